@@ -37,7 +37,7 @@ def job(allow: Sequence[str] = (), encrypt: bool = False, **limits: Any) -> Job:
         run="true",
         allow=frozenset(allow),  # type: ignore[arg-type]
         encrypt=encrypt,
-        limits=Limits(**limits),  # type: ignore[arg-type]
+        limits=Limits(**limits),
     )
 
 

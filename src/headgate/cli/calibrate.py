@@ -56,25 +56,25 @@ def command(
     machines: dict[tuple[str, ...], CalibratedMachine] = {}
     nodes: tuple[Node, ...] = ()
     if where.engine == LOCAL:
-        found = calibration.network(
+        network = calibration.network(
             where.cluster, Cluster(where.nodes), home, again=again, told=_told
         )
     else:
         with reached(where.engine) as there:
             name, on = there.called(), there.cluster()
             machines = calibration.machines(there, on, home, again=again, told=_told)
-            found = calibration.network(
+            network = calibration.network(
                 name, on, home, again=again, told=_told, between=links.by(there)
             )
             nodes = calibration.known(name, on, home).nodes
     if as_json:
         data = {"machine": asdict(here), "nodes": [asdict(node) for node in nodes]}
-        click.echo(json.dumps({**data, "links": [asdict(link) for link in found]}, indent=2))
+        click.echo(json.dumps({**data, "links": [asdict(link) for link in network]}, indent=2))
         return
     lines = _machine(here)
     for names, each in machines.items():
         lines += ["", f"nodes     {', '.join(names)}", *_machine(each)]
-    lines += ["", *map(_link, found)] if machines else map(_link, found)
+    lines += ["", *map(_link, network)] if machines else map(_link, network)
     for line in lines:
         click.echo(line)
 
@@ -96,11 +96,11 @@ def _machine(here: CalibratedMachine) -> list[str]:
         ),
         f"disk      {say_bytes(rates['disk_bytes_per_second'])}/s",
     ]
-    for name, each in here.gpus.items():
+    for name, gpu in here.gpus.items():
         lines.append(
-            f"GPU       {name}: {each['gflops']:,.0f} GFLOP/s in matrix products, "
-            f"{each['convolution_gflops']:,.0f} in "
-            f"convolutions; copies {say_bytes(each['copy_bytes_per_second'])}/s"
+            f"GPU       {name}: {gpu['gflops']:,.0f} GFLOP/s in matrix products, "
+            f"{gpu['convolution_gflops']:,.0f} in "
+            f"convolutions; copies {say_bytes(gpu['copy_bytes_per_second'])}/s"
         )
     if (all_reduce := rates.get(machine.ALL_REDUCE)) is not None:
         lines.append(f"GPU link  {say_bytes(all_reduce)}/s sent by each in an all-reduce")

@@ -28,12 +28,16 @@ class _Completed(click.types.StringParamType):
         names: list[str] = []
         with suppress(Exception):  # nothing is known then: a shell's line is no place for messages
             names = list(self._names(incomplete)) if self._names is not None else []
-        found = [
+        completion_items = [
             CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(incomplete)
         ]
         return [
-            *found,
-            *([CompletionItem(incomplete, type="file")] if self._files and not found else []),
+            *completion_items,
+            *(
+                [CompletionItem(incomplete, type="file")]
+                if self._files and not completion_items
+                else []
+            ),
         ]
 
 

@@ -227,8 +227,8 @@ def _details(entry: Mapping[str, Any]) -> dict[str, str]:
     lines = [f"{key}={shlex.quote(value)}" for key, value in entry["env"].items()] + entry["box"]
     if entry["gpu_memory"] is not None:
         lines.append(f"GPU memory: {entry['gpu_memory']}")
-    found = TaskOfRun(entry["task"])
-    job, task = re.escape(found.job), re.escape(found.name)
+    of_run = TaskOfRun(entry["task"])
+    job, task = re.escape(of_run.job), re.escape(of_run.name)
     names = re.compile(rf"(?<=[/:-]){job}([/:-]){task}(?![\w-])|(?<=/jobs/){job}(?=/)")
     return {
         names.sub(lambda each: f"JOB{each[1]}TASK" if each[1] else "JOB", line): line

@@ -117,7 +117,9 @@ class OfJobs(click.Command):
         except click.UsageError:
             return ()
         [words] = (
-            options.get(str(each.name)) for each in self.params if isinstance(each, click.Argument)
+            options.get(str(param.name))
+            for param in self.params
+            if isinstance(param, click.Argument)
         )
         if not isinstance(words, tuple) or not words or options.get("module"):
             return ()
@@ -142,10 +144,10 @@ def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) ->
     """What to say of an option that a verb has not."""
     name = error.option_name
     known = {
-        option: each
-        for each in ctx.command.params
-        if isinstance(each, click.Option)
-        for option in each.opts
+        option: param
+        for param in ctx.command.params
+        if isinstance(param, click.Option)
+        for option in param.opts
     }
     ours: list[str] = []
     theirs: list[str] = []
@@ -187,10 +189,10 @@ def _mentions(file: str, text: str) -> bool:
 def of_engines(name: str) -> Callable[[_F], _F]:
     """Gives a command an option that engines declare, as the keyword argument of that name."""
     takes = {
-        engine.name: each
+        engine.name: option
         for engine in declared().values()
-        for each in engine.options
-        if each.name == name
+        for option in engine.options
+        if option.name == name
     }
     metavar = next(each.metavar for each in takes.values())
     said = "; ".join(f"{engine}: {each.help}" for engine, each in takes.items())

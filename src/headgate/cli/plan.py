@@ -314,9 +314,9 @@ def _together(
         RankedPlans(
             job,
             CostModel(job, cluster, profile, measured_on=here),
-            SearchResult(each, (), each.throughput, False, 0),
+            SearchResult(prediction, (), prediction.throughput, False, 0),
         )
-        for (job, profile), each in zip(asked, division.predictions)
+        for (job, profile), prediction in zip(asked, division.predictions)
     ]
     if as_json:
         click.echo(json.dumps(plan_view.together_as_data(answers, division, changes), indent=2))

@@ -163,9 +163,11 @@ def _words(answer: RankedPlans) -> list[str]:
 
 def _on(names: Sequence[str]) -> str:
     """Nodes, and how many tasks each has where that is more than one."""
-    there = Counter(names)
-    shown = [name if count == 1 else f"{name} ({count})" for name, count in list(there.items())[:8]]
-    return ", ".join(shown) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
+    counter = Counter(names)
+    shown = [
+        name if count == 1 else f"{name} ({count})" for name, count in list(counter.items())[:8]
+    ]
+    return ", ".join(shown) + (f" and {len(counter) - 8} more" if len(counter) > 8 else "")
 
 
 def _table(answer: RankedPlans) -> Table:

@@ -100,17 +100,17 @@ def _reports(
     for task in sorted(
         (task for task in tasks if task.name.is_worker), key=lambda task: task.name.index
     ):
-        found = []
+        reports = []
         for row in reader.rows("progress", "task = ?", [task], "t"):
             value = rule.of(
                 float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")
             )
             place: dict[str, Any] = {name: row.get(name) for name in _PLACE}
-            found.append(
+            reports.append(
                 (row["t"], value, Progress(job.task(task.name), count=row["count"] or 1, **place))
             )
-        if found:
-            return found
+        if reports:
+            return reports
     return []
 
 

@@ -141,7 +141,7 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
     files = _files(named, left)
     origins = [resuming.origin(folder, job) for job in specs if job.name not in files]
     resume = {name: resuming.named(folder, name, file) for name, file in files.items()}
-    lacking = [each for each in origins if each.lacks]
+    lacking = [origin for origin in origins if origin.lacks]
     anew = (lacking or origins) if from_scratch else []
     again = (*files, *(each.job for each in anew))
     resuming.check_left(folder, left, again)
@@ -153,14 +153,14 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
             f"headgate resume {folder.name} --from-scratch"
         )
     warnings = resuming.lost_by(folder, [name for name in left if name not in again])
-    warnings |= {each.job: each.warning for each in origins if each.warning}
+    warnings |= {origin.job: origin.warning for origin in origins if origin.warning}
     warnings |= {
         each.job: f"starts from the beginning, as was asked for; it {each.came}" for each in anew
     }
     resume |= {
-        each.job: each.checkpoint
-        for each in origins
-        if each.checkpoint is not None and each not in anew
+        origin.job: origin.checkpoint
+        for origin in origins
+        if origin.checkpoint is not None and origin not in anew
     }
     return api.submission(
         specs,

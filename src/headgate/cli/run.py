@@ -165,7 +165,7 @@ def command(
         running,
     )
 
-    said = placement.PlacementOptions(**where)
+    placement_options = placement.PlacementOptions(**where)
     stated = running.stated_limits(cores, memory, gpu_memory, gpus, exclusive)
     jobs = running.read(targets, ctx.meta["asked"], name, stated)
     jobs = running.tried(jobs, priority, timeout, retries)
@@ -176,13 +176,13 @@ def command(
         batch,
         parameters,
     )
-    if said.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
+    if placement_options.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(
             f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` "
             "and `moves:`"
         )
     running.hint_at_misplaced(ctx, jobs)
-    submission = running.submission(jobs, said)
+    submission = running.submission(jobs, placement_options)
     if dry_run:
         from headgate.cli.dry_run import show
         from headgate.cli.standard_input import Handover

@@ -87,8 +87,8 @@ def _running() -> dict[str, Path]:
 
 def _elsewhere() -> list[RunSummary]:
     """The runs that run on other hosts."""
-    found = [runs.summary(folder) for folder in runs.listing() if runs.alive(folder)]
-    return [summary for summary in found if summary.elsewhere]
+    summaries = [runs.summary(folder) for folder in runs.listing() if runs.alive(folder)]
+    return [summary for summary in summaries if summary.elsewhere]
 
 
 def _said_elsewhere(summary: RunSummary) -> str:

@@ -204,10 +204,12 @@ def latest(reader: RunReader, job: str) -> dict[str, Any]:
     workers = workers or names or [TaskOfRun.of(job, FIRST_WORKER)]
     columns = ("step", "epoch", "epochs", "steps")
     steps = (_newest(reader, "progress", "task", worker, columns) for worker in workers)
-    last = [found for worker in workers if (found := _last_loss(reader, worker)) is not None]
+    last = [
+        last_loss for worker in workers if (last_loss := _last_loss(reader, worker)) is not None
+    ]
     losses = [(loss, count) for loss, count, _ in last if loss is not None]
     return {
-        **next((each for each in steps if set(each.values()) != {None}), dict.fromkeys(columns)),
+        **next((step for step in steps if set(step.values()) != {None}), dict.fromkeys(columns)),
         "loss": sum(loss * n for loss, n in losses) / sum(n for _, n in losses) if losses else None,
         "nan": bool(last) and any(nan for *_, nan in last),
         **{name: _sum(task[name] for task in left) for name in ("entitled_cores", "threads")},

@@ -113,7 +113,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
         "seed": study.seed,
         "repetitions": repetitions,
         "axes": {axis: list(values) for axis, values in grid.axes(study).items()},
-        "priorities": {each.job.name: each.job.priority for each in study.workloads},
+        "priorities": {workload.job.name: workload.job.priority for workload in study.workloads},
         "cells": [{**asdict(cell), "name": cell.name} for cell in planned.cells],
         "published": [each.model_dump() for each in study.published],
     }
@@ -214,9 +214,9 @@ def _known(before: list[Journal]) -> dict[str, float]:
     from headgate.studies import journal
 
     took: dict[str, list[float]] = {}
-    here = journal.machine()
+    machine = journal.machine()
     for each in before[-1].measurements() if before else ():
-        if each.state == "measured" and each.machine == here:
+        if each.state == "measured" and each.machine == machine:
             for name in each.cell["workloads"]:
                 took.setdefault(name, []).append(each.figures["took"] / len(each.cell["workloads"]))
     return {name: sum(seconds) / len(seconds) for name, seconds in took.items()}
@@ -258,7 +258,7 @@ def _say_machine(kept: Journal) -> None:
         if was.get(what) != value
     ]
     if changed:
-        apart = sum(each.machine != here for each in kept.measurements())
+        apart = sum(measurement.machine != here for measurement in kept.measurements())
         click.echo(
             f"this machine has changed: {'; '.join(changed)}; measurements kept apart: {apart}",
             err=True,
@@ -277,11 +277,11 @@ def _conclude(kept: Journal, as_json: bool) -> Findings:
     """Write the page of a study, and say what it came to."""
     from headgate.studies import report
 
-    found = _findings(kept)
-    page: Path = report.write(found, kept.folder, kept.measurements())
+    findings = _findings(kept)
+    page: Path = report.write(findings, kept.folder, kept.measurements())
     if as_json:
-        click.echo(json.dumps({**report.as_json(found), "report": str(page)}, indent=2))
+        click.echo(json.dumps({**report.as_json(findings), "report": str(page)}, indent=2))
     else:
-        report.tell(found, wide_console())
+        report.tell(findings, wide_console())
         click.echo(f"Report: {page}")
-    return found
+    return findings

@@ -134,13 +134,13 @@ def command(
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, so that nothing stays behind
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
-    found = verifying.verify(asked, _show)
-    verifying.keep(asked, found)
+    verify = verifying.verify(asked, _show)
+    verifying.keep(asked, verify)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        click.echo(json.dumps(asdict(verify), indent=2))
     else:
-        click.echo(words(found))
-    return _CODES[found.answer]
+        click.echo(words(verify))
+    return _CODES[verify.answer]
 
 
 def _show(what: str) -> None:

@@ -351,15 +351,15 @@ def _elsewhere(
         names: Those on the way to it, the last one nearest; empty for the whole file.
         models: As `UserFile.wrong`.
     """
-    here = models[names[-1]].model_fields
-    below = [name for name in here if name in models and key in models[name].model_fields]
+    model_fields = models[names[-1]].model_fields
+    below = [name for name in model_fields if name in models and key in models[name].model_fields]
     for name in below:
         lacks = any(
             field.is_required()
             for other, field in models[name].model_fields.items()
             if other != key
         )
-        if not lacks and not isinstance(here[name].default, list):
+        if not lacks and not isinstance(model_fields[name].default, list):
             text = "..." if isinstance(value, Mapping | list) or value is None else str(value)
             return f"write `{name}: {{{key}: {text}}}`"
     if below:

@@ -315,24 +315,24 @@ class Allocator:
             moved = moved | {
                 job.id: job for name in nodes for job, _ in self.jobs.on.get(name, {}).values()
             }
-        found: list[Change] = []
+        changes: list[Change] = []
         for job in in_order(moved.values()):
             if not job.tasks or job.spec.share is not None:
                 continue
-            there = [task for task in job.tasks.values() if task.node in self.nodes]
+            tasks = [task for task in job.tasks.values() if task.node in self.nodes]
             gpus = {
                 f"{task.node}/gpu{gpu}": self._free(task.node)
-                for task in there
+                for task in tasks
                 for gpu in task.computes_on
             }
-            cores = gpus or {task.node: self._free(task.node) for task in there}
+            cores = gpus or {task.node: self._free(task.node) for task in tasks}
             placed = Placed(
                 job.id, cores, bool(gpus), sum(task.is_worker for task in job.tasks.values())
             )
             if cores and placed != self._placed.get(job.id):
                 self._placed[job.id] = placed
-                found.append(placed)
-        return found
+                changes.append(placed)
+        return changes
 
     def _decide(
         self, pending: Pending, actions: list[Action]
@@ -368,9 +368,9 @@ class Allocator:
         self._asks_at = min(
             (at for at in (wake_at, self._safeguards.free_at) if at is not None), default=None
         )
-        there = self._is_there
-        return {id: each for id, each in decided.items() if there(id)}, {
-            id: why for id, why in reasons.items() if id not in decided and there(id)
+        is_there = self._is_there
+        return {id: each for id, each in decided.items() if is_there(id)}, {
+            id: why for id, why in reasons.items() if id not in decided and is_there(id)
         }
 
     def _is_there(self, job: JobId) -> bool:

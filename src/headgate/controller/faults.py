@@ -322,10 +322,10 @@ def settle(now: float, job: JobRecord) -> list[Action]:
     # the others do not end by themselves
     coordinates_itself = job.spec.contract is not None and is_coordinated(job)
     if workers and job.undisturbed and job.finished and (coordinates_itself or not job.at_work()):
-        return [each.stop("the training is over") for each in workers if not each.stopping]
+        return [worker.stop("the training is over") for worker in workers if not worker.stopping]
     if workers or (job.held and job.undisturbed):
         return []
-    left = [each for each in job.tasks.values() if not each.stopping]
+    left = [task for task in job.tasks.values() if not task.stopping]
     evaluator = next((each for each in left if _evaluates(job, each)), None)
     actions: list[Action] = []
     if evaluator is not None and job.undisturbed:
@@ -342,7 +342,7 @@ def settle(now: float, job: JobRecord) -> list[Action]:
 def evaluated(job: JobRecord) -> list[Action]:
     """The time is over that an evaluator had once its workers had ended."""
     reason = f"its workers ended {say_seconds(job.spec.grace)} ago"
-    return [each.stop(reason) for each in job.tasks.values() if not each.stopping]
+    return [task.stop(reason) for task in job.tasks.values() if not task.stopping]
 
 
 def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action]:

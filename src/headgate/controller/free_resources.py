@@ -303,24 +303,24 @@ class FreeResources:
         """
         if request.all_gpus > self.free_gpus:
             return None
-        found: list[WorkerSlot] = []
+        worker_slots: list[WorkerSlot] = []
         own = Counter[str]()
         for i in range(request.workers):
             name = request.fixed[i] if request.fixed else self._best(request, own)
             if name is None or name not in self._nodes or not self._fits(request, name, own[name]):
-                self.give(request, found)
+                self.give(request, worker_slots)
                 return None
             gpus: tuple[int, ...] | None = ()
             if request.on_gpus is not None and not request.gpus:
-                gpus = self.gpu_memory.choose(request.on_gpus, name, found)
+                gpus = self.gpu_memory.choose(request.on_gpus, name, worker_slots)
             if gpus is None:
-                self.give(request, found)
+                self.give(request, worker_slots)
                 return None
             slot = WorkerSlot(name, gpus)
             self.take(request, (slot,))
             own[name] += request.memory_bytes
-            found.append(slot)
-        return tuple(found)
+            worker_slots.append(slot)
+        return tuple(worker_slots)
 
     def take(self, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> None:
         """Take what a worker asks for in each of these places."""

@@ -74,8 +74,8 @@ def _roomiest(
     """The GPU on which a job is to be tried; None: there is none, or it was tried once already."""
     if queue is None or job.moved_gpu or job.spec.roles or job.planned().tasks > 1 or not gpus:
         return None
-    found = queue.gpu_memory.roomiest(GpuRequest(int(needs), 1, job.gpus), task.node, gpus)
-    return _Elsewhere(*found) if found is not None else None
+    roomiest = queue.gpu_memory.roomiest(GpuRequest(int(needs), 1, job.gpus), task.node, gpus)
+    return _Elsewhere(*roomiest) if roomiest is not None else None
 
 
 def _needed(job: JobRecord, task: TaskRecord, held: float) -> str:

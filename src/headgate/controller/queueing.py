@@ -138,11 +138,11 @@ class Queue:
         actions: list[Action] = []
         taken: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]] = []
         for job in jobs:
-            found = self._elsewhere(job, node, nodes)
-            if found is None:
+            elsewhere = self._elsewhere(job, node, nodes)
+            if elsewhere is None:
                 continue
-            request = found[0]
-            taken.append(found)
+            request = elsewhere[0]
+            taken.append(elsewhere)
             actions.append(Resize(job.id, job.planned()))
             if job.id not in self._too_large:
                 claim = self._claims[job.id]

@@ -39,13 +39,13 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
     """The jobs whose time has come, with plans for nodes that are there; those that come after one
     which did not end well are skipped.
     """
-    found: dict[int, JobRecord] = {}
+    job_records: dict[int, JobRecord] = {}
     actions: list[Action] = []
     ended = True
     while ended:  # it may be what another one waits for
         ended = False
         for job in in_order(jobs.planned):
-            if job.number in found:
+            if job.number in job_records:
                 continue
             if job.not_before is None and job.spec.forerunners:
                 first = [jobs.all.get(JobId.of(job.run, name)) for name in job.spec.forerunners]
@@ -64,8 +64,8 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
                 if job.state in ENDED:
                     ended = True
                 elif job.awaits is None:
-                    found[job.number] = job
-    return list(found.values()), actions
+                    job_records[job.number] = job
+    return list(job_records.values()), actions
 
 
 def _is_done(job: JobRecord) -> bool:

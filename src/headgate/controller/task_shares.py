@@ -87,10 +87,10 @@ def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
     if every is None:
         return dict.fromkeys(job.tasks)
     usual = {
-        kind: _mean_bytes(each for each in tasks if each.is_worker == kind) or every
+        kind: _mean_bytes(task for task in tasks if task.is_worker == kind) or every
         for kind in (True, False)
     }
-    needs = {each.id: max(each.most_bytes, usual[each.is_worker]) for each in tasks}
+    needs = {task.id: max(task.most_bytes, usual[task.is_worker]) for task in tasks}
     total = sum(needs.values())
     return {
         id: max(int(whole * need / total), math.ceil(_HEADROOM * need))

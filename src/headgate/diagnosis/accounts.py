@@ -290,12 +290,12 @@ def _unread(job: RecordedJob, until: float, waited: float | None) -> Account:
 
 def _powers(jobs: Sequence[RecordedJob], known: Sequence[Account]) -> Mapping[str, Power]:
     """What more threads bring to jobs with the same script, by that, where one tells."""
-    found: dict[str, Power] = {}
+    powers: dict[str, Power] = {}
     for each, job in zip(known, jobs, strict=True):
         script = job.spec.get("script")
         if script is not None and each.grant is not None and each.grant.power is not None:
-            found.setdefault(script, each.grant.power)
-    return found
+            powers.setdefault(script, each.grant.power)
+    return powers
 
 
 def _power_of_like_jobs(

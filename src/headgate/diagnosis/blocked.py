@@ -107,7 +107,7 @@ def blocked_on_disk(
         stepping: Part of each bucket that belongs to its steps.
     """
     blocked, moved = np.nan_to_num(job.blocked), np.nan_to_num(job.moved)
-    used = {name: np.nan_to_num(each) for name, each in neighbours.items()}
+    used = {name: np.nan_to_num(neighbour) for name, neighbour in neighbours.items()}
     taken = sum(used.values(), np.zeros_like(moved))
     surely = np.where(job.shared & (moved <= taken), 0.0, blocked)
     full = np.nan_to_num(job.memory_bytes) >= _MEMORY_FULL * job.memory_limit

@@ -113,7 +113,7 @@ def contended(
     free = np.maximum(np.minimum(ran + waited, ready * cores), ran)
     capped = np.maximum(np.minimum(free, task.cap), ran)
     kept = np.nan_to_num(stolen)
-    used = {name: _beyond_noise(each) for name, each in neighbours.items()}
+    used = {name: _beyond_noise(neighbour) for name, neighbour in neighbours.items()}
     taken = sum(used.values(), np.zeros_like(ran))
     alone = np.minimum(capped, ran + taken)
     told = (ready > _LEAST_READY) & (alone > 0.0)

@@ -229,11 +229,11 @@ class Devices:
         for it.
         """
         tasks = [task for task in job.tasks if task.id in working]
-        each = [self._disk_of(job, task, own, working[task.id], saving, inside) for task in tasks]
-        if len(each) == 1:
-            return each[0]
+        disks = [self._disk_of(job, task, own, working[task.id], saving, inside) for task in tasks]
+        if len(disks) == 1:
+            return disks[0]
         slowest = np.argmax(
-            [sum(one.by.values(), one.rest) + one.by_memory for one in each], axis=0
+            [sum(one.by.values(), one.rest) + one.by_memory for one in disks], axis=0
         )
         at, empty = np.arange(len(own)), np.zeros_like(own)
 
@@ -243,12 +243,12 @@ class Devices:
 
         return Blocked(
             by={
-                name: chosen(one.by.get(name, empty) for one in each)
-                for name in {n for one in each for n in one.by}
+                name: chosen(one.by.get(name, empty) for one in disks)
+                for name in {n for one in disks for n in one.by}
             },
-            by_memory=chosen(one.by_memory for one in each),
-            rest=chosen(one.rest for one in each),
-            unsure=chosen(one.unsure for one in each),
+            by_memory=chosen(one.by_memory for one in disks),
+            rest=chosen(one.rest for one in disks),
+            unsure=chosen(one.unsure for one in disks),
         )
 
     def _disk_of(
@@ -361,16 +361,16 @@ class Devices:
         if not jobs:
             return OTHERS
         [name, *more] = jobs
-        there = np.zeros(len(self._edges) - 1, dtype=bool)
+        zeros = np.zeros(len(self._edges) - 1, dtype=bool)
         for job in self._jobs:
             for task in job.tasks if job.name == name else ():
                 end = task.ended if task.ended is not None else math.inf
-                there |= (self._edges[1:] > (task.started or 0.0)) & (self._edges[:-1] < end)
+                zeros |= (self._edges[1:] > (task.started or 0.0)) & (self._edges[:-1] < end)
         whole = rest.received + rest.sent
-        if more or np.count_nonzero(~there) < _LEAST_BUCKETS or not there.any():
+        if more or np.count_nonzero(~zeros) < _LEAST_BUCKETS or not zeros.any():
             return None
         return (
-            name if float(np.mean(whole[~there])) <= _GONE * float(np.mean(whole[there])) else None
+            name if float(np.mean(whole[~zeros])) <= _GONE * float(np.mean(whole[zeros])) else None
         )
 
     # --- GPU --------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def _lost_by_turns(held: float, neighbours: Mapping[str, Array], inside: Array) 
     taken = sum(neighbours.values(), np.zeros_like(inside))
     whole = float(np.sum(taken * inside))
     return (
-        {name: np.minimum(held * each / whole, 1.0) for name, each in neighbours.items()}
+        {name: np.minimum(held * neighbour / whole, 1.0) for name, neighbour in neighbours.items()}
         if whole > 0.0
         else {}
     )
@@ -476,5 +476,5 @@ def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) ->
     would = np.minimum(float(np.median(ran[alone])), ran + taken)
     lost = np.where(full, 1.0 - ran / np.maximum(would, np.maximum(ran, 1e-9)), 0.0)
     return _OnGpu(
-        {name: lost * each / np.maximum(taken, 1e-9) for name, each in neighbours.items()}
+        {name: lost * neighbour / np.maximum(taken, 1e-9) for name, neighbour in neighbours.items()}
     )

@@ -120,10 +120,10 @@ def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
                 name: np.where(worse, used.get(name, 0.0) / np.maximum(whole, 1e-12), share)
                 for name, share in shares.items()
             }
-        here = np.clip(waited - need, 0.0, taken)
-        worst = here > lost
-        by = {name: np.where(worst, here * shares[name], each) for name, each in by.items()}
-        lost, needed = np.maximum(lost, here), np.maximum(needed, need)
+        clip = np.clip(waited - need, 0.0, taken)
+        worst = clip > lost
+        by = {name: np.where(worst, clip * shares[name], each) for name, each in by.items()}
+        lost, needed = np.maximum(lost, clip), np.maximum(needed, need)
     rest = waited - lost
     return Exposed(by=by, by_nic=np.where(needed >= _FULL, rest, np.minimum(rest, needed)))
 

@@ -177,5 +177,10 @@ def _exchanged(job: RecordedJob) -> float | None:
     divisions = [
         task.division for task in job.tasks if task.is_worker and task.division is not None
     ]
-    counted = [way for each in divisions for way in (each.sent, each.received) if way is not None]
+    counted = [
+        way
+        for division in divisions
+        for way in (division.sent, division.received)
+        if way is not None
+    ]
     return sum(counted) if counted and job.distributed else None

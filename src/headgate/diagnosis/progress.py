@@ -66,14 +66,14 @@ def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
         samples = _highest(turn, progress.samples, rounds)
     else:
         # Of each worker the latest that it said up to a round; nothing before it said any.
-        each = np.zeros((len(names), rounds))
+        zeros = np.zeros((len(names), rounds))
         for who in range(len(names)):
             mine = (task == who) & np.isfinite(progress.samples)
             if mine.any():
                 at = np.searchsorted(turn[mine], np.arange(rounds), side="right") - 1
-                each[who] = np.where(at >= 0, progress.samples[mine][np.maximum(at, 0)], 0.0)
+                zeros[who] = np.where(at >= 0, progress.samples[mine][np.maximum(at, 0)], 0.0)
         samples = (
-            each.sum(axis=0) if np.isfinite(progress.samples).any() else np.full(rounds, np.nan)
+            zeros.sum(axis=0) if np.isfinite(progress.samples).any() else np.full(rounds, np.nan)
         )
     return ProgressSeries(
         t=progress.t[last],

@@ -144,7 +144,7 @@ def choose(
         servers: What the servers told.
         synchronous: Whether the workers go through the same steps.
     """
-    steps = _shared(workers) if synchronous else [(told,) for told in workers]
+    steps = _shared(workers) if synchronous else [(worker,) for worker in workers]
     if not steps:
         return ()
     crowd = sorted(len(step) for step in steps)[len(steps) // 2]
@@ -187,10 +187,10 @@ def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
 def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[ReportedStep]:
     """For every other worker, the step that overlaps most with `one`, if any does."""
     best: dict[str, tuple[float, ReportedStep]] = {}
-    for told in workers:
-        overlap = min(told.t, one.t) - max(told.start, one.start)
-        if told.task != one.task and overlap > best.get(told.task, (0.0, told))[0]:
-            best[told.task] = overlap, told
+    for worker in workers:
+        overlap = min(worker.t, one.t) - max(worker.start, one.start)
+        if worker.task != one.task and overlap > best.get(worker.task, (0.0, worker))[0]:
+            best[worker.task] = overlap, worker
     return [told for _, told in best.values()]
 
 
@@ -207,12 +207,12 @@ def _during(
     for told in servers:
         if start - near < told.t <= end + near:
             by_server.setdefault(told.task, []).append(told)
-    found: list[ReportedStep] = []
+    reported_steps: list[ReportedStep] = []
     for told_by in by_server.values():
         same = [told for told in told_by if told.step == step]
         while_on = [told for told in told_by if start + slack < told.t <= end + slack]
-        found += same or while_on or [min(told_by, key=lambda told: abs(told.t - end))]
-    return tuple(found)
+        reported_steps += same or while_on or [min(told_by, key=lambda told: abs(told.t - end))]
+    return tuple(reported_steps)
 
 
 def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> tuple[Bar, ...]:
@@ -282,7 +282,8 @@ def assemble(
             offset = pushed[name] - arrived  # cause and effect know better than clocks
         laid = tuple(bar._replace(begin=bar.begin + offset) for bar in bars)
         sent = tuple(
-            each._replace(begin=each.begin + offset, end=each.end + offset) for each in transfers
+            transfer._replace(begin=transfer.begin + offset, end=transfer.end + offset)
+            for transfer in transfers
         )
         for each in sent:
             if each.way == "push":

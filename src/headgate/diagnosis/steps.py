@@ -113,13 +113,13 @@ def _means(
     tasks: Iterable[StepSums], names: Iterable[str], index: int, steps: int
 ) -> dict[str, float]:
     """Means over all steps of one of the sums of each span, where some task knows it."""
-    found = {}
+    means = {}
     for name in names:
         known = [sums[index] for task in tasks if (sums := task.spans.get(name)) is not None]
         values = [value for value in known if value is not None]
         if values:
-            found[name] = sum(values) / steps
-    return found
+            means[name] = sum(values) / steps
+    return means
 
 
 def _fraction(part: Array, whole: Array) -> float:

@@ -117,9 +117,9 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
         moved * weight[:, None],
         np.array([switch.change for switch in switches]) * weight,
     )
-    each: Array = np.asarray(np.linalg.lstsq(columns, changes, rcond=None)[0], dtype=np.float64)
+    asarray: Array = np.asarray(np.linalg.lstsq(columns, changes, rcond=None)[0], dtype=np.float64)
     free = len(switches) - int(np.linalg.matrix_rank(columns))
-    rest = float(np.sum((changes - columns @ each) ** 2))
+    rest = float(np.sum((changes - columns @ asarray) ** 2))
     usual = _usual(values, stretches)
     variance = max(rest / free if free else 0.0, usual)
     inverse = np.linalg.pinv(columns.T @ columns)
@@ -127,18 +127,18 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
         variance * np.diag(inverse)
     )
     known = np.diag(inverse @ (columns.T @ columns)) > 1.0 - _SEEN  # else it went with another one
-    found: list[SwitchEffect | None] = []
-    for index, (one, error) in enumerate(zip(each, band, strict=True)):
+    switch_effects: list[SwitchEffect | None] = []
+    for index, (one, error) in enumerate(zip(asarray, band, strict=True)):
         came, went = (
             sum(bool(switch.turns[index] == turn) for switch in switches) for turn in (1, -1)
         )
         sure = bool(known[index] and came and went and came + went >= _SURE)
-        agrees = _agrees(index, each, switches)
+        agrees = _agrees(index, asarray, switches)
         effect = SwitchEffect(
             float(one), float(one - error), float(one + error), came + went, sure, agrees
         )
-        found.append(effect if came + went else None)
-    return found
+        switch_effects.append(effect if came + went else None)
+    return switch_effects
 
 
 def _agrees(index: int, each: Array, switches: Sequence[_Switch]) -> bool:
@@ -180,30 +180,30 @@ def _states(cores: Array) -> npt.NDArray[np.int_]:
 
 def _stretches(cores: Array) -> list[_Stretch]:
     states = np.array([_states(each) for each in cores])
-    found: list[_Stretch] = []
+    stretches: list[_Stretch] = []
     for at, state in enumerate(map(tuple, states.T.tolist())):
         if -1 in state:
             continue
-        if found and found[-1].there == state and found[-1].end == at:
-            found[-1] = _Stretch(found[-1].begin, at + 1, state)
+        if stretches and stretches[-1].there == state and stretches[-1].end == at:
+            stretches[-1] = _Stretch(stretches[-1].begin, at + 1, state)
         else:
-            found.append(_Stretch(at, at + 1, state))
-    return found
+            stretches.append(_Stretch(at, at + 1, state))
+    return stretches
 
 
 def _slope(values: Array, stretches: Sequence[_Stretch]) -> float:
     """How much the quantity rises from one window to the next while nobody comes or goes."""
     rises = [
-        values[each.begin + _SPAN : each.end] - values[each.begin : each.end - _SPAN]
-        for each in stretches
-        if each.end - each.begin > _SPAN
+        values[stretch.begin + _SPAN : stretch.end] - values[stretch.begin : stretch.end - _SPAN]
+        for stretch in stretches
+        if stretch.end - stretch.begin > _SPAN
     ]
     all_of_them = np.concatenate(rises) if rises else np.empty(0)
     return float(np.median(all_of_them)) / _SPAN if len(all_of_them) else 0.0
 
 
 def _switches(values: Array, cores: Array, stretches: Sequence[_Stretch]) -> list[_Switch]:
-    found = []
+    switches = []
     for before, after in pairwise(stretches):
         if before.there == after.there or after.begin - before.end > _MOST_BETWEEN:
             continue
@@ -217,10 +217,10 @@ def _switches(values: Array, cores: Array, stretches: Sequence[_Stretch]) -> lis
         )
         at_once = float(np.median(values[first]) - np.median(values[last]))
         turns = np.subtract(after.there, before.there, dtype=float)
-        found.append(
+        switches.append(
             _Switch(change, at_once, moved, turns, old.stop - old.start, new.stop - new.start)
         )
-    return found
+    return switches
 
 
 def _usual(values: Array, stretches: Sequence[_Stretch]) -> float:
@@ -230,8 +230,8 @@ def _usual(values: Array, stretches: Sequence[_Stretch]) -> float:
     for span in range(_SPAN, 0, -1):
         changes = [
             float(np.median(values[at : at + span]) - np.median(values[at - span : at]))
-            for each in stretches
-            for at in range(each.begin + span, each.end - span + 1)
+            for stretch in stretches
+            for at in range(stretch.begin + span, stretch.end - span + 1)
         ]
         if len(changes) >= 2 * _SPAN or (changes and span == 1):
             return float(np.mean(np.square(changes))) * span / 2.0

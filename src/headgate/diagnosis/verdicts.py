@@ -325,9 +325,9 @@ def _bought(name: Name, account: Account) -> str:
     """
     more = account.more
     known = {
-        resource: found["x2"]
+        resource: figure["x2"]
         for resource in _BEHIND.get(name, ())
-        if (found := more.figures.get(resource))
+        if (figure := more.figures.get(resource))
     }
     sure = {
         resource: each.speedup

@@ -158,13 +158,13 @@ def _stretch(job: RecordedJob) -> tuple[float, float] | None:
 
 
 def _bought(steps: _Steps, resources: Sequence[Buyable]) -> dict[str, Speedup | None]:
-    found: dict[str, Speedup | None] = {}
+    speedups: dict[str, Speedup | None] = {}
     for name, times in TIMES.items():
         if "loader" in resources and steps.beside.readers == 0 and 1.0 < times < 2.0:
-            found[name] = None
+            speedups[name] = None
         else:
-            found[name] = _speedup(steps, Faster()._replace(**dict.fromkeys(resources, times)))
-    return found
+            speedups[name] = _speedup(steps, Faster()._replace(**dict.fromkeys(resources, times)))
+    return speedups
 
 
 def _speedup(steps: _Steps, faster: Faster) -> Speedup:
@@ -521,21 +521,21 @@ class _Exchange:
 
     def _passages(self, step: TracedStep) -> Iterator[tuple[str, str, float]]:
         """What a worker's step moved through NICs: the node, push or pull, and the bytes."""
-        here = self._tasks[step.told.task.name].node
-        for each in step.transfers:
-            peer = self._tasks.get(each.peer)
-            if peer is not None and peer.node != here:
-                yield here, each.way, each.bytes
+        node = self._tasks[step.told.task.name].node
+        for transfer in step.transfers:
+            peer = self._tasks.get(transfer.peer)
+            if peer is not None and peer.node != node:
+                yield node, transfer.way, transfer.bytes
                 if not peer.is_worker:  # a worker tells its own
-                    yield peer.node, each.way, each.bytes
+                    yield peer.node, transfer.way, transfer.bytes
 
     def of(self, step: TracedStep, path: Path) -> Path:
         """The path, with the part of its exchange that each resource took."""
         if not step.transfers:
             return path
         begin, end = (
-            min(each.begin for each in step.transfers),
-            max(each.end for each in step.transfers),
+            min(transfer.begin for transfer in step.transfers),
+            max(transfer.end for transfer in step.transfers),
         )
         full = {node: self._full(node, step) for node in self._rates}
         with_servers = max((full[node] for node in full if node in self._with_servers), default=0.0)
@@ -558,7 +558,7 @@ class _Exchange:
         if not rate:
             return 0.0
         windows = {
-            way: _window([each for each in step.transfers if each.way == way])
+            way: _window([transfer for transfer in step.transfers if transfer.way == way])
             for way in ("push", "pull")
         }
         busy = {way: moved[node, way] * _WIRE / rate for way in windows}
@@ -571,4 +571,6 @@ class _Exchange:
 def _window(transfers: Sequence[StepTransfer]) -> tuple[float, float]:
     if not transfers:
         return 0.0, 0.0
-    return min(each.begin for each in transfers), max(each.end for each in transfers)
+    return min(transfer.begin for transfer in transfers), max(
+        transfer.end for transfer in transfers
+    )

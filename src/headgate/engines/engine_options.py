@@ -65,9 +65,9 @@ def declared() -> Mapping[str, Declaration]:
     """Headgate's own engines of clusters, by name."""
     folder = str(Path(__file__).parent)
     packages = [
-        import_module(f"headgate.engines.{each.name}")
-        for each in iter_modules([folder])
-        if each.ispkg
+        import_module(f"headgate.engines.{module.name}")
+        for module in iter_modules([folder])
+        if module.ispkg
     ]
     engines: list[Declaration] = [
         package.ENGINE for package in packages if hasattr(package, "ENGINE")

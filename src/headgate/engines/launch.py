@@ -125,8 +125,8 @@ def inject(folder: Path) -> Path:
     injected = folder / headgate.__version__
     _link(injected / "headgate", package)
     _link(observation(injected) / "sitecustomize.py", package / "task" / "sitecustomize.py")
-    if (found := find_spec("zmq")) is not None and found.origin is not None:
-        zmq = Path(found.origin).parent
+    if (spec := find_spec("zmq")) is not None and spec.origin is not None:
+        zmq = Path(spec.origin).parent
         _link(transport(injected) / "zmq", zmq)
         # a wheel's; one built here uses the machine's own
         if (libraries := zmq.with_name("pyzmq.libs")).is_dir():
@@ -235,8 +235,8 @@ def launch(
     first, wrapper = tuple[str, ...](), tuple[str, ...]()
     trains = addresses is None
     if group is not None and (contract := job.contract) is not None:
-        told = contracts.variables(contract, group, task.name)
-        job = replace(job, env={**contracts.without_others(job.env), **told})
+        variables = contracts.variables(contract, group, task.name)
+        job = replace(job, env={**contracts.without_others(job.env), **variables})
         environment = contracts.without_others(environment)
         first = contracts.arguments(contract, group, task.name)
         wrapper = contracts.wrapper(contract, group, task.name)

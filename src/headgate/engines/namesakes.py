@@ -67,7 +67,7 @@ def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:
     if not any(_may_have_one(folder) for folder in _folders(python, environment)):
         return ""
     try:
-        found = subprocess.run(
+        stdout = subprocess.run(
             [python, "-c", _LOOK],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -79,7 +79,7 @@ def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:
         ).stdout
     except (OSError, ValueError, subprocess.SubprocessError):
         return ""
-    return _strangers(found)
+    return _strangers(stdout)
 
 
 def _strangers(path: str) -> str:

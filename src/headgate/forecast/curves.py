@@ -237,10 +237,10 @@ def fit(points: Sequence[tuple[float, float, float]]) -> Fit | None:
     g = grid.at(u)
     # Of the size of the losses, as those are: from 1 at the first point to 0 at the last.
     last, height = g[:, -1:], g[:, :1] - g[:, -1:]
-    found = _regress(
+    regress = _regress(
         (g - last) / height, (last / height)[:, 0], (loss - low) / scale, u, count, -low / scale
     )
-    rows, a, c = _draw(found, np.random.default_rng(0))
+    rows, a, c = _draw(regress, np.random.default_rng(0))
     a = a / height[rows, 0]
     c = c - a * last[rows, 0]
     if low >= 0.0:
@@ -248,11 +248,11 @@ def fit(points: Sequence[tuple[float, float, float]]) -> Fit | None:
     shapes = grid.take(rows)
     ends = low + scale * np.median(c[:, None] + a[:, None] * shapes.at(u[[0, -1]]), axis=0)
     return Fit(
-        family=FAMILIES[int(grid.family[found.sse.argmin()])],
+        family=FAMILIES[int(grid.family[regress.sse.argmin()])],
         step=float(step[-1]),
         level=float(ends[1]),
         start=float(ends[0]),
-        noise=found.noise * scale,
+        noise=regress.noise * scale,
         asymptote=float(low + scale * np.median(c)),
         _shapes=shapes,
         _a=a * scale,

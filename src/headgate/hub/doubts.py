@@ -71,4 +71,4 @@ def _emulated_guests(submission: Submission) -> str:
         for job in submission.jobs
         if job.isolation in isolation.IN_GUESTS and submission.engine == LOCAL
     ]
-    return f"{', '.join(named)}: {said}" if named and (said := probe.emulation()) else ""
+    return f"{', '.join(named)}: {emulation}" if named and (emulation := probe.emulation()) else ""

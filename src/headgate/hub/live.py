@@ -228,9 +228,9 @@ class LiveHub:
             )
             submission = replace(submission, environment=environment)
         cluster = self._nodes.cluster(submission)
-        here = gpu_visibility.within(self._node, submission.environment)
-        recorded = (here, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
-        found = await asyncio.to_thread(checked, submission, cluster, here)
+        within = gpu_visibility.within(self._node, submission.environment)
+        recorded = (within, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
+        thread = await asyncio.to_thread(checked, submission, cluster, within)
         namesakes = await asyncio.to_thread(_namesakes, submission)
         files = await asyncio.to_thread(_files, submission)
         inject(self._home / "inject")
@@ -242,7 +242,7 @@ class LiveHub:
         self._nodes.join(submission)
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
-            live.profile_key, live.length = found[name]
+            live.profile_key, live.length = thread[name]
             live.files = files[name]
             if other := namesakes.get(name):
                 live.namesake = other
@@ -274,15 +274,15 @@ class LiveHub:
             )
             job = JobId.of(run.id, name)
             divides = live.spec.contract is not None and launchers.divides_memory(live.spec)
-            each = on_gpu.memory_bytes
+            memory_bytes = on_gpu.memory_bytes
             use = gpu_use(live.spec) if any(node.gpus for node in cluster.nodes) else "no"
             if use == "maybe" and lengths.used_no_gpu(
                 self._home / "lengths", live.script_key, live.profile_key
             ):
                 use = "no"
-            facts = live.checkpoint, names, needs, took, gpus, divides, each, use
+            facts = live.checkpoint, names, needs, took, gpus, divides, memory_bytes, use
             self._step(events.JobSubmitted(job, live.spec, *facts))
-            if each is None and known is None and use != "no":
+            if memory_bytes is None and known is None and use != "no":
                 text = f"its GPU memory is {on_gpu.in_words()}"
                 self._loop.call_soon(self._live_runs.event, run, "note", text, name)
         unused = frozenset[Lever]() if self._controller.policy.limits_disk else _DISK_LEVERS
@@ -587,11 +587,11 @@ def _neighbours() -> list[str]:
     """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told
     here of them.
     """
-    told = []
+    neighbours = []
     for folder, here, there in overlapping(runs.hub()):
         with contextlib.suppress(HeadgateError):  # of another version, or just ending
             if (other := connect(folder)) is not None:
                 with other:
                     other.ask("warn", text=there)
-        told.append(here)
-    return told
+        neighbours.append(here)
+    return neighbours

@@ -151,7 +151,7 @@ def nodes_there(cluster: str) -> frozenset[str]:
         known = None
     if known is None or not known.complete:
         return frozenset()
-    made = [name for name, each in known.nodes.items() if each.stage != "making"]
+    made = [name for name, node in known.nodes.items() if node.stage != "making"]
     return frozenset(name for name in made if Path(known.place(name).namespace).exists())
 
 

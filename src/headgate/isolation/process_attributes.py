@@ -70,12 +70,12 @@ class Attributes:
 
 def _umask() -> int:
     """As the kernel shows it: `os.umask` would change it for a moment, for every thread."""
-    found = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return int(found[1], 8) if found is not None else 0o22
+    match = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(match[1], 8) if match is not None else 0o22
 
 
 def _capabilities() -> int:
-    found = re.search(
+    match = re.search(
         r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE
     )
-    return int(found[1], 16) if found is not None else 0
+    return int(match[1], 16) if match is not None else 0

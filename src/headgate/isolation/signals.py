@@ -65,18 +65,22 @@ def _receivers(process: Process, children: dict[int, list[Process]], number: int
     itself = number != signal.SIGINT and name not in _TELL_ALL and _catches(process, number)
     if itself and not shell:
         return [process]
-    found: list[Process] = []
+    processes: list[Process] = []
     for child in programs:
         # What a script waits for is a helper, unless it is a script too.
-        below = [each for each in _receivers(child, children, number) if _catches(each, number)]
+        below = [
+            receiver
+            for receiver in _receivers(child, children, number)
+            if _catches(receiver, number)
+        ]
         below = [each for each in below if known or _is_python(each)]
         if itself and not _is_in_front(child, process):
             # The trap is for this child. A wrapper would keep the signal from its script, or pass
             # it on to helpers.
             below = [each for each in below if each != child]
             itself = not below
-        found += below
-    return [process, *found] if itself else found or [process]
+        processes += below
+    return [process, *processes] if itself else processes or [process]
 
 
 def _command(process: Process) -> list[bytes]:

@@ -87,7 +87,9 @@ class Unboxed(Enclosure):
         """Nothing is held here."""
 
     def terminate(self, but: Collection[int] = ()) -> None:
-        processes.send([each for each in self._members() if each.pid not in but], signal.SIGTERM)
+        processes.send(
+            [member for member in self._members() if member.pid not in but], signal.SIGTERM
+        )
 
     def kill(self) -> None:
         # Stop before killing: a process that is stopped cannot fork, so a round that finds no new

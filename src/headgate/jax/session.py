@@ -388,12 +388,12 @@ def _packed(state: Mapping[str, Any]) -> Any:
 
 def _unpacked(words: Any) -> dict[str, Any]:
     numbers = [int(word) for word in words]
-    here = _captured_rng()
-    version, state, _ = here["python"]
+    captured_rng = _captured_rng()
+    version, state, _ = captured_rng["python"]
     count = len(state)
     return {
         "python": [version, numbers[:count], None],
-        "numpy": [here["numpy"][0], numbers[count:-1], numbers[-1], 0, 0.0],
+        "numpy": [captured_rng["numpy"][0], numbers[count:-1], numbers[-1], 0, 0.0],
     }
 
 

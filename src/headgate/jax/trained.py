@@ -294,14 +294,14 @@ def _is_float(leaf: Any) -> bool:
 
 def _named_tuples(tree: Any) -> list[Any]:
     """The named tuples in a tree, outermost first."""
-    found = []
+    named_tuples = []
     pending = [tree]
     while pending:
         node = pending.pop(0)
         if isinstance(node, tuple) and hasattr(node, "_fields"):
-            found.append(node)
+            named_tuples.append(node)
         if isinstance(node, (tuple, list)):
             pending += node
         elif isinstance(node, Mapping):
             pending += node.values()
-    return found
+    return named_tuples

@@ -112,10 +112,10 @@ def device_name(backend: str) -> str:
         return "cpu" if device.platform == "cpu" else str(device.device_kind)
     import tensorflow as tf
 
-    found = tf.config.get_visible_devices("GPU")
+    visible_devices = tf.config.get_visible_devices("GPU")
     return (
-        str(tf.config.experimental.get_device_details(found[0]).get("device_name", "gpu"))
-        if found
+        str(tf.config.experimental.get_device_details(visible_devices[0]).get("device_name", "gpu"))
+        if visible_devices
         else "cpu"
     )
 

@@ -412,7 +412,7 @@ class Fitting:
         containers: list[Any] = [
             getattr(model, name, None) for name in ("compiled_loss", "compiled_metrics")
         ]
-        to_build = [each is not None and not each.built for each in containers]
+        to_build = [container is not None and not container.built for container in containers]
         if model.built and not any(to_build):
             return
         computed = model(features, training=False)
@@ -454,7 +454,9 @@ class Fitting:
     def _tell_stopping(self, callbacks: Iterable[Any]) -> None:
         """Whether training ends before its last epoch where a callback sees no gain any more."""
         stopping = [
-            each for each in callbacks if isinstance(each, self._keras.callbacks.EarlyStopping)
+            callback
+            for callback in callbacks
+            if isinstance(callback, self._keras.callbacks.EarlyStopping)
         ]
         if not stopping:
             self._session.stops_after(None)

@@ -46,8 +46,10 @@ def _counting_once(
         summed = model.distribute_reduction_method == "auto"
         if context is None or context.num_replicas_in_sync == 1 or not summed:
             return outputs
-        found = [tf.nest.flatten(getattr(metric, "_call_result", None)) for metric in model.metrics]
-        results = {id(result) for each in found for result in each if result is not None}
+        flattens = [
+            tf.nest.flatten(getattr(metric, "_call_result", None)) for metric in model.metrics
+        ]
+        results = {id(result) for each in flattens for result in each if result is not None}
         own = [
             name
             for name, value in outputs.items()

@@ -237,12 +237,12 @@ class Session(TaskSession):
         """Tell that the script ends by itself after `patience` epochs in which `monitor` did not
         improve by `min_delta`; None: that it does not.
         """
-        told: dict[str, Any] = {"patience": None if patience is None else int(patience)}
+        stops: dict[str, Any] = {"patience": None if patience is None else int(patience)}
         if patience is not None:
-            told |= {"min_delta": float(min_delta), "monitor": monitor}
-        if self._leads and not self.profiling and told != self._stopping:
-            self._stopping = told
-            self._channel.send({"type": "stopping", **told})
+            stops |= {"min_delta": float(min_delta), "monitor": monitor}
+        if self._leads and not self.profiling and stops != self._stopping:
+            self._stopping = stops
+            self._channel.send({"type": "stopping", **stops})
 
     def profile(self) -> dict[str, Any]:
         keras = backends.keras_of(self.trained.models[0]) if self.trained.models else None

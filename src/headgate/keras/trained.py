@@ -178,8 +178,8 @@ class Trained:
             (name, f"held/{index}/{k}")
             for k, name in enumerate(n for n in trained if n != optimizers.MAIN)
         )
-        here = optimizers.held_by(model, main)
-        for name, optimizer in here.items():
+        held = optimizers.held_by(model, main)
+        for name, optimizer in held.items():
             arrays = resume.of(saved[name]) if name in saved else []
             if not arrays and name != optimizers.MAIN:
                 self._tell(
@@ -200,7 +200,7 @@ class Trained:
             )
             if owned := resume.of(rates):
                 assign(rate(optimizer), owned, rates)
-        missing = [name for name in saved if name not in here and resume.of(saved[name])]
+        missing = [name for name in saved if name not in held and resume.of(saved[name])]
         if missing:
             raise ResumeError(
                 "the checkpoint has an optimizer "
@@ -214,9 +214,9 @@ class Trained:
         anew.
         """
         saved = self._resume.of(f"metrics/{index}") if self._resume is not None else []
-        found = self._metrics(self.models[index])
-        if len(found) == len(saved):
-            assign(found, saved, f"metrics/{index}")
+        metrics = self._metrics(self.models[index])
+        if len(metrics) == len(saved):
+            assign(metrics, saved, f"metrics/{index}")
 
     def arrays(self, metrics: bool) -> dict[str, np.ndarray[Any, Any]]:
         """Everything that a checkpoint holds of them; with the metrics in the middle of an

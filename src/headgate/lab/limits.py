@@ -75,19 +75,19 @@ def find() -> CgroupLayout:
     Raises:
         IsolationError: They cannot limit CPU and memory here.
     """
-    found = find_layout(CGROUPS)
-    lacking = {"cpu", "memory"} - found.bases.keys()
+    layout = find_layout(CGROUPS)
+    lacking = {"cpu", "memory"} - layout.bases.keys()
     if lacking:
         causes = "; ".join(
             dict.fromkeys(
-                found.missing.get(name, f"no {name} controller") for name in sorted(lacking)
+                layout.missing.get(name, f"no {name} controller") for name in sorted(lacking)
             )
         )
         raise IsolationError(f"a lab needs cgroups for CPU and memory: {causes}; {CURE}")
     return CgroupLayout(
-        found.mode,
-        {name: found.bases[name] for name in CONTROLLERS if name in found.bases},
-        found.vacate,
+        layout.mode,
+        {name: layout.bases[name] for name in CONTROLLERS if name in layout.bases},
+        layout.vacate,
     )
 
 

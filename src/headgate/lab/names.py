@@ -64,7 +64,7 @@ def labs_found(home: Path) -> list[str]:
     ours = re.compile(rf"hg-(.+?)\.{_letters(home)}(\..*)?")
     try:
         return sorted(
-            {found[1] for name in os.listdir(NAMESPACES) if (found := ours.fullmatch(name))}
+            {match[1] for name in os.listdir(NAMESPACES) if (match := ours.fullmatch(name))}
         )
     except FileNotFoundError:  # no namespace was ever made
         return []

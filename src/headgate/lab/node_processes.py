@@ -58,19 +58,19 @@ def _in_namespaces(paths: dict[str, str]) -> dict[str, list[int]]:
     nodes: dict[tuple[int, int], str] = {}
     for node, namespace in paths.items():
         try:
-            found = os.stat(namespace)
+            stat = os.stat(namespace)
         except FileNotFoundError:
             continue
-        nodes[found.st_dev, found.st_ino] = node
+        nodes[stat.st_dev, stat.st_ino] = node
     inside: dict[str, list[int]] = {node: [] for node in paths}
     for pid in os.listdir("/proc") if nodes else ():
         if not pid.isdigit():
             continue
         try:
-            found = os.stat(f"/proc/{pid}/ns/net")
+            stat = os.stat(f"/proc/{pid}/ns/net")
         except OSError:  # ended, or on its way
             continue
-        holder = nodes.get((found.st_dev, found.st_ino))
+        holder = nodes.get((stat.st_dev, stat.st_ino))
         if holder is not None and int(pid) != os.getpid():
             inside[holder].append(int(pid))
     return inside

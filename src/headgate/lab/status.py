@@ -83,7 +83,7 @@ def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
     began, first, cpu = time.monotonic(), network.carried(known), _cpu_seconds(known)
     time.sleep(LOOK_SECONDS)
     took, second, cpu_now = time.monotonic() - began, network.carried(known), _cpu_seconds(known)
-    there = node_processes.processes(known, list(known.nodes))
+    processes = node_processes.processes(known, list(known.nodes))
     found = []
     for name, made in known.nodes.items():
         before, after = first.get(name, (0, 0)), second.get(name, (0, 0))
@@ -95,7 +95,7 @@ def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
                 lab=known.name,
                 node=made.node,
                 state=state,
-                processes=len(there[name]),
+                processes=len(processes[name]),
                 cores=max(0.0, cpu_now[name] - cpu[name]) / took,
                 memory_bytes=limits.used(known, name)[1],
                 bytes_in=max(0, after[0] - before[0]) / took,

@@ -148,7 +148,7 @@ class CgroupsV1(Cgroups):
         cache = max(stat.get("cache", 0) - stat.get("shmem", 0), 0)
         limit = read_number(folder / "memory.limit_in_bytes")
         limit = None if limit is None or limit > UNLIMITED_BYTES else limit
-        found = MemoryRecord(
+        memory_record = MemoryRecord(
             # The kernel's peak counts page cache; what is left of that now was in all likelihood in
             # the peak.
             peak_bytes=None if peak is None else max(0, peak - cache),
@@ -156,7 +156,7 @@ class CgroupsV1(Cgroups):
             limit_bytes=limit,
             at_limit=peak is not None and limit is not None and peak >= limit - LIMIT_SLACK_BYTES,
         )
-        return found if folder.exists() else MemoryRecord()
+        return memory_record if folder.exists() else MemoryRecord()
 
     def memory_now(self) -> int | None:
         folder = self.folders.get("memory")

@@ -169,7 +169,7 @@ class CgroupsV2(Cgroups):
         # shared memory is in it, and is no cache
         cache = max(stat.get("file", 0) - stat.get("shmem", 0), 0)
         events = read_counters(folder / "memory.events")
-        found = MemoryRecord(
+        memory_record = MemoryRecord(
             # The kernel's peak counts page cache; what is left of that now was in all likelihood in
             # the peak.
             peak_bytes=None if peak is None else max(0, peak - cache),
@@ -177,7 +177,7 @@ class CgroupsV2(Cgroups):
             limit_bytes=read_number(folder / "memory.max"),
             at_limit=events.get("max", 0) > 0,
         )
-        return found if folder.exists() else MemoryRecord()
+        return memory_record if folder.exists() else MemoryRecord()
 
     def memory_now(self) -> int | None:
         folder = self.folders.get("memory")

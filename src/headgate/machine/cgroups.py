@@ -310,8 +310,8 @@ class Cgroups(Enclosure):
         has ended.
         """
         seen = [process for pid in self.pids() if (process := processes.look(pid)) is not None]
-        there = set(self.pids()).difference(but)
-        processes.send([process for process in seen if process.pid in there], number)
+        difference = set(self.pids()).difference(but)
+        processes.send([process for process in seen if process.pid in difference], number)
 
     def kill(self) -> None:
         deadline = time.monotonic() + KILL_SECONDS

@@ -29,14 +29,14 @@ def look(pid: int) -> Process | None:
     """The living process of that number; None when there is none, or only what is left of one (a
     zombie).
     """
-    found = _stat(pid)
-    return found[1] if found is not None and found[0] not in "ZX" else None
+    stat = _stat(pid)
+    return stat[1] if stat is not None and stat[0] not in "ZX" else None
 
 
 def still(process: Process) -> bool:
     """Whether its number still belongs to it, alive or not yet waited for."""
-    found = _stat(process.pid)
-    return found is not None and found[1].started == process.started
+    stat = _stat(process.pid)
+    return stat is not None and stat[1].started == process.started
 
 
 def _stat(pid: int) -> tuple[str, Process] | None:
@@ -56,7 +56,7 @@ def wake(pids: Iterable[int]) -> None:
     """Let those run on that were stopped (SIGSTOP, SIGTSTP): one that is stopped hears of
     nothing.
     """
-    stopped = [each[1] for pid in pids if (each := _stat(pid)) is not None and each[0] == "T"]
+    stopped = [stat[1] for pid in pids if (stat := _stat(pid)) is not None and stat[0] == "T"]
     send(stopped, signal.SIGCONT)
 
 

@@ -292,12 +292,12 @@ def _words(metric: str) -> tuple[str, ...]:
     """The words of a name in lower case, those that are known without the part of the data and the
     digits that they may have on them: `valAcc5` is val, acc.
     """
-    found = []
+    words = []
     for word in re.split(r"[^a-z0-9]+", _DIVIDES.sub("_", metric[:1000]).lower()):
         bare = _PART.sub("", word, count=1)
         shapes = (word, _DIGITS.sub("", word), bare, _DIGITS.sub("", bare))
-        found.append(next((shape for shape in shapes if shape in _LOWER or shape in _HIGHER), word))
-    return tuple(found)
+        words.append(next((shape for shape in shapes if shape in _LOWER or shape in _HIGHER), word))
+    return tuple(words)
 
 
 def direction(metric: str) -> Better | None:

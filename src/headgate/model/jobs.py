@@ -367,7 +367,7 @@ MOST_PRIORITY = 100.0
 """Of a job in a file."""
 SIGNALS = "a signal that a script can catch, such as SIGINT, SIGUSR1 or 15"
 """What a job's `stop_signal` may be."""
-_VALID = frozenset(int(each) for each in signal.valid_signals())
+_VALID = frozenset(int(valid_signal) for valid_signal in signal.valid_signals())
 _NAMED = frozenset(int(each) for each in signal.Signals)
 _NO_STOP = frozenset({"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD"})
 

@@ -122,7 +122,7 @@ def problems(roles: Sequence[Role]) -> Iterator[Problem]:
                 "neither `script` nor `run`" if role.script is None else "both `script` and `run`"
             )
             yield i, "script", f"found {found}", "give exactly one of them"
-        yield from ((i, *each) for each in _against_numbers(role))
+        yield from ((i, *against_number) for against_number in _against_numbers(role))
         for other in role.after:
             if other not in names or other == role.name:
                 yield (
@@ -132,7 +132,10 @@ def problems(roles: Sequence[Role]) -> Iterator[Problem]:
                     f"name other roles of the job: {_others(names, role.name)}",
                 )
         for text in role.texts():
-            yield from ((i, *each) for each in _against_placeholders(text, roles))
+            yield from (
+                (i, *against_placeholder)
+                for against_placeholder in _against_placeholders(text, roles)
+            )
     if (cycle := _cycle(roles)) is not None:
         yield None, "roles", f"found a cycle: {' after '.join(cycle)}", "break it"
     if len(ending := [role.name for role in roles if role.ends]) > 1:
@@ -271,10 +274,10 @@ class Addresses:
         return {"host": host, "port": port, "address": f"{host}:{port}"}[what]
 
     def _all(self, role: str, what: str) -> str:
-        there = [name for name in self.hosts if name.role == role]
+        hosts = [name for name in self.hosts if name.role == role]
         return ",".join(
             self._of(name, what.removesuffix("es") if what == "addresses" else "host")
-            for name in there
+            for name in hosts
         )
 
     def fill(self, text: str, own: TaskName) -> str:
@@ -316,5 +319,5 @@ def _name(role: str, index: str | None) -> TaskName:
 
 def held_back(roles: Sequence[Role], ready: Collection[TaskName]) -> frozenset[str]:
     """Names of the roles that wait for others, while these of their tasks are ready."""
-    there = {role.name for role in roles if set(role.tasks()) <= set(ready)}
-    return frozenset(role.name for role in roles if not set(role.after) <= there)
+    names = {role.name for role in roles if set(role.tasks()) <= set(ready)}
+    return frozenset(role.name for role in roles if not set(role.after) <= names)

@@ -141,10 +141,10 @@ def say_time(at: float, seconds: bool = False) -> str:
     """A time of the wall clock (seconds since the epoch): `14:05`, or `14:05:09`; with its day
     where that is not today: `2026-11-24 14:05`.
     """
-    there = time.localtime(at)
-    if there[:3] != time.localtime()[:3]:
-        return time.strftime("%Y-%m-%d %H:%M", there)
-    return time.strftime("%H:%M:%S" if seconds else "%H:%M", there)
+    localtime = time.localtime(at)
+    if localtime[:3] != time.localtime()[:3]:
+        return time.strftime("%Y-%m-%d %H:%M", localtime)
+    return time.strftime("%H:%M:%S" if seconds else "%H:%M", localtime)
 
 
 _CONTROLS = re.compile(

@@ -282,7 +282,7 @@ class FailureReader:
 
     def _raised(self, traceback: _Traceback, exception: re.Match[str], body: str) -> None:
         name, message = exception[1].rsplit(".", 1)[-1], _FORMAL.sub("", exception[4] or "").strip()
-        found = _FoundFailure(
+        found_failure = _FoundFailure(
             f"{name}{exception[2] or ''}" + (f": {message}" if exception[3] else ""),
             weak=name in _WEAK_NAMES or _WEAK_MESSAGES.search(message) is not None,
         )
@@ -290,21 +290,21 @@ class FailureReader:
             self._open.remove(traceback)
             return
         if not exception[3] and traceback.frame:
-            found.where = f"at {traceback.frame}"
+            found_failure.where = f"at {traceback.frame}"
         if caught := _CAUGHT.match(message):
-            self._where, found.weak = caught[1], True
+            self._where, found_failure.weak = caught[1], True
         elif self._where:
-            found.where, self._where = self._where, ""
+            found_failure.where, self._where = self._where, ""
         group = self._latest
         if self._grouped and group is not None and _GROUP in group.text:
-            group.parts += [found.text] if _GROUP not in message else []
+            group.parts += [found_failure.text] if _GROUP not in message else []
         else:
-            self._keep(found)
+            self._keep(found_failure)
         if name == "RayTaskError":
             return  # the frames of the worker follow, and what was raised there
         traceback.wraps = traceback.boxed and len(body) > _WRAPPED
-        if traceback.wraps or _UNSAID.match(found.text):
-            traceback.found = found
+        if traceback.wraps or _UNSAID.match(found_failure.text):
+            traceback.found = found_failure
         else:
             self._open.remove(traceback)
 

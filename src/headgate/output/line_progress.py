@@ -88,8 +88,8 @@ def remaining(line: str) -> float | None:
 
 def duration(text: str) -> float | None:
     """Seconds of a duration such as `0.50s` or `1h 2m`; None for anything else."""
-    found = _LASTS.match(text)
-    return _seconds(found) if found is not None else None
+    match = _LASTS.match(text)
+    return _seconds(match) if match is not None else None
 
 
 def _seconds(found: re.Match[str]) -> float:

@@ -188,8 +188,8 @@ def position(line: str, start: int, epoch_end: int, loss_end: int) -> Position:
     if keras := _KERAS.match(line, start):
         total = int(keras[2]) if keras[2].isdigit() else None
         return Position(int(keras[1]), total, keras=True, drawn=keras[3] is not None)
-    if "[" in line and (found := _in_brackets(line, start, epoch_end, loss_end)) is not None:
-        return found
+    if "[" in line and (brackets := _in_brackets(line, start, epoch_end, loss_end)) is not None:
+        return brackets
     if line[start : start + 8].lstrip()[:1].isdigit():
         if first := _FIRST.match(line, start):
             return Position(int(first[1]), int(first[2]))

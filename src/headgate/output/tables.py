@@ -65,8 +65,8 @@ class PrintedTables:
         if not named and not self._columns and not self._box and "|" not in line:
             return None
         first = line.lstrip()[:1]
-        if (first == "|" or self._box) and (found := self._cell(line)) is not None:
-            return found
+        if (first == "|" or self._box) and (cell := self._cell(line)) is not None:
+            return cell
         if self._columns:
             self._age += 1
             if self._age > _MOST_LINES:

@@ -159,6 +159,6 @@ class _Bound:
         """Of the NIC of each kind of node; of one without patterns that of the fastest, which
         nothing exceeds.
         """
-        found = np.ones(len(self._space.free))
-        found[self._space.kind] = self._space.slowness
-        return found
+        ones = np.ones(len(self._space.free))
+        ones[self._space.kind] = self._space.slowness
+        return ones

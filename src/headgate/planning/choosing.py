@@ -97,7 +97,7 @@ def choose(
     Returns:
         For each job its choice, or why no plan of it can run.
     """
-    found: dict[int, Choice | UsageError] = {}
+    choices: dict[int, Choice | UsageError] = {}
     planned: dict[int, _Informed] = {}
     there = {node: list(names) for node, names in (used or {}).items()}
     taken = Counter({node: len(names) for node, names in there.items()})
@@ -107,9 +107,11 @@ def choose(
             planned[i] = _Informed(each.job, each.profile)
             continue
         try:
-            choice = found[i] = _uninformed(each, cluster, _crowds(each.job, cluster, there, pairs))
+            choice = choices[i] = _uninformed(
+                each, cluster, _crowds(each.job, cluster, there, pairs)
+            )
         except UsageError as error:
-            found[i] = error
+            choices[i] = error
         else:
             goes_to = (*choice.plan.worker_nodes, *choice.plan.server_nodes)
             for name in goes_to:
@@ -120,8 +122,8 @@ def choose(
     for group in (now, *([i] for i in planned if i not in now)):
         if group:
             chosen = _together([planned[i] for i in group], cluster, taken, measured_on)
-            found |= dict(zip(group, chosen))
-    return [found[i] for i in range(len(asked))]
+            choices |= dict(zip(group, chosen))
+    return [choices[i] for i in range(len(asked))]
 
 
 def _may_choose(asked: JobToPlan, cluster: Cluster) -> bool:
@@ -229,11 +231,11 @@ def _divided(
     beside = f"of what it would have alone, beside {len(asked) - 1} more"
     return [
         Choice(
-            each.plan,
-            f"{expected(each)}{grown(of.job, of.profile, each.plan)}; {part:.0%} {beside}"
+            prediction.plan,
+            f"{expected(prediction)}{grown(of.job, of.profile, prediction.plan)}; {part:.0%} {beside}"
             f"{_caveats(of.job, of.profile)}",
         )
-        for of, each, part in zip(asked, division.predictions, division.normalised)
+        for of, prediction, part in zip(asked, division.predictions, division.normalised)
     ]
 
 
@@ -283,8 +285,8 @@ def in_words(plan: Plan) -> str:
         if plan.servers == 1
         else f" and {plan.servers} servers"
     )
-    there = Counter((*plan.worker_nodes, *plan.server_nodes))
-    named = [name if count == 1 else f"{name} ({count})" for name, count in there.items()]
+    counter = Counter((*plan.worker_nodes, *plan.server_nodes))
+    named = [name if count == 1 else f"{name} ({count})" for name, count in counter.items()]
     on = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} nodes"
     return f"{plan.strategy}{'' if plan.synchronous else ' async'}, {workers}{servers}" + (
         f" on {on}" if on else ""

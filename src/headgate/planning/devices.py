@@ -159,7 +159,7 @@ def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
     """What was timed at each batch over the line fitted to it: caches hold small batches and not
     large ones.
     """
-    found = []
+    bends = []
     for step in sorted(profile.step_times, key=lambda step: step.batch):
         if (
             (step.device, step.threads) == (fit.device, fit.threads)
@@ -167,8 +167,8 @@ def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
             and step.seconds > 0
         ):
             line = max(fit.alpha_seconds, 0.0) + fit.beta_seconds_per_sample * step.batch
-            found.append((float(step.batch), step.seconds / line))
-    return tuple(found)
+            bends.append((float(step.batch), step.seconds / line))
+    return tuple(bends)
 
 
 def core_ratio(profile: Profile, node: Node, measured_on: Node | None) -> float | None:

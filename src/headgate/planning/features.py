@@ -318,7 +318,7 @@ def _rates(nodes: Mapping[str, Node], known: Known) -> Callable[[str], float]:
 def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) -> Counter[_Class]:
     """Workers that are alike."""
     there, serving = Counter(plan.worker_nodes), Counter(plan.server_nodes)
-    found: Counter[_Class] = Counter()
+    counter: Counter[_Class] = Counter()
     first = next(map(name_of, nodes.values()), "")
     on_node: dict[str | None, _Place] = {}
     if plan.batch_per_worker is None and known.batch is not None:
@@ -335,8 +335,8 @@ def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) 
         cores, kind, overhead, work, reads, hosts, beside = on_node[name]
         device = known.devices.get(name or "")
         bent = float(device.bent(np.array(samples))) if device is not None and device.bends else 1.0
-        found[samples, cores, kind, overhead * bent, work * bent, reads, hosts, beside] += 1
-    return found
+        counter[samples, cores, kind, overhead * bent, work * bent, reads, hosts, beside] += 1
+    return counter
 
 
 def _on_node(
@@ -359,9 +359,9 @@ def _server_cores(plan: Plan, nodes: Mapping[str, Node], known: Known) -> float:
     """Cores of the slowest server, in cores of the node that the profile was measured on."""
     if not known.devices or not plan.server_nodes:
         return plan.cores_per_server or 1.0
-    there = Counter((*plan.worker_nodes, *plan.server_nodes))
+    counter = Counter((*plan.worker_nodes, *plan.server_nodes))
     return min(
-        server_cores(nodes[name], there[name], plan.cores_per_server) * known.devices[name].core
+        server_cores(nodes[name], counter[name], plan.cores_per_server) * known.devices[name].core
         for name in dict.fromkeys(plan.server_nodes)
         if name in nodes
     )

@@ -242,10 +242,10 @@ class StoredPairs:
 
     def _stamp(self) -> tuple[int, ...] | None:
         try:
-            found = (self._home / STORED).stat()
+            stat = (self._home / STORED).stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _kept(row: Mapping[str, Any]) -> dict[str, float]:

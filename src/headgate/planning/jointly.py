@@ -87,7 +87,8 @@ class _Throughputs:
         self, requests: Sequence[ProfiledJob], cluster: Cluster, measured_on: Node | None
     ) -> None:
         self._costs = [
-            CostModel(each.job, cluster, each.profile, measured_on=measured_on) for each in requests
+            CostModel(request.job, cluster, request.profile, measured_on=measured_on)
+            for request in requests
         ]
         self._kinds = self._costs[0].kinds
         self._known: dict[tuple[int, Counts], float] = {}
@@ -126,7 +127,9 @@ class _Throughputs:
             ends = tuple(start + count for start, count in zip(begun, counts))
             predictions.append(self._search(i, self._names(ends, counts)))
             begun = list(ends)
-        parts = tuple(each.throughput / alone for each, alone in zip(predictions, self._alone))
+        parts = tuple(
+            prediction.throughput / alone for prediction, alone in zip(predictions, self._alone)
+        )
         return JointPlans(tuple(predictions), parts, tuple(fair))
 
     def _equal_parts(self) -> list[Counts]:

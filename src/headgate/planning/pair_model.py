@@ -138,11 +138,11 @@ class _Figures:
 
     def of(self, figures: Mapping[str, float]) -> Array:
         """One number for each figure; 0, the mean, for one that is missing."""
-        found = np.zeros(len(self._scale))
+        zeros = np.zeros(len(self._scale))
         for i, (name, (usual, mean, deviation)) in enumerate(self._scale.items()):
             if name in figures:
-                found[i] = (np.log(figures[name] + _NEXT_TO_NOTHING * usual) - mean) / deviation
-        return np.clip(found, -_FAR, _FAR)
+                zeros[i] = (np.log(figures[name] + _NEXT_TO_NOTHING * usual) - mean) / deviation
+        return np.clip(zeros, -_FAR, _FAR)
 
 
 def _left_out(

@@ -316,7 +316,7 @@ def slopes(parameters: Floats, of: Features, steps: Floats | float = 1e-4) -> tu
     logs = []
     for first in range(0, len(moved), at_once):
         some = moved[first : first + at_once]
-        found = seconds(np.repeat(some, plans, 0), repeated(of, len(some))).throughput
-        logs.append(np.log(found).reshape(len(some), plans))
+        throughput = seconds(np.repeat(some, plans, 0), repeated(of, len(some))).throughput
+        logs.append(np.log(throughput).reshape(len(some), plans))
     here, *there = np.concatenate(logs)
     return here, ((np.stack(there) - here).T) / steps

@@ -224,21 +224,21 @@ def _moves(space: Space, row: Indices) -> Indices:
     idle = space.free - np.bincount(kinds, weights=row, minlength=len(space.free)).astype(np.intp)
     same = (space.workers[:, None] > 0) == (space.workers[None, :] > 0)
     same &= space.servers[:, None] == space.servers[None, :]
-    found = []
+    moves = []
     for to in range(patterns):
         steps = _steps(int(idle[kinds[to]]))
-        found += [(-1, to, step) for step in steps]
+        moves += [(-1, to, step) for step in steps]
     for at in np.flatnonzero(row).tolist():
         steps = _steps(int(row[at]))
-        found += [(at, -1, step) for step in steps]
+        moves += [(at, -1, step) for step in steps]
         for to in range(patterns):
             if to != at and kinds[to] == kinds[at]:
-                found += [(at, to, step) for step in steps]
+                moves += [(at, to, step) for step in steps]
             elif to != at and same[at, to] and idle[kinds[to]]:
-                found += [(at, to, step) for step in _steps(int(min(row[at], idle[kinds[to]])))]
-    moved = np.repeat(row[None, :], len(found), 0)
-    table = np.array(found, np.intp).reshape(-1, 3)
-    lines = np.arange(len(found))
+                moves += [(at, to, step) for step in _steps(int(min(row[at], idle[kinds[to]])))]
+    moved = np.repeat(row[None, :], len(moves), 0)
+    table = np.array(moves, np.intp).reshape(-1, 3)
+    lines = np.arange(len(moves))
     for column, sign in ((0, -1), (1, 1)):
         there = table[:, column] >= 0
         moved[lines[there], table[there, column]] += sign * table[there, 2]

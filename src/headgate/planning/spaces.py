@@ -65,18 +65,18 @@ class Space:
         self.kind = np.array([pattern.kind for pattern in self.patterns], np.intp)
         self.workers = np.array([pattern.workers for pattern in self.patterns], np.intp)
         self.servers = np.array([pattern.servers for pattern in self.patterns], np.intp)
-        found = [costs.known.devices.get(kind.node.name, Device()) for kind in kinds]
-        self.on_gpu = np.array([device.gpu for device in found], bool)
+        devices = [costs.known.devices.get(kind.node.name, Device()) for kind in kinds]
+        self.on_gpu = np.array([device.gpu for device in devices], bool)
         self.has_gpus = bool(self.on_gpu.any())
         own = [kind.node.cores / max(p.workers, 1) for kind, p in zip(kinds, self.patterns)]
         self.cores_alone = np.where(self.on_gpu, 1.0, np.array(own))
-        self.overhead = np.array([device.overhead for device in found])
-        self.work = np.array([device.work for device in found])
-        self.reads = np.array([device.reads for device in found])
-        self._core = np.array([device.core for device in found])
-        self._devices = found
+        self.overhead = np.array([device.overhead for device in devices])
+        self.work = np.array([device.work for device in devices])
+        self.reads = np.array([device.reads for device in devices])
+        self._core = np.array([device.core for device in devices])
+        self._devices = devices
         self.least_bent = np.array(
-            [min((bend for _, bend in device.bends), default=1.0) for device in found]
+            [min((bend for _, bend in device.bends), default=1.0) for device in devices]
         )
         rates = np.array(
             [kind.node.nic_bytes_per_second or costs.known.usual_rate for kind in costs.kinds]
@@ -91,7 +91,7 @@ class Space:
         speeds = np.exp(np.concatenate([[0.0], costs.prior.mean[len(physics.NAMES) :]]))
         self.speeds = speeds[self._speed_of]
         self._served = np.array(
-            [p.servers / (k.node.cores * d.core) for p, k, d in zip(self.patterns, kinds, found)]
+            [p.servers / (k.node.cores * d.core) for p, k, d in zip(self.patterns, kinds, devices)]
         )
         self._p = physics.by_name(costs.prior.mean)
 
@@ -180,8 +180,8 @@ class Space:
         low = np.zeros_like(high)
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
-            each = np.maximum(np.floor((middle[:, None] - fixed) / sample), 1.0)
-            enough = (there * each).sum(1) >= batch
+            maximum = np.maximum(np.floor((middle[:, None] - fixed) / sample), 1.0)
+            enough = (there * maximum).sum(1) >= batch
             high, low = np.where(enough, middle, high), np.where(enough, low, middle)
         return np.asarray(np.maximum(np.floor((high[:, None] - fixed) / sample + 1e-9), 1.0))
 

@@ -262,10 +262,10 @@ class WeighingPolicy(Policy):
         if change.ends:
             job.prediction = job.curve
         job.follows = change.follows
-        told = job.told_cores
+        told_cores = job.told_cores
         if change.cores is not None:
             job.told_cores = change.cores
-        if before is None or job.told_cores != told:
+        if before is None or job.told_cores != told_cores:
             return True
         return change.ends and abs(change.work - believed) > _NEWS * max(believed, 1e-9)
 

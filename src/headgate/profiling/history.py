@@ -137,8 +137,8 @@ def _step_seconds(reader: RunReader, job: str) -> float | None:
     # Synchronous workers all make the same steps; of others the usual one stands for all.
     found = [
         seconds
-        for each in workers.values()
-        if (seconds := step_seconds(each, FEWEST_STEPS)) is not None
+        for worker in workers.values()
+        if (seconds := step_seconds(worker, FEWEST_STEPS)) is not None
     ]
     return median(found) if found else None
 

@@ -113,13 +113,13 @@ def _of(folder: Path, script: str, job: str) -> tuple[list[Took], bool]:
 
 def _read(path: Path) -> list[Took]:
     try:
-        found = [Took(str(key), *map(float, rest)) for key, *rest in json.loads(path.read_bytes())]
+        tooks = [Took(str(key), *map(float, rest)) for key, *rest in json.loads(path.read_bytes())]
     except (OSError, ValueError, TypeError):  # there is none, or none that can be read
         return []
     infinity = float("inf")
     return [
         each
-        for each in found
+        for each in tooks
         if 0 < each.work < infinity
         and 0 < each.seconds < infinity
         and 0 <= each.memory_bytes < infinity

@@ -100,20 +100,20 @@ def measure(
     Raises:
         HeadgateError: A node cannot be reached, or we may not enter its network.
     """
-    found: dict[tuple[str, str], MeasuredLink] = {}
+    measured_links: dict[tuple[str, str], MeasuredLink] = {}
 
     def add(sender: Node, receiver: Node) -> None:
-        if sender.name != receiver.name and (sender.name, receiver.name) not in found:
-            link = found[sender.name, receiver.name] = between(sender, receiver)
+        if sender.name != receiver.name and (sender.name, receiver.name) not in measured_links:
+            link = measured_links[sender.name, receiver.name] = between(sender, receiver)
             told(link)
 
     for sender, receiver in zip(nodes, (*nodes[1:], nodes[0])):
         add(sender, receiver)
-    best = max(found.values(), key=lambda link: link.bytes_per_second)
+    best = max(measured_links.values(), key=lambda link: link.bytes_per_second)
     [hub] = [node for node in nodes if node.name == best.receiver]
     for node in nodes:
         add(hub, node)
-    return tuple(found.values())
+    return tuple(measured_links.values())
 
 
 def _unmeasured(sender: Node, receiver: Node, why: str) -> HeadgateError:
@@ -221,10 +221,10 @@ def _rate(connection: socket.socket) -> float:
         [(_, event)] = events
         if event != select.POLLOUT:
             connection.settimeout(_PATIENCE_SECONDS)
-            told = connection.recv(_ANSWER.size, socket.MSG_WAITALL)
-            if len(told) < _ANSWER.size:
+            recv = connection.recv(_ANSWER.size, socket.MSG_WAITALL)
+            if len(recv) < _ANSWER.size:
                 raise _closed()
-            rate: float = _ANSWER.unpack(told)[0]
+            rate: float = _ANSWER.unpack(recv)[0]
             return rate
         with suppress(BlockingIOError):
             connection.send(block)

@@ -75,10 +75,10 @@ def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
         None where it printed too few.
     """
     task = TaskOfRun.of(job.name, FIRST_WORKER)
-    told = reader.tuples(
+    tuples = reader.tuples(
         "SELECT t, step FROM progress WHERE task = ? AND step IS NOT NULL ORDER BY t", [task]
     )
-    reports = [(float(at), float(step)) for at, step in told]
+    reports = [(float(at), float(step)) for at, step in tuples]
     seconds = step_seconds(reports, FEWEST_STEPS)
     if seconds is None or job.contract is None:
         return None

@@ -329,15 +329,15 @@ def chain(run: Path) -> list[Path]:
     """A run and those that it goes on from, the latest first; one that is gone or cannot be read
     ends the chain.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     name: str | None = run.name
-    while name and (folder := run.with_name(name)) not in found and (folder / STORE).exists():
-        found.append(folder)
+    while name and (folder := run.with_name(name)) not in paths and (folder / STORE).exists():
+        paths.append(folder)
         try:
             name = meta(folder).get("resumed_from")
         except HeadgateError:
             break
-    return found
+    return paths
 
 
 def heirs(run: Path) -> list[Path]:

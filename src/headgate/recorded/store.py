@@ -473,9 +473,9 @@ class RunReader:
                 f"SELECT rowid, t FROM {table} WHERE rowid >= ? AND t IS NOT NULL ORDER BY "
                 "rowid LIMIT 1"
             )
-            found = self.tuples(sql, (middle,))
-            if found and found[0][1] < after - _LATE_SECONDS:
-                low = found[0][0] + 1
+            tuples = self.tuples(sql, (middle,))
+            if tuples and tuples[0][1] < after - _LATE_SECONDS:
+                low = tuples[0][0] + 1
             else:
                 high = middle
         return low

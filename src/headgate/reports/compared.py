@@ -151,8 +151,8 @@ def tell(comparison: Comparison, console: Console) -> None:
 
 
 def _differences(differs: tuple[Difference, ...], console: Console) -> None:
-    for each in differs:
-        text = f"  {each.what}: {each.first or MISSING} → {each.second or MISSING}"
+    for differ in differs:
+        text = f"  {differ.what}: {differ.first or MISSING} → {differ.second or MISSING}"
         console.print(Text(text), soft_wrap=not console.is_terminal)
 
 

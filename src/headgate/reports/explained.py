@@ -91,7 +91,9 @@ def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
         )
     except TypeError:  # of another version
         return ()
-    return tuple(each for each in programs if each.seconds >= _WORTH_A_NAME * programs[0].seconds)
+    return tuple(
+        program for program in programs if program.seconds >= _WORTH_A_NAME * programs[0].seconds
+    )
 
 
 def as_json(run: str, found: list[Account]) -> dict[str, Any]:

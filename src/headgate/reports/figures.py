@@ -103,7 +103,7 @@ def entitled_plot(run: Recording) -> Plot | None:
     for index, job in enumerate(run.jobs):
         if len(job.entitled):
             colour, dash = job_colour(index)
-            notes = [(each.t, each.reason) for each in job.decisions]
+            notes = [(decision.t, decision.reason) for decision in job.decisions]
             mean = (("mean", job.entitled.mean),)
             data = job.entitled.buckets(edges)
             lines.append(

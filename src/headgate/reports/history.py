@@ -161,8 +161,8 @@ def _rates(
     if not alone:
         return []
     with RunReader(each.folder / runs.STORE) as reader:
-        found = [_rate(reader, row, each.nodes) for row in alone]
-    return [rate for rate in found if rate is not None]
+        rates = [_rate(reader, row, each.nodes) for row in alone]
+    return [rate for rate in rates if rate is not None]
 
 
 def _kind(spec: Mapping[str, Any]) -> str:

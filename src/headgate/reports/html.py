@@ -100,9 +100,9 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
     left_out = len(run.jobs) - len(few)
     if left_out:
         names = {job.name for job in few}
-        accounts = [each for each in accounts if each.job in names]
+        accounts = [account for account in accounts if account.job in names]
         run = replace(
-            run, jobs=few, events=[each for each in run.events if each["job"] in (None, *names)]
+            run, jobs=few, events=[event for event in run.events if event["job"] in (None, *names)]
         )
     jobs = [
         found
@@ -120,11 +120,11 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
     ]
     nics = parts.of("network", nic_uses, run) or []
     network_plots = parts.of("network", nic_plots, run, nics) or []
-    told = {use.node for use in nics}
+    nodes = {use.node for use in nics}
     by_node = [
         (
             node,
-            parts.of(f"use of {node.name}", node_plots, run, node, index, node.name not in told)
+            parts.of(f"use of {node.name}", node_plots, run, node, index, node.name not in nodes)
             or [],
         )
         for index, node in enumerate(run.nodes)

@@ -411,7 +411,8 @@ def faults(run: Recording) -> Markup | None:
 def decisions(run: Recording) -> Markup | None:
     """What jobs were granted and why, line by line; of very many, the newest."""
     every = sorted(
-        ((each, job.name) for job in run.jobs for each in job.decisions), key=lambda each: each[0].t
+        ((decision, job.name) for job in run.jobs for decision in job.decisions),
+        key=lambda each: each[0].t,
     )
     return _listed("decisions", _DECISIONS, every, run) if every else None
 

@@ -114,7 +114,7 @@ def sentences(sharing: RunSharing) -> list[str]:
         f"What {listed(names)} got of it is not known: it takes {what}."
         for what, names in lacking.items()
     ]
-    lines += [_dominates(each) for each in sharing.dominates]
+    lines += [_dominates(dominate) for dominate in sharing.dominates]
     if not sharing.dominates:
         lines.append(
             "No job took more than an equal part of what others waited for, beyond the noise."

@@ -32,7 +32,14 @@ def drawing(step: SampledStep) -> Markup:
     shown = step.tasks[:_TASKS]
     begin = min([0.0, *(bar.begin for task in shown for bar in task.bars if bar.name != "idle")])
     ends = [bar.end for task in shown for bar in task.bars if bar.name not in ("idle", "other")]
-    end = max([step.seconds, *ends, *(each.end for task in shown for each in task.transfers), 1e-9])
+    end = max(
+        [
+            step.seconds,
+            *ends,
+            *(transfer.end for task in shown for transfer in task.transfers),
+            1e-9,
+        ]
+    )
     tasks, y = [], 0
     for task in shown:
         peers = _peers(task.transfers)
@@ -84,8 +91,8 @@ def _name(task: TaskStep) -> str:
 
 def _peers(transfers: Sequence[StepTransfer]) -> list[str]:
     sizes: dict[str, float] = {}
-    for each in transfers:
-        sizes[each.peer] = sizes.get(each.peer, 0.0) + each.bytes
+    for transfer in transfers:
+        sizes[transfer.peer] = sizes.get(transfer.peer, 0.0) + transfer.bytes
     most = sorted(sizes, key=lambda peer: -sizes[peer])[:_PEERS]
     return [peer for peer in sizes if peer in most]
 
@@ -125,22 +132,22 @@ def _lanes(
 ) -> list[dict[str, object]]:
     name = _name(task)
     result: list[dict[str, object]] = []
-    for each in task.transfers:
-        if each.peer != peer:
+    for transfer in task.transfers:
+        if transfer.peer != peer:
             continue
-        left, width = _place(each.begin, each.end, begin, end)
-        seconds = each.end - each.begin
-        rate = f", {say(each.bytes / seconds, 'B/s')}" if seconds > 0 else ""
-        towards = f"{name} to {peer}" if each.way == "push" else f"{peer} to {name}"
+        left, width = _place(transfer.begin, transfer.end, begin, end)
+        seconds = transfer.end - transfer.begin
+        rate = f", {say(transfer.bytes / seconds, 'B/s')}" if seconds > 0 else ""
+        towards = f"{name} to {peer}" if transfer.way == "push" else f"{peer} to {name}"
         result.append(
             {
                 "peer": peer,
-                "way": each.way,
-                "told": f"{towards}: {say(each.bytes, 'B')}{rate}; {_span(each.begin, each.end)}",
+                "way": transfer.way,
+                "told": f"{towards}: {say(transfer.bytes, 'B')}{rate}; {_span(transfer.begin, transfer.end)}",
                 "left": f"{left:.3f}",
                 "width": f"{width:.3f}",
-                "y": y + _BAR + 1 + (2 * number + (each.way == "pull")) * _LANE,
-                "bytes": each.bytes,
+                "y": y + _BAR + 1 + (2 * number + (transfer.way == "pull")) * _LANE,
+                "bytes": transfer.bytes,
             }
         )
     return result

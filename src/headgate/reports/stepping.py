@@ -175,7 +175,7 @@ def _traced(
 
 
 def _some(steps: Sequence[ReportedStep]) -> Sequence[ReportedStep]:
-    breaks = np.flatnonzero(np.diff([each.step for each in steps]) != 1) + 1
+    breaks = np.flatnonzero(np.diff([step.step for step in steps]) != 1) + 1
     rows = np.split(np.arange(len(steps)), breaks)
     chosen = np.linspace(0, len(rows) - 1, min(_MOST_ROWS, len(rows))).astype(int)
     return [steps[index] for row in chosen for index in rows[row][:_MOST_ROWS]]

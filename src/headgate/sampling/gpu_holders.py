@@ -151,7 +151,9 @@ def _holder(pid: int, held: int | None) -> GpuHolder:
     with suppress(OSError):  # somebody else's
         variables = (folder / "environ").read_bytes().split(b"\0")
         found = (
-            each.partition(b"=")[2] for each in variables if each.startswith(b"HEADGATE_TASK=")
+            variable.partition(b"=")[2]
+            for variable in variables
+            if variable.startswith(b"HEADGATE_TASK=")
         )
         task = os.fsdecode(next(found, b""))
     return GpuHolder(pid, name, user, int(held) if held is not None else None, task)

@@ -88,12 +88,12 @@ class OutsideProgramsReader:
             own: Processes that are not outside.
         """
         before = self._seen
-        self._seen = {(each.pid, each.began): each for each in self._processes()}
+        self._seen = {(process.pid, process.began): process for process in self._processes()}
         if before is None:
             return []
         grouped = content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
         reaped = self._reaped(before)
-        found: dict[tuple[str, str], OutsideProgram] = {}
+        outside_programs: dict[tuple[str, str], OutsideProgram] = {}
         for key, each in self._seen.items():
             last = before.get(key)
             own_ticks = each.ticks - (last.ticks if last is not None else 0)
@@ -105,12 +105,14 @@ class OutsideProgramsReader:
                 mine = os.geteuid() in (0, owner)
                 words = content(self._proc / str(each.pid) / "cmdline").split("\0")
                 program = user_name(owner), _command(words, each.name)
-                seconds = spent + (found[program].seconds if program in found else 0.0)
+                seconds = spent + (
+                    outside_programs[program].seconds if program in outside_programs else 0.0
+                )
                 helps = mine and each.nice < _LOWEST and not grouped
-                found[program] = OutsideProgram(
+                outside_programs[program] = OutsideProgram(
                     *program, each.pid, each.nice, seconds, mine, helps, _HUB in words
                 )
-        return list(found.values())
+        return list(outside_programs.values())
 
     def _reaped(self, before: Mapping[tuple[int, int], _ProcessTimes]) -> Mapping[int, int]:
         """Ticks of processes that came and went since the last look, by the process that took them

@@ -92,12 +92,12 @@ def _open(event: Event, target: int, cpu: int, group: int, flags: int) -> int:
         _ATTR.pack(kind, _ATTR.size, config, 0, 0, _READ_GROUP, 0, 0, 0, 0)
     )
     libc = ctypes.CDLL(None, use_errno=True)
-    found = libc.syscall(
+    syscall = libc.syscall(
         ctypes.c_long(number), attr, target, cpu, group, ctypes.c_ulong(flags | _CLOSE_ON_EXEC)
     )
-    if found < 0:
+    if syscall < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return int(found)
+    return int(syscall)
 
 
 class _Counters(Source):

@@ -62,7 +62,7 @@ def _names_loader_workers(process: Path) -> bool:
     try:
         with (process / "maps").open(errors="replace") as maps:
             folder = next(
-                (found[1] for line in maps if (found := _TORCH.search(line)) is not None), None
+                (match[1] for line in maps if (match := _TORCH.search(line)) is not None), None
             )
         text = Path(f"{process}/root{folder}/version.py").read_text() if folder is not None else ""
     except OSError:

@@ -204,8 +204,8 @@ def out_of_gpu_memory(text: str, on_gpu: bool) -> str:
     """
     if _OF_A_GPU.search(text) is None and not (on_gpu and _OF_A_DEVICE.search(text)):
         return ""
-    found = (pattern.search(text) for pattern in _SHORTAGES)
-    return next((match[0] for match in found if match is not None), text)
+    matches = (pattern.search(text) for pattern in _SHORTAGES)
+    return next((match[0] for match in matches if match is not None), text)
 
 
 def free_ports(count: int, taken: Collection[int], *, here: bool) -> tuple[int, ...]:

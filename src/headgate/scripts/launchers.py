@@ -307,9 +307,9 @@ def divides_memory(job: Job) -> bool:
     """Whether the workers of a job divide the model's memory among them, as FSDP and DeepSpeed do,
     as far as its script or its arguments plainly say.
     """
-    found = _written(job)
+    written = _written(job)
     told = any(re.match(r"--?(fsdp|deepspeed)\b", word) for word in words_of(job))
-    return told or (found is not None and found.divides)
+    return told or (written is not None and written.divides)
 
 
 def resolved(job: Job) -> tuple[Job, str]:
@@ -335,35 +335,35 @@ def resolved(job: Job) -> tuple[Job, str]:
         if job.plan is None and job.batch is not None:
             how, told = "chooses how many workers it starts", ""
         notes.append(f"Headgate takes the place of {command.name}, and {how}{told}{unused}")
-    elif job.launch is None and (found := _written(job)) is not None:
+    elif job.launch is None and (written := _written(job)) is not None:
         several = job.evaluator or (job.plan is not None and job.plan.tasks > 1)
         chosen = (
             job.plan is None
             and job.batch is not None
             and job.limits.workers[1] != 1
-            and not found.serves
+            and not written.serves
         )
-        if several and found.contract is None:
+        if several and written.contract is None:
             raise UsageError(
-                f"job {job.name!r}: its script {found.why}; run it in one task, or say "
+                f"job {job.name!r}: its script {written.why}; run it in one task, or say "
                 "--launch torchrun"
             )
-        if several and found.sets:
+        if several and written.sets:
             raise UsageError(
-                f"job {job.name!r}: its script {found.why}, and sets {found.sets} itself, so "
+                f"job {job.name!r}: its script {written.why}, and sets {written.sets} itself, so "
                 "that each of its workers "
-                f"would take itself for the same one; have it set {found.sets} only where that "
+                f"would take itself for the same one; have it set {written.sets} only where that "
                 "is not set, or run it "
                 "in one task"
             )
-        if several and found.serves and job.plan is not None and job.plan.strategy != "ps":
-            raise UsageError(f"job {job.name!r}: its script {found.why}; expected {_SERVING}")
-        if several or found.needs or chosen:
-            job = replace(job, launch=found.contract)
-        if found.contract is not None:
+        if several and written.serves and job.plan is not None and job.plan.strategy != "ps":
+            raise UsageError(f"job {job.name!r}: its script {written.why}; expected {_SERVING}")
+        if several or written.needs or chosen:
+            job = replace(job, launch=written.contract)
+        if written.contract is not None:
             cure = "" if several or chosen else ", and can train in several workers: "
-            cure += (_SERVING if found.serves else f"--workers N, or {_RULES}") if cure else ""
-            notes.append(f"its script {found.why}{cure}")
+            cure += (_SERVING if written.serves else f"--workers N, or {_RULES}") if cure else ""
+            notes.append(f"its script {written.why}{cure}")
     if job.evaluator and job.contract != "tensorflow":
         raise UsageError(
             f"job {job.name!r}: found an evaluator, which TensorFlow alone has; expected "

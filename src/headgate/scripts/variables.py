@@ -187,7 +187,7 @@ def forget_secrets(run: Path) -> None:
 
 def _of_terminals(*environments: Mapping[str, str | None]) -> Callable[[str], bool]:
     """Whether a variable of these environments says where somebody sits."""
-    in_batch_job = any(name in each for name in BATCH_JOBS for each in environments)
+    in_batch_job = any(name in environment for name in BATCH_JOBS for environment in environments)
     return partial(is_of_a_terminal, in_batch_job=in_batch_job)
 
 

@@ -233,12 +233,12 @@ class SimulatedEngine:
         """How many tasks those on a node, or about to be there, count for to one more."""
         if not self._interference:
             return self._count[node.name]
-        there = [task.work.job.model for task in self._tasks.values() if task.node == node.name]
-        there += [
+        models = [task.work.job.model for task in self._tasks.values() if task.node == node.name]
+        models += [
             soon for soon, nodes in self._settled.values() for name in nodes if name == node.name
         ]
         device = node.gpus[0].name.lower() if on_gpus else node.kind
-        return self._interference.crowd(device, model, there)
+        return self._interference.crowd(device, model, models)
 
     def relative(self, work: Work, cores: float) -> float:
         """What so many cores of each of its tasks bring a job, over all that they can use."""

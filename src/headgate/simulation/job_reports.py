@@ -93,11 +93,11 @@ class JobReports:
                 and job.epochs
             ):
                 within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
-            told = Progress(
+            progress = Progress(
                 work.id.task(FIRST_WORKER), step, epoch=epoch, epochs=job.epochs, within=within
             )
             self._question = outlook.reported(
-                max(now - ago, self._told_at), loss, told, asks and place == news
+                max(now - ago, self._told_at), loss, progress, asks and place == news
             )
         self._told_at = now
 

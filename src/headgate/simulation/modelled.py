@@ -141,10 +141,10 @@ class Modelled:
             )
 
             job = Job(name="job", run="simulated", limits=Limits(gpus=None if on_gpus else 0))
-            found = CostModel(
+            cost_model = CostModel(
                 job, self._cluster, self._profiles[profile], measured_on=self._measured_on
             )
-            self._costs[profile, on_gpus] = found
+            self._costs[profile, on_gpus] = cost_model
         return self._costs[profile, on_gpus]
 
 

@@ -120,7 +120,7 @@ def _job(
             (each["epochs"] for each in progress if each["epochs"] is not None), default=None
         ),
         losses=_losses(points, used, startup or 0.0, row["started"], row["ended"]),
-        told=tuple((each["step"], each["epoch"]) for each in points) if foretold else (),
+        told=tuple((point["step"], point["epoch"]) for point in points) if foretold else (),
         tells_parts=profile.get("framework") == "torch",
         startup_core_seconds=startup,
     )
@@ -177,7 +177,7 @@ def _cores(reader: RunReader, job: str) -> Signal:
     tasks: dict[str, list[tuple[float, float]]] = {}
     for target, t, cores in rows:
         tasks.setdefault(target, []).append((t, math.nan if cores is None else cores))
-    columns = (np.array(each, dtype=float).T for each in tasks.values())
+    columns = (np.array(task, dtype=float).T for task in tasks.values())
     return total([readings(times, values) for times, values in columns]) if tasks else EMPTY
 
 
@@ -212,23 +212,23 @@ def _room(
     """
     cores = {node["name"]: node["cores"] for node in json.loads(reader.meta().get("node", "[]"))}
     tasks = list(reader.rows("tasks"))
-    node_of = {each["id"]: each["node"] for each in tasks if each["job"] == job}
+    node_of = {task["id"]: task["node"] for task in tasks if task["job"] == job}
     room, alone = np.zeros_like(at), np.ones(len(at), dtype=bool)
-    for each in tasks:
-        if each["job"] != job and each["node"] in node_of.values() and each["started"] is not None:
-            alone &= (at < each["started"]) | (at > (each["ended"] or math.inf))
+    for task in tasks:
+        if task["job"] != job and task["node"] in node_of.values() and task["started"] is not None:
+            alone &= (at < task["started"]) | (at > (task["ended"] or math.inf))
     for id, node in node_of.items():
         rows = list(reader.rows("shares", "task = ?", [id], order="t"))
         if not rows:
             continue
         entitled = np.array([each["entitled_cores"] for each in rows], dtype=float)
-        told = np.array([each["threads"] for each in rows], dtype=float)
-        had = told if follows else np.full_like(told, told[0])
+        array = np.array([each["threads"] for each in rows], dtype=float)
+        had = array if follows else np.full_like(array, array[0])
         # Who has no weight is entitled to all there is, and so are the others.
         sure = np.where(
             [each["cpu_weight"] is not None for each in rows], np.minimum(entitled, had), 0.0
         )
-        whole = (had >= told) & (entitled >= _CLEARLY * cores.get(node, 0.0))
+        whole = (had >= array) & (entitled >= _CLEARLY * cores.get(node, 0.0))
         last = np.maximum(np.searchsorted([each["t"] for each in rows], at, side="right") - 1, 0)
         room, alone = room + sure[last], alone & whole[last]
     return room, alone
@@ -238,7 +238,7 @@ def _losses(
     points: list[dict[str, Any]], used: Signal, startup: float, started: float, ended: float
 ) -> tuple[tuple[float, float], ...]:
     """Losses by the fraction of the work after its startup that was done."""
-    at = np.array([each["t"] for each in points], dtype=float)
+    at = np.array([point["t"] for point in points], dtype=float)
     whole = used.integral - startup
     done = (
         (used.cumulative(at) - startup) / whole
@@ -246,6 +246,6 @@ def _losses(
         else (at - started) / max(ended - started, 1e-9)
     )
     return tuple(
-        (float(min(max(f, 0.0), 1.0)), float(each["loss"]))
-        for f, each in zip(done, points, strict=True)
+        (float(min(max(f, 0.0), 1.0)), float(point["loss"]))
+        for f, point in zip(done, points, strict=True)
     )

@@ -91,8 +91,8 @@ def rho(jobs: list[JobOutcome], outcome: Outcome, speeds: Speeds) -> Array:
     sums = np.concatenate([[0.0], np.cumsum(present[:-1] * np.diff(edges))])
     spent = np.maximum(ended - came, 1e-9)
     others = np.maximum((np.interp(ended, edges, sums) - np.interp(came, edges, sums)) / spent, 1.0)
-    there = np.array([outcome.capacity if each.job.gpus else outcome.cores for each in jobs])
-    parts = zip(jobs, (there / others).tolist(), strict=True)
+    array = np.array([outcome.capacity if each.job.gpus else outcome.cores for each in jobs])
+    parts = zip(jobs, (array / others).tolist(), strict=True)
     alone = np.array([_alone(each, part, speeds, outcome.modelled) for each, part in parts])
     found: Array = spent / alone
     return found

@@ -93,7 +93,7 @@ class StudyCell:
 
     def mean(self, job: str, name: str) -> float | None:
         """The mean of a figure of a job over blocks."""
-        values = [each["jobs"][job].get(name) for each in self.figures.values()]
+        values = [figure["jobs"][job].get(name) for figure in self.figures.values()]
         known = [float(value) for value in values if value is not None]
         return sum(known) / len(known) if known else None
 
@@ -202,16 +202,16 @@ class Findings:
 
     def sentences(self) -> list[str]:
         """What follows, in words: findings first, then what shows no difference."""
-        told = [each for each in self.effects if each.metric == "step"]
+        effects = [effect for effect in self.effects if effect.metric == "step"]
         ranks = {"slower": 0, "faster": 0, "unsure": 1, "none": 2}
         lines = [
             f"{each.title}: {each.words}."
-            for each in sorted(told, key=lambda each: ranks[each.change])
+            for each in sorted(effects, key=lambda each: ranks[each.change])
         ]
         lines += [
-            f"{each.title}: {METRICS[each.metric]}{each.words}."
-            for each in self.effects
-            if each.metric != "step" and each.change in ("slower", "faster")
+            f"{effect.title}: {METRICS[effect.metric]}{effect.words}."
+            for effect in self.effects
+            if effect.metric != "step" and effect.change in ("slower", "faster")
         ]
         plain = {each.without: each for each in self.sharing if each.mitigation is None}
         for each in self.sharing:
@@ -236,7 +236,7 @@ def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -
     cells = {place: _cell(place, told, valid, attempts) for place, told in planned.items()}
     floors = _Floors(cells)
     axes: Mapping[str, Sequence[str]] = about["axes"]
-    effects = [each for metric in METRICS for each in _effects(cells, axes, floors, metric)]
+    effects = [effect for metric in METRICS for effect in _effects(cells, axes, floors, metric)]
     priorities: Mapping[str, float] = about.get("priorities", {})
     shared = [
         each
@@ -427,8 +427,8 @@ def _cause(cell: StudyCell, most: float, least: float) -> str:
 
 
 def _verdict(cell: StudyCell, job: str) -> str:
-    told = Counter(each["jobs"][job]["verdict"] for each in cell.figures.values())
-    return told.most_common(1)[0][0] if told else ""
+    counter = Counter(figure["jobs"][job]["verdict"] for figure in cell.figures.values())
+    return counter.most_common(1)[0][0] if counter else ""
 
 
 def _gained(sharing: CellSharing, plain: CellSharing) -> Iterator[str]:
@@ -455,11 +455,11 @@ def _shared(sharing: CellSharing) -> Iterator[str]:
         )
         return
     pays = {"slower": "running at once pays", "faster": "running at once costs"}
-    said = pays.get(
+    pay = pays.get(
         change(sharing.total, sharing.floor),
         f"no difference from one after the other seen (floor {sharing.floor:.0%})",
     )
-    yield f"{at_once}: S = {total}: {said}."
+    yield f"{at_once}: S = {total}: {pay}."
     due = ", ".join(f"{job} {say_ratio(phi)}" for job, phi in sharing.phi.items())
     yield f"Of its due each got{values}: {due}."
     if sharing.dominates:
@@ -509,7 +509,7 @@ def between(first: Findings, second: Findings) -> tuple[list[tuple[str, Ratio, f
         {cell.name: cell for cell in each.cells if cell.figures} for each in (first, second)
     )
     found = []
-    for name in (each for each in ours if each in theirs):
+    for name in (our for our in ours if our in theirs):
         for job in ours[name].workloads:
             ratio = unpaired(
                 *(list(each[name].seconds(job, "step").values()) for each in (ours, theirs))

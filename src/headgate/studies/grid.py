@@ -137,7 +137,7 @@ def axes(study: Study) -> dict[str, tuple[str, ...]]:
 
 
 def _cells(study: Study) -> Iterator[Cell]:
-    names = tuple(each.job.name for each in study.workloads)
+    names = tuple(workload.job.name for workload in study.workloads)
     scenarios: dict[CellScenario, None] = {}
     for asked in study.scenarios:
         if asked == "simultaneous" or asked == "pairs":
@@ -351,7 +351,7 @@ def planned_time(study: Study, repetitions: int, known: Mapping[str, float]) -> 
     Args:
         known: Seconds of a run that were measured before, by workload.
     """
-    takes = {each.job.name: each.takes for each in study.workloads}
+    takes = {workload.job.name: workload.takes for workload in study.workloads}
     seconds = {name: known.get(name, said or _GUESSED_SECONDS) for name, said in takes.items()}
     guessed = tuple(name for name, said in takes.items() if name not in known and said is None)
     every = cells(study)

@@ -122,8 +122,8 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
     background = [job for job in run.jobs if job.name not in jobs]
     stretches = {job.name: _warm_stretch(job, warm) for job in run.jobs if job.name in jobs}
     start, end = (
-        max(each[0] for each in stretches.values()),
-        min(each[1] for each in stretches.values()),
+        max(stretch[0] for stretch in stretches.values()),
+        min(stretch[1] for stretch in stretches.values()),
     )
     shortest = min(last - first for first, last in stretches.values())
     if end - start < _TOGETHER * shortest:
@@ -255,13 +255,13 @@ def _workers(job: RecordedJob, start: float, end: float) -> dict[str, dict[str, 
     of them.
     """
     workers = [task for task in job.tasks if task.is_worker]
-    told = [task.division for task in workers if task.division is not None]
+    divisions = [task.division for task in workers if task.division is not None]
     coordinated = (
-        len(workers) > 1 and len(told) == 1 and not (job.plan or {}).get("synchronous", True)
+        len(workers) > 1 and len(divisions) == 1 and not (job.plan or {}).get("synchronous", True)
     )
     if not coordinated:
         return {task.name: _worker(task, task.division, start, end) for task in workers}
-    own = replace(told[0], step_seconds=told[0].step_seconds * len(workers))
+    own = replace(divisions[0], step_seconds=divisions[0].step_seconds * len(workers))
     return {task.name: _worker(task, own, start, end) for task in workers}
 
 

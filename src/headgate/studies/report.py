@@ -59,11 +59,16 @@ def as_json(study: Findings) -> dict[str, Any]:
         "apart": study.apart,
         "cells": [asdict(cell) for cell in study.cells],
         "effects": [
-            {**asdict(each), "change": each.change, "title": each.title, "words": each.words}
-            for each in study.effects
+            {
+                **asdict(effect),
+                "change": effect.change,
+                "title": effect.title,
+                "words": effect.words,
+            }
+            for effect in study.effects
         ],
         "sharing": [{**asdict(each), "dominates": each.dominates} for each in study.sharing],
-        "published": [asdict(each) for each in comparisons(study)],
+        "published": [asdict(comparison) for comparison in comparisons(study)],
         "findings": study.sentences(),
         "notes": list(study.notes),
     }
@@ -95,7 +100,7 @@ def write(study: Findings, folder: Path, kept: Sequence[Measurement]) -> Path:
         StorageError: They cannot be written.
     """
     save(_csv(kept), folder / "cells.csv")
-    drawn = [each for each in study.effects if each.metric == "step"][:_SHOWN]
+    drawn = [effect for effect in study.effects if effect.metric == "step"][:_SHOWN]
     body = render(
         "study.html",
         study=study,
@@ -126,26 +131,28 @@ def _plot(effects: Sequence[Effect]) -> dict[str, Any]:
     """Where each effect, its interval and the noise floor stand in a drawing, in pixels on a
     logarithmic scale.
     """
-    ends = [abs(math.log(end)) for each in effects for end in (each.ratio.low, each.ratio.high)]
-    span = max([_LEAST_SPAN, *ends, *(math.log1p(each.floor) for each in effects)]) * 1.05
+    ends = [
+        abs(math.log(end)) for effect in effects for end in (effect.ratio.low, effect.ratio.high)
+    ]
+    span = max([_LEAST_SPAN, *ends, *(math.log1p(effect.floor) for effect in effects)]) * 1.05
 
     def x(ratio: float) -> float:
         return round(_LABELS + _WIDTH / 2 * (1.0 + math.log(ratio) / span), 1)
 
     rows = [
         {
-            "title": each.title,
-            "words": each.words,
+            "title": effect.title,
+            "words": effect.words,
             "y": _ROW * index,
-            "value": x(each.ratio.value),
-            "low": x(each.ratio.low),
-            "high": x(each.ratio.high),
-            "floor": (x(1.0 / (1.0 + each.floor)), x(1.0 + each.floor)),
-            "found": each.change in ("slower", "faster"),
+            "value": x(effect.ratio.value),
+            "low": x(effect.ratio.low),
+            "high": x(effect.ratio.high),
+            "floor": (x(1.0 / (1.0 + effect.floor)), x(1.0 + effect.floor)),
+            "found": effect.change in ("slower", "faster"),
         }
-        for index, each in enumerate(effects)
+        for index, effect in enumerate(effects)
     ]
-    unit = max(each for each in _TICKS if math.log(each) <= span)
+    unit = max(tick for tick in _TICKS if math.log(tick) <= span)
     return {
         "ticks": [(x(ratio), f"{ratio:.3g}") for ratio in (1.0 / unit, 1.0, unit)],
         "rows": rows,

@@ -64,7 +64,11 @@ class StudyRun:
         self._repeats = repeats
         self._say = say
         self._machine = journal.machine()
-        known = (each for each in kept.measurements() if each.machine == self._machine)
+        known = (
+            measurement
+            for measurement in kept.measurements()
+            if measurement.machine == self._machine
+        )
         # what failed is done again
         self._done = {_place(each): each for each in known if each.state == "measured"}
         # the second at which each job is started
@@ -280,7 +284,7 @@ class StudyRun:
         """Runs that this study started and knows nothing of, for it was killed, by the mark of
         their cell.
         """
-        known = {each.figures.get("run") for each in self._journal.measurements()}
+        known = {measurement.figures.get("run") for measurement in self._journal.measurements()}
         opening = f"headgate study {self._journal.folder.name} "
         for folder in runs.listing():
             if folder.name in known:

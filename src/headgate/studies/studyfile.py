@@ -297,54 +297,60 @@ def load(path: str) -> Study:
     file = UserFile(path, _is_text)
     entries, wrong = file.well(StudyFile, _MODELS, "workloads")
     beside, _ = file.well(StudyFile, _MODELS, "background")
-    found = _drafts(file, wrong, "workloads", entries)
+    drafts = _drafts(file, wrong, "workloads", entries)
     background = _drafts(file, wrong, "background", beside)
-    jobfile.check([draft for draft, _ in (*found, *background)])
+    jobfile.check([draft for draft, _ in (*drafts, *background)])
     top = file.data if isinstance(file.data, dict) else {}
     bad = {place[0] for place in wrong if place}
-    told = StudyFile.model_validate(
+    model_validate = StudyFile.model_validate(
         {**{k: v for k, v in top.items() if k not in bad}, "workloads": [{}]}
     )
-    vary = {axis: tuple(values) for axis, values in told.vary.model_dump().items() if values}
+    vary = {
+        axis: tuple(values) for axis, values in model_validate.vary.model_dump().items() if values
+    }
     folder = Path(path).absolute().parent
-    cluster = os.path.normpath(folder / told.cluster) if told.cluster is not None else None
+    cluster = (
+        os.path.normpath(folder / model_validate.cluster)
+        if model_validate.cluster is not None
+        else None
+    )
     if (
         cluster is not None
         and not os.path.exists(cluster)
-        and (_BUNDLED / str(told.cluster)).is_file()
+        and (_BUNDLED / str(model_validate.cluster)).is_file()
     ):
         # of a study that began as a copy of one of these
-        cluster = str(_BUNDLED / str(told.cluster))
-    _check(file, told, vary, cluster, [entry for _, entry in found])
+        cluster = str(_BUNDLED / str(model_validate.cluster))
+    _check(file, model_validate, vary, cluster, [entry for _, entry in drafts])
     file.check()
     stem = Path(path).stem
     return Study(
-        name=told.name or (stem if NAME_PATTERN.fullmatch(stem) else "study"),
+        name=model_validate.name or (stem if NAME_PATTERN.fullmatch(stem) else "study"),
         path=os.path.abspath(path),
-        workloads=tuple(_workload(draft, entry) for draft, entry in found),
-        scenarios=tuple(dict.fromkeys(told.scenarios)),
+        workloads=tuple(_workload(draft, entry) for draft, entry in drafts),
+        scenarios=tuple(dict.fromkeys(model_validate.scenarios)),
         background=tuple(_workload(draft, entry) for draft, entry in background),
         vary=vary,
         skip=tuple(
             {key: tuple(some) for key, some in each.model_dump().items() if some}
-            for each in told.skip
+            for each in model_validate.skip
         ),
-        mitigate=told.mitigate,
-        repetitions=told.repetitions,
-        seed=told.seed,
-        warm=told.warm,
-        workers=told.workers,
-        policy=told.policy,
+        mitigate=model_validate.mitigate,
+        repetitions=model_validate.repetitions,
+        seed=model_validate.seed,
+        warm=model_validate.warm,
+        workers=model_validate.workers,
+        policy=model_validate.policy,
         cluster=cluster,
-        budget=told.budget,
-        published=tuple(told.published),
+        budget=model_validate.budget,
+        published=tuple(model_validate.published),
     )
 
 
 def _drafts(
     file: UserFile, wrong: set[Place], listed: str, entries: Mapping[int, Mapping[str, Any]]
 ) -> list[tuple[JobDraft, WorkloadEntry]]:
-    found = []
+    drafts = []
     for index, data in entries.items():
         entry = WorkloadEntry.model_validate(data)
         place = (listed, index)
@@ -372,10 +378,10 @@ def _drafts(
             file.problem((*place, key), f"found `{key}`", "a study decides that: remove it")
             continue
         # What a job says of its batch is for plans that Headgate chooses.
-        found.append(
+        drafts.append(
             (JobDraft(file, wrong, listed, index, entry.model_copy(update={"batch": None})), entry)
         )
-    return found
+    return drafts
 
 
 def _bundled(entry: WorkloadEntry) -> dict[str, Any]:

@@ -264,7 +264,7 @@ def _bottlenecks(study: Findings) -> StudyTable:
     """
     rows = []
     for cell, job, named in _measured(study):
-        verdicts = sorted({each["jobs"][job]["verdict"] for each in cell.figures.values()})
+        verdicts = sorted({figure["jobs"][job]["verdict"] for figure in cell.figures.values()})
         more = cell.figures[max(cell.figures)]["jobs"][job]["more"]
         for resource, bought in (more or {"": {}}).items():
             speeds = [
@@ -272,7 +272,7 @@ def _bottlenecks(study: Findings) -> StudyTable:
                 for each in bought.values()
             ]
             busy = [say(each, "%") for each in _busy(cell, job, resource)]
-            changed = [each for each in study.effects if _changes(each, cell, job, resource)]
+            changed = [effect for effect in study.effects if _changes(effect, cell, job, resource)]
             really = "; ".join(
                 f"{each.what} {each.value}: {1 / each.ratio.value:.2f}" for each in changed
             )

@@ -236,7 +236,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def size(path: Path) -> int:
     """Bytes of a checkpoint."""
-    return sum(each.stat().st_size for each in _files(path))
+    return sum(file.stat().st_size for file in _files(path))
 
 
 def _files(path: Path) -> list[Path]:

@@ -58,7 +58,7 @@ def difference(standings: Mapping[int, Standing]) -> str:
             f"({place(first)}); {CURE}"
         )
     weights = [each.get("weights") for each in standings.values()]
-    if any(_drawn_apart(weights[0], each) for each in weights):
+    if any(_drawn_apart(weights[0], weight) for weight in weights):
         return (
             "the workers' weights are not the same any more: the script changed them after "
             "prepare, or gave them "

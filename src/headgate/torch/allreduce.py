@@ -110,24 +110,26 @@ class AllReduce(Backend):
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
-            here = tensor.detach().to(self._staging(tensor)).contiguous()
-            self._wait(self._begun(self._group_of(here).broadcast([here], self._from_lowest)))
-            if here.data_ptr() != tensor.data_ptr():
+            contiguous = tensor.detach().to(self._staging(tensor)).contiguous()
+            self._wait(
+                self._begun(self._group_of(contiguous).broadcast([contiguous], self._from_lowest))
+            )
+            if contiguous.data_ptr() != tensor.data_ptr():
                 with torch.no_grad():
-                    tensor.detach().copy_(here)
+                    tensor.detach().copy_(contiguous)
 
     def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
-        here = tensor.detach().cpu().contiguous()
-        self._wait(self._begun(self._gloo.allreduce([here], self._all)))
-        return here
+        contiguous = tensor.detach().cpu().contiguous()
+        self._wait(self._begun(self._gloo.allreduce([contiguous], self._all)))
+        return contiguous
 
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        here = [gradient.cpu().coalesce() for gradient in gradients]
+        coalesces = [gradient.cpu().coalesce() for gradient in gradients]
         # Messages of one fill the pauses of others.
-        works = [self._begun(self._gloo.allreduce([each], self._all)) for each in here]
+        works = [self._begun(self._gloo.allreduce([each], self._all)) for each in coalesces]
         for work in works:
             self._wait(work)
-        return [each.to(gradient.device) for each, gradient in zip(here, gradients)]
+        return [each.to(gradient.device) for each, gradient in zip(coalesces, gradients)]
 
     def close(self) -> None:
         # Ended by hand, so that a worker which is done does not wait for one that is not.

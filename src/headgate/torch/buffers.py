@@ -207,8 +207,10 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
         .double()
     )
     ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
-    found: list[float] = torch.stack([flat.abs().sum(), (flat * ramp).sum(), flat.norm()]).tolist()
-    return found
+    numbers: list[float] = torch.stack(
+        [flat.abs().sum(), (flat * ramp).sum(), flat.norm()]
+    ).tolist()
+    return numbers
 
 
 def check_layers(model: nn.Module) -> None:

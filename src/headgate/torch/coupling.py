@@ -255,7 +255,7 @@ class _Axes:
             one, other = _dim(node._saved_dim0, rank), _dim(node._saved_dim1, rank)
             return {one: other, other: one}.get(axis, axis)
         if kind == "Permute":
-            return [_dim(each, rank) for each in node._saved_dims].index(axis)
+            return [_dim(saved_dim, rank) for saved_dim in node._saved_dims].index(axis)
         if kind == "Stack":
             return axis + (_dim(node._saved_dim, rank + 1) <= axis)
         if kind == "Cat" or kind in ("Slice", "Split", "SplitWithSizes"):
@@ -290,7 +290,7 @@ def _kept(node: Any, kind: str, axis: int, shape: Shape, out: Shape) -> int | No
         is_sure |= shape.count(shape[axis]) == out.count(shape[axis]) == 1
         return axis if is_sure and out[axis] == shape[axis] else None
     if (kind in _ALONG or kind in _REDUCING) and dims and axis not in dims:
-        return axis - sum(each < axis for each in dims)
+        return axis - sum(dim < axis for dim in dims)
     return None
 
 

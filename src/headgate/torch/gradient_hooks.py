@@ -118,7 +118,7 @@ class _ComparedFunction:
 
     def __call__(self, gradients: Any) -> None:
         context = self._context()
-        given = [None if each is None else each.detach().clone() for each in gradients]
+        given = [None if gradient is None else gradient.detach().clone() for gradient in gradients]
         if context is None:
             return
         with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -149,7 +149,7 @@ def _leaves(state: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 @torch.no_grad()
 def _marks(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
     """For each value in a state some numbers by which it is told from another."""
-    found = {}
+    marks = {}
     for where, value in _leaves(state):
         if where in left_out:
             continue
@@ -162,13 +162,13 @@ def _marks(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
             )
             ramp = torch.linspace(1.0, 2.0, flat.numel(), dtype=flat.dtype, device=flat.device)
             sums = [flat.abs().sum(), flat.sum(), (flat * ramp).sum()] if flat.numel() else []
-            found[where] = [float(flat.numel()), *map(float, sums)]
+            marks[where] = [float(flat.numel()), *map(float, sums)]
         elif type(value) in _NUMBERS:
             number = complex(value)
-            found[where] = [0.0, abs(number), number.real, number.imag]
+            marks[where] = [0.0, abs(number), number.real, number.imag]
         else:
-            found[where] = [-1.0, float(zlib.crc32(repr(value).encode()))]
-    return found
+            marks[where] = [-1.0, float(zlib.crc32(repr(value).encode()))]
+    return marks
 
 
 def _differences(

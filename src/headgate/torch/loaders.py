@@ -134,11 +134,11 @@ class Loaders:
         """
         first: Iteration | None = None
         for state in self.states:  # in every step
-            each = state.current()
-            if each is None or each.number not in feeding:
+            current = state.current()
+            if current is None or current.number not in feeding:
                 continue
-            if first is None or (each.endless, each.number) < (first.endless, first.number):
-                first = each
+            if first is None or (current.endless, current.number) < (first.endless, first.number):
+                first = current
         return first
 
     def ends_by_count(self, feeding: Set[int]) -> bool:

@@ -253,7 +253,7 @@ def _walk(root: Any, seen: _LossTerms) -> None:
         elif kind in (*_SUMS, "Mean") and (scalars := _scalars(node, kind, live)):
             if kind == "Mean":
                 divisor = divisor.by(float(len(scalars)))
-            nodes[:0] = [(each, divisor) for each in scalars]
+            nodes[:0] = [(scalar, divisor) for scalar in scalars]
         elif not _is_of_parameters(node):
             _leaf(node, kind, divisor, seen)
     seen.others.append("more parts than are looked at")

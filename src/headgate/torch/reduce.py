@@ -348,12 +348,12 @@ class Reducer:
     @torch.no_grad()
     def _end_round(self) -> None:
         buckets = self._laid_out
-        said = self.said.waits
-        if said:
+        waits = self.said.waits
+        if waits:
             self._take_weight()
         self.said.exchanges(self.summed, self._arrived, self._tables, self._accumulated.earlier)
         tables = [(weight, weight.grad) for weight, _ in self._tables.values()]
-        self._contribute_rest(buckets, tables, of_all=said)
+        self._contribute_rest(buckets, tables, of_all=waits)
         begin = time.perf_counter()
         result = self._exchange(buckets)
         control = buckets.control_of(result.sums)

@@ -44,11 +44,15 @@ def _wrappers(iterator: Any) -> Iterator[Any]:
         if isinstance(holder, _WRAPPERS):
             yield holder
         elif type(holder) is tuple:  # that of a zip or map
-            yield from (each for each in gc.get_referrers(holder) if isinstance(each, (zip, map)))
+            yield from (
+                referrer
+                for referrer in gc.get_referrers(holder)
+                if isinstance(referrer, (zip, map))
+            )
 
 
 def _has_range(holder: Any) -> bool:
-    tuples = [each for each in gc.get_referents(holder) if type(each) is tuple]
+    tuples = [referent for referent in gc.get_referents(holder) if type(referent) is tuple]
     return any(isinstance(iterator, _RANGE) for each in tuples for iterator in each)
 
 

@@ -312,15 +312,15 @@ class Session(TaskSession):
             self._costs.saw_batch(batch)
         if self._sweep is not None:
             batch = self._sweep.part(batch)
-        here = batches.size(batch, iteration.state.batch_dim)
+        size = batches.size(batch, iteration.state.batch_dim)
         index = iteration.state.index
         dealt = iteration.dealt
         if self._worker is not None:
             self._worker.fetched(index, dealt, batch)
-        if here is not None:
-            whole = here if dealt is None or dealt.whole is None else dealt.whole
+        if size is not None:
+            whole = size if dealt is None or dealt.whole is None else dealt.whole
             before = self._samples.get(index, (0, 0))
-            self._samples[index] = before[0] + whole, before[1] + here
+            self._samples[index] = before[0] + whole, before[1] + size
         self._fed.add(iteration.number)
         return batch
 

@@ -155,8 +155,8 @@ def _columns(groups: _Groups) -> dict[str, Any]:
         for name, value in group:
             columns.setdefault(name, []).append(value)
     return {
-        name: each[0] if each.count(each[0]) == len(each) else each
-        for name, each in columns.items()
+        name: column[0] if column.count(column[0]) == len(column) else column
+        for name, column in columns.items()
     }
 
 

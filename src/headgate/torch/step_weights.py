@@ -95,19 +95,21 @@ class StepWeights:
 
     def _look(self) -> None:
         if not self._samples or any(
-            each.parameter.data_ptr() != each.address for each in self._samples
+            sample.parameter.data_ptr() != sample.address for sample in self._samples
         ):
             found = {id(p): p for parameters in self._parameters.values() for p in parameters}
             self._samples = [_ReadElements(p, p.data_ptr(), _elements(p)) for p in found.values()]
-            self._views = [each.view for each in self._samples]
+            self._views = [sample.view for sample in self._samples]
             self._values = [torch.empty_like(view) for view in self._views]
         if self._values:
             torch._foreach_copy_(self._values, self._views)
 
     def _differ(self) -> bool:
         now = [
-            each.view if each.parameter.data_ptr() == each.address else _elements(each.parameter)
-            for each in self._samples
+            sample.view
+            if sample.parameter.data_ptr() == sample.address
+            else _elements(sample.parameter)
+            for sample in self._samples
         ]
         return any(
             not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(now, self._values)

@@ -230,10 +230,10 @@ class Trained:
     def gpus(self) -> set[int]:
         """Numbers of the GPUs that its models are on, as this process sees them."""
         found = {
-            each.device.index
+            parameter.device.index
             for model in self.models
-            for each in model.parameters()
-            if each.is_cuda
+            for parameter in model.parameters()
+            if parameter.is_cuda
         }
         for model in self.models:  # copies of it, as `DataParallel` has
             found.update(
@@ -285,7 +285,7 @@ class Trained:
         return {
             "models": [model.state_dict() for model in inner],
             **{
-                section: [each.object.state_dict() for each in entries]
+                section: [entry.object.state_dict() for entry in entries]
                 for section, entries in self._prepared.items()
             },
             "kept": {**kept, **compared.means},
@@ -296,7 +296,7 @@ class Trained:
                 [n for n, p in model.named_parameters() if not p.requires_grad] for model in inner
             ],
             "prepared": {
-                section: [[each.place, each.renewed] for each in entries]
+                section: [[entry.place, entry.renewed] for entry in entries]
                 for section, entries in self._prepared.items()
             },
         }
@@ -348,7 +348,7 @@ class Trained:
             each.object for each in self._prepared["optimizers"] if each.model == former.model
         ]
         steps = [former.object] if section == "optimizers" else optimizers
-        return any(id(each) in self._trained for each in steps)
+        return any(id(step) in self._trained for step in steps)
 
     def _replace(self, section: str, number: int) -> None:
         """Another optimizer comes in the place of one."""

@@ -342,8 +342,10 @@ class Weighing:
                 return None
             # Not multiplied with 0: what is divided by a count of nothing is no number.
             return tuple(
-                None if each is None else (each * factor if factor else torch.zeros_like(each))
-                for each in gradients
+                None
+                if gradient is None
+                else (gradient * factor if factor else torch.zeros_like(gradient))
+                for gradient in gradients
             )
 
         return scale

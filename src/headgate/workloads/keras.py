@@ -142,14 +142,14 @@ def train(options: script.Options) -> list[float]:
             jit_compile=False if keras.backend.backend() == "tensorflow" else "auto",
         )
 
-    found = options.samples().batches(options.batch)
+    batches = options.samples().batches(options.batch)
 
     class Data(keras.utils.PyDataset):  # type: ignore[misc]  # has no types
         def __len__(self) -> int:
-            return len(found)
+            return len(batches)
 
         def __getitem__(self, index: int) -> Any:
-            *inputs, labels = found[index]
+            *inputs, labels = batches[index]
             return (tuple(inputs) if len(inputs) > 1 else inputs[0]), labels
 
     model = hg.prepare(model)

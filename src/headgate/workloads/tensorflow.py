@@ -116,13 +116,13 @@ def _over_servers(
 
 
 def _data(options: script.Options) -> Any:
-    found = options.samples()
+    samples = options.samples()
     if options.data is None:
         data = (
-            tf.data.Dataset.from_tensor_slices(found.arrays).batch(options.batch).cache().repeat()
+            tf.data.Dataset.from_tensor_slices(samples.arrays).batch(options.batch).cache().repeat()
         )
         return data.take(options.total)
-    batches = found.batches(options.batch)
+    batches = samples.batches(options.batch)
     like = tuple(tf.TensorSpec((options.batch, *part.shape[1:]), part.dtype) for part in batches[0])
 
     def read(index: Any) -> Any:

@@ -173,12 +173,12 @@ class RayEngine(Engine):
     def waiting(self) -> frozenset[JobId]:
         with self._lock:
             begun = {task.id.job for task in self._tasks.values() if task.held is None}
-            told = {
+            jobs = {
                 id.job
                 for id, (_, reservation) in self._slots.items()
                 if id in self._tasks and reservation.granted is None and reservation.told
             }
-            return frozenset(told - begun)
+            return frozenset(jobs - begun)
 
     def start(self, launch: Launch, share: Share, log: str) -> None:
         task, refusal, lost = launch.task, "", False

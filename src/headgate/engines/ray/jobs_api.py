@@ -94,7 +94,7 @@ class JobsApi:
             with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as response:
                 answer: dict[str, Any] = json.load(response)
         except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace").strip().splitlines()
+            splitlines = error.read().decode(errors="replace").strip().splitlines()
             if error.code in (401, 403):
                 raise HeadgateError(
                     f"the Ray cluster at {self.url} asks for a token, and you have none; copy "
@@ -103,7 +103,7 @@ class JobsApi:
                     "RAY_AUTH_TOKEN"
                 ) from error
             raise HeadgateError(
-                f"{self.url} refused: {said[-1] if said else error.reason} ({error.code}); "
+                f"{self.url} refused: {splitlines[-1] if splitlines else error.reason} ({error.code}); "
                 "--address has to name the "
                 "dashboard of a Ray cluster that has the Jobs API (pip install 'ray[default]' "
                 "there)"

@@ -189,9 +189,9 @@ class Agent:
         env, argv, reads, writes = dict(launch.env), launch.argv, launch.reads, launch.writes
         if brought := env.get("HEADGATE_ZMQ"):
             here = inject(self._folder / "inject")
-            there = brought.removesuffix("-zmq")
+            removesuffix = brought.removesuffix("-zmq")
             env["PYTHONPATH"] = os.pathsep.join(
-                str(here) if part == there else part
+                str(here) if part == removesuffix else part
                 for part in env.get("PYTHONPATH", "").split(os.pathsep)
             )
             env["HEADGATE_ZMQ"] = str(transport(here))

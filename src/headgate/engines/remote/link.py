@@ -249,9 +249,9 @@ class AgentLink:
             case StartLaunch(launch, share):
                 return StartLaunch(self._moved(launch), share)
             case Send(task, {"path": str(path)} as message) if (
-                there := self._brought(task, path)
+                brought := self._brought(task, path)
             ) is not None:
-                return Send(task, {**message, "path": there})
+                return Send(task, {**message, "path": brought})
             case _:
                 return command
 
@@ -271,9 +271,9 @@ class AgentLink:
             tuple(_below(part, launch.cwd, folder) for part in launch.argv),
         )
         if (path := env.get("HEADGATE_RESUME")) and (
-            there := self._brought(launch.task, path)
+            brought := self._brought(launch.task, path)
         ) is not None:
-            env["HEADGATE_RESUME"] = there
+            env["HEADGATE_RESUME"] = brought
         if (saved := env.get("HEADGATE_CHECKPOINTS")) and (copy := snapshot_of(launch.task)):
             # another of the same size may be there
             self._brought(launch.task, os.path.join(saved, copy), anew=True)
@@ -283,13 +283,13 @@ class AgentLink:
         """Send a checkpoint of the hub's to the node, if it is not there yet or `anew`. Return its
         path there; None if the hub has no such checkpoint.
         """
-        here = self._here.sizes(path)
-        if here is None:
+        sizes = self._here.sizes(path)
+        if sizes is None:
             return None
         folder = str(self._ask("files", "checkpoints", task.job))
         there = os.path.join(folder, os.path.basename(path))
-        if anew or self._ask("files", "sizes", there) != here:
-            for name, size in here.items():
+        if anew or self._ask("files", "sizes", there) != sizes:
+            for name, size in sizes.items():
                 for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                     data = self._here.read(
                         os.path.join(path, name) if name else path, offset, files.CHUNK_BYTES

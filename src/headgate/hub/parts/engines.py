@@ -305,7 +305,7 @@ class Reserving(Component):
         """A node has come: which jobs that wait for others of its engine are to go there instead,
         and how.
         """
-        found: list[MoveRequested] = []
+        move_requesteds: list[MoveRequested] = []
         room: dict[str, _Amount] = {}
         for job in list(self._held):
             _, live = self._live_runs.find(job)
@@ -334,11 +334,11 @@ class Reserving(Component):
                 reason = (
                     f"node {node.name} has come, and there is room on {', '.join(there)} together"
                 )
-            found.append(MoveRequested(job, plan, reason, waits=True))
+            move_requesteds.append(MoveRequested(job, plan, reason, waits=True))
             for task, slot in slots.items():
                 name = (plan.server_nodes if task.name.is_server else plan.worker_nodes)[task.index]
                 room[name] = room[name].less(_amount(slot))
-        return found
+        return move_requesteds
 
     def _elsewhere(
         self,

@@ -523,8 +523,8 @@ def _why_not_all(files: OutsideFiles) -> str:
 
 def _reason(exit: Exit, failure: FailureReader) -> str | None:
     """Why a task did not end well, by its last output; None where that says nothing."""
-    said = failure.quote(signalled=exit.code is None)
+    quote = failure.quote(signalled=exit.code is None)
     if exit.code is None:
-        return f"{exit.in_words()}, after the line: {said}" if said is not None else None
-    line = said or failure.line[:_LINE_SHOWN]
+        return f"{exit.in_words()}, after the line: {quote}" if quote is not None else None
+    line = quote or failure.line[:_LINE_SHOWN]
     return f"{exit.in_words()}, after the line: {line}" if line else None

@@ -73,14 +73,14 @@ class Nodes(Component):
         """
         if submission.engine != LOCAL:
             return self._chosen(submission)
-        there = nodes_there(submission.cluster)
+        nodes = nodes_there(submission.cluster)
         for node in submission.nodes:
             if node.place is None:
                 raise UsageError(
                     f"node {node.name!r} of {submission.cluster} is another machine; "
                     "expected a lab's"
                 )
-            if node.name not in there:
+            if node.name not in nodes:
                 raise UsageError(
                     f"node {node.name!r} is not there; start its lab with: headgate lab up FILE"
                 )
@@ -131,9 +131,9 @@ class Nodes(Component):
         for run in self._live_runs.runs.values():
             if not run.submission.nodes:
                 continue
-            there = nodes_there(run.submission.cluster)
+            nodes = nodes_there(run.submission.cluster)
             for node in run.submission.nodes:
-                if node.name not in there and self.get(LOCAL, node.name) is not None:
+                if node.name not in nodes and self.get(LOCAL, node.name) is not None:
                     self._live_runs.event(run, "fault", f"node {node.name} is gone")
                     gone[node.name] = None
         for name in gone:  # once all their runs are told

@@ -96,7 +96,7 @@ def in_words(killed: OutsideKills) -> str:
     what = "a program" if killed.count == 1 else f"{killed.count} programs"
     text = f"the kernel killed {what} outside Headgate's jobs for want of memory"
     if killed.processes:
-        sure = all(each.sure for each in killed.processes)
+        sure = all(process.sure for process in killed.processes)
         text += f": {'' if sure else 'probably '}{'; '.join(map(_process, killed.processes))}"
     else:
         text += "; which one is not known: the kernel's log tells it to root (`dmesg`)"

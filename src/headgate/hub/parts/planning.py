@@ -203,16 +203,16 @@ class Choosing(Component):
             pairs = await asyncio.to_thread(self.pairs.read)
             search = partial(choose, used=used, measured_on=self._machine, interference=pairs)
             try:
-                found = await asyncio.to_thread(search, asked, cluster)
+                thread = await asyncio.to_thread(search, asked, cluster)
             except Exception as error:  # noqa: BLE001  # a profile is odd: its job runs all the same
                 self._live_runs.failed("no plan was searched for", error, run.id)
                 plain = [replace(each, profile=None) for each in asked]
-                found = await asyncio.to_thread(
+                thread = await asyncio.to_thread(
                     partial(choose, used=used, interference=pairs), plain, cluster
                 )
             self._told(
                 actions,
-                [self._allowed(*each, cluster, used) for each in zip(actions, asked, found)],
+                [self._allowed(*each, cluster, used) for each in zip(actions, asked, thread)],
             )
 
     def _allowed(

@@ -313,12 +313,12 @@ class ProofUnderWay:
         pending = [victim for victim in victims if self._runs(victim)]
         while pending:
             for victim in list(pending):
-                found = await self._in_thread(self._noise, victim, most)
-                if isinstance(found, str):
-                    self._reasons.append(found)
-                elif found is not None:
-                    known[victim] = found
-                if found is not None or not self._runs(victim):
+                thread = await self._in_thread(self._noise, victim, most)
+                if isinstance(thread, str):
+                    self._reasons.append(thread)
+                elif thread is not None:
+                    known[victim] = thread
+                if thread is not None or not self._runs(victim):
                     pending.remove(victim)
             silent = known and not any(
                 JobId.of(self.run.id, victim) in self._steps for victim in pending
@@ -424,9 +424,9 @@ class ProofUnderWay:
             steps = self._steps.get(JobId.of(self.run.id, pair.victim))
             if pair.culprit != culprit or not pair.is_open or steps is None:
                 continue
-            found = await self._in_thread(lambda: difference(*steps.arrays(), held, free))  # noqa: B023  # awaited here
-            if found is not None:
-                await self._in_thread(pair.add, found, self._seconds)
+            thread = await self._in_thread(lambda: difference(*steps.arrays(), held, free))  # noqa: B023  # awaited here
+            if thread is not None:
+                await self._in_thread(pair.add, thread, self._seconds)
                 done, needed = len(pair.differences), max(pair.looks)
                 message = {
                     "culprit": culprit,
@@ -459,7 +459,7 @@ class ProofUnderWay:
         if self._concluded:
             return
         self._concluded = True
-        found = [pair.found for pair in self._pairs if pair.found is not None]
+        founds = [pair.found for pair in self._pairs if pair.found is not None]
         for pair in self._pairs:
             if pair.found is None:
                 after = f"{len(pair.differences)} of {min(pair.looks)} pauses"
@@ -468,7 +468,7 @@ class ProofUnderWay:
                     f"ended after {after}"
                 )
         told = []
-        for proof in found:
+        for proof in founds:
             self.run.record_proof(proof)
             self.run.event(self.run.clock(), "note", f"proved: {proof}", job=proof.victim)
             row = proof.row()

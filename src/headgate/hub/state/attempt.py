@@ -249,7 +249,7 @@ class Attempt:
         tells = (
             self._keyless
             and not self._told_open
-            and not all(f"//{LOOPBACK}:" in each for each in endpoints)
+            and not all(f"//{LOOPBACK}:" in endpoint for endpoint in endpoints)
         )
         self._told_open = self._told_open or tells
         return tells
@@ -348,7 +348,7 @@ class Attempt:
             each for name, each in self.tasks.items() if name.is_worker and each.state != "ended"
         ]
         together = self.plan.in_step
-        whole = strictest([each.gate for each in workers]) if together else OPEN
+        whole = strictest([worker.gate for worker in workers]) if together else OPEN
         for task in workers:
             gate = task.gate if not together else whole if task.name == self.lowest else OPEN
             gate = PAUSED if self._paused else gate

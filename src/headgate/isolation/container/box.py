@@ -539,11 +539,11 @@ def _killed_in(container: str) -> tuple[bool, bool]:
     try:
         while True:
             try:
-                found = _KILL.search(os.read(log, _RECORD_BYTES))
+                match = _KILL.search(os.read(log, _RECORD_BYTES))
             except BrokenPipeError:  # records that were overwritten meanwhile
                 continue
-            if found is not None and found[2].endswith(container.encode()):
-                killed, own = True, own or found[1] == found[2]
+            if match is not None and match[2].endswith(container.encode()):
+                killed, own = True, own or match[1] == match[2]
     except OSError:  # no more for now
         return killed, own
     finally:

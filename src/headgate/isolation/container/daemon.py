@@ -260,8 +260,8 @@ class Daemon:
         as `id`.
         """
         with self._asking("list containers"):
-            found = self._api.containers(all=True, filters={"label": list(labels)})
-        return [{**each["Labels"], "id": each["Id"]} for each in found]
+            containers = self._api.containers(all=True, filters={"label": list(labels)})
+        return [{**each["Labels"], "id": each["Id"]} for each in containers]
 
     def changes(self, id: str) -> dict[str, Change]:
         """Paths that a container has and its image has not, or has otherwise; nothing of what is

@@ -373,6 +373,6 @@ def _why_not(launch: Launch, text: str) -> str:
             "install the NVIDIA "
             "container toolkit, or use `image: host`"
         )
-    if "exec:" in text and (found := _NO_PROGRAM.search(text)) is not None:
-        return f"{launch.argv[0]!r} cannot be started in image {launch.image!r}: {found[0]}"
+    if "exec:" in text and (match := _NO_PROGRAM.search(text)) is not None:
+        return f"{launch.argv[0]!r} cannot be started in image {launch.image!r}: {match[0]}"
     return text

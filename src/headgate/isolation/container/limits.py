@@ -53,8 +53,8 @@ def are_linear(components: Mapping[str, str]) -> bool:
     runtime that is not known is taken for a new one.
     """
     for name, since in _LOGARITHMIC.items():
-        if found := re.match(r"v?(\d+(?:\.\d+)*)", components.get(name, "")):
-            return tuple(map(int, found[1].split("."))) < since
+        if match := re.match(r"v?(\d+(?:\.\d+)*)", components.get(name, "")):
+            return tuple(map(int, match[1].split("."))) < since
     return False
 
 

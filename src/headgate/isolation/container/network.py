@@ -32,10 +32,10 @@ def place_of(own: Place | None) -> Place | None:
     """
     if own is not None:
         return own
-    here = os.stat("/proc/self/ns/net")
+    stat = os.stat("/proc/self/ns/net")
     for path in NAMED.glob("*"):
         with contextlib.suppress(OSError):  # it went meanwhile
-            if os.path.samestat(here, path.stat()):
+            if os.path.samestat(stat, path.stat()):
                 return Place(str(path), socket.gethostname(), "/etc/hosts", {})
     return None
 

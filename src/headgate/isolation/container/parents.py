@@ -78,8 +78,8 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     Raises:
         IsolationError: Docker cannot put a container within the limits of the place.
     """
-    found = cgroup_layout.find_layout(cgroup_layout.CGROUPS)
-    ours = found.mode != "none" and os.geteuid() == 0 and driver == "cgroupfs"
+    layout = cgroup_layout.find_layout(cgroup_layout.CGROUPS)
+    ours = layout.mode != "none" and os.geteuid() == 0 and driver == "cgroupfs"
     if not ours:
         if place is not None:
             raise IsolationError(
@@ -92,7 +92,7 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     roots = cgroup_layout.roots(cgroup_layout.CGROUPS)
     if place is None:
         first = "cpu" if "cpu" in roots else "unified"
-        within = {first: found.bases.get(first, roots[first])}
+        within = {first: layout.bases.get(first, roots[first])}
     else:
         within = {each: Path(folder) for each, folder in place.cgroups.items() if each in roots}
     # By the hierarchy of the CPU: a hub's weights are to count, and so is a cap of its own.
@@ -106,7 +106,7 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     every = dict.fromkeys([*own, *unmanaged.values()])
     made = dict.fromkeys(above for folder in every for above in _made(folder) if above not in kept)
     folders = {
-        each: (everywhere | unmanaged).get(each) or everywhere["unified"] for each in found.bases
+        base: (everywhere | unmanaged).get(base) or everywhere["unified"] for base in layout.bases
     }
     return Parent(path, folders, frozenset(unmanaged), own, tuple(made))
 

@@ -148,14 +148,14 @@ def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
     """Bytes a second by disk: of the share for that of its folder, and under v1, where a rate holds
     for a cgroup alone, those of its place.
     """
-    found: dict[str, float] = {}
+    disk_rates: dict[str, float] = {}
     place = launch.place.cgroups.get("blkio") if launch.place is not None else None
     if place is not None:
-        found |= rates(Path(place, THROTTLES[0]))
+        disk_rates |= rates(Path(place, THROTTLES[0]))
     disk, rate = disks.number_of(launch.cwd), share.disk_bytes_per_second
     if disk is not None and rate is not None and not isinstance(rate, Unlimited):
-        found[disk] = min(rate, found.get(disk, rate))
-    return found
+        disk_rates[disk] = min(rate, disk_rates.get(disk, rate))
+    return disk_rates
 
 
 def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, object]]:

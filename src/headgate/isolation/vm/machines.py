@@ -198,7 +198,9 @@ def find_programs(packages: dict[str, str]) -> dict[str, str]:
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     found = {name: shutil.which(name, path=path) for name in packages}
     if found.get("virtiofsd", "") is None:
-        found["virtiofsd"] = next((each for each in _DAEMONS if os.access(each, os.X_OK)), None)
+        found["virtiofsd"] = next(
+            (daemon for daemon in _DAEMONS if os.access(daemon, os.X_OK)), None
+        )
     if lacking := [name for name, program in found.items() if program is None]:
         cure = f"try: apt-get install {' '.join(packages[name] for name in lacking)}"
         raise IsolationError(f"not installed: {', '.join(lacking)}; {cure}")
@@ -216,7 +218,7 @@ def _kernel() -> Path:
             Path("/boot") / f"vmlinuz-{platform.release()}",
             *sorted(Path("/boot").glob("vmlinuz-*"))[::-1],
         ]
-    there = [each for each in candidates if each.exists()]
+    there = [candidate for candidate in candidates if candidate.exists()]
     for each in there:
         if os.access(each, os.R_OK):
             return each

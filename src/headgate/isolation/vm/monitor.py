@@ -181,8 +181,8 @@ def _address_of_node() -> tuple[list[str], int]:
         subprocess.run(["ip", "-j", "-4", "address"], stdout=subprocess.PIPE, check=True).stdout
     )
     devices = [each for each in found if each["ifname"] != "lo" and each["addr_info"]]
-    return [info["local"] for each in devices for info in each["addr_info"]], min(
-        each["mtu"] for each in devices
+    return [info["local"] for device in devices for info in device["addr_info"]], min(
+        device["mtu"] for device in devices
     )
 
 

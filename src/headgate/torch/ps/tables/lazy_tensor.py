@@ -424,7 +424,11 @@ def _is_whole(table: LazyTensor, source: Any) -> bool:
 
 
 def _tables(args: Sequence[Any], given: Mapping[str, Any]) -> list[LazyTensor]:
-    return [each for each in _pytree.tree_leaves((args, given)) if isinstance(each, LazyTensor)]
+    return [
+        tree_leaf
+        for tree_leaf in _pytree.tree_leaves((args, given))
+        if isinstance(tree_leaf, LazyTensor)
+    ]
 
 
 def _held(value: Any) -> Any:

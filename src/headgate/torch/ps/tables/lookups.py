@@ -126,8 +126,8 @@ def _padding(rows: torch.Tensor, padding_idx: int | None, total: int) -> int | N
     """The number of the padding row among `rows`; None where it is not used."""
     if padding_idx is None:
         return None
-    found = (rows == (padding_idx + total if padding_idx < 0 else padding_idx)).nonzero()
-    return int(found[0]) if found.numel() else None
+    nonzero = (rows == (padding_idx + total if padding_idx < 0 else padding_idx)).nonzero()
+    return int(nonzero[0]) if nonzero.numel() else None
 
 
 def embedding(

@@ -249,11 +249,11 @@ class RemoteTables:
         end = time.perf_counter()
         observer = self._observer()
         if pushed and observer is not None and observer.sampling():
-            told = [
+            transfers = [
                 Transfer(f"server-{answer.server}", Passage(begin, end, answer.bytes_out))
                 for answer in pushed
             ]
-            observer.moved(Movement((("push", begin, end - begin),), told))
+            observer.moved(Movement((("push", begin, end - begin),), transfers))
 
     def _of(self, optimizer: Any) -> Iterator[_Adopted]:
         return (adopted for adopted in self._adopted if adopted.optimizer is optimizer)
