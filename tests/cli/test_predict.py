@@ -46,7 +46,7 @@ def job(
         position=0,
         state=state,
         attempt=1,
-        spec=json.dumps({"progress": progress}),
+        spec=json.dumps({"name": name, "run": "true", "progress": progress}),
     )
     for index in range(2):
         recorder.add("tasks", id=f"{name}/worker-{index}", job=name, attempt=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import re
@@ -13,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import headgate
 from headgate.model.errors import NotFoundError, StorageError, UsageError
+from headgate.model.jobs import Job
 from headgate.recorded import runs
 from headgate.recorded.store import Recorder
 
@@ -409,19 +410,12 @@ def test_a_job_that_never_began_is_no_reason_to_start_anything_from_scratch() ->
     saved = run / "jobs" / "learns" / "checkpoints"
     saved.mkdir(parents=True)
     (saved / "step-3.pt").touch()
-    plain = json.dumps({"script": None, "resumes": False})
-    assert (
-        runs.way_on(run, dict.fromkeys(("learns", "waits"), plain))
-        == f"go on with: headgate resume {run.name}"
-    )
-    assert "--from-scratch, which runs prints from the" in runs.way_on(
-        run, dict.fromkeys(("learns", "prints"), plain)
-    )
-    by_itself = json.dumps({"script": None, "resumes": True})
-    assert (
-        runs.way_on(run, {"learns": plain, "prints": by_itself})
-        == f"go on with: headgate resume {run.name}"
-    )
+    learns, waits, prints = (Job(name=name, run="true") for name in ("learns", "waits", "prints"))
+    plainly = f"go on with: headgate resume {run.name}"
+    assert runs.resume_hint(run, [learns, waits]) == plainly
+    anew = "--from-scratch, which runs prints from the"
+    assert anew in runs.resume_hint(run, [learns, prints])
+    assert runs.resume_hint(run, [learns, replace(prints, resumes=True)]) == plainly
 
 
 # --- removing

@@ -27,6 +27,7 @@ from headgate.model.events import ENDED, GRACE_SECONDS, state_in_words
 from headgate.model.units import say_bytes
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
+from headgate.recorded.stored import job_or_name
 from headgate.reports.sparkline import sparkline
 
 PROGRESS_SECONDS = 5.0
@@ -73,7 +74,7 @@ def follow(
         streams.abandon()
     if interrupts.count:
         if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
-            click.echo(way_on(runs.home() / "runs" / run), err=True)
+            click.echo(resume_hint(runs.home() / "runs" / run), err=True)
         return 130
     return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
 
@@ -119,13 +120,11 @@ def _watched(
     return end, report
 
 
-def way_on(folder: Path) -> str:
+def resume_hint(folder: Path) -> str:
     """What to type to go on with the jobs of a run that has ended."""
     with RunReader(folder / runs.STORE) as reader:
-        return runs.way_on(
-            folder,
-            {row["name"]: row["spec"] for row in reader.rows("jobs") if row["state"] != "done"},
-        )
+        rows = [row for row in reader.rows("jobs") if row["state"] != "done"]
+    return runs.resume_hint(folder, [job_or_name(row["name"], row["spec"]) for row in rows])
 
 
 def conclude(folder: Path, report: str | None, as_json: bool) -> None:

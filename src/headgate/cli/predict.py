@@ -18,6 +18,7 @@ from headgate.model.jobs import ProgressRule
 from headgate.model.units import say_seconds, say_time
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
+from headgate.recorded.stored import job_or_name
 
 if TYPE_CHECKING:
     from headgate.forecast.expected import Expected
@@ -62,7 +63,7 @@ def command(job: str, run: str | None, as_json: bool) -> None:
         )
     with RunReader(folder / runs.STORE) as reader:
         [row] = reader.rows("jobs", "name = ?", [name])
-        rule = ProgressRule(**(json.loads(row["spec"] or "{}").get("progress") or {}))
+        rule = job_or_name(name, row["spec"]).progress
         reports = _reports(reader, JobId.of(folder.name, name), rule)
         used = _used(reader, name)
     began = summary.started if summary.attempt == 1 else None

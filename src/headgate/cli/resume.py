@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +16,11 @@ from headgate.cli.running import stated_variables, submit, with_variables
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.hub import api
 from headgate.hub.client import await_guards
-from headgate.hub.state.run import JOB
 from headgate.hub.submission import Submission
 from headgate.model.errors import StorageError, UsageError
 from headgate.recorded import resuming, runs
 from headgate.recorded.store import RunReader
+from headgate.recorded.stored import job_of
 
 
 @click.command()
@@ -133,8 +132,8 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
     with RunReader(folder / runs.STORE) as reader:
         rows = [row for row in reader.rows("jobs", order="position") if row["name"] in left]
         try:
-            specs = [JOB.validate_python(json.loads(row["spec"])) for row in rows]
-        except (TypeError, ValueError) as error:
+            specs = [job_of(row["spec"]) for row in rows]
+        except ValueError as error:
             raise StorageError(
                 f"cannot read what the jobs of {folder.name} were: its records are damaged"
             ) from error

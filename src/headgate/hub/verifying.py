@@ -17,8 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from headgate.hub import api
 from headgate.machine import gpu_visibility
 from headgate.model.errors import UsageError
@@ -26,6 +24,7 @@ from headgate.model.events import Checkpoint
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
+from headgate.model.records import parse
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
@@ -503,7 +502,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update({**told["environment"], **ours})
     os.chdir(told["cwd"])
-    job = TypeAdapter(Job).validate_python(told["job"])
+    job = parse(Job, told["job"])
     print(
         store.dump(
             verify(Asked(job, seconds=ASIDE_SECONDS, aside=True, without_gpus=told["without_gpus"]))

@@ -98,7 +98,7 @@ def check_ended(run: Path) -> None:
         if runs.alive(heir):
             goes_on = f"run {run.name} goes on already, as run {heir.name}"
             raise UsageError(f"{goes_on}; watch it with: headgate attach {heir.name}")
-    [*_, first] = runs.chain(run)
+    [*_, first] = runs.lineage(run)
     for kin in runs.heirs(first):
         if runs.alive(kin):
             goes_on = (
@@ -180,7 +180,7 @@ def origin(run: Path, job: Job) -> Origin:
     found = Origin(job.name, by_itself=job.resumes)
     found.uses_headgate = runs.saves(job.script)
     seen: set[str] = set()
-    for folder in runs.chain(run):
+    for folder in runs.lineage(run):
         with RunReader(folder / runs.STORE) as reader:
             rows = list(reader.rows("jobs", "name = ?", [job.name]))
             found.began = found.began or any(row["started"] is not None for row in rows)
@@ -212,7 +212,7 @@ def named(run: Path, job: str, file: str) -> Checkpoint:
     path = Path(file).absolute()
     if (damage := saving.damage(path)) is not None:
         raise UsageError(f"checkpoint {file} {damage}; name another one")
-    for folder in runs.chain(run):
+    for folder in runs.lineage(run):
         with RunReader(folder / runs.STORE) as reader:
             for checkpoint in _candidates(folder, reader, job):
                 if Path(checkpoint.path) == path:

@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 from headgate.machine.processes import boot_id
 from headgate.model.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.model.identifiers import FIRST_WORKER, TaskName, run_and_job
-from headgate.model.jobs import NAME_PATTERN
+from headgate.model.jobs import NAME_PATTERN, Job
 from headgate.recorded.folders import (
     HUB,
     home,
@@ -34,6 +34,7 @@ from headgate.recorded.folders import (
     sockets,
 )
 from headgate.recorded.store import RunReader
+from headgate.recorded.stored import job_or_name
 
 __all__ = ["HUB", "home", "host", "hub", "hubs", "make_sockets", "remove_sockets", "sockets"]
 """What `folders` has, for those who ask for runs."""
@@ -184,10 +185,7 @@ def first_task(run: Path, job: str) -> TaskName:
     """
     with RunReader(run / STORE) as reader:
         rows = list(reader.rows("jobs", "name = ?", [job]))
-    roles = json.loads(rows[0]["spec"]).get("roles") if rows else None
-    if not roles:
-        return FIRST_WORKER
-    return TaskName(f"{next((role for role in roles if role['ends']), roles[-1])['name']}-0")
+    return job_or_name(job, rows[0]["spec"]).first_task if rows else FIRST_WORKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +253,7 @@ def summary(run: Path) -> RunSummary:
             if state == "interrupted" and job_state in ("waiting", "running", "stopping"):
                 job_state, reason = (
                     "interrupted",
-                    f"the hub died; {way_on(run, {row['name']: row['spec']})}",
+                    f"the hub died; {resume_hint(run, [job_or_name(row['name'], row['spec'])])}",
                 )
             ending = row.get("ending")
             jobs.append(
@@ -325,48 +323,44 @@ def meta(run: Path) -> dict[str, str]:
         return reader.meta()
 
 
-def chain(run: Path) -> list[Path]:
+def lineage(run: Path) -> list[Path]:
     """A run and those that it goes on from, the latest first; one that is gone or cannot be read
     ends the chain.
     """
-    paths: list[Path] = []
+    folders: list[Path] = []
     name: str | None = run.name
-    while name and (folder := run.with_name(name)) not in paths and (folder / STORE).exists():
-        paths.append(folder)
+    while name and (folder := run.with_name(name)) not in folders and (folder / STORE).exists():
+        folders.append(folder)
         try:
             name = meta(folder).get("resumed_from")
         except HeadgateError:
             break
-    return paths
+    return folders
 
 
 def heirs(run: Path) -> list[Path]:
     """The runs that go on from a run, by themselves or through others, the oldest first."""
-    kin, found = {run.name}, []
+    kin, folders = {run.name}, []
     for other in listing():
         if other.name > run.name:
             with contextlib.suppress(HeadgateError):
                 if meta(other).get("resumed_from") in kin:
                     kin.add(other.name)
-                    found.append(other)
-    return found
+                    folders.append(other)
+    return folders
 
 
-def stood_on() -> dict[Path, Path]:
-    """The runs whose checkpoints those that are alive stand on, with the latter; a run that is
-    alive is among them.
-    """
-    return {former: run for run in listing() if alive(run) for former in chain(run)}
+def in_use() -> dict[Path, Path]:
+    """The live runs, and every run that one of them resumes from; each with that live run."""
+    return {former: run for run in listing() if alive(run) for former in lineage(run)}
 
 
-def way_on(run: Path, specs: Mapping[str, str | None]) -> str:
-    """What to type to go on with jobs of a run, given the JSON of each. Their checkpoints are not
-    read.
-    """
-    anew = [name for name, spec in specs.items() if not _can_go_on(run, name, spec)]
+def resume_hint(run: Path, jobs: Sequence[Job]) -> str:
+    """What to type to go on with jobs of a run. Their checkpoints are not read."""
+    anew = [job.name for job in jobs if not _can_go_on(run, job)]
     if not anew:
         return f"go on with: headgate resume {run.name}"
-    if len(anew) == len(specs):
+    if len(anew) == len(jobs):
         return f"run it again from its beginning with: headgate resume {run.name} --from-scratch"
     return (
         f"go on with: headgate resume {run.name} --from-scratch, which runs "
@@ -374,13 +368,14 @@ def way_on(run: Path, specs: Mapping[str, str | None]) -> str:
     )
 
 
-def _can_go_on(run: Path, job: str, spec: str | None) -> bool:
-    if spec is None or (told := json.loads(spec)).get("resumes") or saves(told.get("script")):
+def _can_go_on(run: Path, job: Job) -> bool:
+    if job.resumes or saves(job.script):
         return True
-    saved = any(
-        next(each.glob(f"jobs/{job}/checkpoints/step-*"), None) is not None for each in chain(run)
-    )
-    return saved or not any(_began(each, job) for each in chain(run))  # then it has nothing to lose
+    folders = lineage(run)
+    pattern = f"jobs/{job.name}/checkpoints/step-*"
+    saved = any(next(folder.glob(pattern), None) is not None for folder in folders)
+    # one that never began has nothing to lose
+    return saved or not any(_began(folder, job.name) for folder in folders)
 
 
 def _began(run: Path, job: str) -> bool:
@@ -408,7 +403,7 @@ def check_removable(run: Path) -> None:
         raise UsageError(
             f"run {run.name} is running; stop it first with: headgate stop --run {run.name}"
         )
-    if (heir := stood_on().get(run)) is not None:
+    if (heir := in_use().get(run)) is not None:
         raise UsageError(
             f"run {heir.name} goes on from run {run.name} and may need its checkpoints; wait "
             "for its end, or stop it "
@@ -455,13 +450,13 @@ def retain(keep: str | None = None) -> list[str]:
 
 
 def outdated(keep: int) -> list[Path]:
-    """The oldest runs beyond the newest `keep`, but for those that are alive, or that one goes on
-    from which is alive or is among the newest and not done.
+    """Runs safe to delete: not among the newest `keep`, not live, and not needed to resume a live
+    or an unfinished one.
     """
-    every, needed = listing(), set(stood_on())
+    every, needed = listing(), set(in_use())
     oldest = every[: max(len(every) - keep, 0)]
     for run in every[len(oldest) :]:
-        if len(came_from := chain(run)) > 1 and _is_unfinished(run):
+        if len(came_from := lineage(run)) > 1 and _is_unfinished(run):
             needed.update(came_from)
     return [path for path in oldest if path not in needed]
 

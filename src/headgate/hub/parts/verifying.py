@@ -16,10 +16,11 @@ import psutil
 
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import JOB, LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model.events import ENDED, Action, Event, StopRequested, TaskStarted
 from headgate.model.identifiers import JobId
 from headgate.model.plans import Plan
+from headgate.model.records import plain
 from headgate.recorded import runs
 from headgate.scripts import inspection
 from headgate.verification import store
@@ -171,7 +172,7 @@ class Verifying(Component):
         )
         job = replace(live.spec, plan=few)
         asked = {
-            "job": JOB.dump_python(job, mode="json"),
+            "job": plain(job),
             "environment": dict(run.submission.environment),
             "cwd": run.submission.cwd,
             "without_gpus": any(task.gpus for task in live.current.tasks.values())

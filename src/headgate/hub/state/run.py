@@ -18,8 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
-
 import headgate
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import interpreter
@@ -37,6 +35,7 @@ from headgate.model.shares import FIELDS, Share, Unlimited
 from headgate.model.units import say_text
 from headgate.recorded import runs
 from headgate.recorded.store import Recorder
+from headgate.recorded.stored import text_of
 from headgate.sampling.columns import Column
 from headgate.scripts import variables
 from headgate.scripts.program import program
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
 Watcher = Callable[[dict[str, Any]], None]
 
-JOB = TypeAdapter(Job)
 SHOW_SECONDS = 0.5
 REST = 50.0
 """Seconds of rest for each CPU second that it takes to tell how very many jobs stand."""
@@ -233,7 +231,7 @@ class LiveRun:
         """The JSON of what a job is now, which seldom changes."""
         known = self._specs.get(job.position)
         if known is None or known[0] is not job.spec:
-            text = json.dumps(JOB.dump_python(job.spec, mode="json"))  # spells what is no UTF-8
+            text = text_of(job.spec)
             known = self._specs[job.position] = job.spec, text
         return known[1]
 
