@@ -26,7 +26,6 @@ from headgate.model.cluster import Node
 from headgate.model.events import (
     Event,
     Exit,
-    Fitted,
     JobPlanned,
     JobSubmitted,
     NodeJoined,
@@ -105,10 +104,11 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
             if predicts:
                 asked_at = time.process_time()
                 question = job.reports(now, cores)
-                left = answer(question) if question is not None else None
+                job_id = JobId(f"{number}/job")
+                left = answer(job_id, question) if question is not None else None
                 predicting += time.process_time() - asked_at
                 if left is not None:
-                    tell(now, Fitted(JobId(f"{number}/job"), *left, None))
+                    tell(now, left)
                     events += 1
         ends += live / 6_000
         while ends >= 1:

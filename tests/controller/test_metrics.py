@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from tests.controller.driver import A_0, A, Driver, Recording, job, running
 
-from headgate.model.events import Fitted, Progress, Usage, Wake
+from headgate.model.events import Predicted, Progress, Usage, Wake
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import ProgressRule
 from headgate.policies import make
@@ -73,7 +73,8 @@ def test_slaq_serves_who_is_to_learn_more_by_any_metric(metric: str) -> None:
     whole = abs(series[0] - series[-1])
     for name, drop in (("learns", 0.5 * whole), ("rests", 0.001 * whole)):
         driver.step(
-            56.0, Fitted(JobId(f"r/{name}"), 100.0, 50.0, 200.0, None, ((20.0, drop), (1e6, drop)))
+            56.0,
+            Predicted(JobId(f"r/{name}"), 100.0, 50.0, 200.0, None, ((20.0, drop), (1e6, drop))),
         )
     assert driver.wake_at is not None
     driver.step(driver.wake_at, Wake())

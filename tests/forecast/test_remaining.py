@@ -12,15 +12,16 @@ from headgate.forecast.expected import expect
 from headgate.forecast.remaining import (
     Outlook,
     Question,
-    Remaining,
     answer,
     first_end,
     step_seconds,
 )
-from headgate.model.events import Progress
-from headgate.model.identifiers import TaskId
+from headgate.model.events import Predicted, Progress
+from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import ProgressRule
 from headgate.output.patterns import ProgressReader
+
+A = JobId("a")
 
 
 def run(
@@ -50,8 +51,8 @@ def run(
     return asked
 
 
-def last(asked: list[tuple[int, Question]]) -> Remaining:
-    left = answer(asked[-1][1])
+def last(asked: list[tuple[int, Question]]) -> Predicted:
+    left = answer(A, asked[-1][1])
     assert left is not None
     return left
 
@@ -225,10 +226,10 @@ def test_only_what_a_job_or_its_user_says_is_an_end() -> None:
     for says, told in (({}, False), ({"epochs": 10}, True)):
         outlook = Outlook(0.0)
         asked = run(outlook, 30, **says)
-        left = answer(asked[-1][1])
+        left = answer(A, asked[-1][1])
         assert left is not None and left.ends == told
     outlook = Outlook(0.0, goal=0.1)
-    left = answer(run(outlook, 30)[-1][1])
+    left = answer(A, run(outlook, 30)[-1][1])
     assert left is None or left.ends
 
 
@@ -257,7 +258,7 @@ def test_reports_that_come_seldom_tell_all_the_time_between_them(apart: float) -
         told = Progress(TaskId("a"), round(10 * told_at), steps=round(400 * apart))
         question = outlook.reported(told_at, 1.0 / number, told) or question
     assert question is not None
-    left = answer(question)
+    left = answer(A, question)
     assert left is not None and left.seconds is not None
     assert left.seconds == pytest.approx((400 * apart - question.step) / 10, rel=0.01)
     assert left.work == pytest.approx(left.seconds / 2, rel=0.05)
@@ -306,7 +307,7 @@ def test_steps_that_are_told_without_a_loss_tell_what_is_left() -> None:
         )
     assert outlook.reported(30, None, Progress(TaskId("a"), None, epoch=1)) is None
     assert question is not None and question.points == ()
-    left = answer(question)
+    left = answer(A, question)
     assert left is not None and left.seconds is not None
     assert (left.work, left.seconds) == pytest.approx(
         ((1000 - question.step) / 5, (1000 - question.step) / 10)
@@ -395,7 +396,7 @@ def test_nobody_is_asked_for_whom_there_is_no_use_and_whoever_comes_later_is_tol
 def test_nothing_is_asked_before_anything_is_known_and_nothing_said_of_too_little() -> None:
     outlook = Outlook(0.0)
     assert outlook.reported(5.0, 1.0, Progress(TaskId("a"), 10)) is None
-    assert answer(Question(((1.0, 1.0, 1.0),), 1.0, 0.1, None, None)) is None
+    assert answer(A, Question(((1.0, 1.0, 1.0),), 1.0, 0.1, None, None)) is None
 
 
 def test_what_the_first_steps_cost_is_not_what_those_to_come_do() -> None:

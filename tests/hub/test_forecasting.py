@@ -20,7 +20,7 @@ from headgate.model.events import (
     Checkpoint,
     Event,
     Exit,
-    Fitted,
+    Predicted,
     Progress,
     TaskExited,
     TaskStarted,
@@ -119,7 +119,7 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
         "headgate.hub.parts.forecasting.time", SimpleNamespace(monotonic=lambda: now)
     )
 
-    async def hear() -> Fitted:
+    async def hear() -> Predicted:
         nonlocal now
         fitted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
         forecasting = Forecasting(
@@ -142,7 +142,7 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
                 epochs=9,
             )
             forecasting.hear(report, ())
-        return cast("Fitted", await asyncio.wait_for(fitted, 60))
+        return cast("Predicted", await asyncio.wait_for(fitted, 60))
 
     assert asyncio.run(hear()).cores == cores
 
@@ -154,7 +154,7 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
     """On two threads it made as many steps as on one. Where threads are fixed, no trial would tell
     more.
     """
-    now, told = 0.0, list[Fitted]()
+    now, told = 0.0, list[Predicted]()
     monkeypatch.setattr(
         "headgate.hub.parts.forecasting.time", SimpleNamespace(monotonic=lambda: now)
     )
@@ -177,7 +177,7 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
             live_runs,
             tmp_path,
             tmp_path,
-            lambda event: told.append(cast("Fitted", event)),
+            lambda event: told.append(cast("Predicted", event)),
             lambda _: True,
             lambda: True,
         )

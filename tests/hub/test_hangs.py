@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.hub.parts.monitoring import Hangs, StepClock
+from headgate.hub.parts.monitoring import HangDetector, StepClock
 from headgate.hub.state.run import LiveRuns
 from headgate.model.events import (
     Event,
@@ -97,7 +97,7 @@ class Run:
             runs={"r": SimpleNamespace(id="r")},
             event=lambda run, kind, text, job: self.told.append((kind, text)),
         )
-        self.hangs = Hangs(cast(LiveRuns, live_runs), lambda _: here, least=0.5)
+        self.hangs = HangDetector(cast(LiveRuns, live_runs), lambda _: here, least=0.5)
 
     def hears(self, *happened: Event) -> None:
         for event in happened:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from headgate.engines.base import EngineSpec, Slot
-from headgate.hub.parts.engines import Engines, Reserving
+from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.run import LiveRuns
 from headgate.model.cluster import Node
@@ -61,7 +61,7 @@ class Hub:
         self.set_aside: dict[str, tuple[str, float]] = {}
         self.nodes = Nodes(node("here"), live_runs, lambda _: None)
         self.nodes.add(ENGINE, cast(Any, SimpleNamespace(nodes=nodes)))
-        self.reserving = Reserving(live_runs, engines, self.nodes, lambda _: None)
+        self.reservations = TaskReservations(live_runs, engines, self.nodes, lambda _: None)
 
     def _reserve(self, job: JobId, attempt: int, slots: Mapping[str, Slot]) -> None:
         self.set_aside |= {task: (slot.node, slot.cores) for task, slot in slots.items()}
@@ -94,7 +94,7 @@ class Hub:
             )
             for task, node in tasks
         ]
-        self.reserving.reserve(starts)
+        self.reservations.reserve(starts)
 
     def ends(self, name: str, *ended: str) -> None:
         """Some of a job's tasks end, and the others go on."""
@@ -102,13 +102,13 @@ class Hub:
         self.jobs[name].current.tasks = {
             task: SimpleNamespace(state="ended" if task in ended else "running") for task in tasks
         }
-        self.reserving.hear(TaskExited(TaskId(f"r/{name}/worker-0"), Exit(code=0)), ())
+        self.reservations.hear(TaskExited(TaskId(f"r/{name}/worker-0"), Exit(code=0)), ())
 
     def meets(self, *nodes: Node) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Nodes come; where the workers and servers of jobs go to for the last of them, by job."""
         for each in nodes:
             self.nodes.came(ENGINE, each)
-            moves = self.reserving.offer(NodeJoined(each).node)
+            moves = self.reservations.offer(NodeJoined(each).node)
         assert all(move.waits for move in moves)
         return {
             move.job.split("/")[1]: (move.plan.worker_nodes, move.plan.server_nodes)

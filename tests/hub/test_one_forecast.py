@@ -16,7 +16,7 @@ import pytest
 from tests.planning import jobs as planned
 
 from headgate.forecast import remaining
-from headgate.forecast.remaining import Question, Remaining
+from headgate.forecast.remaining import Question
 from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.parts.planning import Replanning
 from headgate.hub.state.attempt import Attempt
@@ -26,7 +26,7 @@ from headgate.model.events import (
     Checkpoint,
     Event,
     Exit,
-    Fitted,
+    Predicted,
     Progress,
     TaskExited,
     TaskStarted,
@@ -59,7 +59,7 @@ class Course:
         self.now = 0.0
         self.waits, self.tells_steps = False, True
         self.asked: list[Question] = []
-        self.fitted: list[Fitted] = []
+        self.fitted: list[Predicted] = []
         self.weighed: list[Standing] = []
         self.live = LiveJob(Job(name="a", script="a.py"), 0, 0.0, state="running")
         self.live.profile = json.dumps(asdict(planned.profile(batch=SAMPLES)))
@@ -147,7 +147,7 @@ class Course:
         self._step = 0
 
     def _hear(self, event: Event) -> None:
-        if isinstance(event, Fitted):
+        if isinstance(event, Predicted):
             self.fitted.append(event)
         for component in (self._replanning, self.forecasting):
             component.hear(event, ())
@@ -155,9 +155,9 @@ class Course:
     def _asks(self, job: JobId) -> bool:
         return self.waits or self._replanning.considers(job)
 
-    def _answer(self, question: Question) -> Remaining | None:
+    def _answer(self, job: JobId, question: Question) -> Predicted | None:
         self.asked.append(question)
-        return remaining.answer(question)
+        return remaining.answer(job, question)
 
     def _weigh(self, standing: Standing) -> tuple[None, float]:
         self.weighed.append(standing)

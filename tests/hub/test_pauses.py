@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from headgate.engines.base import LOCAL
-from headgate.hub.parts.proving import MOST_PART, Proving, StepReports
+from headgate.hub.parts.proving import MOST_PART, InterferenceProber, StepReports
 from headgate.hub.state.run import LiveRuns
 from headgate.isolation.base import Box
 from headgate.model.errors import IsolationError, UsageError
@@ -65,7 +65,7 @@ class Stage:
         self.run.record_proof, self.run.event = self.recorded.append, lambda *_, **__: None
         tasks = {TaskId(f"r/b/worker-{index}"): cast("Box", box) for index, box in enumerate(boxes)}
         live_runs = cast("LiveRuns", SimpleNamespace(runs={"r": self.run}))
-        self.proving = Proving(live_runs, lambda: cast("Mapping[TaskId, Box]", tasks))
+        self.proving = InterferenceProber(live_runs, lambda: cast("Mapping[TaskId, Box]", tasks))
         self._reports(JobId("r/a"))
 
     def _reports(self, job: JobId) -> None:

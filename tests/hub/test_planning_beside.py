@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import pytest
 from tests.planning.jobs import profile
 
-from headgate.hub.parts.planning import Choosing
+from headgate.hub.parts.planning import InitialPlanner
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Cluster, Node
@@ -24,7 +24,7 @@ from headgate.profiling import store
 
 
 class PlanningHub:
-    """A `Choosing` for a run of so many jobs on so many nodes, and what it tells the controller."""
+    """An `InitialPlanner` for a run of so many jobs on so many nodes, and what it tells the controller."""
 
     def __init__(
         self, home: Path, jobs: int, nodes: int, mode: Literal["run", "profile"] = "run"
@@ -38,14 +38,14 @@ class PlanningHub:
         live_runs.runs[self.run.id] = self.run
         nodes_of = SimpleNamespace(cluster=lambda _: self.cluster)
         here = self.cluster.nodes[0]
-        self._choosing = Choosing(
+        self._initial_planner = InitialPlanner(
             home, live_runs, cast(Any, nodes_of), here, self.told.append, lambda job, plan: None
         )
 
     def asks(self) -> None:
         """Ask for plans of all jobs."""
         for job in self.jobs:
-            self._choosing.plan(PlanJob(JobId(f"{self.run.id}/{job.name}"), job, 1))
+            self._initial_planner.plan(PlanJob(JobId(f"{self.run.id}/{job.name}"), job, 1))
 
     async def settles(self) -> None:
         """Wait until each job has its answer."""

@@ -8,11 +8,11 @@ import pytest
 
 from headgate.controller import Controller
 from headgate.model.cluster import Cluster, Gpu, Node
-from headgate.model.events import Action, Event, Fitted, Progress, Usage
+from headgate.model.events import Action, Event, Predicted, Progress, Usage
 from headgate.simulation import Assumptions, Outcome, Trace, TraceJob, simulate
 from headgate.simulation.traces import made
 
-Kind = TypeVar("Kind", Fitted, Progress, Usage)
+Kind = TypeVar("Kind", Predicted, Progress, Usage)
 
 FREE = Assumptions(restart_seconds=0.0)
 """Nothing is lost by stopping a job."""

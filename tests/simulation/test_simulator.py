@@ -14,7 +14,7 @@ from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, 
 
 from headgate.model.cluster import Cluster
 from headgate.model.errors import UsageError
-from headgate.model.events import Fitted, Progress, Usage
+from headgate.model.events import Predicted, Progress, Usage
 from headgate.planning.interference import Interference
 from headgate.policies import BUILT_IN
 from headgate.policies.headgate import RHO
@@ -419,7 +419,7 @@ def test_policies_of_shares_are_told_what_is_left_and_shorten_the_mean() -> None
 def test_nothing_is_predicted_of_a_job_before_it_has_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     given = replace(FREE, startup_core_seconds=3.0, report_seconds=100.0)
     ran(on_cores((0.0, 10.0, 1.0), (1.0, 2.0, 1.0)), cores(2.0), "srpt", given)
     assert [(now, each.job[0]) for now, each in predicted] == [(3.0, "a"), (4.0, "b")]
@@ -428,7 +428,7 @@ def test_nothing_is_predicted_of_a_job_before_it_has_started(
 def test_nothing_is_predicted_of_jobs_that_never_report_or_share_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     given = replace(FREE, startup_core_seconds=3.0, report_seconds=0.0)
     ran(on_cores((0.0, 10.0, 1.0), (1.0, 2.0, 1.0)), cores(2.0), "srpt", given)
     assert predicted == []
@@ -441,7 +441,7 @@ def test_nothing_is_predicted_of_jobs_that_never_report_or_share_nothing(
 def test_a_job_is_told_to_put_cores_to_good_use_once_it_was_seen_with_two_numbers_of_threads(
     monkeypatch: pytest.MonkeyPatch, both: float, good: float
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     jobs = [TraceJob("a", 0.0, 30.0, cores=2.0, model="m"), TraceJob("b", 10.0, 30.0, cores=2.0)]
     table = replace(
         FREE, report_seconds=1.0, speeds=Speeds(tables={"m": ((1.0, 10.0), (2.0, both))})
@@ -462,7 +462,7 @@ def test_a_job_is_told_to_put_cores_to_good_use_once_it_was_seen_with_two_number
 def test_reports_that_are_far_apart_tell_of_cores_too(
     monkeypatch: pytest.MonkeyPatch, report: float
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     jobs = [TraceJob("a", 0.0, 300.0, cores=2.0), TraceJob("b", 100.0, 300.0, cores=2.0)]
     ran(made("t", jobs), cores(2.0), "headgate", replace(FREE, report_seconds=report))
     assert math.inf in {each.cores for _, each in predicted}
@@ -472,7 +472,7 @@ def test_reports_that_are_far_apart_tell_of_cores_too(
 def test_of_several_workers_each_puts_one_core_to_good_use(
     monkeypatch: pytest.MonkeyPatch, workers: int, good: float
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     ran(made("t", [TraceJob("a", 0.0, 5.0, cores=8.0, workers=workers)]), cores(8.0), "srpt")
     assert [each.cores for _, each in predicted] == [good]
 
@@ -585,7 +585,7 @@ def test_a_job_tells_each_of_its_losses_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_of_a_job_whose_losses_are_known_is_predicted_what_would_be_live(
     monkeypatch: pytest.MonkeyPatch, parts: bool
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     curve = tuple((i / 400, 0.5 + 3.0 / (1.0 + 0.1 * i)) for i in range(1, 401))
     at = tuple((10 * i, 1 + (10 * i - 1) // 400) for i in range(1, 401))
     job = TraceJob("a", 0.0, 100.0, steps=4000, epochs=10, losses=curve, told=at, tells_parts=parts)
@@ -615,7 +615,7 @@ def test_of_a_job_whose_losses_are_known_is_predicted_what_would_be_live(
 def test_epochs_much_shorter_than_a_report_are_told_one_by_one(
     monkeypatch: pytest.MonkeyPatch, parts: bool
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     steps = range(5, 4501, 5)  # nine in an epoch; five epochs take a second
     curve = tuple((step / 4500, 0.5 + 3.0 / (1.0 + 0.1 * step)) for step in steps)
     at = tuple((step, 1 + (step - 1) // 45) for step in steps)
@@ -657,7 +657,7 @@ def test_a_job_s_own_start_takes_the_place_of_the_one_assumed_of_all() -> None:
 def test_what_is_left_is_what_it_costs_with_the_cores_that_a_job_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     job = TraceJob("a", 0.0, 5.0, cores=4.0, model="m")
     table = replace(
         FREE, report_seconds=100.0, speeds=Speeds(tables={"m": ((1.0, 8.0), (4.0, 10.0))})
@@ -671,7 +671,7 @@ def test_what_is_left_is_what_it_costs_with_the_cores_that_a_job_has(
 def test_the_first_prediction_goes_by_the_cores_that_a_job_has(
     monkeypatch: pytest.MonkeyPatch, startup: float
 ) -> None:
-    predicted = told(monkeypatch, Fitted)
+    predicted = told(monkeypatch, Predicted)
     job = TraceJob("a", 0.0, 5.0, cores=2.0, model="m", startup_core_seconds=startup)
     table = replace(
         FREE, report_seconds=100.0, speeds=Speeds(tables={"m": ((1.0, 8.0), (2.0, 10.0))})

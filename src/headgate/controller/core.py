@@ -21,7 +21,6 @@ from headgate.model.events import (
     Event,
     Exit,
     Fault,
-    Fitted,
     GpuMemoryUsed,
     GpusUsed,
     JobPlanned,
@@ -33,6 +32,7 @@ from headgate.model.events import (
     NodeJoined,
     NodeLeft,
     PlanJob,
+    Predicted,
     Progress,
     ResizeRequested,
     StopRequested,
@@ -50,7 +50,7 @@ from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
 from headgate.model.units import say_seconds
 from headgate.output.vocabulary import is_adversarial
-from headgate.policies.base import Arrived, Left, Policy, Predicted, Reported
+from headgate.policies.base import Arrived, Left, Policy, Reported
 
 _ASKED = "as its user asked"
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
@@ -121,15 +121,10 @@ class Controller:
                 actions += self._told(pending, event)
             case TaskConnected() | GpusUsed() | TaskJoined() | TaskLeaves():
                 actions += self._told(pending, event)
-            case Fitted(job, work, low, high, asymptote, drops, ends, cores=cores, follows=follows):
-                if (
-                    self.policy.predicts
-                    and (owner := self._jobs.all.get(job)) is not None
-                    and owner.tasks
-                ):
-                    pending.changes.append(
-                        Predicted(job, work, low, high, asymptote, drops, ends, cores, follows)
-                    )
+            case Predicted(job):
+                owner = self._jobs.all.get(job)
+                if self.policy.predicts and owner is not None and owner.tasks:
+                    pending.changes.append(event)
             case StopRequested() | ResizeRequested() | MoveRequested():
                 actions += self._requested(pending, event)
             case TaskStarted() | TaskReady():

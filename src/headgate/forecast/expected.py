@@ -18,7 +18,7 @@ _FARTHEST = 4.0
 _PARTS = 60
 
 
-class At(NamedTuple):
+class ExpectedAt(NamedTuple):
     """The metric at a step: the median of the curves, and the ends of a band that holds nine of
     ten.
     """
@@ -58,7 +58,7 @@ class Expected:
     family: str | None
     progress: float | None
     asymptote: float | None
-    curve: tuple[At, ...]
+    curve: tuple[ExpectedAt, ...]
     left: Estimate | None
     until: str
     diverging: bool
@@ -126,7 +126,9 @@ def expect(
     )
 
 
-def _curve(fitted: curves.Fit, step: float, left: Estimate | None, sign: float) -> tuple[At, ...]:
+def _curve(
+    fitted: curves.Fit, step: float, left: Estimate | None, sign: float
+) -> tuple[ExpectedAt, ...]:
     ahead = min(
         left.steps if left is not None and left.steps > 0.0 else step, _FARTHEST * max(step, 1.0)
     )
@@ -135,5 +137,5 @@ def _curve(fitted: curves.Fit, step: float, left: Estimate | None, sign: float) 
     found = []
     for at, middle, one, other in zip(steps, *(each.tolist() for each in band), strict=True):
         low, high = sorted((sign * one, sign * other))
-        found.append(At(at, sign * middle, low, high))
+        found.append(ExpectedAt(at, sign * middle, low, high))
     return tuple(found)

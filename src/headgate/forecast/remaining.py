@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headgate.forecast.loss_history import EpochSteps, Estimate, Losses
 from headgate.forecast.step_time import ReportTime, rising, step_time
-from headgate.model.events import Progress
+from headgate.model.events import Predicted, Progress
+from headgate.model.identifiers import JobId
 
 if TYPE_CHECKING:
     from headgate.forecast.curves import Fit
@@ -47,21 +48,6 @@ _REPORTS = 256
 """Of the latest steps, that tell how long one takes."""
 _WINDOWS = 8
 """Parts of the time after them; the median of these leaves out pauses."""
-
-
-class Remaining(NamedTuple):
-    """The answer: the fields of `headgate.model.events.Fitted` but for the job and its cores.
-    `work`, `low` and `high` are core-seconds, `seconds` what `work` takes at the job's present
-    speed (None: not known).
-    """
-
-    work: float
-    low: float
-    high: float
-    asymptote: float | None
-    drops: tuple[tuple[float, float], ...]
-    ends: bool = True
-    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +251,12 @@ def step_seconds(reports: Iterable[tuple[float, float]], fewest: float = 1.0) ->
     return found if found > 0 else None
 
 
-def answer(question: Question) -> Remaining | None:
-    """Fit, and say what is left; None where nothing can be said. Takes milliseconds."""
+def answer(job: JobId, question: Question) -> Predicted | None:
+    """Fit, and predict what is left of a job. Takes milliseconds.
+
+    Returns:
+        None where nothing can be said.
+    """
     from headgate.forecast import curves
 
     fitted = curves.fit(question.points)
@@ -287,7 +277,7 @@ def answer(question: Question) -> Remaining | None:
         return None
     ends = question.epochs is not None or question.goal is not None or question.rest is not None
     seconds = steps.steps * question.step_seconds if question.step_seconds is not None else None
-    return Remaining(work, low, high, asymptote, tuple(drops), ends, seconds)
+    return Predicted(job, work, low, high, asymptote, tuple(drops), ends, seconds=seconds)
 
 
 def _after(steps: float, estimate: Estimate) -> Estimate:

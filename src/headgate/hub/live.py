@@ -28,15 +28,15 @@ from headgate.hub.checking import checked
 from headgate.hub.claiming import claimed
 from headgate.hub.client import connect, overlapping
 from headgate.hub.parts import Component
-from headgate.hub.parts.engines import Engines, Reserving
+from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.executor import Executor, Oversubscription
 from headgate.hub.parts.forecasting import Forecasting, StartEstimates
 from headgate.hub.parts.listener import HubListener
-from headgate.hub.parts.monitoring import Hangs, Readiness, Sampling
+from headgate.hub.parts.monitoring import HangDetector, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
 from headgate.hub.parts.outside import OutsideKilled, OutsideUse
-from headgate.hub.parts.planning import Choosing, Replanning
-from headgate.hub.parts.proving import Proving
+from headgate.hub.parts.planning import InitialPlanner, Replanning
+from headgate.hub.parts.proving import InterferenceProber
 from headgate.hub.parts.verifying import Verifying
 from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
@@ -109,7 +109,7 @@ class LiveHub:
         self._readiness = Readiness(self._live_runs, self._engines, self._step)
         self._verifying = Verifying(home, self._live_runs, self._step)
         barred = self._verifying.barred
-        self._choosing = choosing = Choosing(
+        self._initial_planner = initial_planner = InitialPlanner(
             home, self._live_runs, self._nodes, node, self._step, barred
         )
         self._replanning = Replanning(
@@ -118,26 +118,32 @@ class LiveHub:
             self._nodes,
             self._engines,
             self._forecasting,
-            choosing,
+            initial_planner,
             node,
             self._step,
             barred,
         )
-        self.proving = Proving(self._live_runs, engine.boxes)
+        self.proving = InterferenceProber(self._live_runs, engine.boxes)
         self._components: tuple[Component, ...] = (
             self._nodes,
             # before what is reserved is started
-            Reserving(self._live_runs, self._engines, self._nodes, self._step),
+            TaskReservations(self._live_runs, self._engines, self._nodes, self._step),
             Executor(
                 home,
                 self._live_runs,
                 self._engines,
                 self._nodes,
                 self._listener,
-                choosing,
+                initial_planner,
                 self._finish,
             ),
-            *(self._readiness, choosing, self._replanning, self._forecasting, self._verifying),
+            *(
+                self._readiness,
+                initial_planner,
+                self._replanning,
+                self._forecasting,
+                self._verifying,
+            ),
             StartEstimates(
                 self._live_runs,
                 lambda: self._controller.waits,
@@ -145,7 +151,7 @@ class LiveHub:
             ),
             Oversubscription(self._live_runs, node),
             *(sampling, HealthChecks(self._live_runs, self._nodes.look)),
-            Hangs(self._live_runs, lambda run: run.submission.engine == LOCAL),
+            HangDetector(self._live_runs, lambda run: run.submission.engine == LOCAL),
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
             self.proving,
         )
@@ -536,7 +542,9 @@ class LiveHub:
 
     def _controlled(self, policy: Policy) -> Controller:
         by_turns = not isinstance(policy, NoPolicy)
-        pairing = Pairing(lambda: self._choosing.pairs.known, lambda job: job.spec.name, by_turns)
+        pairing = Pairing(
+            lambda: self._initial_planner.pairs.known, lambda job: job.spec.name, by_turns
+        )
         return Controller(policy, Queue(FifoOrder(), True, self._forecasting.lasts, pairing))
 
     def _job(self, run: str, name: str) -> LiveJob:

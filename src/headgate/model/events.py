@@ -285,10 +285,23 @@ class MemoryUsed:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
-    """What is left of a job by its losses, or the epochs it is to do: the fields of a policy's
-    `Predicted`, and the `seconds` that `work` takes at the job's present speed (None: not
-    known).
+class Predicted:
+    """What is left of a job, by its losses or the epochs it is to do.
+
+    Args:
+        work: Remaining CPU time, core-seconds: the median.
+        low: Lower end of a band that holds nine of ten.
+        high: Upper end of that band.
+        asymptote: What its loss comes to in the end; None: not known.
+        drops: CPU times (core-seconds, growing), each with the drop of the loss during it. Below
+            zero where the loss rises. Empty: not known.
+        ends: Whether the end is known: by epochs, a goal, early stopping, or other jobs of the
+            script. Otherwise `work` is until the loss levels off, and scripts seldom end there.
+        cores: Cores that it puts to good use while others want them (`forecast.scaling`); None: not
+            known.
+        follows: Whether its compute threads become as many as it is granted while it runs. Else no
+            trial on more cores tells anything of it.
+        seconds: What `work` takes at the job's present speed; None: not known.
     """
 
     job: JobId
@@ -298,9 +311,9 @@ class Fitted:
     asymptote: float | None = None
     drops: tuple[tuple[float, float], ...] = ()
     ends: bool = True
-    seconds: float | None = None
     cores: float | None = None
     follows: bool = True
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +385,7 @@ Event = (
     | Usage
     | GpuMemoryUsed
     | MemoryUsed
-    | Fitted
+    | Predicted
     | CheckpointDone
     | CheckpointLost
     | StopRequested

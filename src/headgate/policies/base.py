@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headgate.model.events import Predicted as Predicted
 from headgate.model.identifiers import JobId
 from headgate.model.shares import Share
 from headgate.policies.weights import FLOOR, MOST_CHANGES
@@ -86,37 +87,6 @@ class Used:
     disk_bytes_per_second: float = 0.0
     network_bytes_per_second: float = 0.0
     seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """What is left of a job, by its losses or the epochs it is to do: told now and then to policies
-    that ask for it.
-
-    Args:
-        work: Remaining CPU time, core-seconds: the median.
-        low: Lower end of a band that holds nine of ten.
-        high: Upper end of that band.
-        asymptote: What its loss comes to in the end; None: not told.
-        drops: CPU times (core-seconds, growing), each with the drop of the loss during it. Below
-            zero where the loss rises. Empty: not told.
-        ends: Whether the end is known: by epochs, a goal, early stopping, or other jobs of the
-            script. Otherwise `work` is until the loss levels off, and scripts seldom end there.
-        cores: Cores that it puts to good use while others want them (`analysis.scaling`); None: not
-            told.
-        follows: Whether its compute threads become as many as it is granted while it runs. Else no
-            trial on more cores tells anything of it.
-    """
-
-    job: JobId
-    work: float
-    low: float
-    high: float
-    asymptote: float | None = None
-    drops: tuple[tuple[float, float], ...] = ()
-    ends: bool = True
-    cores: float | None = None
-    follows: bool = True
 
 
 Change = Arrived | Left | Placed | Reported | Used | Predicted

@@ -8,9 +8,9 @@ import math
 from bisect import bisect_right
 from statistics import fmean
 
-from headgate.forecast.remaining import LONGEST_SECONDS, Outlook, Question, Remaining, answer
+from headgate.forecast.remaining import LONGEST_SECONDS, Outlook, Question, answer
 from headgate.forecast.scaling import Scaling
-from headgate.model.events import Progress
+from headgate.model.events import Predicted, Progress
 from headgate.model.identifiers import FIRST_WORKER
 from headgate.simulation.engine import Work
 
@@ -119,12 +119,12 @@ class JobReports:
         epoch = min(int(done * job.epochs) + 1, job.epochs) if job.epochs is not None else None
         return step, epoch
 
-    def left(self) -> Remaining | None:
+    def left(self) -> Predicted | None:
         """What is left by what it told last; None where that calls for no answer, or there is
         none.
         """
         question, self._question = self._question, None
-        return answer(question) if question is not None else None
+        return answer(self._work.id, question) if question is not None else None
 
     def useful(self) -> float | None:
         """Cores that it puts to good use while others want them, of several workers one each; None:

@@ -16,7 +16,6 @@ from math import exp, inf
 from headgate.controller import Controller, Queue
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
-from headgate.forecast.remaining import Remaining
 from headgate.model.cluster import Cluster
 from headgate.model.errors import UsageError
 from headgate.model.events import (
@@ -24,7 +23,6 @@ from headgate.model.events import (
     Action,
     Event,
     Exit,
-    Fitted,
     GpusUsed,
     JobPlanned,
     JobSubmitted,
@@ -32,6 +30,7 @@ from headgate.model.events import (
     MarkJob,
     NodeJoined,
     PlanJob,
+    Predicted,
     SetShare,
     StartTask,
     StopTask,
@@ -313,9 +312,10 @@ class _Simulation:
         watched = self._reports[work.id]
         left = watched.left() if work.job.foretold else self._known(work)
         if left is not None:
-            self._step(Fitted(work.id, *left, watched.useful(), work.job.threads_follow))
+            cores, follows = watched.useful(), work.job.threads_follow
+            self._step(replace(left, cores=cores, follows=follows))
 
-    def _known(self, work: Work) -> Remaining | None:
+    def _known(self, work: Work) -> Predicted | None:
         """What is left of a job, but for the error that is assumed; None where it has said nothing
         yet.
         """
@@ -328,7 +328,8 @@ class _Simulation:
             exp(_NINE_OF_TEN * self._given.prediction_error),
         )
         final = job.losses[-1][1] if job.losses else None
-        return Remaining(
+        return Predicted(
+            work.id,
             likely,
             likely / spread,
             likely * spread,

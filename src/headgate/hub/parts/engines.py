@@ -224,7 +224,7 @@ class _Amount(NamedTuple):
         )
 
 
-class Reserving(Component):
+class TaskReservations(Component):
     """Has engines reserve what tasks take, and give it back.
 
     A task takes the cores that its plan states, or its part of the job's limit. Tasks without

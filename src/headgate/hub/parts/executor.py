@@ -20,7 +20,7 @@ from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.nodes import Nodes
-from headgate.hub.parts.planning import Choosing
+from headgate.hub.parts.planning import InitialPlanner
 from headgate.hub.state.attempt import Attempt, LiveTask
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
@@ -65,7 +65,7 @@ class Executor(Component):
         engines: What starts tasks.
         nodes: Where they are started.
         listener: Told of tasks that could not be started.
-        choosing: Finds plans.
+        initial_planner: Finds plans.
         finish: Called soon after the last job of a run has ended.
     """
 
@@ -76,7 +76,7 @@ class Executor(Component):
         engines: Engines,
         nodes: Nodes,
         listener: HubListener,
-        choosing: Choosing,
+        initial_planner: InitialPlanner,
         finish: Callable[[LiveRun], None],
     ) -> None:
         self._home = home
@@ -84,7 +84,7 @@ class Executor(Component):
         self._engines = engines
         self._nodes = nodes
         self._listener = listener
-        self._choosing = choosing
+        self._initial_planner = initial_planner
         self._finish = finish
         self._loop = asyncio.get_running_loop()
         self._shares: dict[TaskId, Share] = {}
@@ -124,7 +124,7 @@ class Executor(Component):
     def _act(self, action: Action) -> None:
         match action:
             case events.PlanJob():
-                self._choosing.plan(action)
+                self._initial_planner.plan(action)
             case events.StartTask():
                 self._start(action)
             case events.SetShare():
@@ -175,7 +175,7 @@ class Executor(Component):
         run, live = self._live_runs.find(action.job)
         live.plan = json.dumps(asdict(action.plan))
         live.least_workers = max(live.least_workers, action.least_workers)
-        self._choosing.moved(action.job, action.plan)
+        self._initial_planner.moved(action.job, action.plan)
         if live.current is not None and not action.restarts:
             live.current.plan = action.plan
         run.record_job(live.spec.name)

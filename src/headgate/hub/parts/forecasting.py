@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from headgate.forecast.scaling import Scaling, useful_cores
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import REST, LiveRuns
-from headgate.model.events import Action, Event, Fitted, Progress, TaskExited, TaskStarted, Usage
+from headgate.model.events import Action, Event, Predicted, Progress, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.units import say_time
 from headgate.output.vocabulary import is_adversarial
@@ -101,7 +101,7 @@ class Forecasting(Component):
         live_runs: Where the runs are.
         lengths: Folder of what former jobs took.
         profiles: Folder of the stored profiles.
-        tell: Takes a `Fitted`.
+        tell: Takes a `Predicted`.
         asks: Whether anybody goes by what is left of this job, though it may run alone.
         predicts: Whether the policy goes by what is left of jobs that run at once. Curves are
             fitted only where either is so.
@@ -290,14 +290,14 @@ class Forecasting(Component):
         task.add_done_callback(self._doing.discard)
 
     async def _answer(self, job: JobId, watched: _ForecastJob, question: Question) -> None:
-        left = await asyncio.to_thread(answer, question)
+        left = await asyncio.to_thread(answer, job, question)
         if left is not None and self._watched.get(job) is watched:  # the same attempt still runs
             watched.ends = time.monotonic() + left.seconds if left.seconds is not None else None
             if (power := watched.scaling.power()) is not None:
                 self._powers[watched.live.profile_key] = power
             elif watched.power is None:  # another one like it may have told meanwhile
                 watched.power = self._powers.get(watched.live.profile_key)
-            self._tell(Fitted(job, *left, watched.useful(), watched.follows()))
+            self._tell(replace(left, cores=watched.useful(), follows=watched.follows()))
 
     def close(self) -> None:
         for task in self._doing:
@@ -329,7 +329,9 @@ class StartEstimates(Component):
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         now = time.monotonic()
-        self._has_news = self._has_news or bool(actions) or isinstance(event, Fitted | TaskStarted)
+        self._has_news = (
+            self._has_news or bool(actions) or isinstance(event, Predicted | TaskStarted)
+        )
         # All that wait are told anew: of many not with each one that starts. Events come every
         # second.
         pause = max(_SOONEST_SECONDS if self._has_news else _AGAIN_SECONDS, self._rest_seconds)

@@ -365,7 +365,7 @@ class _Watched:
     connects: bool = False  # its script uses Headgate's library, and so makes steps
 
 
-class Hangs(Component):
+class HangDetector(Component):
     """Watches the steps of all jobs.
 
     Args:

@@ -1,6 +1,6 @@
 """Plans for jobs whose users state none, worked out beside the hub's loop.
 
-`Choosing` finds a plan before a job starts. `Replanning` moves a running job to a better one, where
+`InitialPlanner` finds a plan before a job starts. `Replanning` moves a running job to a better one, where
 what is left of the job is worth a restart. A script for another launcher saves by itself when it is
 asked to end: it is not asked for a checkpoint before.
 """
@@ -29,10 +29,10 @@ from headgate.model.events import (
     Action,
     CheckpointDone,
     Event,
-    Fitted,
     JobPlanned,
     MoveRequested,
     PlanJob,
+    Predicted,
     Progress,
     StopRequested,
     TaskExited,
@@ -68,7 +68,7 @@ some 50 ms.
 """
 
 
-class Choosing(Component):
+class InitialPlanner(Component):
     """Answers `PlanJob`. The jobs of a run are planned together.
 
     Args:
@@ -317,10 +317,10 @@ class Replanning(Component):
         nodes: Where tasks can go.
         engines: What brings an order to a task.
         forecasting: Knows how fast jobs are.
-        choosing: Knows which nodes are taken.
+        initial_planner: Knows which nodes are taken.
         machine: The node that stored profiles were measured on.
         step: Tells the controller.
-        barred: As of `Choosing`.
+        barred: As of `InitialPlanner`.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class Replanning(Component):
         nodes: Nodes,
         engines: Engines,
         forecasting: Forecasting,
-        choosing: Choosing,
+        initial_planner: InitialPlanner,
         machine: Node,
         step: Callable[[Event], None],
         barred: Callable[[JobId, Plan], Verification | None],
@@ -341,7 +341,7 @@ class Replanning(Component):
         self._nodes = nodes
         self._engines = engines
         self._forecasting = forecasting
-        self._choosing = choosing
+        self._initial_planner = initial_planner
         self._machine = machine
         self._step = step
         self._watched: dict[JobId, _ReplannedJob | None] = {}  # None: it is never moved
@@ -354,7 +354,7 @@ class Replanning(Component):
                 self._begins(task.job)
             case Progress(task, step) if step is not None:
                 self._reported(task.job)
-            case Fitted(job, seconds=float(left)) if (
+            case Predicted(job, seconds=float(left)) if (
                 watched := self._watched.get(job)
             ) and self.considers(job):
                 watched.looking = True
@@ -452,7 +452,7 @@ class Replanning(Component):
             cluster = self._nodes.cluster(run.submission)
             if run.submission.cluster:
                 cluster = calibrated(run.submission.cluster, cluster, self._machine, self._home)
-            used = self._choosing.used(cluster, job)
+            used = self._initial_planner.used(cluster, job)
             move, effort = await asyncio.to_thread(
                 self._better, live.spec, watched, standing, cluster, used
             )

@@ -57,7 +57,7 @@ Tell = Callable[[dict[str, Any]], None]
 Boxes = Callable[[], Mapping[TaskId, Box]]
 
 
-class Proving(Component):
+class InterferenceProber(Component):
     """Proves who slows whom: at the request of a client, and by itself for jobs with `prove: true`.
 
     Args:
@@ -213,10 +213,10 @@ class ProofUnderWay:
         run: Their run.
         victims: Names of the jobs that are watched.
         culprits: Names of the jobs that are held.
-        most: As of `Proving.begin`.
+        most: As of `InterferenceProber.begin`.
         steps: The steps of all jobs.
-        boxes: As of `Proving`.
-        tell: As of `Proving.begin`.
+        boxes: As of `InterferenceProber`.
+        tell: As of `InterferenceProber.begin`.
     """
 
     def __init__(
