@@ -204,7 +204,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 {opening}
 torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+model = nn.Sequential(
+    nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+)
 data = TensorDataset(torch.randn(8192, 256), torch.randint(0, 10, (8192,)))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 loader = DataLoader(data, {batch}, shuffle=True)

@@ -31,7 +31,8 @@ numbers = np.ones(1 << 22, np.float32)
 while os.getppid() == parent:
     began = time.thread_time_ns()
     numbers.sum()
-    os.write(1, b"%.6f %d %d\n" % (time.time(), core, time.thread_time_ns() - began))  # whole, beside the others'
+    taken = time.thread_time_ns() - began
+    os.write(1, b"%.6f %d %d\n" % (time.time(), core, taken))  # whole, beside the others'
     time.sleep(0.25)
 """
 

@@ -86,7 +86,8 @@ SCRIPTS = {
     "cnn": _script(
         """
 model = nn.Sequential(
-    nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(),
+    nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
     nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4096, 10),
 )
 features, labels = torch.randn(4800, 3, 32, 32), torch.randint(0, 10, (4800,))
@@ -107,11 +108,13 @@ features, labels = torch.randn(24000, 512), torch.randint(0, 10, (24000,))
 class Recommender(nn.Module):
     def __init__(self):
         super().__init__()
-        self.tables = nn.ModuleList(nn.EmbeddingBag(100_000, 16, mode="sum", sparse=True) for _ in range(4))
+        tables = (nn.EmbeddingBag(100_000, 16, mode="sum", sparse=True) for _ in range(4))
+        self.tables = nn.ModuleList(tables)
         self.top = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 2))
 
     def forward(self, indices):
-        return self.top(torch.cat([table(part) for table, part in zip(self.tables, indices.chunk(4, 1))], 1))
+        parts = zip(self.tables, indices.chunk(4, 1))
+        return self.top(torch.cat([table(part) for table, part in parts], 1))
 
 model = Recommender()
 features, labels = torch.randint(0, 100_000, (48000, 32)), torch.randint(0, 2, (48000,))

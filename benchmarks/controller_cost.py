@@ -130,8 +130,10 @@ def main() -> None:
     parser.add_argument("--policies", default=",".join(POLICIES))
     options = parser.parse_args()
     _frame.heading(options.repetitions)
-    titles = f"{'events a second':>17}{'us an event':>13}{'CPU s an hour':>15}{'predictions':>13}{'of a core':>11}"
-    print(f"{'policy':12}{'jobs':>6}{titles}")
+    print(
+        f"{'policy':12}{'jobs':>6}{'events a second':>17}{'us an event':>13}"
+        f"{'CPU s an hour':>15}{'predictions':>13}{'of a core':>11}"
+    )
     rows: list[dict[str, Any]] = []
     for policy in options.policies.split(","):
         for live in LIVE:
@@ -142,7 +144,8 @@ def main() -> None:
                 for s in (spent, statistics.median(p for _, p, _ in found))
             )
             print(
-                f"{policy:12}{live:>6}{events / options.seconds:>17.0f}{spent / events * 1e6:>13.1f}{hour:>15.1f}"
+                f"{policy:12}{live:>6}{events / options.seconds:>17.0f}"
+                f"{spent / events * 1e6:>13.1f}{hour:>15.1f}"
                 f"{predictions:>13.1f}{hour / 3600:>11.2%}",
                 flush=True,
             )

@@ -53,7 +53,8 @@ ray.get(group.ready())
 class Worker:
     def train(self, rank):
         os.chdir(sys_folder)
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=str(rank), WORLD_SIZE=str(count))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(count))
         sys.argv = ["ddp.py", "2"]
         try:
             runpy.run_path("ddp.py", run_name="__main__")

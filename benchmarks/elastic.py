@@ -1,9 +1,9 @@
 """Jobs that share this machine under several policies, run for real: when each ends, against the
 system's own sharing.
 
-    python benchmarks/elastic.py [--jobs three|plain|gpu|distributed|N] [--seeds 1] [--first-seed 0] [--policies A,B]
-                                 [--isolation container] [--stretch 0.25] [--scale 1] [--repetitions
-                                 1] [--json PATH]
+    python benchmarks/elastic.py [--jobs three|plain|gpu|distributed|N] [--seeds 1]
+                                 [--first-seed 0] [--policies A,B] [--isolation container]
+                                 [--stretch 0.25] [--scale 1] [--repetitions 1] [--json PATH]
 
 `three` is the published experiment (FlowCon, ICPP 2019): a VAE in PyTorch, 40 s later a CNN in
 PyTorch, 80 s after the first a CNN in TensorFlow; a number is that many jobs of six kinds, of

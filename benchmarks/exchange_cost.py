@@ -42,7 +42,8 @@ torch.set_num_threads(1)
 {model}
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 model, optimizer = hg.prepare(model, optimizer)
-steps = open(os.path.join({folder!r}, "steps-" + os.environ["HEADGATE_TASK"].rsplit("/", 1)[1]), "w")
+task = os.environ["HEADGATE_TASK"].rsplit("/", 1)[1]
+steps = open(os.path.join({folder!r}, "steps-" + task), "w")
 for step in range({steps}):
     loss = model(inputs[step % len(inputs)]).sum()
     optimizer.zero_grad()
@@ -59,7 +60,8 @@ _ROWS = """
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.tables = nn.ModuleList(nn.EmbeddingBag(100_000, 16, mode="sum", sparse=True) for _ in range({tables}))
+        tables = (nn.EmbeddingBag(100_000, 16, mode="sum", sparse=True) for _ in range({tables}))
+        self.tables = nn.ModuleList(tables)
         self.top = nn.Linear(16, 1)
 
     def forward(self, rows):

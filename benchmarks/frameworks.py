@@ -69,7 +69,8 @@ else:
     model, optimizer = hg.prepare(model, optimizer)
 together = [step() for _ in range(steps)][2:]
 result = {"forward": middle([s[0] for s in alone]), "backward": middle([s[1] for s in alone])}
-Path(out, task + ".json").write_text(json.dumps({**result, "step": middle([s[2] for s in together])}))
+result["step"] = middle([s[2] for s in together])
+Path(out, task + ".json").write_text(json.dumps(result))
 """
 
 _OPENING = """
@@ -81,7 +82,8 @@ layers, width, batch, steps, out = *map(int, sys.argv[2:6]), sys.argv[6]
 task = os.environ["HEADGATE_TASK"].rpartition("/")[2]
 middle = lambda values: sorted(values)[len(values) // 2]
 draw = np.random.default_rng(0)
-matrices = [(draw.normal(size=(width, width)) / width**0.5).astype("float32") for _ in range(layers)]
+matrices = [draw.normal(size=(width, width)) / width**0.5 for _ in range(layers)]
+matrices = [matrix.astype("float32") for matrix in matrices]
 features = draw.normal(size=(2 * batch, width)).astype("float32")
 
 def took(what):
@@ -115,7 +117,9 @@ def step(params, x):
 forward, mine = jax.jit(loss_of), features[:batch]
 device = jax.local_devices()[0]
 local = jax.device_put((matrices, mine), device)
-tell = alone(lambda: jax.block_until_ready(forward(*local)), lambda: jax.block_until_ready(step(*local)))
+tell = alone(
+    lambda: jax.block_until_ready(forward(*local)), lambda: jax.block_until_ready(step(*local))
+)
 params = hg.prepare([jnp.asarray(matrix) for matrix in matrices])
 seconds = []
 for _ in hg.epochs(1):

@@ -19,8 +19,8 @@ that is left out are figures of it alone:
 | predictor | is |
 |---|---|
 | `headgate` | `headgate.planning.pair_model` |
-| `overlap` | min(1, 100 / (u1 + u2)); u is the part of a step that grows with the batch, in percent, or 100 |
-| `forest` | scikit-learn's random forest over the figures of both jobs; skipped where it is not installed |
+| `overlap` | min(1, 100 / (u1 + u2)); u: percent of a step that grows with the batch, or 100 |
+| `forest` | scikit-learn's random forest over both jobs' figures; skipped if not installed |
 | `mean` | the mean of all pairs that were not left out |
 
 Errors are mean absolute errors of the part of its throughput that a job keeps. `held` is how often

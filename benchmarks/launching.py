@@ -104,9 +104,8 @@ def main() -> None:
             starts = {name: [a[0] for a, _ in pairs], "headgate": [b[0] for _, b in pairs]}
             ratios = [b[1] / a[1] for a, b in pairs]
             for who, found in starts.items():
-                print(
-                    f"{f'{count} workers, {who}: seconds to the first step':52}{_frame.spread(found)}"
-                )
+                title = f"{count} workers, {who}: seconds to the first step"
+                print(f"{title:52}{_frame.spread(found)}")
             print(f"{f'{count} workers: step time over {name}':52}{_frame.spread(ratios)}")
             rows.append(
                 {"launcher": name, "workers": count, "first_step": starts, "step_ratios": ratios}

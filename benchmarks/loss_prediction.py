@@ -3,16 +3,16 @@
     python benchmarks/loss_prediction.py [--data FOLDER] [--repetitions 3] [--json PATH]
 
 Curves: those of the folder `losses/` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside
-    the checkout), CSV
-with `step` and `train_loss`; and those of small models that are trained here in numpy: next words
-by Zipf's law, softmax regression, a classifier and a regression with a hidden layer, by SGD and
-Adam, under four schedules of the learning rate. A repetition is one curve of each.
+the checkout), CSV with `step` and `train_loss`; and those of small models that are trained here in
+numpy: next words by Zipf's law, softmax regression, a classifier and a regression with a hidden
+layer, by SGD and Adam, under four schedules of the learning rate. A repetition is one curve of
+each.
 
 Forecasts: a curve is smoothed over a 50th of its length; targets are where it first has made 50 to
-    95 % of its drop. At
-25, 50 and 75 % of the steps to a target, the losses up to there are given to `Losses` one after another, and a fit says
-how many steps are left. Given are the median error, |predicted / true - 1| on a logarithmic scale, and how often the
-band of 90 % held. The constants of the band were found with curves of other seeds.
+95 % of its drop. At 25, 50 and 75 % of the steps to a target, the losses up to there are given to
+`Losses` one after another, and a fit says how many steps are left. Given are the median error,
+|predicted / true - 1| on a logarithmic scale, and how often the band of 90 % held. The constants of
+the band were found with curves of other seeds.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 whoever types.
 
     python benchmarks/overhead.py [--only alone,steps,calls,watching,commands] [--repetitions 5]
-    [--json PATH]
+                                  [--json PATH]
 
 - `alone`: wall time under `headgate run` over that under plain python, of `examples/cnn.py` with
   its three calls and of `examples/plain.py`, which never mentions Headgate. The two ways are taken
@@ -100,7 +100,8 @@ def under_headgate(command: tuple[str, ...], home: str) -> tuple[float, float]:
 
 def of_a_job_alone(options: argparse.Namespace) -> object:
     print(
-        f"{'':24}{'plain python':>14}{'headgate run':>14}{'ratio of whole commands':>32}{'ratio, job alone':>28}"
+        f"{'':24}{'plain python':>14}{'headgate run':>14}"
+        f"{'ratio of whole commands':>32}{'ratio, job alone':>28}"
     )
     rows = []
     with tempfile.TemporaryDirectory() as home:
@@ -141,7 +142,8 @@ way, at, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(TensorDataset(torch.randn(steps, 4), torch.randint(0, 2, (steps,))), batch_size=1)
+data = TensorDataset(torch.randn(steps, 4), torch.randint(0, 2, (steps,)))
+loader = DataLoader(data, batch_size=1)
 if way == "calls":
     import headgate.torch as hg
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
@@ -152,7 +154,8 @@ timed = left = 0
 for step, (features, labels) in enumerate(loader):
     if not left:
         if timed:
-            asked.write(f"{{(time.perf_counter() - wall) / timed}} {{(time.process_time() - cpu) / timed}}\\n")
+            seconds = time.perf_counter() - wall, time.process_time() - cpu
+            asked.write(f"{{seconds[0] / timed}} {{seconds[1] / timed}}\\n")
             asked.flush()
         if not (line := asked.readline()):
             break

@@ -1,16 +1,16 @@
 """Proof by pause: how often it errs, the smallest effect that it sees in a minute, and what it
 costs the job held.
 
-    python benchmarks/pauses.py [--only errors] [--trials 100] [--effects 0.05 0.1 0.2 0.4] [--part
-    0.25] [--seconds 60]
-                                [--json PATH]
+    python benchmarks/pauses.py [--only errors] [--trials 100] [--effects 0.05 0.1 0.2 0.4]
+                                [--part 0.25] [--seconds 60] [--json PATH]
 
-**Errors**: 21 jobs that sleep most of each step, for longer or shorter, and do not touch each other. One after the
-other is held while the steps of the other twenty are looked at, so each proof is twenty trials. An effect that is seen
-is an error. A hundred trials take about three minutes. **Effects**: a job that computes on one core, beside one that
-uses a part of each 20 ms of that core. The smallest part counts that is seen within `--seconds`. **Cost**: steps a
-second of a job that computes alone on a core, while it is held for a part of its time against before. Needs two cores
-that do nothing else; all of it takes about a quarter of an hour.
+**Errors**: 21 jobs that sleep most of each step, for longer or shorter, and do not touch each
+other. One after the other is held while the steps of the other twenty are looked at, so each proof
+is twenty trials. An effect that is seen is an error. A hundred trials take about three minutes.
+**Effects**: a job that computes on one core, beside one that uses a part of each 20 ms of that
+core. The smallest part counts that is seen within `--seconds`. **Cost**: steps a second of a job
+that computes alone on a core, while it is held for a part of its time against before. Needs two
+cores that do nothing else; all of it takes about a quarter of an hour.
 """
 
 from __future__ import annotations

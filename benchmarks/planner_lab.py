@@ -357,8 +357,8 @@ class Judged:
         best: Samples a second of the best plan.
         parts: Throughput over that of the best, by who chose; of plans that were measured.
         failed: Plans of the space that did not run.
-        errors: Mean and median of |predicted / measured - 1|, and of the sign of it, and the part that the band held,
-            by number of measurements; of the plans that were not among these.
+        errors: Mean and median of |predicted / measured - 1|, and of the sign of it, and the part
+            that the band held, by number of measurements; of the plans that were not among these.
     """
 
     model: str
@@ -456,8 +456,8 @@ def main() -> None:
         "--engine",
         choices=ENGINES,
         default="local",
-        help="ray: on a Ray cluster of the same nodes, each plan a run of its own instead of forked tasks; that takes "
-        "half a minute, so give few --plans; without Optimus",
+        help="ray: on a Ray cluster of the same nodes, each plan a run of its own instead of "
+        "forked tasks; that takes half a minute, so give few --plans; without Optimus",
     )
     parser.add_argument(
         "--replay", type=Path, metavar="FILE", help="evaluate what an earlier --json holds"

@@ -3,10 +3,11 @@ others measured.
 
     python benchmarks/planner_nodes.py [--json PATH]
 
-Reads `pollux/` (up to 4 T4 in a node), `traces/elasticflow-traces.tar.gz` (up to 8 A100), `gavel/` (up to 8 K80, P100
-or V100; no one machine can have what it has of V100s, see below) and `tensorflow/` (8 K80 with a server beside them) of
-the folder in HEADGATE_DATA (default ../shared/data beside the checkout). A profile has what one GPU was measured to
-take, and the bytes of the model as published; how GPUs are joined is not said. Printed are the mean error, |predicted /
+Reads `pollux/` (up to 4 T4 in a node), `traces/elasticflow-traces.tar.gz` (up to 8 A100), `gavel/`
+(up to 8 K80, P100 or V100; no one machine can have what it has of V100s, see below) and
+`tensorflow/` (8 K80 with a server beside them) of the folder in HEADGATE_DATA (default
+../shared/data beside the checkout). A profile has what one GPU was measured to take, and the bytes
+of the model as published; how GPUs are joined is not said. Printed are the mean error, |predicted /
 measured - 1|, and how often the band of 90 % held what was measured.
 
 The seconds by which workers on a node slow each other's compute (`_CONTENTION` in `planning.cost`)

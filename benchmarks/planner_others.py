@@ -7,8 +7,8 @@ Reads `pollux/` of the folder in HEADGATE_DATA (default ../shared/data beside th
 times of six models under all-reduce on two clusters, 1 to 4 nodes (`placements`) and 6 to 16
 (`scalability`). For each model and cluster:
 
-- error (mean of |predicted / measured - 1|) at all other points, from 8, 16 and 32 random ones, and how often the
-  band of 90 % held them;
+- error (mean of |predicted / measured - 1|) at all other points, from 8, 16 and 32 random ones, and
+  how often the band of 90 % held them;
 - the same from 32 random points with up to 4 GPUs, at all with more;
 - after 5 and 10 measurements that `ask` chose: the throughput of `best` over the best measured.
 

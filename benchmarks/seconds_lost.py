@@ -46,7 +46,8 @@ class Victim(NamedTuple):
     aware: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind}{' aware' if self.aware else ''}{'' if self.course == 'steady' else f' {self.course}'}"
+        course = "" if self.course == "steady" else f" {self.course}"
+        return f"{self.kind}{' aware' if self.aware else ''}{course}"
 
 
 @dataclass(frozen=True)

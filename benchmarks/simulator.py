@@ -2,8 +2,7 @@
 ten clusters.
 
     python benchmarks/simulator.py [--share-gpus] [--data FOLDER] [--only NAME ...] [--policies A,B]
-    [--jobs N]
-                                   [--json PATH]
+                                   [--jobs N] [--json PATH]
 
 Reads `traces/elasticflow-traces.tar.gz` of FOLDER (default: HEADGATE_DATA, or ../shared/data beside
 the checkout).
@@ -125,7 +124,8 @@ def compare(
             f"{trace.name:12}{row['jobs']:>7,}{row['gpus']:>6}  {policy:10}{row['events']:>9,}"
             f"{row['wall_seconds']:>7.1f}{row['cpu_seconds']:>7.1f}{row['microseconds_an_event']:>6.0f}"
             f"{row['memory_bytes'] / 2**20:>7.0f}"
-            f"{row['mean'] / 3600:>8.1f}{row['p99'] / 3600:>8.1f}{row['makespan'] / 86400:>8.2f}{row['max_rho']:>8.1f}"
+            f"{row['mean'] / 3600:>8.1f}{row['p99'] / 3600:>8.1f}"
+            f"{row['makespan'] / 86400:>8.2f}{row['max_rho']:>8.1f}"
             f"{row['utilisation'] * 100:>6.0f}{row['restarts']:>8,}",
             flush=True,
         )

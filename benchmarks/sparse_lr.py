@@ -88,7 +88,8 @@ for choice in choices:
     for _ in hg.epochs(passes):
         begun = time.perf_counter()
         for places in loader:
-            loss = loss_of(model(ids[places], per_sample_weights=values[places]).squeeze(1), labels[places])
+            outputs = model(ids[places], per_sample_weights=values[places]).squeeze(1)
+            loss = loss_of(outputs, labels[places])
             optimizer.zero_grad(); loss.backward(); optimizer.step()
             hg.report(loss=loss)
         spent += time.perf_counter() - begun
@@ -125,7 +126,8 @@ def step(*rows):
 
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 whole = tf.function(lambda each: strategy.run(step, next(each)))
-rows = lambda: tf.data.Dataset.from_tensor_slices((ids, values, labels)).shuffle(len(ids)).repeat().batch(batch)
+data = tf.data.Dataset.from_tensor_slices((ids, values, labels))
+rows = lambda: data.shuffle(len(ids)).repeat().batch(batch)
 each, spent = iter(coordinator.create_per_worker_dataset(rows)), 0.0
 evaluated = tf.function(lambda: tf.reduce_mean(losses_of(ids, values, labels)))
 for number in hg.epochs(passes):
@@ -147,9 +149,12 @@ from sklearn.linear_model import SGDClassifier
 
 ids, values, labels = np.load(sys.argv[1]).values()
 starts = np.arange(0, ids.size + 1, ids.shape[1])
-rows = csr_matrix((values.ravel(), ids.ravel().astype(np.int32), starts), shape=(len(ids), 33_762_578))
+entries = values.ravel(), ids.ravel().astype(np.int32), starts
+rows = csr_matrix(entries, shape=(len(ids), 33_762_578))
 for rate in json.loads(sys.argv[3]):
-    model = SGDClassifier(loss="log_loss", alpha=0.0, penalty=None, learning_rate="constant", eta0=rate)
+    model = SGDClassifier(
+        loss="log_loss", alpha=0.0, penalty=None, learning_rate="constant", eta0=rate
+    )
     model.partial_fit(rows[:1], labels[:1], classes=[0.0, 1.0])
     spent = 0.0
     for _ in range(int(sys.argv[2])):

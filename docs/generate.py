@@ -115,7 +115,8 @@ def schemas() -> str:
         text += f"\n## {title}\n"
         for name, entry in {"": schema, **schema.get("$defs", {})}.items():
             if "properties" in entry:
-                text += f"\n### {title}: {name or 'top level'}\n\n{entry.get('description', '')}\n\n{fields(entry)}"
+                text += f"\n### {title}: {name or 'top level'}\n\n"
+                text += f"{entry.get('description', '')}\n\n{fields(entry)}"
         block = json.dumps(schema, indent=2).replace("\n", "\n    ")
         text += f'\n??? note "The JSON schema"\n\n    ```json\n    {block}\n    ```\n'
     return text

@@ -57,7 +57,8 @@ MODEL = """
 import torch
 import headgate.torch as hg
 torch.manual_seed(0)
-loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(256, 8), torch.randn(256, 1)), 16)
+data = torch.utils.data.TensorDataset(torch.randn(256, 8), torch.randn(256, 1))
+loader = torch.utils.data.DataLoader(data, 16)
 model = torch.nn.Linear(8, 1)
 model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
 for epoch in hg.epochs(1000):

@@ -1,10 +1,12 @@
 """Programs that take something from a machine: all of its cores, memory bandwidth, disk or network.
 
-    python hog.py cores|processes|memory|disk|network|sink [--after 0] [--on 0 --off 0] [--count 1] [--to ADDRESS]
+    python hog.py cores|processes|memory|disk|network|sink [--after 0] [--on 0 --off 0]
+                  [--count 1] [--to ADDRESS]
 
-`network` sends to ADDRESS, where `sink` receives. With `--seconds 0` it goes on until it, or who started it, has ended.
-With `--after` it waits for so many seconds after the file `begun` is in CAUSES_FOLDER, then prints the seconds since
-1970. With `--on` and `--off` it comes and goes: so many seconds each.
+`network` sends to ADDRESS, where `sink` receives. With `--seconds 0` it goes on until it, or who
+started it, has ended. With `--after` it waits for so many seconds after the file `begun` is in
+CAUSES_FOLDER, then prints the seconds since 1970. With `--on` and `--off` it comes and goes: so
+many seconds each.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def test_a_dry_run_prints_what_is_then_started(user: User) -> None:
         "jobs.yaml",
         """
         jobs:
-          - {name: a, script: a.py, workdir: below, args: [1, "x y"], env: {SEED: 7}, priority: 3, limits: {cores: 0.5}}
+          - {name: a, script: a.py, workdir: below, args: [1, "x y"], env: {SEED: 7},
+             priority: 3, limits: {cores: 0.5}}
           - name: b
             run: exec "$(command -v python)" below/a.py
             args: [p q]
@@ -129,7 +130,9 @@ def test_every_field_of_a_job_file_acts(user: User) -> None:
           - name: learns
             script: learns.py
             progress: {metric: accuracy, pattern: '@(?P<value>\\d+)', goal: 10}
-          - {name: loses, script: learns.py, progress: {pattern: '@(?P<step>\\d+) cost=(?P<loss>\\d+)', goal: 80}}
+          - name: loses
+            script: learns.py
+            progress: {pattern: '@(?P<step>\\d+) cost=(?P<loss>\\d+)', goal: 80}
           - {name: hangs, script: hangs.py, timeout: 500ms}
           - {name: follows, script: flaky.py, after: hangs}
           - {name: last, script: flaky.py, after: follows}

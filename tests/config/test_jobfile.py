@@ -96,7 +96,8 @@ def test_every_field_is_read(load: Loader, folder: Path) -> None:
             share: 1/3
             limits: {cores: 1.5, memory: 2GiB, gpus: 1, workers: 1..8, gpu_memory: 10GiB}
             allow: [async, weak]
-            progress: {metric: accuracy, pattern: 'acc (?P<accuracy>[0-9.]+)', goal: 0.97, patience: 5, min_delta: 0.01}
+            progress: {metric: accuracy, pattern: 'acc (?P<accuracy>[0-9.]+)', goal: 0.97,
+                       patience: 5, min_delta: 0.01}
             retries: 3
             timeout: 2h
           - name: after

@@ -293,9 +293,7 @@ def test_a_job_over_its_timeout_is_ended_as_failed() -> None:
     ]
 
 
-def test_the_time_of_an_attempt_begins_with_its_first_task_and_not_while_its_engine_has_no_room_for_any() -> (
-    None
-):
+def test_an_attempt_s_time_begins_with_its_first_task_not_while_it_waits_for_room() -> None:
     team = Team(allreduce(), timeout=90.0, retries=1)
     assert team.step(500.0, Wake()) == [] and team.wake_at is None
     team.step(600.0, TaskStarted(A_1, 1))
@@ -783,9 +781,7 @@ def test_the_policy_is_told_where_tasks_are_and_what_is_there_for_them() -> None
     assert policy.calls[-1][2] == (Placed(A, {"a": 1.0, "c": 2.0}, workers=1),)
 
 
-def test_the_time_of_a_gpu_is_divided_at_most_six_times_a_minute_though_each_job_may_change_as_often() -> (
-    None
-):
+def test_a_gpu_s_time_is_divided_at_most_six_times_a_minute_for_all_jobs_together() -> None:
     policy, names = Recording(), "abcd"
     policy.most_changes = math.inf
     driver = Driver(policy)

@@ -362,9 +362,7 @@ def test_a_server_that_ends_by_itself_is_lost_and_one_that_fails_fails_the_job()
     assert marks(exits(team, "server-0", FAILED)) == [("stopping", "server-0: exit code 3")]
 
 
-def test_a_server_that_ends_while_a_worker_still_needs_it_is_started_again_though_another_is_done() -> (
-    None
-):
+def test_a_server_that_ends_while_a_worker_needs_it_is_started_again() -> None:
     team = Team(ps(workers=2, synchronous=False))
     assert exits(team, "worker-1", WELL) == []
     assert starts(exits(team, "server-0", WELL)) == [("server-0", "c", False)]
@@ -710,9 +708,7 @@ def test_workers_of_another_launcher_end_with_one_that_is_killed_and_retries_app
     )
 
 
-def test_workers_of_another_launcher_whose_port_was_taken_start_again_three_times_without_a_retry() -> (
-    None
-):
+def test_another_launcher_s_workers_restart_three_times_where_their_port_was_taken() -> None:
     team = launched()
     taken = Exit(code=1, reason="EADDRINUSE", port_taken=True)
     for again in range(4):
@@ -740,9 +736,7 @@ def test_ends_of_workers_one_by_one_are_no_fault_of_another_launcher_s() -> None
     assert marks(exits(team, "worker-0", WELL))[-1] == ("done", "finished")
 
 
-def test_workers_of_another_launcher_have_ranks_side_by_side_and_see_the_gpus_of_all_on_their_node() -> (
-    None
-):
+def test_another_launcher_s_workers_have_adjacent_ranks_and_see_their_node_s_gpus() -> None:
     driver = Driver()
     gpus = tuple(Gpu(index, "H200", 2**37) for index in range(4))
     for name in ("a", "b"):

@@ -157,9 +157,7 @@ def test_what_a_job_holds_beyond_its_need_counts_too() -> None:
     assert where(hub.hands_in("b", stated=20)) == []
 
 
-def test_what_a_job_holds_on_another_gpu_than_the_one_that_keeps_memory_for_it_is_not_free() -> (
-    None
-):
+def test_memory_that_a_job_holds_on_a_gpu_beside_its_reserved_one_is_not_free() -> None:
     hub = Sharing(node(80, 80))
     assert where(hub.hands_in("a", stated=50)) == [("a", None)]
     assert where(hub.hands_in("b", stated=20)) == [("b", (1, 0))]

@@ -48,9 +48,7 @@ class Seen(Sharing):
         )
 
 
-def test_of_five_plain_scripts_one_starts_on_each_gpu_and_the_next_where_the_first_is_seen_to_leave_room() -> (
-    None
-):
+def test_of_five_plain_scripts_each_gpu_gets_one_and_the_next_goes_where_room_shows() -> None:
     hub = Seen(node(24, 24))
     hub.reads(0.0, {0: 1, 1: 1})
     started = [hub.plain(name) for name in "abcde"]

@@ -132,9 +132,7 @@ def test_workers_on_one_node_are_alone_there_as_long_as_no_other_job_is() -> Non
     assert hub.hands_in("b", stated=10) == []
 
 
-def test_jobs_of_unknown_need_start_as_there_is_room_for_a_framework_and_then_by_what_they_use() -> (
-    None
-):
+def test_jobs_of_unknown_need_start_by_a_framework_s_room_and_then_by_their_use() -> None:
     hub = Hub(1.5)
     hub.has_left(600)
     assert hub.hands_in("a") == ["a"]

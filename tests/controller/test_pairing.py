@@ -54,9 +54,7 @@ def asks(name: str, **fields: object) -> Job:
     return job(name, **{"limits": Limits(memory_bytes=4 * GIB, gpus=0)} | fields)
 
 
-def test_the_job_that_goes_best_beside_those_that_run_starts_before_earlier_ones_and_says_why() -> (
-    None
-):
+def test_the_best_neighbour_of_running_jobs_starts_before_earlier_jobs_and_says_why() -> None:
     queue = Paired(Interference({"": PAIRS}))
     assert queue.come("cnn", "any", "mlp", "vae") == ["r/cnn/worker-0", "r/any/worker-0"]
     actions = queue.end(1.0, "any/worker-0")

@@ -199,9 +199,7 @@ def test_what_needs_more_than_a_node_that_comes_starts_there_and_on_others_with_
     ) == [("r/next/worker-0", "b", ())]
 
 
-def test_where_gpus_are_shared_nobody_waits_for_one_and_memory_is_that_of_a_node_at_the_most() -> (
-    None
-):
+def test_where_gpus_are_shared_no_job_waits_for_one_and_memory_is_at_most_a_node_s() -> None:
     queue = Queueing(None, with_gpus("here", 1))
     queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), gpus_are_shared=True))
     queue.step(0.0, NodeJoined(with_gpus("here", 1)))
@@ -291,9 +289,7 @@ def test_who_waits_is_told_who_has_what_it_waits_for_and_when_that_is_expected_t
     assert started(queue.end(60.0, "b/worker-0")) == [("r/e/worker-0", "b", ())]
 
 
-def test_who_waits_behind_others_that_wait_is_told_when_where_it_is_known_how_long_those_take() -> (
-    None
-):
+def test_a_job_behind_waiting_jobs_is_told_when_it_starts_if_their_times_are_known() -> None:
     lasts = {"r/b": 20.0, "r/c": 5.0, "r/d": 30.0}
     queue = Queueing()
     queue.controller = Controller(NoPolicy(), Queue(FifoOrder(), seconds=lasts.get))

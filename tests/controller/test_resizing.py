@@ -140,9 +140,7 @@ def test_a_job_is_moved_to_another_plan_from_the_checkpoint_that_it_has() -> Non
     assert actions[-1] == MarkJob(A, "running", "going on from step 11 (attempt 2)")
 
 
-def test_what_its_tasks_still_tell_as_they_end_is_no_word_for_the_plan_that_a_job_is_moved_to() -> (
-    None
-):
+def test_reports_of_ending_tasks_do_not_count_for_the_plan_that_a_job_moves_to() -> None:
     team, other = Team(allreduce(workers=2)), allreduce(workers=2, worker_nodes=("c", "c"))
     team.step(4.0, Progress(A_0, step=8, loss=1.0))
     team.step(5.0, CheckpointDone(A_0, Checkpoint("/c/step-9.pt", 9, 1, 9)))

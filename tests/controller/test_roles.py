@@ -62,9 +62,7 @@ def test_a_role_starts_once_those_it_comes_after_are_ready_and_its_end_ends_the_
     )
 
 
-def test_a_role_that_ends_before_it_is_ready_fails_the_job_and_what_waits_for_it_never_starts() -> (
-    None
-):
+def test_a_role_that_ends_before_it_is_ready_fails_the_job_and_dependents_never_start() -> None:
     driver, _ = begun()
     driver.step(1.0, TaskStarted(SERVER, 1))
     actions = driver.step(2.0, TaskExited(SERVER, WELL))

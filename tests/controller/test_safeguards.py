@@ -313,9 +313,7 @@ def test_a_floor_holds_on_each_node_that_a_job_is_on() -> None:
     assert has[JobId("b")] < 2_000.0  # what somebody has on another node lifts nobody
 
 
-def test_a_floor_holds_on_the_cores_of_a_node_between_who_computes_on_its_gpus_and_who_does_not() -> (
-    None
-):
+def test_a_floor_of_cores_holds_between_jobs_with_and_without_gpus_of_one_node() -> None:
     safeguards = Safeguards(Plugin())
     on_gpus = {
         f"g{gpu}": Placed(JobId(f"g{gpu}"), {f"n/gpu{gpu}": 64.0}, on_gpus=True) for gpu in range(8)

@@ -63,9 +63,7 @@ def test_memory_is_divided_as_it_is_used_and_who_has_just_started_has_what_its_k
     }
 
 
-def test_no_task_is_left_less_memory_than_it_used_at_most_and_some_room_whatever_the_others_use() -> (
-    None
-):
+def test_each_task_keeps_its_peak_memory_and_some_room_whatever_the_others_use() -> None:
     policy = Recording()
     team = Team(allreduce(2), policy)
     team.step(1.0, Usage(A_0, 1.0, 4e9))

@@ -169,7 +169,7 @@ def test_a_neighbour_that_makes_steps_dearer_costs_memory(tmp_path: Path) -> Non
     assert [loss.evidence for loss in found.losses] == ["compared"]
 
 
-def test_what_one_thread_lost_while_it_had_a_core_went_through_memory_however_rough_its_cpu_time_was_read(
+def test_a_thread_s_loss_with_a_core_is_memory_s_however_rough_its_cpu_time_reads(
     tmp_path: Path,
 ) -> None:
     """Beside `b` it waits a tenth of the time, and a step takes a fifth more besides."""
@@ -256,7 +256,7 @@ def test_of_what_was_counted_no_more_is_taken_back_than_there_was(tmp_path: Path
     assert found.parts["neighbours"].seconds == pytest.approx(0.0, abs=0.1)
 
 
-def test_a_job_that_was_never_alone_loses_what_was_counted_where_steps_would_put_all_of_its_time_down_to_others(
+def test_a_job_never_alone_loses_what_was_counted_not_what_its_steps_suggest(
     tmp_path: Path,
 ) -> None:
     """Beside `b` or `c` a step takes a third of what it takes beside both: beside neither, less
@@ -333,9 +333,7 @@ def test_a_loss_that_was_proved_takes_the_place_of_what_was_counted_and_the_part
     assert [loss.evidence for loss in counted.losses] == ["counted"]
 
 
-def test_on_a_crowded_node_a_proof_takes_from_what_was_counted_of_others_before_it_takes_from_compute(
-    tmp_path: Path,
-) -> None:
+def test_on_a_crowded_node_a_proof_takes_from_counted_causes_before_compute(tmp_path: Path) -> None:
     """Six jobs of one thread on two cores: without one of them each of the others is faster by a
     fifth.
     """

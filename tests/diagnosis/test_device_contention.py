@@ -138,7 +138,7 @@ def test_the_fewer_bytes_neighbours_let_a_job_read_the_more_it_lost_to_them(
     assert verdict(found).name == "neighbour-disk"
 
 
-def test_a_job_whose_data_come_from_memory_every_other_second_lost_what_it_was_blocked_in_the_others(
+def test_a_job_with_data_in_memory_every_other_second_lost_its_blocked_seconds(
     tmp_path: Path,
 ) -> None:
     def of(alone: float, beside: float) -> Callable[[int], float]:

@@ -197,9 +197,7 @@ def test_a_loss_that_only_pauses_saw_is_of_memory() -> None:
     assert found.lost.seconds == pytest.approx(5.0)
 
 
-def test_what_a_proof_finds_beyond_what_was_counted_comes_out_of_what_was_counted_of_others() -> (
-    None
-):
+def test_a_proof_takes_what_exceeds_its_cause_s_count_from_other_causes() -> None:
     """Four jobs of one thread on two cores: each waits for half of its time, a sixth for each of
     the others. Without one of them each is faster by a third.
     """

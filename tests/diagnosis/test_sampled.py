@@ -118,9 +118,7 @@ def test_bars_do_not_cover_each_other() -> None:
     assert [bar.begin for bar in unknown] == [0.0, 0.5]
 
 
-def test_synchronous_workers_end_their_exchange_together_and_a_server_begins_with_the_first_push_to_it() -> (
-    None
-):
+def test_synchronous_exchanges_end_together_and_a_server_begins_with_the_first_push() -> None:
     workers = [told(1.00, "worker-0", 1, 0.5), told(1.03, "worker-1", 1, 0.5)]
     server = told(1.05, "server-0", 1, 0.4)
     (chosen,) = choose(workers, [server], synchronous=True)

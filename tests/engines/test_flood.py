@@ -27,10 +27,12 @@ FLOOD = """
 import json, os, socket, sys
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(os.environ["HEADGATE_CHANNEL"].removeprefix("unix:"))
-hello = {"type": "hello", "v": 1, "task": os.environ["HEADGATE_TASK"], "key": os.environ["HEADGATE_KEY"]}
-connection.sendall(json.dumps({**hello, "framework": "none"}).encode() + b"\\n")
+hello = {"type": "hello", "v": 1, "framework": "none"}
+hello |= {"task": os.environ["HEADGATE_TASK"], "key": os.environ["HEADGATE_KEY"]}
+connection.sendall(json.dumps(hello).encode() + b"\\n")
 for n in range(int(sys.argv[1])):
-    connection.sendall(json.dumps({"type": "count", "n": n, "text": "x" * int(sys.argv[2])}).encode() + b"\\n")
+    message = {"type": "count", "n": n, "text": "x" * int(sys.argv[2])}
+    connection.sendall(json.dumps(message).encode() + b"\\n")
 """
 RATE, BURST, READ = 200, 100, 1 << 16
 

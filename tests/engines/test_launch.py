@@ -162,9 +162,7 @@ def test_plain_scripts_have_the_threads_of_their_grant(module: str, code: str) -
     assert found[1] - found[0] >= 11
 
 
-def test_tasks_that_take_turns_on_gpus_leave_their_memory_to_each_other_unless_the_user_says() -> (
-    None
-):
+def test_tasks_that_take_turns_on_gpus_free_their_memory_unless_the_user_says_no() -> None:
     leaving = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
     def found(env: dict[str, str], **more: Any) -> dict[str, str]:

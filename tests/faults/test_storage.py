@@ -77,7 +77,8 @@ def test_the_folder_of_somebody_else_is_refused(
     user: User, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     command = [
-        "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "headgate", "run", "a.py",
+        "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+        sys.executable, "-m", "headgate", "run", "a.py",
     ]  # fmt: skip
     place = Path("/var/tmp") / f"headgate-test-{os.getpid()}"
     place.mkdir(mode=0o755)

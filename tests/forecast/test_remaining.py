@@ -176,9 +176,7 @@ def test_a_goal_that_is_hardly_reached_ends_no_job_before_its_last_epoch() -> No
     assert last(asked).work == pytest.approx((10_000 - asked[-1][1].step) * 0.2, rel=0.05)
 
 
-def test_what_is_left_is_counted_from_the_step_that_was_told_last_though_a_loss_comes_seldom() -> (
-    None
-):
+def test_remaining_work_counts_from_the_last_reported_step_though_losses_are_rare() -> None:
     fitted = fit([(float(step), 0.1 + 2 * 0.5 ** (step / 250), 1.0) for step in range(0, 1001, 50)])
     assert fitted is not None
     for goal, rest in ((0.14, None), (None, (100.0, 0.01))):
@@ -277,9 +275,7 @@ def test_a_pause_between_two_epochs_slows_no_step() -> None:
     assert question.step_seconds == pytest.approx(1.0)
 
 
-def test_with_other_tasks_a_step_costs_and_takes_what_it_does_with_them_and_the_losses_stay() -> (
-    None
-):
+def test_with_another_number_of_tasks_steps_are_measured_anew_and_losses_stay() -> None:
     outlook = Outlook(0.0)
     run(outlook, 300)
     points = len(outlook.losses.points())
@@ -314,9 +310,7 @@ def test_steps_that_are_told_without_a_loss_tell_what_is_left() -> None:
     )
 
 
-def test_what_is_left_is_what_the_script_says_where_it_tells_neither_epochs_nor_steps_in_all() -> (
-    None
-):
+def test_without_totals_the_remaining_time_is_what_the_script_prints() -> None:
     reports = [
         (0.5 * step, 1 / step, Progress(TaskId("a"), step, remaining=0.5 * (100 - step)))
         for step in range(1, 41)

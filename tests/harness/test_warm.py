@@ -59,7 +59,8 @@ def test_a_program_has_its_arguments_folder_variables_and_output(
     import atexit, os, sys
     import beside, farther
     atexit.register(print, "at exit")
-    print(__name__, sys.argv[1:], os.getcwd(), sorted(os.environ), beside.name, farther.name, "wave" in sys.modules)
+    names = beside.name, farther.name
+    print(__name__, sys.argv[1:], os.getcwd(), sorted(os.environ), *names, "wave" in sys.modules)
     print("headgate" in sys.modules, os.getppid() != os.getpid(), file=sys.stderr)
     """
     assert start(body, "a", "b", PYTHONPATH=str(tmp_path / "lib"), COLOR="1").wait(60) == 0

@@ -103,7 +103,8 @@ class WarmPython:
 
     Example:
         >>> with WarmPython("torch") as python, open("log", "wb") as log:
-        ...     python.start(["train.py", "--epochs", "5"], env=os.environ, cwd=".", output=log.fileno()).wait()
+        ...     words = ["train.py", "--epochs", "5"]
+        ...     python.start(words, env=os.environ, cwd=".", output=log.fileno()).wait()
     """
 
     def __init__(self, *modules: str) -> None:

@@ -29,8 +29,8 @@ WORKER = """
         path = os.path.join(environment.checkpoints, f"step-{step}.pt")
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("step", str(step))
-        message = {"type": "checkpoint", "path": path, "step": step, "epoch": 0, "position": step, "why": why}
-        channel.send(message)
+        message = {"type": "checkpoint", "path": path, "step": step, "position": step, "why": why}
+        channel.send({**message, "epoch": 0})
 
     def saved(path):
         with zipfile.ZipFile(path) as archive:
@@ -62,7 +62,8 @@ WORKER = """
         if channel.take_checkpoint():
             save("request")
         step += 1
-        channel.send({"type": "progress", "step": step, "epoch": 0, "loss": 1.0 + channel.welcome["index"], "count": 1})
+        loss = 1.0 + channel.welcome["index"]
+        channel.send({"type": "progress", "step": step, "epoch": 0, "loss": loss, "count": 1})
         channel.take_threads()
         channel.wait_for(lambda: channel.pending, 0.05)
     say("ends", step)

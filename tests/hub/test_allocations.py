@@ -21,12 +21,14 @@ from headgate.testing import wait
 
 TELLS = """
     import json, os, resource, sys, time
-    limits = {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name)) for name in ("NOFILE", "CORE", "STACK")}
+    kinds = {name: getattr(resource, "RLIMIT_" + name) for name in ("NOFILE", "CORE", "STACK")}
+    limits = {name: resource.getrlimit(kind) for name, kind in kinds.items()}
     limits["MEMLOCK"] = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     open(f"made-{os.getpid()}", "w").close()
     mode = os.stat(f"made-{os.getpid()}").st_mode & 0o777
     cpus = sorted(os.sched_getaffinity(0))
-    print(json.dumps({"mode": mode, "nice": os.nice(0), "limits": limits, "cpus": cpus}), flush=True)
+    facts = {"mode": mode, "nice": os.nice(0), "limits": limits, "cpus": cpus}
+    print(json.dumps(facts), flush=True)
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.02)
 """

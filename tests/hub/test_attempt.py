@@ -75,9 +75,7 @@ def test_a_view_tells_how_many_workers_there_are_to_be(told: Told) -> None:
     assert told.view()["workers"] == 5
 
 
-def test_a_greeting_comes_before_the_first_view_and_every_change_goes_to_all_who_are_there() -> (
-    None
-):
+def test_a_greeting_precedes_the_first_view_and_every_change_goes_to_all_members() -> None:
     told = Told(workers=2)
     kinds = [message["type"] for task, message in told.sent if task == "r/a/worker-0"]
     assert kinds == ["welcome", "peers", "peers"]  # itself, then worker 1
@@ -194,9 +192,7 @@ def test_a_job_of_one_task_is_told_of_nobody() -> None:
     assert "secrets" not in sent[0]
 
 
-def test_workers_that_make_progress_for_long_and_never_connect_are_apart_which_is_told_once() -> (
-    None
-):
+def test_workers_that_progress_for_long_without_connecting_are_reported_once() -> None:
     told = Told(connected=False)
     told.attempt.connect(TaskName("server-0"))  # which is ours
     assert [
@@ -341,9 +337,7 @@ def test_a_file_that_two_workers_write_is_told_once_and_not_of_one_that_took_the
     assert wrote(TaskName("worker-0"), "/w/other.pt", "1:2") == ""
 
 
-def test_of_workers_of_another_launcher_the_first_speaks_or_else_the_first_that_tells_anything() -> (
-    None
-):
+def test_of_another_launcher_s_workers_the_first_reports_or_the_first_that_prints() -> None:
     plan = Plan(strategy="allreduce", workers=3, batch_per_worker=None)
     attempt = Attempt(
         JobId("r/a"), 1, plan, True, lambda task, message: None, ports=(20_001, 20_002, 20_003)

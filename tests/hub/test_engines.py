@@ -60,7 +60,9 @@ PLUGIN = """
             return "elsewhere"
 
         def reserve(self, job, attempt, slots):
-            taken = {task.rsplit("/", 1)[1]: [slot.node, slot.cores] for task, slot in slots.items()}
+            taken = {}
+            for task, slot in slots.items():
+                taken[task.rsplit("/", 1)[1]] = [slot.node, slot.cores]
             self.say("reserve", job=job.split("/")[1], attempt=attempt, slots=taken)
 
         def release(self, job, attempt, tasks):
@@ -72,7 +74,8 @@ PLUGIN = """
 
         def stop(self, task, grace):
             if self.held.pop(task, None):
-                self.told.exited(task, Exit(code=None, signal=signal.SIGTERM, reason="it was stopped while it waited"))
+                reason = "it was stopped while it waited"
+                self.told.exited(task, Exit(code=None, signal=signal.SIGTERM, reason=reason))
             super().stop(task, grace)
 
         def start(self, launch, share, log):

@@ -71,7 +71,8 @@ class Far(Dataset):
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-model, optimizer, loader = hg.prepare(model, optimizer, DataLoader(Far(), batch_size=8, num_workers=1))
+loader = DataLoader(Far(), batch_size=8, num_workers=1)
+model, optimizer, loader = hg.prepare(model, optimizer, loader)
 for epoch in hg.epochs(1):
     for rows in loader:
         loss = model(rows).square().mean()

@@ -85,7 +85,7 @@ def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
 
 
 @pytest.mark.long
-def test_a_job_is_expected_to_take_what_it_took_before_and_one_of_other_arguments_what_those_of_its_script_did(
+def test_a_job_is_expected_to_take_as_long_as_before_or_as_its_script_s_other_jobs(
     user: User,
 ) -> None:
     user.write("train.py", EPOCHS)

@@ -267,9 +267,7 @@ def test_a_worker_that_ignores_the_signal_to_end_is_killed_after_the_grace(user:
     )
 
 
-def test_a_job_that_runs_out_of_memory_gets_more_workers_if_they_divide_it_and_else_is_told_what_to_change(
-    user: User,
-) -> None:
+def test_out_of_memory_brings_more_workers_if_they_divide_it_and_advice_if_not(user: User) -> None:
     user.write(
         "holds.py",
         MEETS + '    held = bytearray((400 << 20) // size)\n    print("all of it", flush=True)\n',
@@ -342,8 +340,10 @@ def test_a_script_that_goes_on_from_its_own_checkpoint_can_be_resized_and_no_oth
         "jobs.yaml",
         """
         jobs:
-          - {script: grows.py, launch: torchrun, resumes: true, plan: {strategy: allreduce, workers: 2}}
-          - {name: stays, script: grows.py, launch: torchrun, plan: {strategy: allreduce, workers: 2}}
+          - {script: grows.py, launch: torchrun, resumes: true,
+             plan: {strategy: allreduce, workers: 2}}
+          - {name: stays, script: grows.py, launch: torchrun,
+             plan: {strategy: allreduce, workers: 2}}
         """,
     )
     run = user.detaches("jobs.yaml")
@@ -430,7 +430,8 @@ TENSORFLOW = """
 
     def samples(_=None):
         features = tf.random.stateless_normal((256, 8), seed=(1, 2))
-        data = tf.data.Dataset.from_tensor_slices((features, tf.reduce_sum(features, 1, keepdims=True)))
+        sums = tf.reduce_sum(features, 1, keepdims=True)
+        data = tf.data.Dataset.from_tensor_slices((features, sums))
         return data.repeat().batch(32)
 
     class Linear(tf.Module):
@@ -445,7 +446,8 @@ TENSORFLOW = """
             with tf.GradientTape() as tape:
                 loss = self.loss(features, targets)
             context = tf.distribute.get_replica_context()
-            for variable, gradient in zip(self.trainable_variables, tape.gradient(loss, self.trainable_variables)):
+            gradients = tape.gradient(loss, self.trainable_variables)
+            for variable, gradient in zip(self.trainable_variables, gradients):
                 if not SERVED:
                     gradient = context.all_reduce("MEAN", gradient)
                 variable.assign_sub(0.05 * gradient)
@@ -458,7 +460,8 @@ TENSORFLOW = """
                 tf.train.Checkpoint(model=model).restore(latest).expect_partial()
             except tf.errors.OpError:  # it may be deleted by now
                 continue
-            print(f"{os.path.basename(latest)} loss {float(model.loss(*next(iter(samples())))):.6f}", flush=True)
+            loss = float(model.loss(*next(iter(samples()))))
+            print(f"{os.path.basename(latest)} loss {loss:.6f}", flush=True)
             if latest.endswith(f"-{EPOCHS}"):
                 raise SystemExit
 """
@@ -492,13 +495,15 @@ SERVED = (
     if resolver.task_type in ("worker", "ps"):
         where = {"job_name": resolver.task_type, "task_index": resolver.task_id}
         tf.distribute.Server(resolver.cluster_spec(), protocol="grpc", **where).join()
-    sharded = tf.distribute.experimental.partitioners.MinSizePartitioner(min_shard_bytes=4, max_shards=2)
+    partitioners = tf.distribute.experimental.partitioners
+    sharded = partitioners.MinSizePartitioner(min_shard_bytes=4, max_shards=2)
     strategy = tf.distribute.ParameterServerStrategy(resolver, variable_partitioner=sharded)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         model = Linear()
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), "saved", max_to_keep=2)
-    batches = iter(coordinator.create_per_worker_dataset(lambda: strategy.distribute_datasets_from_function(samples)))
+    divided = lambda: strategy.distribute_datasets_from_function(samples)
+    batches = iter(coordinator.create_per_worker_dataset(divided))
 
     @tf.function
     def step(batches):
@@ -545,7 +550,8 @@ def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_looks_at_what_w
         "jobs.yaml",
         """
         jobs:
-          - {script: evaluated.py, launch: tensorflow, evaluator: true, plan: {strategy: allreduce, workers: 2}}
+          - {script: evaluated.py, launch: tensorflow, evaluator: true,
+             plan: {strategy: allreduce, workers: 2}}
         """,
     )
     run = user.detaches("jobs.yaml")

@@ -164,9 +164,7 @@ def test_a_script_whose_loss_is_not_found_ends_with_a_hint() -> None:
     assert len(notes) == 1
 
 
-def test_a_job_whose_metric_does_not_come_is_warned_while_it_runs_and_not_again_at_its_end() -> (
-    None
-):
+def test_a_missing_metric_is_warned_of_while_the_job_runs_and_not_again_at_its_end() -> None:
     warnings: list[str] = []
     notes: list[str] = []
     lines = [f"epoch {epoch} loss {9 - epoch}.0 acc 0.{epoch}" for epoch in range(9)]
@@ -181,9 +179,7 @@ def test_a_job_whose_metric_does_not_come_is_warned_while_it_runs_and_not_again_
     assert (len(warnings), notes) == (1, [])
 
 
-def test_a_checkpoint_that_was_asked_for_and_failed_is_not_the_state_that_another_one_waits_for() -> (
-    None
-):
+def test_a_failed_checkpoint_is_not_the_state_that_a_joining_task_waits_for() -> None:
     def say(listener: HubListener, task: TaskId) -> None:
         listener.message(TaskId(f"{task[:-1]}1"), {"type": "joining"})
         listener.message(task, {"type": "checkpoint_failed", "error": "full", "why": "request"})

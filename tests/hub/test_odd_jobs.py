@@ -16,7 +16,8 @@ ODD = """
     channel = socket.socket(socket.AF_UNIX)
     channel.connect(os.environ["HEADGATE_CHANNEL"].removeprefix("unix:"))
     task, key = os.environ["HEADGATE_TASK"], os.environ["HEADGATE_KEY"]
-    channel.sendall(json.dumps({"type": "hello", "v": 1, "task": task, "key": key}).encode() + b"\\n")
+    hello = {"type": "hello", "v": 1, "task": task, "key": key}
+    channel.sendall(json.dumps(hello).encode() + b"\\n")
     for line in (
         '{"type": "progress", "step": 1e999, "loss": 1}',
         '{"type": "progress", "step": 1, "loss": 1e308, "count": 1e999}',
@@ -33,7 +34,8 @@ ODD = """
         channel.sendall(line.encode() + b"\\n")
     for part in range(100):
         metrics = {f"m{part}-{i}": i for i in range(1000)}
-        channel.sendall(json.dumps({"type": "progress", "step": 5 + part, "metrics": metrics}).encode() + b"\\n")
+        progress = {"type": "progress", "step": 5 + part, "metrics": metrics}
+        channel.sendall(json.dumps(progress).encode() + b"\\n")
     channel.sendall(b'{"type": "progress", "step": 200, "loss": 0.5}\\n')
 """
 SLOW = """

@@ -101,9 +101,7 @@ def test_a_freezer_that_cannot_be_written_ends_the_proof_with_its_reason() -> No
     asyncio.run(scene())
 
 
-def test_while_the_hub_s_loop_stands_still_a_pause_ends_in_time_and_a_stop_ends_it_at_once() -> (
-    None
-):
+def test_while_the_hub_s_loop_is_blocked_a_pause_ends_in_time_and_a_stop_ends_it() -> None:
     async def scene() -> None:
         boxes = [HeldBox(), HeldBox()]
         stage = Stage(boxes)

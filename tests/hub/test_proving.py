@@ -180,7 +180,8 @@ RING = """
     import torch, torch.distributed as dist
 
     rank = int(os.environ["HEADGATE_TASK"][-1])
-    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meeting", rank=rank, world_size=2)
+    meeting = f"file://{os.getcwd()}/meeting"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     group = dist.new_group(timeout=datetime.timedelta(seconds=1))
     step, ends = 0, torch.zeros(1)
     while not ends.item():

@@ -32,7 +32,8 @@ SCRIPT = """
         path = os.path.join(environment.checkpoints, f"step-{step}.pt")
         with open(path, "w") as file:
             file.write(str(step))
-        channel.send({"type": "checkpoint", "path": path, "step": step, "epoch": 0, "position": step, "why": why})
+        message = {"type": "checkpoint", "path": path, "step": step, "position": step, "why": why}
+        channel.send({**message, "epoch": 0})
 
     environment = TaskEnvironment.claim()
     channel = Channel.open(environment, "plain", "1", 0)
@@ -48,7 +49,8 @@ SCRIPT = """
         if channel.take_checkpoint():
             save("request")
         channel.take_threads()
-        report = {"step": step, "epoch": step // 20, "epochs": 5000, "loss": 1.0 + 1.0 / step, "count": 1}
+        report = {"step": step, "epoch": step // 20, "epochs": 5000}
+        report |= {"loss": 1.0 + 1.0 / step, "count": 1}
         channel.send({"type": "progress", **report})
         if step == 30 and not environment.resume:
             channel.send({"type": "profile", "profile": json.load(open("profile.json"))})
@@ -64,9 +66,7 @@ def lab(user: User) -> Iterator[User]:
     user.types("lab", "down", "moving")
 
 
-def test_by_its_first_steps_a_job_is_moved_as_often_as_it_may_and_one_that_knows_of_another_cluster_is_not(
-    lab: User,
-) -> None:
+def test_first_steps_move_a_job_as_often_as_allowed_but_none_of_another_cluster(lab: User) -> None:
     known = profile(dense_bytes=100_000, memory_peak_bytes=64 << 20, batch=64)
     lab.write("learn.py", SCRIPT)
     lab.write("profile.json", json.dumps(asdict(known)))

@@ -13,7 +13,7 @@ from headgate.scripts import variables
 
 SHOWS = """
     import os, sys
-    print(sys.executable, os.environ.get("LR"), os.environ.get("ONLY_HERE"), os.environ.get("MY_TOKEN"))
+    print(sys.executable, *map(os.environ.get, ["LR", "ONLY_HERE", "MY_TOKEN"]))
     sys.exit(not os.path.exists("ends"))
 """
 

@@ -116,7 +116,8 @@ def test_a_job_of_slurm_s_is_the_machine_that_may_be_used(
         "jobs.yaml",
         """
         jobs:
-          - {script: one.py, launch: tensorflow, evaluator: true, plan: {strategy: allreduce, workers: 2}}
+          - {script: one.py, launch: tensorflow, evaluator: true,
+             plan: {strategy: allreduce, workers: 2}}
           - name: parts
             roles: [{name: serves, script: one.py, count: 2}, {name: works, script: one.py}]
         """,

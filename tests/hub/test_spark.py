@@ -24,14 +24,16 @@ APPLICATION = """
 
     context = SparkSession.builder.appName("sums").getOrCreate().sparkContext
     pairs = context.parallelize(range(1000), 4).map(lambda number: (number % 3, number))
-    print("sums", sys.argv[1], sorted(pairs.reduceByKey(lambda one, other: one + other, 2).collect()), flush=True)
+    sums = pairs.reduceByKey(lambda one, other: one + other, 2).collect()
+    print("sums", sys.argv[1], sorted(sums), flush=True)
     print("executors", context._jsc.sc().getExecutorMemoryStatus().size() - 1, flush=True)
 """
 JOB = """
     jobs:
       - name: sums
         python: {python}
-        spark: {{application: app.py, args: [now], executors: 2, executor_memory: 512MB, driver_memory: 512MB}}
+        spark: {{application: app.py, args: [now], executors: 2,
+                 executor_memory: 512MB, driver_memory: 512MB}}
 """
 
 

@@ -24,7 +24,8 @@ STUCK = """
 
     threading.Thread(target=wait_elsewhere, name="helper", daemon=True).start()
     child = "def below(): print('there', flush=True); input()\\nbelow()"
-    process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", child], stdin=pipe, stdout=pipe)
     process.stdout.readline()
     with open("stuck", "w") as file: file.write("yes")
     wait_for_nobody()

@@ -11,7 +11,8 @@ from headgate.recorded.store import RunReader
 
 LOOKS = """
 import os, shutil, sys
-print("terminal", sys.stdout.isatty(), sys.stderr.isatty(), shutil.get_terminal_size().columns, flush=True)
+columns = shutil.get_terminal_size().columns
+print("terminal", sys.stdout.isatty(), sys.stderr.isatty(), columns, flush=True)
 print("TERM", os.environ.get("TERM", ""))
 """
 DRAWS = """

@@ -27,7 +27,9 @@ torch.manual_seed(0)
 MODE = sys.argv[1]
 x, y = torch.randn(96, 6), torch.randint(0, 3, (96,))
 y[::3] = -1
-model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3))
+model = torch.nn.Sequential(
+    torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 3)
+)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)
 model, optimizer, loader = hg.prepare(model, optimizer, loader)
@@ -262,7 +264,8 @@ import keras
 keras.utils.set_random_seed(1)
 x, y = np.random.normal(size=(64, 6)).astype("float32"), np.random.randint(0, 3, 64)
 with strategy.scope():
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)])
+    layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((6,)), *layers])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model = hg.prepare(model)
 model.fit(x, y, batch_size=8, epochs=3, verbose=0)

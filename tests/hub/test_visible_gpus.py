@@ -13,7 +13,8 @@ from headgate.recorded.store import RunReader
 
 SAYS = """
 import os, time
-print("sees", [os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "HEADGATE_GPUS", "CUDA_DEVICE_ORDER")])
+names = "CUDA_VISIBLE_DEVICES", "HEADGATE_GPUS", "CUDA_DEVICE_ORDER"
+print("sees", [os.environ.get(name) for name in names])
 while not os.path.exists("go"):
     time.sleep(0.05)
 """

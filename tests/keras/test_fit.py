@@ -196,7 +196,8 @@ def inside(value):
 
 for epoch in hg.epochs(5):
     inside(tf.constant(1.0))
-    shares = strategy.run(lambda: tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, "float32"))
+    replica = lambda: tf.distribute.get_replica_context().replica_id_in_sync_group
+    shares = strategy.run(lambda: tf.cast(replica(), "float32"))
     hg.report(loss=shares, later=concurrent.futures.Future(), both=tf.constant([1.0, 3.0]))
 hg.report(loss=strategy.reduce("MEAN", shares, axis=None))
 """

@@ -14,11 +14,16 @@ BENCHMARK = """
 import signal, sys, tempfile, threading
 from pathlib import Path
 import _frame
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may have been told to ignore it
+# A process in the background may have been told to ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 tempfile.tempdir = sys.argv[1]
 up = {
-    "lab": lambda: _frame.lab(Path(sys.argv[1]), "bench", {"a": "10.77.0.1"}, "50Mbit", _frame.environment()),
-    "bench": lambda: _frame.bench("lab: true\\nnodes: [{name: a, cores: 0.2, memory: 1GiB, nic: 50Mbit}]\\n"),
+    "lab": lambda: _frame.lab(
+        Path(sys.argv[1]), "bench", {"a": "10.77.0.1"}, "50Mbit", _frame.environment()
+    ),
+    "bench": lambda: _frame.bench(
+        "lab: true\\nnodes: [{name: a, cores: 0.2, memory: 1GiB, nic: 50Mbit}]\\n"
+    ),
 }[sys.argv[2]]
 with up():
     print("up", flush=True)

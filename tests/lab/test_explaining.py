@@ -17,7 +17,8 @@ import headgate.torch as hg
 model = torch.nn.Linear(1000, 1000)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 rows = torch.utils.data.TensorDataset(torch.ones(4096, 1000), torch.ones(4096, 1000))
-model, optimizer, loader = hg.prepare(model, optimizer, torch.utils.data.DataLoader(rows, batch_size=16))
+loader = torch.utils.data.DataLoader(rows, batch_size=16)
+model, optimizer, loader = hg.prepare(model, optimizer, loader)
 end = time.monotonic() + 10.0
 for epoch in hg.epochs(1):
     for features, labels in loader:

@@ -135,7 +135,9 @@ of a veth pair.
 DOCKER_V1: Tree = {
     "proc/meminfo": "MemTotal:       16000000 kB\n",
     "proc/self/status": "Cpus_allowed_list:\t1,3\n",
-    "proc/self/cgroup": "5:memory:/docker/ab\n3:cpu,cpuacct:/docker/ab\n1:name=systemd:/docker/ab\n",
+    "proc/self/cgroup": (
+        "5:memory:/docker/ab\n3:cpu,cpuacct:/docker/ab\n1:name=systemd:/docker/ab\n"
+    ),
     "proc/self/mountinfo": (
         "40 39 0:33 /docker/ab /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n"
         "41 39 0:34 /docker/ab /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"

@@ -10,22 +10,22 @@ from headgate.model import goals
 from headgate.model.jobs import Job, ProgressRule
 
 LOWER = """
-    loss val_loss valLoss trainLoss eval/loss err test_err top1_err error_rate word_error_rate wer WER valWER
-    testCER per fid FID fid_score fid50k kid lpips ppl val_perplexity RMSE val-mae mape nll
-    negative_log_likelihood bce ce bpc bpb bits_per_byte dice_loss iou_loss reward_loss loss_iou policy_loss
-    logloss merror fpr false_positive_rate EER l1 mean_absolute_error kl_div phone_error_rate
+    loss val_loss valLoss trainLoss eval/loss err test_err top1_err error_rate word_error_rate wer
+    WER valWER testCER per fid FID fid_score fid50k kid lpips ppl val_perplexity RMSE val-mae mape
+    nll negative_log_likelihood bce ce bpc bpb bits_per_byte dice_loss iou_loss reward_loss loss_iou
+    policy_loss logloss merror fpr false_positive_rate EER l1 mean_absolute_error kl_div
+    phone_error_rate
 """
 HIGHER = """
-    accuracy acc acc1 acc@1 Acc@5 top1 top5_acc val_acc valAcc valAccuracy mAP mAP50 map50-95 mIoU meanIoU AUC
-    auroc f1 F1Score f1_macro bleu BLEU4 rouge-L rougeL ndcg@10 R@1 recall@5 hits@10 precision psnr ssim
-    reward interrupted_reward ep_rew_mean ferret_accuracy terrain_score overridden_score episode_return
-    success_rate win_rate dice exact_match r2 explained_variance neg_mean_squared_error true_positive_rate
-    inception_score
-    cherry_score
+    accuracy acc acc1 acc@1 Acc@5 top1 top5_acc val_acc valAcc valAccuracy mAP mAP50 map50-95 mIoU
+    meanIoU AUC auroc f1 F1Score f1_macro bleu BLEU4 rouge-L rougeL ndcg@10 R@1 recall@5 hits@10
+    precision psnr ssim reward interrupted_reward ep_rew_mean ferret_accuracy terrain_score
+    overridden_score episode_return success_rate win_rate dice exact_match r2 explained_variance
+    neg_mean_squared_error true_positive_rate inception_score cherry_score
 """
 UNKNOWN = """
-    foo loss_scale loss_weight lr learning_rate grad_norm epoch_time elbo lossless_ratio interference
-    accuracy_drop word_error_rate_reduction ep_rew_std errDelta bleu-change
+    foo loss_scale loss_weight lr learning_rate grad_norm epoch_time elbo lossless_ratio
+    interference accuracy_drop word_error_rate_reduction ep_rew_std errDelta bleu-change
 """
 
 

@@ -54,7 +54,8 @@ SCRIPTS: dict[str, tuple[str, str | None]] = {
                 raise error
             except Exception as caught:
                 return caught
-        raise ExceptionGroup("many", [raised(OSError("disk")), KeyError("k"), ExceptionGroup("in", [TypeError("t")])])
+        inner = ExceptionGroup("in", [TypeError("t")])
+        raise ExceptionGroup("many", [raised(OSError("disk")), KeyError("k"), inner])
         """,
         "ExceptionGroup: many (3 sub-exceptions): OSError: disk; KeyError: 'k'; TypeError: t",
     ),
@@ -158,18 +159,17 @@ LOGS: dict[str, tuple[str, str]] = {
         Traceback (most recent call last):
           File "/home/ada/net.py", line 4, in <module>
             step(jnp.zeros((3,)))
-        TypeError: dot_general requires contracting dimensions to have the same shape, got (3,) and (4,).
+        TypeError: dot_general requires contracting dimensions of the same shape, got (3,), (4,).
         --------------------
-        For simplicity, JAX has removed its internal frames from the traceback of the following exception.
+        For simplicity, JAX has removed its internal frames from the traceback of the \
+following exception.
         """,
-        (
-            "TypeError: dot_general requires contracting dimensions to have the same shape, got "
-            "(3,) and (4,)."
-        ),
+        "TypeError: dot_general requires contracting dimensions of the same shape, got (3,), (4,).",
     ),
     "JAX's own link before it": (
         """
-        jax.errors.SimplifiedTraceback: For simplicity, JAX has removed its internal frames from the traceback.
+        jax.errors.SimplifiedTraceback: For simplicity, JAX has removed its internal frames \
+from the traceback.
 
         The above exception was the direct cause of the following exception:
 
@@ -195,7 +195,8 @@ LOGS: dict[str, tuple[str, str]] = {
         Node: 'Equal'
         Incompatible shapes: [32] vs. [32,10]
         \t [[{{node Equal}}]] [Op:__inference_train_function_763]
-        2026-03-01 12:00:01.25: W tensorflow/core/kernels/data/generator_dataset_op.cc:108] Error when finalizing
+        2026-03-01 12:00:01.25: W tensorflow/core/kernels/data/generator_dataset_op.cc:108] \
+Error when finalizing
         """,
         "InvalidArgumentError: Graph execution error: Incompatible shapes: [32] vs. [32,10]",
     ),
@@ -253,7 +254,8 @@ LOGS: dict[str, tuple[str, str]] = {
         [rank1]: IndexError: Target 7 is out of bounds.
         [rank0]:     dist.all_reduce(x)
         [rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:3412
-        E0301 12:00:00.100 140 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: 1
+        E0301 12:00:00.100 140 torch/distributed/elastic/multiprocessing/api.py:874] failed \
+(exitcode: 1) local_rank: 1
         Traceback (most recent call last):
           File "/usr/bin/torchrun", line 8, in <module>
             sys.exit(main())
@@ -277,7 +279,8 @@ LOGS: dict[str, tuple[str, str]] = {
         [0]:
           rank      : 0 (local_rank: 0)
           traceback : Traceback (most recent call last):
-            File "/opt/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 346, in wrapper
+            File "/opt/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 346, \
+in wrapper
               return f(*args, **kwargs)
             File "net.py", line 3, in main
               raise ValueError("no data")
@@ -310,7 +313,8 @@ LOGS: dict[str, tuple[str, str]] = {
         Traceback (most recent call last):
           File "/usr/bin/accelerate", line 8, in <module>
             sys.exit(main())
-        subprocess.CalledProcessError: Command '['python', 'net.py']' returned non-zero exit status 1.
+        subprocess.CalledProcessError: Command '['python', 'net.py']' returned non-zero exit \
+status 1.
         """,
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
     ),
@@ -335,7 +339,8 @@ LOGS: dict[str, tuple[str, str]] = {
         (train pid=321) Traceback (most recent call last):
         (train pid=321)   File "net.py", line 3, in train
         (train pid=321) ValueError: batch of 0 samples
-        2026-03-01 12:00:00,418 ERROR tune_controller.py:1331 -- Trial task failed for trial train_3517d
+        2026-03-01 12:00:00,418 ERROR tune_controller.py:1331 -- Trial task failed for trial \
+train_3517d
         Traceback (most recent call last):
           File "/opt/ray/_private/worker.py", line 930, in get_objects
             raise value.as_instanceof_cause()

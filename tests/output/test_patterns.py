@@ -475,9 +475,7 @@ def test_a_value_that_may_be_better_either_way_is_not_proposed(line: str) -> Non
     assert "`progress:` says how" in (reader.hint() or "")
 
 
-def test_a_script_that_prints_nothing_of_the_kind_gets_no_hint_unless_something_was_asked_for() -> (
-    None
-):
+def test_a_script_without_progress_gets_no_hint_unless_something_was_asked_for() -> None:
     lines = ["Starting the server", "listening on port 8080"]
     for rule, hints in [(ProgressRule(), False), (ProgressRule("accuracy", goal=0.9), True)]:
         reader = ProgressReader(rule)
@@ -515,9 +513,7 @@ def test_a_line_above_says_the_step_only_where_lines_with_a_loss_say_none() -> N
     ]
 
 
-def test_lines_with_a_part_of_the_loss_each_are_read_by_the_first_of_them_until_it_comes_no_more() -> (
-    None
-):
+def test_of_lines_with_parts_of_the_loss_the_first_is_read_until_it_stops_coming() -> None:
     parts = ["step 1 encoder loss: 0.5", "step 1 decoder loss: 0.7"] * 3
     assert [reading.loss for reading in read(*parts) if reading.loss is not None] == [0.5, 0.5, 0.5]
     alone = read(*parts, *["step 2 decoder loss: 0.6"] * 20)

@@ -246,9 +246,7 @@ def test_the_epoch_in_a_frame_is_that_of_the_bar_inside(frame: str) -> None:
         assert answer(f"{frame.format(title)} {bar}")[:3] == (0.5, 12, 3), (title, bar)
 
 
-def test_bars_of_epochs_that_have_ended_are_drawn_again_beside_the_present_one_and_count_once() -> (
-    None
-):
+def test_bars_of_ended_epochs_that_are_drawn_again_count_once() -> None:
     bar, readings, reader = (
         "Epoch {}/3 ━━━━━━ {}/20 loss: {:.4f} 0:00:01",
         [],

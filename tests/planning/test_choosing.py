@@ -48,9 +48,7 @@ def test_it_keeps_to_the_nodes_that_are_free_as_long_as_there_are_any() -> None:
     assert choice.plan.workers == 4
 
 
-def test_jobs_that_start_together_divide_the_nodes_and_leave_out_those_of_one_without_a_profile() -> (
-    None
-):
+def test_jobs_that_start_together_divide_the_nodes_that_no_unprofiled_job_has() -> None:
     one, two, other = chosen(
         JobToPlan(named("one"), SMALL),
         JobToPlan(named("two"), SMALL),
@@ -89,9 +87,7 @@ def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more(tmp_pat
     assert "its profile has no time of a step" in choice.why
 
 
-def test_where_its_environment_names_another_cluster_it_is_one_task_and_it_is_said_what_to_unset() -> (
-    None
-):
+def test_a_job_whose_environment_names_another_cluster_is_one_task_with_advice() -> None:
     one, two = chosen(
         JobToPlan(named("one"), SMALL, "MASTER_ADDR=10.0.0.7, RANK=0"),
         JobToPlan(named("two"), SMALL),
@@ -193,9 +189,7 @@ def test_jobs_that_cost_each_other_much_are_put_on_different_nodes(order: str) -
     assert where["light"] != where["small"]
 
 
-def test_a_free_node_is_better_than_any_neighbour_and_two_light_ones_than_one_that_costs_most() -> (
-    None
-):
+def test_a_free_node_beats_any_neighbour_and_two_light_ones_beat_a_heavy_one() -> None:
     two = cluster(nodes("a", 2))
     [alone] = choose(
         [JobToPlan(named("heavy"), None)], two, used={"a0": ["light"]}, interference=COSTS

@@ -116,9 +116,7 @@ def test_a_table_is_kept_in_the_home_folder_and_a_damaged_one_is_named(tmp_path:
 
 @pytest.mark.long
 @pytest.mark.skipif(not GAVEL.exists(), reason="needs gavel/pairs.json in HEADGATE_DATA")
-def test_on_pairs_that_others_measured_it_is_below_equal_time_and_the_mean_on_jobs_left_out() -> (
-    None
-):
+def test_on_measured_pairs_it_errs_less_than_equal_time_and_the_mean_on_unseen_jobs() -> None:
     table = read_pairs(GAVEL)
     for device, rows in table.pairs.items():
         pairs = {(job, other): part for job, row in rows.items() for other, part in row.items()}

@@ -15,9 +15,7 @@ def ps(workers: int, servers: int, **fields: object) -> Plan:
     return Plan(strategy="ps", workers=workers, servers=servers, batch_per_worker=None, **fields)  # type: ignore[arg-type]
 
 
-def test_each_worker_goes_where_it_has_the_most_cores_and_servers_where_the_fewest_workers_are() -> (
-    None
-):
+def test_workers_go_where_cores_are_and_servers_where_few_workers_are() -> None:
     placed = place(ps(4, 2), [TINY, SMALL, LARGE])
     assert placed.worker_nodes == ("large", "small", "large", "large")
     assert placed.server_nodes == ("tiny", "tiny")

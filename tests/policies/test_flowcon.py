@@ -43,7 +43,8 @@ def learned_out(play: Play) -> None:
     tell(play, 5, a=(10, 2), b=(2, 2))
     assert play.at(10) == {}  # a first round: G = 0, both are Watching
     tell(play, 15, a=(6, 2), b=(1.9, 2))
-    # a: |0.6 - 1|/10 / 0.5 = 0.08, New: 0.08/0.09 of 4 cores = 3.56. b: |0.95 - 1|/10 / 0.5 = 0.01, Completing: 1.33.
+    # a: |0.6 - 1|/10 / 0.5 = 0.08, New: 0.08/0.09 of 4 cores = 3.56.
+    # b: |0.95 - 1|/10 / 0.5 = 0.01, Completing: 1.33.
     assert limits(play.at(20)) == {"a": 3.0, "b": 1.0}
     tell(play, 25, a=(4, 3), b=(1.9, 1))
     # a: 0.2/10 / 0.75 = 0.0267, New, all of ΣG. b: 0, Completing: 1/3.
@@ -317,8 +318,8 @@ class Row:
     goes: str | None = None
 
 
-# One learns on beside one that is near its end. n = 2: β = 1.5, 1/(βn) = 1/3. R: cores / 4. N, W, C: New, Watching,
-# Completing.
+# One learns on beside one that is near its end. n = 2: β = 1.5, 1/(βn) = 1/3. R: cores / 4. N, W,
+# C: New, Watching, Completing.
 #
 # Published: E = loss over the largest, 10 and 2; G = |ΔE|/20/R.
 # at   G of a                    G of b                    limits of 4 CPUs, cut to whole ones
@@ -332,7 +333,7 @@ class Row:
 # Paper: W = what is to be learned, 10 - 2 = 8 and 2 - 0 = 2; G = -Δloss/W/20/R.
 # at   G of a                    G of b                    limits
 #  20  no loss before: N         no loss before: N         1, 1
-#  40  4/8/20/.5    = .05,   N   .1/2/20/.5   = .005, W    a .05/.055 = 10/11.          b as it was, 1
+#  40  4/8/20/.5    = .05,   N   .1/2/20/.5   = .005, W    a .05/.055 = 10/11.        b as it was, 1
 #  60  2/8/20/.75   = .0167, N   .04/2/20/.25 = .004, C    a .0167/.0207 = 25/31.       b 1/3
 #  80  1/8/20/.75   = .0083, W   .01/2/20/.25 = .001, C    a as it was.                 b 1/3
 # 100  .5/8/20/.75  = .0042, C   0,                   C    all are Completing: 1, 1
@@ -345,20 +346,20 @@ BESIDE_A_LATE_ONE = (
     Row(100, {90: {"a": (2.5, 3), "b": (1.85, 1)}}, {"a": 4, "b": 1}, {"a": 1, "b": 1}),
 )
 
-# Three jobs that come at 0, 40 and 80 s, as in the paper's fixed schedule. Largest losses 8, 4, 1, all of which are to
-# be learned: so both modes have the same G, but for whom the published one knows nothing of yet: 0. n = 1, 2, 3:
-# 1/(βn) = 1/2, 1/3, 1/4.
+# Three jobs that come at 0, 40 and 80 s, as in the paper's fixed schedule. Largest losses 8, 4, 1,
+# all of which are to be learned: so both modes have the same G, but for whom the published one
+# knows nothing of yet: 0. n = 1, 2, 3: 1/(βn) = 1/2, 1/3, 1/4.
 #
-# at   G of a                G of b                G of c              published, CPUs      paper
-#  20  nothing before                                                  a Wat, ΣG = 0: none  New: 1
-#  40  (8-4)/8/20/1=.025 N   nothing: b Wat                            a 1 (4)              1, 1
-#  60  2/8/20/.5=.025 N      nothing before: b Cmp                     a 1 (4), b 1/3 (1)   1, 1
-#  80  .4/8/20/.5=.005 Wat   1/4/20/.5=.025 N      nothing: c Wat      a as was,            a as was (1),
-#                                                                      b .025/.03 (3.33)    b .8333, c 1
-# 100  .1/8/20/.25=.0025 C   1/4/20/.25=.05 N      nothing before: C   a 1/4, b .952 (3.8), a 1/4, b .9524, c 1
-#                                                                      c 1/4
-# 120  0 C                   .4/4/20/.25=.02 N     .5/1/20/.5=.05 N    a 1/4, b 2/7 (1.14), a 1/4, b 2/7, c 5/7
-#                                                                      c 5/7 (2.86)
+# at   G of a               G of b              G of c            published, CPUs      paper
+#  20  nothing before                                             a Wat, ΣG = 0: none  New: 1
+#  40  (8-4)/8/20/1=.025 N  nothing: b Wat                        a 1 (4)              1, 1
+#  60  2/8/20/.5=.025 N     nothing before: b Cmp                 a 1 (4), b 1/3 (1)   1, 1
+#  80  .4/8/20/.5=.005 Wat  1/4/20/.5=.025 N    nothing: c Wat    a as was,            a as was (1),
+#                                                                 b .025/.03 (3.33)    b .8333, c 1
+# 100  .1/8/20/.25=.0025 C  1/4/20/.25=.05 N    nothing before: C a 1/4,               a 1/4,
+#                                                                 b .952 (3.8), c 1/4  b .9524, c 1
+# 120  0 C                  .4/4/20/.25=.02 N   .5/1/20/.5=.05 N  a 1/4, b 2/7 (1.14), a 1/4, b 2/7,
+#                                                                 c 5/7 (2.86)         c 5/7
 ONE_AFTER_ANOTHER = (
     Row(0, {}, {"a": None}, {"a": 1}, comes={"a": 0.0}),
     Row(20, {10: {"a": (8, 4)}}, {"a": None}, {"a": 1}),
@@ -387,23 +388,23 @@ ONE_AFTER_ANOTHER = (
 
 # Back-off and two wake-ups. Largest losses 4, 2, 1, all of which are to be learned.
 #
-# at   published                                             paper
-#  20  nothing before: both Wat                              New: 1, 1
-#  40  a 2/4/20/.5=.05 New: 1 (4). b 0 Cmp: 1/3 (1)          a .05 New: 1. b 0 Wat: as was
-#  60  a 0 Wat, ΣG = 0: nothing changes                      a 0 Wat, b Cmp, ΣG = 0: nothing changes
-#  80  a 0 Cmp, but was not in the round before              all Cmp: 1, 1; the next round in 40 s
-# 100  all were Cmp: lifted; the next round in 40 s          no round
-# 120  no round                                              all Cmp; the next in 80 s, at 200
-# 140  all were Cmp; the next in 80 s, at 220                no round
-# 150  c comes, a round at once, 10 s after the last: losses as they were, G = 0. c Wat, ΣG = 0
-#                                                            c comes, a round at once: c New, 1. ΣG = 0: as was
-# 170  c: nothing before, Cmp. ΣG = 0                        c: nothing before. ΣG = 0
-# 190  all were Cmp: the next round in 40 s, although        c .2/20/.5=.02 New: 1. a, b 0 Cmp: 1/4
+# at   published                                          paper
+#  20  nothing before: both Wat                           New: 1, 1
+#  40  a 2/4/20/.5=.05 New: 1 (4). b 0 Cmp: 1/3 (1)       a .05 New: 1. b 0 Wat: as was
+#  60  a 0 Wat, ΣG = 0: nothing changes                   a 0 Wat, b Cmp, ΣG = 0: nothing changes
+#  80  a 0 Cmp, but was not in the round before           all Cmp: 1, 1; the next round in 40 s
+# 100  all were Cmp: lifted; the next round in 40 s       no round
+# 120  no round                                           all Cmp; the next in 80 s, at 200
+# 140  all were Cmp; the next in 80 s, at 220             no round
+# 150  c comes, a round at once, 10 s after the last:    c comes, a round at once: c New, 1.
+#      losses as they were, G = 0. c Wat, ΣG = 0         ΣG = 0: as was
+# 170  c: nothing before, Cmp. ΣG = 0                     c: nothing before. ΣG = 0
+# 190  all were Cmp: the next round in 40 s, although     c .2/20/.5=.02 New: 1. a, b 0 Cmp: 1/4
 #      c .2/20/.5=.02 New
-# 210  no round                                              c .02/20/.5=.002 Wat: as was. a, b 1/4
-# 230  40 s after the last: P of c still .01, R now 2.4/4:   c 0 Cmp: all are, 1, 1, 1
-#      .01/.6=.0167 New: 1 (4). a, b 0 Cmp: 1/4 (1)
-# 240  c goes, a round at once: all were Cmp: lifted         c goes, a round at once: all are Cmp: 1, 1
+# 210  no round                                           c .02/20/.5=.002 Wat: as was. a, b 1/4
+# 230  40 s after the last: P of c still .01, R now      c 0 Cmp: all are, 1, 1, 1
+#      2.4/4: .01/.6=.0167 New: 1 (4). a, b 0 Cmp: 1/4 (1)
+# 240  c goes, a round at once: all were Cmp: lifted      c goes, a round at once: all are Cmp: 1, 1
 BACK_OFF_AND_WAKE_UP = (
     Row(0, {}, {"a": None, "b": None}, {"a": 1, "b": 1}, comes={"a": 0.0, "b": 0.0}),
     Row(20, {10: {"a": (4, 2), "b": (2, 2)}}, {"a": None, "b": None}, {"a": 1, "b": 1}),

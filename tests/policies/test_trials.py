@@ -171,9 +171,7 @@ def test_the_core_that_is_over_goes_to_who_gains_by_it(
     assert had == {"scales": 2, "flat": 1}
 
 
-def test_of_three_cores_the_job_of_which_nothing_is_known_goes_before_one_that_gains_little() -> (
-    None
-):
+def test_of_three_cores_an_unknown_job_goes_before_one_that_gains_little() -> None:
     play = Play("headgate:rho=100", 3.0)
     play.at(0, Arrived(A, 1.0), Arrived(B, 1.0))
     play.at(0, predicted(A, 100.0, cores=1.0), predicted(B, 900.0, cores=None))

@@ -77,9 +77,7 @@ def test_srpt_turns_when_another_is_clearly_shorter_and_priority_counts() -> Non
     assert urgent.over("a", "b") == pytest.approx(AHEAD, rel=1e-3)
 
 
-def test_the_reason_of_a_weight_that_stays_is_told_when_it_is_another_and_new_figures_once_a_minute() -> (
-    None
-):
+def test_a_new_reason_for_the_same_weight_is_told_at_once_and_new_figures_each_minute() -> None:
     policy = policies.make("srpt")
     first = policy.decide(0.0, 2.0, [Arrived(JobId("a"), 1.0)])
     assert [why for _, why in first.shares.values()] == [
@@ -162,9 +160,7 @@ def test_las_moves_a_job_on_when_it_has_had_its_queue_however_long_nothing_chang
         assert now <= 70  # 100 core-seconds are had after 56 s
 
 
-def test_headgate_lifts_who_would_end_too_late_within_a_round_however_long_nothing_changed() -> (
-    None
-):
+def test_headgate_lifts_a_late_job_within_a_round_however_long_nothing_changed() -> None:
     play = Play("headgate:rho=1.2")
     play.at(0, *arrivals(*"abcd"))
     play.at(4, *(predicted(job, 300) for job in "abcd"))
@@ -202,9 +198,7 @@ def test_slaq_serves_who_gains_most_over_its_largest_drop() -> None:
     assert play.reasons["b"] == "a drop of 1 of the largest drop expected of it"
 
 
-def test_slaq_gives_a_job_that_may_use_little_of_its_node_that_much_and_one_that_gains_nothing_its_floor() -> (
-    None
-):
+def test_slaq_gives_a_capped_job_its_cap_and_one_that_gains_nothing_its_floor() -> None:
     play = Play("slaq", cores=64.0)
     play.at(0, Arrived(JobId("a"), 1.0, cores_limit=1.0), *arrivals("b", "c"))
     play.at(5, *(loss(job, 2.0) for job in "abc"))
@@ -346,9 +340,7 @@ def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_
     assert alone.parts() == {"a": 1.0}
 
 
-def test_headgate_gives_each_worker_of_a_job_a_core_until_it_is_told_what_more_would_bring() -> (
-    None
-):
+def test_headgate_gives_each_worker_a_core_until_it_knows_what_more_would_bring() -> None:
     parts = []
     for workers in (1, 3):
         play = Play("headgate:rho=100", cores=4.0)
@@ -378,9 +370,7 @@ def test_of_jobs_of_which_nothing_is_known_the_first_goes_on_until_it_is(name: s
     assert sorted(play.shares, key=lambda job: -play.parts()[job]) == ["c", "b", "a"]
 
 
-def test_a_job_of_which_nothing_is_predicted_is_ranked_by_what_its_like_cost_for_each_that_is_done() -> (
-    None
-):
+def test_a_job_without_a_prediction_is_ranked_by_the_cost_of_finished_jobs_like_it() -> None:
     job = RunningJob(
         JobId("a"), 1.0, None, 0.0, 1, attained=2.0, needs=(10.0, 20.0, 40.0), tells_after=4.0
     )
@@ -455,9 +445,7 @@ def test_a_job_of_several_tasks_is_served_what_all_of_them_use(tasks: int) -> No
     assert job.attained < 100 * 0.5 * tasks, "an hour in which the clock jumped"
 
 
-def test_the_time_until_a_task_runs_is_hardly_counted_and_a_clock_that_jumps_after_it_neither() -> (
-    None
-):
+def test_neither_the_time_before_a_task_runs_nor_a_jump_of_the_clock_counts_much() -> None:
     job = RunningJob(JobId("a"), 1.0, None, 0.0, 1)
     for now in range(120, 150):  # a container that took two minutes to start
         job.use(now, used("a", 0.9))
@@ -716,9 +704,7 @@ def test_fifty_jobs_on_two_cores_keep_their_floors_and_change_seldom(name: str) 
     assert play.most_changes_in_a_minute() <= 6
 
 
-def test_a_round_of_many_jobs_of_which_half_are_predicted_costs_as_much_as_one_where_all_are() -> (
-    None
-):
+def test_a_round_costs_no_more_where_half_of_many_jobs_are_predicted() -> None:
     def seconds(known: int) -> float:
         play = Play("srpt")
         play.at(

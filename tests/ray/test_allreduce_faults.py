@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 OUTAGE_SECONDS = 5.0
 THERE = """
-    # What the script writes is to stay when its node's agent is gone: all nodes of the lab are on this machine.
+    # What the script writes is to stay when its node's agent is gone: all nodes of the lab are on
+    # this machine.
     import os, runpy
 
     script = os.path.abspath("digits.py")

@@ -18,7 +18,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 ray.init(address={ADDRESS!r}, logging_level="ERROR", log_to_driver=False)
-[node] = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerHostname"] == sys.argv[1]]
+alive = [node for node in ray.nodes() if node["Alive"]]
+[node] = [node["NodeID"] for node in alive if node["NodeManagerHostname"] == sys.argv[1]]
 
 @ray.remote(num_cpus=2, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
 class Holder:

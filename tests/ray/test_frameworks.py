@@ -27,8 +27,8 @@ time.
 """
 
 HELD = """
-    # Runs a training script, each step of which takes a second from its third on, until there is a checkpoint, which is
-    # saved on request only; with UNTIL_RESUMED, until it goes on from one.
+    # Runs a training script. Each step takes a second, from its third on, until there is a
+    # checkpoint, which is saved on request only; with UNTIL_RESUMED, until it goes on from one.
     import importlib, os, pathlib, runpy, sys, time
     from headgate.task import saving
 
@@ -43,7 +43,8 @@ HELD = """
         global steps
         report(*args, **values)
         steps += 1
-        end = time.monotonic() + (steps >= 3 and os.environ.get("HEADGATE_TASK", "").endswith("/worker-0"))
+        first = os.environ.get("HEADGATE_TASK", "").endswith("/worker-0")
+        end = time.monotonic() + (steps >= 3 and first)
         while time.monotonic() < end and (waits or not any(saved.glob("step-*"))):
             time.sleep(0.02)
 

@@ -33,9 +33,11 @@ LEARNS = """
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     data = torch.utils.data.TensorDataset(torch.randn(512, 16), torch.randn(512, 1))
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 1))
+    hidden, dropout = torch.nn.Linear(16, 32), torch.nn.Dropout(0.1)
+    model = torch.nn.Sequential(hidden, dropout, torch.nn.Linear(32, 1))
     loader = torch.utils.data.DataLoader(data, 32, shuffle=True)
-    model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01), loader)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer, loader = hg.prepare(model, optimizer, loader)
     for epoch in hg.epochs(args.epochs):
         for x, y in loader:
             loss = torch.nn.functional.mse_loss(model(x), y)

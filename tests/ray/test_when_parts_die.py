@@ -85,7 +85,7 @@ def test_a_raylet_that_is_killed_is_a_node_that_is_gone_and_another_one_is_used_
 
 @pytest.mark.long
 @pytest.mark.timeout(600)  # another head, and raylets for it
-def test_a_head_that_is_killed_ends_its_jobs_with_one_line_and_what_was_recorded_goes_on_under_another_head(
+def test_a_killed_head_ends_its_jobs_with_one_line_and_they_resume_under_another(
     user: Somebody, hill: Hill
 ) -> None:
     run, _ = begins(user)

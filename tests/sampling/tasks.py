@@ -20,7 +20,8 @@ def burn_in_child(seconds):
     os.waitpid(child, 0)
 def burn_in_helper(seconds):  # which lives as long as this process
     done, life = os.pipe(), os.pipe()
-    if os.fork() == 0: burn(seconds); os.write(done[1], b"x"); os.close(life[1]); os.read(life[0], 1); os._exit(0)
+    if os.fork() == 0:
+        burn(seconds); os.write(done[1], b"x"); os.close(life[1]); os.read(life[0], 1); os._exit(0)
     os.close(life[0]); os.read(done[0], 1)
 def start_child():
     global child, order, done

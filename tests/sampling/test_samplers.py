@@ -598,9 +598,8 @@ def resctrl(root: Path, group: str, moved: Mapping[str, str], held: int) -> None
 def test_memory_bandwidth_and_cache_are_read_of_a_monitoring_group_that_has_all_threads(
     tmp_path: Path,
 ) -> None:
-    tree = {
-        "sys/fs/resctrl/info/L3_MON/mon_features": "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n"
-    }
+    features = "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n"
+    tree = {"sys/fs/resctrl/info/L3_MON/mon_features": features}
     left_behind = "sys/fs/resctrl/mon_groups/headgate-99-1/"
     plant(tmp_path, tree, {left_behind: "", "proc/1/task/1/": "", "proc/1/task/7/": ""})
     group = f"mon_groups/headgate-{os.getpid()}-1"

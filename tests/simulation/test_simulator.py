@@ -540,9 +540,7 @@ def test_of_two_nodes_jobs_that_wait_for_memory_have_the_one_where_fewer_wait() 
     assert ends(outcome) == {"a": 10.0, "b": 11.0, "c": 20.0, "d": 21.0}
 
 
-def test_of_jobs_that_wait_for_memory_the_one_that_goes_best_beside_those_that_run_is_next_as_live() -> (
-    None
-):
+def test_of_jobs_that_wait_for_memory_the_best_neighbour_starts_next_as_when_live() -> None:
     models = (
         ("a", "heavy", 30.0),
         ("b", "light", 10.0),

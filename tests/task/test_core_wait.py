@@ -49,7 +49,8 @@ def spin(until, apart=False):
         pass
 
 def spinning(count, *how):
-    others = [multiprocessing.get_context("fork").Process(target=spin, args=how) for _ in range(count)]
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=spin, args=how) for _ in range(count)]
     for other in others:
         other.start()
     return others

@@ -28,7 +28,8 @@ for attempt in (
     except OSError:
         print("refused")
 print(open(f"{outside}/kept").read())
-print(subprocess.run(["sh", "-c", f"echo gone > {outside}/kept"], stderr=subprocess.DEVNULL).returncode)
+writing = ["sh", "-c", f"echo gone > {outside}/kept"]
+print(subprocess.run(writing, stderr=subprocess.DEVNULL).returncode)
 print(sorted({os.path.basename(path) for path in told}))
 """
 

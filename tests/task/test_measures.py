@@ -84,9 +84,7 @@ def test_a_nan_is_kept_that_lasts_and_metrics_alone_are_sent_without_a_loss() ->
     assert (sent[2]["loss"], sent[2]["count"]) == (2.0, 4)
 
 
-def test_an_epoch_is_told_by_what_it_came_to_and_as_it_is_so_far_only_where_nothing_else_is_for_long() -> (
-    None
-):
+def test_an_epoch_reports_its_result_and_its_value_so_far_only_after_a_long_silence() -> None:
     progress, sent, clock = folding()
     for step in range(1, 61):  # an epoch of six seconds
         clock.now = step / 10
@@ -246,9 +244,7 @@ def test_what_is_reported_after_an_epoch_of_several_steps_is_not_measured() -> N
     assert [(each.number, each.seconds) for each in found] == [(1, 10.0), (2, 1.0), (4, 1.0)]
 
 
-def test_steps_of_a_script_that_counts_anew_in_each_epoch_are_single_and_the_first_of_an_epoch_is_not_measured() -> (
-    None
-):
+def test_where_counting_restarts_each_epoch_steps_are_single_and_its_first_is_skipped() -> None:
     found: list[Step] = []
     clock = Clock()
     meter = StepMeter(found.append, lambda done: None, clock=clock)

@@ -38,13 +38,14 @@ def data(samples=96, features=8, classes=3):
     return TensorDataset(torch.randn(samples, features), torch.randint(0, classes, (samples,)))
 
 def network(features=8, classes=3):
-    return nn.Sequential(nn.Linear(features, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, classes))
+    hidden = nn.Linear(features, 16)
+    return nn.Sequential(hidden, nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, classes))
 
 def fingerprint(model):
     print("weights", *(f"{p.double().sum().item():.17g}" for p in model.parameters()))
 
 def await_order():
-    # Tell the test that an order may come now, and go on once it did, so that it lands at a known step.
+    # Tell the test that an order may come now, and go on once it did: it lands at a known step.
     hg._session._channel.send({"type": "waiting"})
     deadline = time.monotonic() + 20
     while not hg._session._channel.pending:

@@ -24,7 +24,9 @@ model = hg.prepare(torch.nn.Linear(2, 1))
 """
 TWICE = """
 import subprocess, sys
-other = subprocess.Popen([sys.executable, __file__, "other"], stdin=subprocess.PIPE) if len(sys.argv) == 1 else None
+other = None
+if len(sys.argv) == 1:
+    other = subprocess.Popen([sys.executable, __file__, "other"], stdin=subprocess.PIPE)
 """
 """A script that starts itself once more, as launchers do."""
 UNTIL_BOTH_ARE_THERE = """

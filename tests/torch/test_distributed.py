@@ -55,7 +55,9 @@ data = TensorDataset(torch.randn(50, 8), torch.randint(0, 3, (50,)))
 model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 readers = int(os.environ.get("READERS", "0"))
-loader = DataLoader(data, batch_size=12, shuffle=True, num_workers=readers, persistent_workers=readers > 0)
+loader = DataLoader(
+    data, batch_size=12, shuffle=True, num_workers=readers, persistent_workers=readers > 0
+)
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
 model, optimizer, loader = hg.prepare(model, optimizer, loader, scheduler=scheduler)
 for epoch in hg.epochs(4):
@@ -279,7 +281,8 @@ for epoch in hg.epochs(2):
 show(model)
 statistics(model)
 
-# The same by hand: two models, each with statistics of its own half, that step by the mean of their gradients.
+# The same by hand: two models, each with statistics of its own half, that step by the mean of their
+# gradients.
 both = [made() for _ in range(2)]
 for epoch in range(2):
     for batch in torch.arange(48).split(12):
@@ -291,7 +294,8 @@ for epoch in range(2):
             with torch.no_grad():
                 for parameter in pair:
                     parameter -= 0.1 * mean
-mine = next(each for each, half in zip(both, torch.arange(12).split(6)) if set(half.tolist()) == set(taken[0].tolist()))
+halves = [set(half.tolist()) for half in torch.arange(12).split(6)]
+mine = both[halves.index(set(taken[0].tolist()))]
 show(mine)
 statistics(mine)
 """
@@ -321,7 +325,8 @@ def numbers(line: str) -> list[float]:
 
 GROUPS = """
 import torch.distributed as dist
-dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/group-{index}", rank=0, world_size=1)
+group = f"file://{os.getcwd()}/group-{index}"
+dist.init_process_group("gloo", init_method=group, rank=0, world_size=1)
 torch.manual_seed(0)
 model = nn.Linear(8, 1)
 try:

@@ -26,8 +26,8 @@ def work():
         pass
 
 def steps(hg, count):
-    # Steps under each gate, after those that are measured and one that it does not hold; tells the part of the time in
-    # which they ran.
+    # Steps under each gate, after those that are measured and one that it does not hold; tells the
+    # part of the time in which they ran.
     yield from range(25)
     channel, gate = hg._session._channel, hg._session._gate
     for rate in (0.25, 1.0):
@@ -49,7 +49,8 @@ import headgate.torch as hg
 torch.set_num_threads(1)
 model = torch.nn.Linear(4, 2)
 data = TensorDataset(torch.zeros(1000, 4), torch.zeros(1000, 2))
-model, optimizer, loader = hg.prepare(model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(data))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model, optimizer, loader = hg.prepare(model, optimizer, DataLoader(data))
 for epoch in hg.epochs(1):
     for _, (features, targets) in zip(steps(hg, 50), loader):
         work()
@@ -93,7 +94,8 @@ class Works(keras.callbacks.Callback):
 
 model = hg.prepare(keras.Sequential([keras.layers.Dense(2)]))
 model.compile("sgd", "mse")
-model.fit(np.zeros((140, 4)), np.zeros((140, 2)), batch_size=1, verbose=0, callbacks=[Works(), hg.callback()])
+callbacks = [Works(), hg.callback()]
+model.fit(np.zeros((140, 4)), np.zeros((140, 2)), batch_size=1, verbose=0, callbacks=callbacks)
 """
 
 

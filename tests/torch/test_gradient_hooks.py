@@ -51,13 +51,15 @@ class Function(torch.autograd.Function):
         return gradient.sign()
 
 data = TensorDataset(torch.randint(0, 30, (24, 3)), torch.randn(24, 2))
-table, hidden, head = nn.EmbeddingBag(30, 4, mode="sum", sparse=True), nn.Linear(4, 4), nn.Linear(4, 2)
+table = nn.EmbeddingBag(30, 4, mode="sum", sparse=True)
+hidden, head = nn.Linear(4, 4), nn.Linear(4, 2)
 model = nn.Sequential(table, hidden, nn.Tanh(), head)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 if kind == "sparse rows":
     table.weight.register_hook(lambda gradient: (gradient.coalesce() * 3).coalesce())
 elif kind == "a module":
-    hidden.register_full_backward_hook(lambda module, gradients, _: (gradients[0].clamp(-1e-3, 1e-3),))
+    clamped = lambda module, gradients, _: (gradients[0].clamp(-1e-3, 1e-3),)
+    hidden.register_full_backward_hook(clamped)
 model, optimizer, loader = hg.prepare(model, optimizer, DataLoader(data, batch_size=6))
 if kind == "a module later":
     hidden.register_full_backward_pre_hook(lambda module, gradients: (gradients[0].sign(),))

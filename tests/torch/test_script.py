@@ -24,7 +24,8 @@ Start = Callable[..., Any]
 
 USUAL = """
 dataset = data()
-loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=int(sys.argv[1]) if sys.argv[1:] else 0)
+readers = int(sys.argv[1]) if sys.argv[1:] else 0
+loader = DataLoader(dataset, batch_size=8, shuffle=True, num_workers=readers)
 model = network()
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=36)
@@ -91,7 +92,8 @@ for epoch in hg.epochs(2):
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
             await_order()
         if epoch == 1 and number == 4:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            unlimited = resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
             await_order()
 print("trained on")
 """
@@ -117,7 +119,8 @@ model = network()
 keys = list(model.state_dict())
 trained = torch.compile(model) if compiles else model
 optimizer = torch.optim.Adam(trained.parameters(), lr=0.01)
-trained, optimizer, loader = hg.prepare(trained, optimizer, DataLoader(data(), batch_size=8, shuffle=True))
+loader = DataLoader(data(), batch_size=8, shuffle=True)
+trained, optimizer, loader = hg.prepare(trained, optimizer, loader)
 for epoch in hg.epochs(5):
     for features, labels in loader:
         loss = nn.functional.cross_entropy(trained(features), labels)

@@ -71,7 +71,8 @@ def test_evaluation_between_passes_and_files_that_the_script_saves_are_told(
     start: Callable[..., Any],
 ) -> None:
     script = start("""
-model, optimizer, loader = hg.prepare(network(), torch.optim.SGD(network().parameters(), lr=0.1), DataLoader(data(), 8))
+optimizer = torch.optim.SGD(network().parameters(), lr=0.1)
+model, optimizer, loader = hg.prepare(network(), optimizer, DataLoader(data(), 8))
 for epoch in hg.epochs(2):
     for features, labels in loader:
         nn.functional.cross_entropy(model(features), labels).backward()

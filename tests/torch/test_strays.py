@@ -18,7 +18,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 if kind == "a warm-up":
     scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [
-        torch.optim.lr_scheduler.LinearLR(optimizer), torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
+        torch.optim.lr_scheduler.LinearLR(optimizer),
+        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5),
     ], [2])
 if kind == "an optimizer":
     model, _, loader = hg.prepare(model, None, loader)

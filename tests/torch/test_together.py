@@ -285,7 +285,8 @@ ALIKE = {
             if hg.is_main():
                 model.eval()
                 with torch.no_grad():
-                    print("loss", sum(nn.functional.mse_loss(model(x), y).item() for x, y in held_out))
+                    losses = [nn.functional.mse_loss(model(x), y).item() for x, y in held_out]
+                    print("loss", sum(losses))
                 model.train()
         """,
         end="if hg.is_main(): time.sleep(3)",

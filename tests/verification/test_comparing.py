@@ -84,9 +84,7 @@ def test_what_rounding_alone_does_to_a_tensor_is_allowed_for() -> None:
     assert verdict(record(RIGHT), *parts(tiny), rounded=rounded)[0] is Sameness.SAME
 
 
-def test_weights_that_a_script_changes_in_each_worker_are_named_though_gradients_differ_with_them() -> (
-    None
-):
+def test_weights_that_a_script_changes_are_named_though_gradients_differ_too() -> None:
     set_to = {**WRONG, "weight w": [3.0, 3.9]}
     first, second = (
         record(RIGHT, set_to, batch=0.5),

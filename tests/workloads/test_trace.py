@@ -24,7 +24,8 @@ def isend(block, to):
     return send(block, to)
 dist.isend = isend
 traces = trace.train(trace._options())
-sys.stdout.write(f"sent {sum(sent)} for {traces[-1]}\\n")  # in one piece: both workers share the output
+# In one piece: both workers share the output.
+sys.stdout.write(f"sent {sum(sent)} for {traces[-1]}\\n")
 """
 
 

@@ -140,7 +140,7 @@ def main() -> None:
         quietly(lambda: headgate(prog_name="headgate", complete_var=_COMPLETES))
     try:
         code = headgate(standalone_mode=False, prog_name="headgate")
-        # Closing standard output here shows a reader that has gone (`headgate ps | head`) before Python does.
+        # Closing standard output shows a reader that has gone (`headgate ps | head`).
         sys.stdout.flush()
     except HeadgateError as error:
         click.echo(f"headgate: {say_text(str(error))}", err=True)

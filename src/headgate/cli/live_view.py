@@ -186,8 +186,9 @@ class Interrupts:
         self._say(
             "killing"
             if kill
-            else "stopping: jobs that use headgate.torch, .keras or .jax at the end of a step, with a checkpoint; "
-            f"others are asked to end and have {GRACE_SECONDS:g} s; Ctrl-C again kills at once"
+            else "stopping: jobs that use headgate.torch, .keras or .jax at the end of a step, "
+            f"with a checkpoint; others are asked to end and have {GRACE_SECONDS:g} s; "
+            "Ctrl-C again kills at once"
         )
 
 

@@ -210,8 +210,8 @@ def launched(command: _F) -> _F:
             click.option(
                 "--launch",
                 type=click.Choice(["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]),
-                help="Tell workers of each other as this launcher does: torchrun. none: as no other. Default: as the "
-                "script says.",
+                help="Tell workers of each other as this launcher does: torchrun. none: as no "
+                "other. Default: as the script says.",
             ),
             click.option(
                 "--batch",
@@ -360,8 +360,8 @@ def layout(command: _F) -> _F:
             click.option(
                 "--verify",
                 type=click.Choice(["auto", "strict", "off"]),
-                help="Compare what several workers train with what one does, and warn where it differs (auto), or stop "
-                "the job (strict), or do not (off). Default: auto.",
+                help="Compare what several workers train with what one does, and warn where it "
+                "differs (auto), or stop the job (strict), or do not (off). Default: auto.",
             ),
             click.option(
                 "--no-encrypt",

@@ -135,18 +135,20 @@ def command(
 ) -> None:
     """Say how many tasks a job should have, how large, in which role, on which node, and why.
 
-    For several jobs it also says which job gets which nodes. The scripts' profiles have to be stored: `headgate
-    profile` measures them. Without --cluster or --engine the plan is for this machine. With --strategy, --workers or
-    --plan it says what that plan would do, beside the best one.
+    For several jobs it also says which job gets which nodes. The scripts' profiles have to be
+    stored: `headgate profile` measures them. Without --cluster or --engine the plan is for this
+    machine. With --strategy, --workers or --plan it says what that plan would do, beside the best
+    one.
 
     \b
-    Example: headgate plan train.py --cluster lab.yaml headgate plan train.py --cluster lab.yaml
-             --explain 1 headgate plan train.py --cluster lab.yaml --what-if nic=10Gbit --what-if
-             "+2 node of kind a" headgate plan train.py --cluster lab.yaml --history --probe 3
-             --save plan.yaml headgate plan train.py --cluster lab.yaml --strategy ps --workers 2
-             --servers 1 headgate plan a.py b.py --cluster lab.yaml headgate plan ddp.py --cluster
-             lab.yaml --launch torchrun --batch per-worker headgate plan --profile profile.json
-             --cluster lab.yaml --top 3
+    Example: headgate plan train.py --cluster lab.yaml
+             headgate plan train.py --cluster lab.yaml --explain 1
+             headgate plan train.py --cluster lab.yaml --what-if "+2 node of kind a"
+             headgate plan train.py --cluster lab.yaml --history --probe 3 --save plan.yaml
+             headgate plan train.py --cluster lab.yaml --strategy ps --workers 2 --servers 1
+             headgate plan a.py b.py --cluster lab.yaml
+             headgate plan ddp.py --cluster lab.yaml --launch torchrun --batch per-worker
+             headgate plan --profile profile.json --cluster lab.yaml --top 3
     """
     here = machine.detect(runs.home() / "node.json")
     asked: CommandLine = ctx.meta["asked"]

@@ -103,8 +103,8 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> flo
 @click.option(
     "--report",
     callback=_seconds,
-    help="How often jobs that share report their use and loss: 5s. Default: 10 s. In a trace without losses: a tenth "
-    "of the mean duration, if that is more.",
+    help="How often jobs that share report their use and loss: 5s. Default: 10 s. In a trace "
+    "without losses: a tenth of the mean duration, if that is more.",
 )
 @click.option(
     "--error",

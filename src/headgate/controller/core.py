@@ -78,8 +78,9 @@ class Controller:
     Example:
         >>> from headgate.policies import EqualPolicy
         >>> controller = Controller(EqualPolicy())
-        >>> controller.step(0.0, JobSubmitted(JobId("r/a"), Job(name="a", run="true")))
-        ([MarkJob(job='r/a', state='waiting', reason='being planned', exit_code=None), PlanJob(job='r/a', ...)], None)
+        >>> event = JobSubmitted(JobId("r/a"), Job(name="a", run="true"))
+        >>> controller.step(0.0, event)
+        ([MarkJob(job='r/a', state='waiting', ...), PlanJob(job='r/a', ...)], None)
     """
 
     def __init__(self, policy: Policy, queue: Queue | None = None) -> None:

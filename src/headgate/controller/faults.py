@@ -16,9 +16,9 @@ counts as lost with what it ran in.
 | `ps` | a worker that others did not wait for, and that is too far behind | the same |
 | `ps` | the last worker at work | as `allreduce` |
 | `ps` | a server | started again at once, on another node where its own is gone |
-| `ps` over TensorFlow | a worker other than the first | the others go on; it is started again where it listened |
+| `ps` over TensorFlow | another worker | the others go on; it is started again where it listened |
 | `ps` over TensorFlow | the first worker, or a server | as `allreduce` |
-| any, over TensorFlow | the evaluator | started again at once, on another node where its own is gone |
+| any, over TensorFlow | the evaluator | started again at once, elsewhere if its node is gone |
 | `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
 
 A job that runs out of memory and divides it among its workers (FSDP, DeepSpeed ZeRO) is started

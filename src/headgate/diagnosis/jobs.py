@@ -321,7 +321,8 @@ class RecordedJob:
         profiled = shlex.join(["headgate", "profile", str(script), *self._rest])
         # it plans for all
         there = self.where[: self.where.index("--nodes")] if "--nodes" in self.where else self.where
-        return f"{profiled} && {shlex.join(['headgate', 'plan', str(script), *options, *there, *self._rest])}"
+        planned = shlex.join(["headgate", "plan", str(script), *options, *there, *self._rest])
+        return f"{profiled} && {planned}"
 
     @property
     def _rest(self) -> list[str]:

@@ -191,7 +191,8 @@ def run(
 
     Example:
         >>> import headgate
-        >>> headgate.run(headgate.Job(name="a", script="a.py"), headgate.Job(name="b", run="make b"))
+        >>> trains = headgate.Job(name="a", script="a.py")
+        >>> headgate.run(trains, headgate.Job(name="b", run="make b"))
     """
     name, nodes = reach(cluster) if cluster is not None else ("", ())
     where = EngineSpec(engine, address or usual(engine, "address"), shared_files)

@@ -36,7 +36,8 @@ found = list(importlib.metadata.distributions())
 looked_at = [sys.executable, site.getusersitepackages(), *filter(None, sys.path)]
 looked_at += [str(each._path) for each in found if getattr(each, "_path", None) is not None]
 changed = {path: os.stat(path).st_mtime_ns if os.path.exists(path) else None for path in looked_at}
-packages = sorted({"%s==%s" % (about["Name"], about["Version"]) for about in (each.metadata for each in found)})
+abouts = [each.metadata for each in found]
+packages = sorted({"%s==%s" % (about["Name"], about["Version"]) for about in abouts})
 print(json.dumps({"changed": changed, "packages": packages}))
 """
 

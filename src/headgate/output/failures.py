@@ -99,14 +99,16 @@ _WEAK_MESSAGES = re.compile(
 _NATIVE = re.compile(
     r"""(?:terminate\ called\ after\ throwing\ an\ instance\ of\ '(?P<type>[^']{1,200})'
     |(?P<plain>terminate\ called\ without.*|libc\+\+abi:.*|Fatal\ Python\ error:\ .*
-        |(?:free|malloc|calloc|realloc|munmap_chunk|malloc_consolidate)\(\):\ .*|corrupted\ (?:size|double).*
-        |double\ free\ or\ corruption.*|\*{3}\ (?:stack|buffer).*detected.*|thread\ '.*'\ panicked\ at.*
+        |(?:free|malloc|calloc|realloc|munmap_chunk|malloc_consolidate)\(\):\ .*
+        |corrupted\ (?:size|double).*|double\ free\ or\ corruption.*
+        |\*{3}\ (?:stack|buffer).*detected.*|thread\ '.*'\ panicked\ at.*
         |\S.*:\ Assertion\ [`'].*failed\.?)
     |F\d{4}\ [\d:.]+\ +\d+\ \S+\]\ (?P<glog>.+)
     |\d{4}-\d\d-\d\d\ [\d:.]+:\ F\ \S+\]\ (?P<tensorflow>.+)
     |\s*traceback\ :\ (?P<elastic>Signal\ \d+.+)
-    |(?:\S.*:\ line\ \d+:\s+\d+\ )?(?P<shell>Killed|Segmentation\ fault|Aborted|Bus\ error|Illegal\ instruction
-        |Floating\ point\ exception)(?:\s+\(core\ dumped\))?(?:\s\s+\S.*)?)$""",
+    |(?:\S.*:\ line\ \d+:\s+\d+\ )?(?P<shell>Killed|Segmentation\ fault|Aborted|Bus\ error
+        |Illegal\ instruction|Floating\ point\ exception)
+        (?:\s+\(core\ dumped\))?(?:\s\s+\S.*)?)$""",
     re.VERBOSE,
 )
 _THREADS = ("Current thread", "Thread 0x")

@@ -17,7 +17,10 @@ _UNITS = {
     "d": 86_400.0,
 }
 _UNIT = r"(?:us|ms|sec|s|min|m|h|d)"
-_DURATION = rf"((?:\d{{1,9}}(?:\.\d{{1,9}})?\s?{_UNIT}\s?){{1,4}})(?![\w.])|(\d{{1,4}}(?::\d\d){{1,2}})(?![\d:])"
+_DURATION = (
+    rf"((?:\d{{1,9}}(?:\.\d{{1,9}})?\s?{_UNIT}\s?){{1,4}})(?![\w.])"
+    r"|(\d{1,4}(?::\d\d){1,2})(?![\d:])"
+)
 _REMAINING = re.compile(rf"\bremaining(?:\stime)?\s{{0,2}}[:=]\s{{0,4}}(?:{_DURATION})")
 _LASTS = re.compile(rf"(?:{_DURATION})$")
 _PART = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})")

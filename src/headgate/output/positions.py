@@ -18,8 +18,10 @@ _PREFIX = re.compile(
     \[?{_DATE}[\st,_]+{_TIME}[^\]\s]{{0,8}}(?:\sutc)?(?:\]|(?:\s[\w.]{{1,40}})?\s{{0,2}}\]:?)?
     |\[?{_TIME}\]?|\d\d:\d\d(?=\s\|)
     |\[?[iwdef](?:\d{{4}}|\d{{8}}|\s\d{{6}}|\s{_DATE})?\s{_TIME}(?:\s+\d+)?(?:\s[\w./-]{{1,80}}:\d+)?\s{{0,2}}(?:\]|(?<=\s\s))
-    |[a-z]{{3}}\s{{1,2}}\d{{1,2}}\s{_TIME}\s\S{{1,60}}(?:\s[\w./-]{{1,60}}(?:\[\d{{1,7}}\])?)?\s{{0,2}}:  # of syslog
-    |{_LEVEL}:(?!(?:epoch|step|iter|iteration|loss|acc|lr):\s?\d)[\w.]{{1,60}}:(?!\s)  # of Python's logging
+    # Of syslog.
+    |[a-z]{{3}}\s{{1,2}}\d{{1,2}}\s{_TIME}\s\S{{1,60}}(?:\s[\w./-]{{1,60}}(?:\[\d{{1,7}}\])?)?\s{{0,2}}:
+    # Of Python's logging.
+    |{_LEVEL}:(?!(?:epoch|step|iter|iteration|loss|acc|lr):\s?\d)[\w.]{{1,60}}:(?!\s)
     |{_LEVEL}(?=[\s:|-]):?
     |level={_LEVEL}\b|msg="?
     # A rank, a host, a level; the program or thread.

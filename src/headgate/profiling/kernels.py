@@ -61,11 +61,13 @@ for index in range(torch.cuda.device_count()):
     if name in found:
         continue
     left = torch.rand(4096, 4096, device="cuda")
-    image, filters = torch.rand(32, 128, 56, 56, device="cuda"), torch.rand(128, 128, 3, 3, device="cuda")
+    image = torch.rand(32, 128, 56, 56, device="cuda")
+    filters = torch.rand(128, 128, 3, 3, device="cuda")
     found[name] = {
         "gflops": rate(2 * 4096**3 / 1e9, lambda: left @ left),
         "convolution_gflops": rate(
-            2 * 9 * 128**2 * 32 * 56**2 / 1e9, lambda: torch.nn.functional.conv2d(image, filters, padding=1)
+            2 * 9 * 128**2 * 32 * 56**2 / 1e9,
+            lambda: torch.nn.functional.conv2d(image, filters, padding=1),
         ),
         "copy_bytes_per_second": rate(left.nbytes, left.clone),
     }

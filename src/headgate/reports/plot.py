@@ -15,8 +15,10 @@ def plot(
     width: int,
     goal: float | None = None,
 ) -> list[str]:
-    """Lines of a drawing: what was seen as `o`, the middle of what is expected as `-`, its band as `.`, a goal as `=`,
-    and `|` where the one ends and the other begins.
+    """Draw a curve as lines of text.
+
+    Seen values are `o`. Expected ones are `-`, with their band as `.`. A goal is `=`, and `|`
+    parts what was seen from what is expected.
 
     Args:
         seen: x and y, at least one.

@@ -17,31 +17,36 @@ _PLURAL = {"gradient": "gradients of", "weight": "the weights", "buffer": "the b
 _NAMED = 3
 
 _CAUSES = {
-    Why.LOSS: "parts of the loss weigh unequally in the workers: say `hg.report(loss=..., "
-    "weight=...)` before "
-    "`backward`, or `prepare(..., loss_reduction=...)`",
+    Why.LOSS: (
+        "parts of the loss weigh unequally in the workers: say `hg.report(loss=..., weight=...)` "
+        "before `backward`, or `prepare(..., loss_reduction=...)`"
+    ),
     Why.HOOK: (
-        "hooks change gradients in each worker before they are averaged; only a linear "
-        "hook stays right"
+        "hooks change gradients in each worker before they are averaged; only a linear hook stays"
+        " right"
     ),
     Why.BUFFER: "a forward pass changes buffers, in each worker by its own samples",
-    Why.NORMALISATION: "batch normalisation takes the statistics of each worker's own samples, as in "
-    ""
-    "DistributedDataParallel",
+    Why.NORMALISATION: (
+        "batch normalisation takes the statistics of each worker's own samples, as in "
+        "DistributedDataParallel"
+    ),
     Why.RANDOM: "the script draws random numbers in its steps, and each worker draws others",
-    Why.DATA: "the samples differ: the data set draws at random, or without a seed that all "
-    "workers share, or its "
-    "loader is not divided among them",
+    Why.DATA: (
+        "the samples differ: the data set draws at random, or without a seed that all workers "
+        "share, or its loader is not divided among them"
+    ),
     Why.UNPREPARED: (
         "an optimizer takes steps that was not given to `prepare`: give it, with its model"
     ),
     Why.APART: "the workers differ from each other: each trains by gradients of its own",
-    Why.SET: "the script changes weights or learning rates by what each worker has, as gradients "
-    "are the same: let all "
-    "decide alike, by `hg.mean(...)` or `hg.agree(...)`",
-    Why.OPTIMIZER: "gradients are the same, and what the optimizer makes of them is not: its state, its "
-    "schedule, "
-    "or weights that the script sets",
+    Why.SET: (
+        "the script changes weights or learning rates by what each worker has, as gradients are "
+        "the same: let all decide alike, by `hg.mean(...)` or `hg.agree(...)`"
+    ),
+    Why.OPTIMIZER: (
+        "gradients are the same, and what the optimizer makes of them is not: its state, its "
+        "schedule, or weights that the script sets"
+    ),
     Why.RESUME: (
         "the checkpoint does not hold all that the script goes on from; `hg.keep(...)` saves more"
     ),
@@ -50,26 +55,29 @@ _CAUSES = {
     Why.WORKERS_FAILED: "its workers failed",
     Why.SLOW: "it did not take its steps in time; `--seconds` gives it more",
     Why.VARIES: (
-        "the script differs from itself: run twice alone, with the same seeds, it "
-        "trains something else"
+        "the script differs from itself: run twice alone, with the same seeds, it trains "
+        "something else"
     ),
     Why.SENSITIVE: "a difference of rounding alone makes it train something else",
     Why.OUTSIDE: "the script writes outside of its folder, which `--writable FOLDER` allows",
     Why.NETWORK: "it needs the network, which a trial keeps it from",
-    Why.OPEN: "this kernel has neither network namespaces nor Landlock for TCP, which would keep a "
-    "trial from the "
-    "network; ask for one: `headgate verify`",
-    Why.GPU: (
-        "it fails without the GPUs that the job holds; ask for a trial when they are "
-        "free: `headgate verify`"
+    Why.OPEN: (
+        "this kernel has neither network namespaces nor Landlock for TCP, which would keep a "
+        "trial from the network; ask for one: `headgate verify`"
     ),
-    Why.UNSEEN: "it is no Python script, or trains by a framework that shows its steps to nobody; "
-    "headgate.keras and "
-    "headgate.jax show them",
+    Why.GPU: (
+        "it fails without the GPUs that the job holds; ask for a trial when they are free: "
+        "`headgate verify`"
+    ),
+    Why.UNSEEN: (
+        "it is no Python script, or trains by a framework that shows its steps to nobody; "
+        "headgate.keras and headgate.jax show them"
+    ),
     Why.SHARDED: "no worker has a whole tensor, as under FullyShardedDataParallel",
-    Why.OWN_BATCH: "each worker has a whole batch, so that no run alone trains the same; the workers "
-    "are the same "
-    "as each other",
+    Why.OWN_BATCH: (
+        "each worker has a whole batch, so that no run alone trains the same; the workers are the"
+        " same as each other"
+    ),
     Why.ASYNCHRONOUS: "workers that do not wait for each other are not meant to train the same",
     Why.NOT_STOPPED: "it saved no checkpoint where it was asked to stop",
     Why.UNFENCED: (
@@ -98,9 +106,10 @@ _LEFT_OUT = {
     LeftOut.GPUS: "GPUs",
 }
 _OPEN = {
-    CutOff.PORTS: "note: without network namespaces, what it sent by UDP, and by TCP to ports from "
-    "15000 on, was not "
-    "held back",
+    CutOff.PORTS: (
+        "note: without network namespaces, what it sent by UDP, and by TCP to ports from 15000 "
+        "on, was not held back"
+    ),
     CutOff.PYTHON: "note: without network namespaces, what extensions sent was not held back",
 }
 _PLACES = {

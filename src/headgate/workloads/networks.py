@@ -2,7 +2,8 @@
 builds from it.
 
     network = networks.build("resnet50", "full")
-    network.parameters, network.flops       # 25,557,032, and 4.1e9 multiplications with their additions a sample
+    network.parameters      # 25,557,032
+    network.flops           # of a sample: 4.1e9 multiplications with their additions
     networks.weights(network, seed=0)       # NumPy arrays, in PyTorch's layout
 
 Shapes are those of one sample, channels first. Padding is stated in numbers and is the same on both

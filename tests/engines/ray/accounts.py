@@ -27,7 +27,8 @@ for _ in sys.stdin:
     free = ray._private.state.available_resources_per_node()
     groups = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
     print(json.dumps({
-        "all": {names[node["NodeID"]]: node["Resources"] for node in ray.nodes() if node["NodeID"] in names},
+        "all": {names[node["NodeID"]]: node["Resources"] for node in ray.nodes()
+                if node["NodeID"] in names},
         "free": {names[id]: left for id, left in free.items() if id in names},
         "groups": [
             [group["state"], [

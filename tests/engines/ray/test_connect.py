@@ -114,8 +114,8 @@ def test_a_ray_of_its_own_that_does_not_start_is_not_taken_for_a_cluster_of_othe
     )
     assert (
         str(error)
-        == "Ray did not start on this machine, or refused the connection: The raylet did not start in time; "
-        "try it with: ray start --head"
+        == "Ray did not start on this machine, or refused the connection: The raylet did not "
+        "start in time; try it with: ray start --head"
     )
 
 

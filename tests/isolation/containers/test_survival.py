@@ -29,7 +29,8 @@ SAVES = """
     path = os.path.join(environment.checkpoints, f"step-{progress.step}.pt")
     with open(path, "w") as file:
         file.write(str(progress.step))
-    channel.send({"type": "checkpoint", "path": path, "step": progress.step, "epoch": 0, "position": 0, "why": "time"})
+    message = {"type": "checkpoint", "path": path, "step": progress.step}
+    channel.send({**message, "epoch": 0, "position": 0, "why": "time"})
     progress.report(0.5, {})
     progress.flush()
     while not os.path.exists("go"):

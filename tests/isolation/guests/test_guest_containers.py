@@ -109,10 +109,12 @@ def test_it_sees_an_image_its_own_processes_and_folders_and_no_other_files(
         (tmp_path / name).mkdir()
     (tmp_path / "data" / "text").write_text("told\n")
     looks = """
-        cat ../data/text; echo here > made; echo lost > /of-image || exit 2; echo > ../data/made || echo refused
+        cat ../data/text; echo here > made; echo lost > /of-image || exit 2
+        echo > ../data/made || echo refused
         echo > /read/made || echo refused too; echo > /a/written/made && echo written
         echo sees $GIVEN $(ls /of-image) $(ls -d /usr/share /root 2> unseen)
-        echo processes $(ls /proc | while read name; do case $name in *[!0-9]*) ;; *) echo $name;; esac; done)
+        numbers() { while read name; do case $name in *[!0-9]*) ;; *) echo $name;; esac; done; }
+        echo processes $(ls /proc | numbers)
         echo number $$ in $(cat /proc/self/cgroup)
         exit 7
     """

@@ -43,7 +43,8 @@ ALONE = """
     path = os.path.join(environment.checkpoints, f"step-{step}.pt")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("step", str(step))
-    channel.send({"type": "checkpoint", "path": path, "step": step, "epoch": 0, "position": step, "why": "stop"})
+    message = {"type": "checkpoint", "path": path, "step": step, "position": step, "why": "stop"}
+    channel.send({**message, "epoch": 0})
     channel.flush(5)
 """
 

@@ -142,7 +142,7 @@ def test_what_a_killed_worker_had_is_done_by_another_and_nobody_waits_for_it(
 
 @pytest.mark.long  # what a killed worker had is done by another in a shorter one
 @pytest.mark.timeout(300)
-def test_what_one_that_reads_ahead_left_undone_is_done_by_another_that_had_ended_its_part_of_the_epoch(
+def test_what_a_lost_worker_read_ahead_is_done_by_one_that_had_ended_its_part(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("sklearn")

@@ -181,9 +181,7 @@ def test_who_is_gone_or_has_nothing_to_do_holds_nobody(leave: str) -> None:
     assert clocks.allowed() == ["fast"]
 
 
-def test_who_goes_on_after_it_had_nothing_to_do_takes_new_values_and_is_beside_the_slowest() -> (
-    None
-):
+def test_a_worker_that_was_idle_goes_on_with_new_values_beside_the_slowest() -> None:
     clocks = Staleness(1)
     clocks.enter("a")
     clocks.enter("b")

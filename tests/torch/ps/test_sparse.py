@@ -409,7 +409,8 @@ import headgate.torch as hg
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 batch, rows = int(os.environ["BATCH"]), int(os.environ["ROWS"])
 table = nn.EmbeddingBag(rows, 1, sparse=True, mode="sum")
-loader = DataLoader(TensorDataset(torch.randint(0, rows, (4 * batch, 8)), torch.rand(4 * batch, 1)), batch)
+data = TensorDataset(torch.randint(0, rows, (4 * batch, 8)), torch.rand(4 * batch, 1))
+loader = DataLoader(data, batch)
 table, optimizer, loader = hg.prepare(table, torch.optim.SGD(table.parameters(), lr=0.1), loader)
 for _ in hg.epochs(1):
     for indices, wanted in loader:

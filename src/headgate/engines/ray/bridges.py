@@ -46,13 +46,16 @@ def take(count):
     return data
 seal = take(32)
 packed = take(struct.unpack("!Q", take(8))[0])
-if not hmac.compare_digest(seal, hmac.new(key, packed, hashlib.sha256).digest()): sys.exit("wrong signature")
+expected = hmac.new(key, packed, hashlib.sha256).digest()
+if not hmac.compare_digest(seal, expected): sys.exit("wrong signature")
 folder = tempfile.mkdtemp(prefix="headgate-ray-bridge-", dir="/tmp")
 try:
     import io
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive: archive.extractall(folder + "/headgate", filter="tar")
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder + "/headgate", filter="tar")
     bridge = [sys.executable, "-m", "headgate.engines.ray.bridge", str(hub.fileno())]
-    code = subprocess.run(bridge, pass_fds=[hub.fileno()], env={**os.environ, "PYTHONPATH": folder}).returncode
+    environment = {**os.environ, "PYTHONPATH": folder}
+    code = subprocess.run(bridge, pass_fds=[hub.fileno()], env=environment).returncode
 finally:
     shutil.rmtree(folder, ignore_errors=True)
 sys.exit(code)
