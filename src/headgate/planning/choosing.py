@@ -232,8 +232,8 @@ def _divided(
     return [
         Choice(
             prediction.plan,
-            f"{expected(prediction)}{grown(of.job, of.profile, prediction.plan)}; {part:.0%} {beside}"
-            f"{_caveats(of.job, of.profile)}",
+            f"{expected(prediction)}{grown(of.job, of.profile, prediction.plan)}; "
+            f"{part:.0%} {beside}{_caveats(of.job, of.profile)}",
         )
         for of, prediction, part in zip(asked, division.predictions, division.normalised)
     ]

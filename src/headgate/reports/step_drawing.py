@@ -143,7 +143,8 @@ def _lanes(
             {
                 "peer": peer,
                 "way": transfer.way,
-                "told": f"{towards}: {say(transfer.bytes, 'B')}{rate}; {_span(transfer.begin, transfer.end)}",
+                "told": f"{towards}: {say(transfer.bytes, 'B')}{rate}; "
+                f"{_span(transfer.begin, transfer.end)}",
                 "left": f"{left:.3f}",
                 "width": f"{width:.3f}",
                 "y": y + _BAR + 1 + (2 * number + (transfer.way == "pull")) * _LANE,

@@ -103,10 +103,9 @@ class JobsApi:
                     "RAY_AUTH_TOKEN"
                 ) from error
             raise HeadgateError(
-                f"{self.url} refused: {splitlines[-1] if splitlines else error.reason} ({error.code}); "
-                "--address has to name the "
-                "dashboard of a Ray cluster that has the Jobs API (pip install 'ray[default]' "
-                "there)"
+                f"{self.url} refused: {splitlines[-1] if splitlines else error.reason} "
+                f"({error.code}); --address has to name the dashboard of a Ray cluster that has "
+                "the Jobs API (pip install 'ray[default]' there)"
             ) from error
         except (OSError, ValueError) as error:
             raise HeadgateError(
