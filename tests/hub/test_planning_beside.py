@@ -24,7 +24,7 @@ from headgate.profiling import store
 
 
 class PlanningHub:
-    """An `InitialPlanner` for a run of so many jobs on so many nodes, and what it tells the controller."""
+    """An `InitialPlanner` of a run, and what it tells the controller."""
 
     def __init__(
         self, home: Path, jobs: int, nodes: int, mode: Literal["run", "profile"] = "run"

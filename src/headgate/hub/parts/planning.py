@@ -1,8 +1,8 @@
 """Plans for jobs whose users state none, worked out beside the hub's loop.
 
-`InitialPlanner` finds a plan before a job starts. `Replanning` moves a running job to a better one, where
-what is left of the job is worth a restart. A script for another launcher saves by itself when it is
-asked to end: it is not asked for a checkpoint before.
+`InitialPlanner` finds a plan before a job starts. `Replanning` moves a running job to a better one,
+where what is left of the job is worth a restart. A script for another launcher saves by itself when
+it is asked to end: it is not asked for a checkpoint before.
 """
 
 from __future__ import annotations
