@@ -65,6 +65,8 @@ scripts.
 """
 OTHERS_WITH_A_SLASH = {"model/shares.py", "lab/record.py"}
 """What these take apart is no identifier: the share `1/3`, and the place `LAB/NODE`."""
+RECORDS = ("faults", "jobs", "progress", "proofs", "sampled", "steps", "stored", "usage")
+"""Modules of `recorded` that diagnosis stands on."""
 NEWER_THAN_3_9 = {"tomllib"}
 NEWER_KEYWORDS = {"dataclass": {"slots", "kw_only"}, "field": {"kw_only"}, "zip": {"strict"}}
 
@@ -190,9 +192,12 @@ def test_a_script_s_own_python_may_be_as_old_as_3_9(path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        f"{room}/{p.name}"
-        for room in ("controller", "diagnosis", "forecast")
-        for p in (PACKAGE / room).glob("*.py")
+        *(
+            f"{room}/{p.name}"
+            for room in ("controller", "diagnosis", "forecast")
+            for p in (PACKAGE / room).glob("*.py")
+        ),
+        *(f"recorded/{name}.py" for name in RECORDS),
     ],
 )
 def test_the_core_has_no_clock_no_files_and_no_sockets(name: str) -> None:

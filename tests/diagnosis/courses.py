@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.diagnosis.made_up import MadeUp, recording
 from tests.diagnosis.scheduled import Course, Machine, Neighbour, Trace, Training
 
-from headgate.reports.recording import Recording
+from headgate.recorded.recording import Recording
 
 _SECONDS = 26.0
 """Of a job alone."""

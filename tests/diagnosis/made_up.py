@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
-from headgate.reports.recording import Recording, read
 
 Course = float | Callable[[int], float]
 """A quantity over the seconds of a run."""

@@ -12,9 +12,9 @@ import pytest
 from tests.diagnosis.made_up import Course, MadeUp, recording
 
 from headgate.diagnosis.accounts import Account, accounts
-from headgate.diagnosis.proving import OUTCOMES, Gain, Proof
+from headgate.recorded.proofs import OUTCOMES, Gain, Proof
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
-from headgate.reports.recording import Recording, read
 
 
 def account(run: Recording, job: str) -> Account:

@@ -15,9 +15,9 @@ from tests.diagnosis.test_own_causes import QUICK, several
 
 from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.causes import Name
-from headgate.diagnosis.progress import ProgressSeries
 from headgate.diagnosis.verdicts import Verdict, verdict
 from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.progress import ProgressSeries
 
 INPUT = {"input": 0.06, "forward": 0.04}
 STEP = {"forward": 0.04, "backward": 0.06}

@@ -11,7 +11,7 @@ from tests.diagnosis.made_up import Course, MadeUp, recording
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.verdicts import verdict
-from headgate.reports.recording import Recording
+from headgate.recorded.recording import Recording
 
 READER = {"psi_io": 0.75, "disk_read": 20e6}
 HOG = MadeUp(ran=0.01, readings={"psi_io": 1.0, "disk_read": 180e6})

@@ -12,7 +12,7 @@ from tests.diagnosis.made_up import Course, MadeUp, recording
 
 from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.exposed_communication import NicTraffic, OnNic, exposed_to_nics, spread
-from headgate.diagnosis.usage import Array
+from headgate.recorded.usage import Array
 
 RATE = 100.0
 ONE = np.ones(10)

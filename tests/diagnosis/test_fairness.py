@@ -9,7 +9,7 @@ import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.diagnosis.fairness import AloneRate, Dominance, JobSharing, sharing
-from headgate.reports.recording import Recording
+from headgate.recorded.recording import Recording
 
 ALONE = AloneRate(10.0, 9.5, 10.5, 3)
 

@@ -13,10 +13,10 @@ from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.fairness import AloneRate
-from headgate.diagnosis.jobs import RecordedJob
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.events import TRIAL
-from headgate.reports.recording import Recording
+from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.recording import Recording
 
 SPANS = {"input": 0.0, "forward": 0.1}
 """Of a script that connected: its threads follow what it is granted."""

@@ -12,12 +12,12 @@ import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.diagnosis.accounts import Account, accounts
-from headgate.diagnosis.jobs import RecordedJob, RecordedTask
-from headgate.diagnosis.steps import StepBreakdown
-from headgate.diagnosis.usage import Signal
 from headgate.diagnosis.verdicts import Verdict, verdict
 from headgate.model.identifiers import TaskOfRun
-from headgate.reports.recording import Recording
+from headgate.recorded.jobs import RecordedJob, RecordedTask
+from headgate.recorded.recording import Recording
+from headgate.recorded.steps import StepBreakdown
+from headgate.recorded.usage import Signal
 
 INPUT = {"input": 0.06, "forward": 0.04}
 STEP = {"forward": 0.04, "backward": 0.06}

@@ -11,8 +11,9 @@ import pytest
 
 from headgate.diagnosis import proving
 from headgate.diagnosis.attribution import Loss, TimeEstimate
-from headgate.diagnosis.proving import Gain, Proof, Window
-from headgate.diagnosis.usage import Array
+from headgate.diagnosis.proving import Window
+from headgate.recorded.proofs import Gain, Outcome, Proof
+from headgate.recorded.usage import Array
 
 WINDOW = 0.4
 
@@ -48,7 +49,7 @@ def pauses(rng: np.random.Generator, count: int) -> tuple[list[Window], list[Win
     return held, free
 
 
-def trial(seed: int, gain: float, count: int = 16, noise: float = 0.1) -> proving.Outcome:
+def trial(seed: int, gain: float, count: int = 16, noise: float = 0.1) -> Outcome:
     """The outcome of one trial, ended by the rule."""
     rng = np.random.default_rng(seed)
     held, free = pauses(rng, count)
@@ -150,7 +151,7 @@ def loss(seconds: float, low: float, high: float, resource: str = "cores") -> Lo
     return Loss("b", resource, TimeEstimate(seconds, low, high), "counted")  # type: ignore[arg-type]
 
 
-def proof(part: float, low: float, high: float, outcome: proving.Outcome) -> Proof:
+def proof(part: float, low: float, high: float, outcome: Outcome) -> Proof:
     return Proof("b", "a", 16, 0.4, Gain(part, low, high), outcome)
 
 

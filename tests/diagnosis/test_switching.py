@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headgate.diagnosis.switching import SwitchEffect, effects
-from headgate.diagnosis.usage import Array
+from headgate.recorded.usage import Array
 
 WINDOWS = 60
 

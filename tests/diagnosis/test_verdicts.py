@@ -13,9 +13,9 @@ from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.attribution import Evidence, Loss, Resource, TimeEstimate
-from headgate.diagnosis.jobs import Phase, Usage
 from headgate.diagnosis.verdicts import Verdict, verdict
 from headgate.model.events import NEXT
+from headgate.recorded.jobs import Phase, Usage
 
 SAME = MadeUp(ran=0.5, waited=0.5)
 ALONE = MadeUp(ran=1.0)

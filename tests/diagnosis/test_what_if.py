@@ -12,9 +12,9 @@ from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.diagnosis.verdicts import verdict
 from headgate.diagnosis.what_if import More, what_more_buys
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
 from headgate.reports.explained import explained
-from headgate.reports.recording import Recording, read
 
 
 def bought(run: Recording) -> More:

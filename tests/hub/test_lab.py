@@ -13,8 +13,8 @@ from tests.hub.test_roles import CLIENT, SERVER, SERVING
 from tests.hub.user import User
 
 from headgate import lab
+from headgate.recorded.recording import read
 from headgate.recorded.store import RunReader
-from headgate.reports.recording import read
 from headgate.testing import wait
 
 pytestmark = pytest.mark.skipif(

@@ -12,10 +12,10 @@ import pytest
 from rich.console import Console
 from tests.reports.browsing import opened, seen_as
 
+from headgate.recorded.recording import read
 from headgate.recorded.store import Recorder, RunReader
 from headgate.reports import html, terminal
 from headgate.reports.measured import measured
-from headgate.reports.recording import read
 from headgate.testing import wait
 
 

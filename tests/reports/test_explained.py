@@ -18,8 +18,8 @@ from headgate.diagnosis.attribution import NONE, exact
 from headgate.diagnosis.own_steps import PARTS, Part
 from headgate.diagnosis.what_if import Speedup
 from headgate.model.errors import NotFoundError
+from headgate.recorded.recording import read
 from headgate.reports import explained, html, sections
-from headgate.reports.recording import read
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from tests.diagnosis.made_up import MadeUp, recording
 from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.verdicts import verdict
 from headgate.recorded import runs
+from headgate.recorded.recording import Recording, read
 from headgate.reports.explained import explained
 from headgate.reports.history import OtherRuns
-from headgate.reports.recording import Recording, read
 
 SCRIPT = {"script": "/home/me/train.py", "args": ["--epochs", "5"], "workdir": "/home/me"}
 

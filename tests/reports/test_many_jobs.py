@@ -19,9 +19,9 @@ from headgate.diagnosis.attribution import OTHERS, REST
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Cluster
 from headgate.model.jobs import Job
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.runs import STORE
 from headgate.reports import html, run_verdicts
-from headgate.reports.recording import Recording, read
 from headgate.sampling import machine
 
 SLOWED = MadeUp(ran=0.5, waited=0.5, end=20)

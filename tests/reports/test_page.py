@@ -13,9 +13,9 @@ from tests.reports.browsing import opened, seen_as
 from tests.reports.conftest import HOSTILE
 
 from headgate.diagnosis.job_figures import figures
+from headgate.recorded.recording import read
 from headgate.recorded.store import Recorder, RunReader
 from headgate.reports import html
-from headgate.reports.recording import read
 from headgate.testing.wait import until
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from headgate.recorded.recording import read
 from headgate.recorded.store import Recorder
 from headgate.reports import html, terminal
 from headgate.reports.measured import measured
-from headgate.reports.recording import read
 from headgate.reports.sparkline import sparkline
 
 

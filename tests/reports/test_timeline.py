@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.recorded.recording import read
 from headgate.recorded.store import Recorder
-from headgate.reports.recording import read
 from headgate.reports.sections import timeline
 
 RESIZED = (4.0, "running", "resized from 2 to 3 workers: worker-2 joins")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from headgate.diagnosis.job_figures import figures
+from headgate.recorded.recording import read
 from headgate.recorded.store import Recorder
-from headgate.reports.recording import read
 from headgate.reports.words import counted, listed, say, what_happened
 
 

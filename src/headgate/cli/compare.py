@@ -24,9 +24,9 @@ def command(first: str, second: str, as_json: bool) -> None:
     Example: headgate compare 20260314-0900 20260315-0900
              headgate compare ab12 cd34 --json
     """
+    from headgate.recorded.recording import read
     from headgate.recorded.store import told_as_damage
     from headgate.reports import compared
-    from headgate.reports.recording import read
 
     stores = [runs.find(run) / runs.STORE for run in (first, second)]
     recordings = [read(store) for store in stores]

@@ -76,9 +76,9 @@ def command(
     if prove:
         _prove(run, job, neighbour, pause_at_most, as_json)
         return
+    from headgate.recorded.recording import read
     from headgate.recorded.store import told_as_damage
     from headgate.reports import explained, sharing
-    from headgate.reports.recording import read
 
     folder, job = _meant(run, job)
     store = folder / runs.STORE

@@ -38,8 +38,8 @@ def command(
              headgate metrics cnn --since 30s
              headgate metrics 20261121-0930/cnn --spans
     """
+    from headgate.recorded.recording import read
     from headgate.reports.measured import measured
-    from headgate.reports.recording import read
 
     try:
         last = units.seconds(since) if since is not None else None

@@ -47,8 +47,8 @@ def command(run: str | None, show: bool, output: Path | None, as_json: bool) -> 
 
 def _figures(folder: Path) -> dict[str, Any]:
     from headgate.diagnosis.job_figures import figures
+    from headgate.recorded.recording import read
     from headgate.reports.explained import as_lines, explained
-    from headgate.reports.recording import read
     from headgate.reports.words import what_happened
 
     run = read(folder / runs.STORE)

@@ -40,15 +40,15 @@ from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.granted import Power, ThreadGrant, fewer_threads
 from headgate.diagnosis.granted import by_limit as fewer_by_limit
 from headgate.diagnosis.grid import Grid, lost_cores
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, running
 from headgate.diagnosis.own_causes import helped_by, own_causes
 from headgate.diagnosis.own_steps import PARTS, Part, goes_on, own_steps, started, under_way
 from headgate.diagnosis.own_time import OwnCause, OwnTime
 from headgate.diagnosis.proving import replaced
 from headgate.diagnosis.sequencing import Turn, in_order
-from headgate.diagnosis.usage import Array
 from headgate.diagnosis.what_if import More, what_more_buys
 from headgate.model.shares import slice_of
+from headgate.recorded.jobs import RecordedJob, RecordedNode, running
+from headgate.recorded.usage import Array
 from headgate.sampling.outside_programs import OutsideProgram
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headgate.diagnosis.attribution import REST
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask, Usage, running
-from headgate.diagnosis.usage import EMPTY, Signal, sum_of_many
 from headgate.model.identifiers import TaskName, TaskOfRun
+from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask, Usage, running
+from headgate.recorded.usage import EMPTY, Signal, sum_of_many
 from headgate.sampling.columns import Column
 
 MOST_APART = 12

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.diagnosis.usage import Array, ratio
+from headgate.recorded.usage import Array, ratio
 
 _LIKE = 0.1
 """Part of the bytes that a job moves beside neighbours. Where it moved less without them, it did

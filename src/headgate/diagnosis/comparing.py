@@ -34,9 +34,9 @@ from headgate.diagnosis.attribution import (
     Loss,
     TimeEstimate,
 )
-from headgate.diagnosis.jobs import RecordedJob, running
 from headgate.diagnosis.switching import SwitchEffect, effects, least_of, usual_of
-from headgate.diagnosis.usage import Array, Signal, ratio
+from headgate.recorded.jobs import RecordedJob, running
+from headgate.recorded.usage import Array, Signal, ratio
 from headgate.sampling.columns import Column
 
 _WINDOW_SECONDS, _JITTER = 1.0, 0.9

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headgate.diagnosis.usage import Array, ratio
+from headgate.recorded.usage import Array, ratio
 
 _NOISE_CORES = 0.03
 """The readings of two targets are not of one moment. A neighbour that used less may not have run at

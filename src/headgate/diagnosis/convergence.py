@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from headgate.diagnosis.jobs import RecordedJob
-from headgate.diagnosis.usage import Array
+from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.usage import Array
 
 _BLOCKS = 24
 _LEAST_REPORTS, _LEAST_LOSSES = 2 * _BLOCKS, 4 * _BLOCKS

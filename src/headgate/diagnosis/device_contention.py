@@ -24,10 +24,10 @@ from headgate.diagnosis.exposed_communication import (
     exposed_to_nics,
     spread,
 )
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
-from headgate.diagnosis.usage import Array
 from headgate.model.identifiers import TaskOfRun
 from headgate.model.units import say_seconds
+from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.recorded.usage import Array
 from headgate.sampling.columns import Column
 
 _WAYS: tuple[Column, Column] = ("tcp_in", "tcp_out")

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headgate.diagnosis.usage import Array, ratio
+from headgate.recorded.usage import Array, ratio
 
 _FULL = 0.75
 """Part of a NIC's rate, from which on it is full: headers count, and no second is full from end to

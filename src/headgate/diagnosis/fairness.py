@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask, running
-from headgate.diagnosis.usage import Array, Signal, total
+from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask, running
+from headgate.recorded.usage import Array, Signal, total
 from headgate.sampling.columns import Column
 
 SharedResource = Literal["cores", "disk", "network"]

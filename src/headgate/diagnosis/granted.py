@@ -26,10 +26,10 @@ import numpy.typing as npt
 from headgate.diagnosis.attribution import ITSELF, NONE, OTHERS, Loss, TimeEstimate
 from headgate.diagnosis.comparing import steps_between, windows_of
 from headgate.diagnosis.fairness import AloneRate
-from headgate.diagnosis.jobs import RecordedJob
 from headgate.diagnosis.switching import SwitchEffect, effects
-from headgate.diagnosis.usage import Array, Signal, ratio
 from headgate.model.events import TRIAL
+from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.usage import Array, Signal, ratio
 
 _AWAY = 0.05
 """Cores that other jobs use, below which they are away."""

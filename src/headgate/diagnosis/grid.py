@@ -14,9 +14,9 @@ import numpy.typing as npt
 from headgate.diagnosis.attribution import COUNTED_ERROR, ITSELF, OTHERS, Loss, within
 from headgate.diagnosis.contention import THROTTLED, Contended, OnNode, contended
 from headgate.diagnosis.device_contention import Devices
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
-from headgate.diagnosis.usage import Array, Signal, ratio
 from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.recorded.usage import Array, Signal, ratio
 
 SPREAD = 1.645
 """Deviations on each side of a band of 90 %."""

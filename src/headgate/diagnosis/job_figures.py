@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.diagnosis.jobs import RecordedJob, running
-from headgate.diagnosis.usage import rate
+from headgate.recorded.jobs import RecordedJob, running
+from headgate.recorded.usage import rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headgate.diagnosis.usage import Signal
+from headgate.recorded.usage import Signal
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from headgate.diagnosis.attribution import TimeEstimate, within
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.diagnosis.own_time import OwnCause, OwnTime, mean_of
 from headgate.diagnosis.straggling import leaving_out, straggling
 from headgate.model.units import say_bits, say_seconds
 from headgate.output.metric_names import describe
+from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.sampling.columns import Column
 
 _LEAST_STEPS = 3

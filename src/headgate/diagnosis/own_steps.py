@@ -10,9 +10,9 @@ import numpy as np
 from headgate.diagnosis.attribution import TimeEstimate, exact, sum_of, within
 from headgate.diagnosis.device_contention import Outside
 from headgate.diagnosis.grid import Grid
-from headgate.diagnosis.jobs import RecordedJob
 from headgate.diagnosis.own_causes import evaluated, waited_for_others
-from headgate.diagnosis.usage import Array
+from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.usage import Array
 
 Part = Literal[
     "waiting",

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from headgate.diagnosis.attribution import Resource, TimeEstimate
-from headgate.diagnosis.jobs import RecordedNode, RecordedTask
 from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.jobs import RecordedNode, RecordedTask
 from headgate.sampling.columns import Column
 
 OwnName = Literal[

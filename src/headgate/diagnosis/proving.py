@@ -14,21 +14,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
 from headgate.diagnosis.attribution import Loss, TimeEstimate, exact
-from headgate.diagnosis.usage import Array
+from headgate.recorded.proofs import EFFECT, Gain, Outcome, Proof
+from headgate.recorded.usage import Array
 
 ERROR = 0.05
 """How often, at the most, a proof sees an effect that is not there."""
-EFFECT = 0.05
-"""The effect to look for: so much faster without the neighbour. A smaller one is not worth a
-change.
-"""
 LEAST_PAUSES, MOST_PAUSES = 8, 512
 """Fewer cannot tell anything from chance."""
 LEAST_REPORTS = 4.0
@@ -45,79 +42,12 @@ _MOST_DIFFERENCE = 1.0
 or as slow.
 """
 
-Outcome = Literal["seen", "none", "open"]
-"""`seen`: there is an effect; `none`: there is none of `EFFECT` or more; `open`: neither can be
-told.
-"""
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-
 
 class Window(NamedTuple):
     """A stretch of time, in seconds on any clock."""
 
     begin: float
     end: float
-
-
-class Gain(NamedTuple):
-    """By which part a job would be faster without its neighbour, and the ends of an interval; 0.5
-    means by 50 %.
-    """
-
-    part: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What pauses of one job told about another.
-
-    Args:
-        culprit: The job that was held.
-        victim: The job whose steps were looked at.
-        pauses: How often it was held.
-        seconds: How long each time.
-    """
-
-    culprit: str
-    victim: str
-    pauses: int
-    seconds: float
-    gain: Gain
-    outcome: Outcome
-
-    def row(self) -> dict[str, object]:
-        """It as a row of the store, without its time."""
-        return {
-            **asdict(self),
-            "gain": self.gain.part,
-            "low": self.gain.low,
-            "high": self.gain.high,
-        }
-
-    def __str__(self) -> str:
-        by, tail = (
-            f"{self.gain.low:.0%} to {self.gain.high:.0%}",
-            f"{self.pauses} pauses of {self.seconds:.2g} s",
-        )
-        if self.outcome == "open":
-            return (
-                f"{tail} do not tell whether {self.culprit} slows {self.victim}: without it, "
-                f"{by} faster"
-            )
-        if self.outcome == "none":
-            return (
-                f"{self.culprit} does not slow {self.victim} by {EFFECT:.0%}: without it, "
-                f"{by} faster; {tail}"
-            )
-        if self.gain.high < 0.0:
-            waits = f"{self.victim} may wait for {self.culprit}, for a lock, a file or a pipe"
-            return f"holding {self.culprit} makes {self.victim} slower, by {by}: {waits}; {tail}"
-        return (
-            f"{self.culprit} slows {self.victim}: without it, {self.gain.part:.0%} faster "
-            f"({by}); {tail}"
-        )
 
 
 def difference(times: Array, steps: Array, held: Window, free: Window) -> float | None:

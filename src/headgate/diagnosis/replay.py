@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headgate.diagnosis.usage import Array
+from headgate.recorded.usage import Array
 
 _HALVINGS = 40
 _CALM = 0.03

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from headgate.diagnosis.attribution import TimeEstimate, within
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.diagnosis.own_time import OwnCause, OwnTime, mean_of
-from headgate.diagnosis.steps import EXPOSED
 from headgate.model.units import say_seconds
+from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.recorded.steps import EXPOSED
 
 _LEAST_STEPS = 3
 """Sampled steps of a worker, for its own part of a step to be known."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headgate.diagnosis.usage import Array
+from headgate.recorded.usage import Array
 
 _SPAN, _NEAR = 5, 2
 """Windows on each side of a switch; and next to it."""

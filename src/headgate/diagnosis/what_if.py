@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask, running
 from headgate.diagnosis.replay import CoresUsed, Faster, Path, Surroundings, mean, step_seconds
-from headgate.diagnosis.sampled import StepTransfer, TracedStep
-from headgate.diagnosis.steps import EXPOSED
-from headgate.diagnosis.usage import EMPTY, Array, Signal
+from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask, running
+from headgate.recorded.sampled import StepTransfer, TracedStep
+from headgate.recorded.steps import EXPOSED
+from headgate.recorded.usage import EMPTY, Array, Signal
 
 Counts = npt.NDArray[np.int64]
 Buyable = Literal["cores", "network", "disk", "loader", "servers", "gpu"]

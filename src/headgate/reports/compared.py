@@ -17,11 +17,11 @@ from rich.text import Text
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.attribution import TimeEstimate, exact
 from headgate.diagnosis.job_figures import figures
-from headgate.diagnosis.jobs import RecordedJob
 from headgate.diagnosis.own_steps import PARTS
 from headgate.model.units import say_bits, say_bytes, say_seconds
-from headgate.reports.job_rows import loads
-from headgate.reports.recording import Recording
+from headgate.recorded.job_rows import loads
+from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.recording import Recording
 from headgate.reports.words import MISSING, listed, said_threads, say, say_moment
 from headgate.scripts import variables
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.diagnosis.jobs import RecordedNode, running
 from headgate.diagnosis.nics import NicUse, nic_use
-from headgate.diagnosis.progress import growth_rate
-from headgate.diagnosis.usage import Array, Signal, TimeBuckets, means
-from headgate.reports.recording import Recording
+from headgate.recorded.jobs import RecordedNode, running
+from headgate.recorded.progress import growth_rate
+from headgate.recorded.recording import Recording
+from headgate.recorded.usage import Array, Signal, TimeBuckets, means
 from headgate.sampling.columns import Column
 
 BUCKETS = 600

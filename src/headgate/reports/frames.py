@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headgate.diagnosis.usage import Array
+from headgate.recorded.usage import Array
 from headgate.reports.figures import Plot
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import say, say_loss

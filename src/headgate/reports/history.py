@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headgate.diagnosis.fairness import AloneRate
-from headgate.diagnosis.jobs import RecordedJob
-from headgate.diagnosis.usage import Array
 from headgate.model.errors import HeadgateError
 from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.recorded import runs
+from headgate.recorded.job_rows import as_object, loads
+from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.recording import NODE, Recording
 from headgate.recorded.store import RunReader
-from headgate.reports.job_rows import as_object, loads
-from headgate.reports.recording import NODE, Recording
+from headgate.recorded.usage import Array
 
 _SAME = ("script", "run", "args", "workdir", "python", "env")
 """Two jobs are the same if these fields are. The number of tasks changes no step, since the global

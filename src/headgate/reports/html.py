@@ -15,8 +15,9 @@ from typing import ParamSpec, TypeVar
 
 from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.job_figures import figures
-from headgate.diagnosis.jobs import RecordedJob
 from headgate.model.events import FAULTS
+from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import told_as_damage
 from headgate.reports import run_verdicts, sections, sharing
 from headgate.reports.explained import explained
@@ -32,7 +33,6 @@ from headgate.reports.figures import (
     throughput_plot,
 )
 from headgate.reports.frames import frames, payload
-from headgate.reports.recording import Recording, read
 from headgate.reports.saving import save
 from headgate.reports.templates import Markup, render, script_json
 

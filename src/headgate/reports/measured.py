@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.diagnosis.jobs import Usage
-from headgate.diagnosis.steps import StepBreakdown
-from headgate.diagnosis.usage import Signal, means, rate
 from headgate.model.errors import NotFoundError
 from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
-from headgate.reports.recording import NODE, Recording
+from headgate.recorded.jobs import Usage
+from headgate.recorded.recording import NODE, Recording
+from headgate.recorded.steps import StepBreakdown
+from headgate.recorded.usage import Signal, means, rate
 from headgate.sampling.columns import COLUMNS, Column
 
 _POINTS = 32

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headgate.diagnosis.accounts import Account
-    from headgate.reports.recording import Recording
+    from headgate.recorded.recording import Recording
 
 FILE = "verdicts.json"
 _FEW = 24
@@ -101,8 +101,8 @@ def _kept(folder: Path) -> RunVerdicts | None:
 
 
 def _made(folder: Path) -> RunVerdicts:
+    from headgate.recorded.recording import read as recorded
     from headgate.reports.explained import explained
-    from headgate.reports.recording import read as recorded
 
     run = recorded(folder / runs.STORE, RECENT_SECONDS, few=_FEW)
     return RunVerdicts.of(run, explained(run))

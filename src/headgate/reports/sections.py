@@ -9,19 +9,19 @@ from typing import Any
 
 from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.attribution import LEAST_SECONDS
-from headgate.diagnosis.faults import KIND, survived
 from headgate.diagnosis.job_figures import JobFigures
-from headgate.diagnosis.jobs import Phase, RecordedJob, RecordedTask
 from headgate.diagnosis.nics import NicUse
 from headgate.diagnosis.own_steps import PARTS, Part
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.events import FAULTS, state_in_words
 from headgate.model.units import say_bytes, say_seconds
+from headgate.recorded.faults import KIND, survived
+from headgate.recorded.job_rows import loads
+from headgate.recorded.jobs import Phase, RecordedJob, RecordedTask
+from headgate.recorded.recording import Recording
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import Plot, job_colour
 from headgate.reports.frames import frames
-from headgate.reports.job_rows import loads
-from headgate.reports.recording import Recording
 from headgate.reports.step_drawing import drawing, keys, ordered, span_colour
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import (

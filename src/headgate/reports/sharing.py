@@ -11,8 +11,8 @@ from rich.text import Text
 
 from headgate.diagnosis.fairness import Dominance, JobSharing, RunSharing, shared_nodes, shares_of
 from headgate.diagnosis.fairness import sharing as found_of
+from headgate.recorded.recording import Recording
 from headgate.reports.history import OtherRuns
-from headgate.reports.recording import Recording
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import MISSING, counted, listed
 

@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from headgate.diagnosis.usage import Array, TimeBuckets, settings
+from headgate.recorded.usage import Array, TimeBuckets, settings
 from headgate.reports.figures import BUCKETS, Line, Plot, job_colour
 from headgate.reports.frames import frames, payload
 from headgate.reports.html import document

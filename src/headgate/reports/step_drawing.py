@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from headgate.diagnosis.sampled import Bar, SampledStep, StepTransfer, TaskStep
-from headgate.diagnosis.steps import ORDER
+from headgate.recorded.sampled import Bar, SampledStep, StepTransfer, TaskStep
+from headgate.recorded.steps import ORDER
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import say, say_moment, say_step_time
 

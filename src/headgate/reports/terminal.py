@@ -10,15 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.diagnosis.job_figures import JobFigures, figures
-from headgate.diagnosis.jobs import RecordedTask
-from headgate.diagnosis.steps import StepBreakdown
 from headgate.model.events import FAULTS
 from headgate.model.units import say_bits, say_seconds
+from headgate.recorded.jobs import RecordedTask
+from headgate.recorded.recording import NODE, Recording, read
+from headgate.recorded.steps import StepBreakdown
 from headgate.recorded.store import told_as_damage
 from headgate.reports.explained import as_lines, explained
 from headgate.reports.figures import nic_uses
 from headgate.reports.measured import Learned, Level, MeasuredTarget
-from headgate.reports.recording import NODE, Recording, read
 from headgate.reports.sparkline import sparkline
 from headgate.reports.table_parts import TableColumn, tables
 from headgate.reports.words import (

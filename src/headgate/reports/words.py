@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headgate.diagnosis.job_figures import JobFigures
-from headgate.diagnosis.jobs import RecordedNode
 from headgate.model.plans import APART
 from headgate.model.units import say_bytes, say_seconds
-from headgate.reports.recording import Recording
+from headgate.recorded.jobs import RecordedNode
+from headgate.recorded.recording import Recording
 
 MISSING = "–"
 

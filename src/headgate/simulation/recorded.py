@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headgate.diagnosis.usage import EMPTY, Array, Signal, completed, readings, total
 from headgate.model.errors import UsageError
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded.store import RunReader
+from headgate.recorded.usage import EMPTY, Array, Signal, completed, readings, total
 from headgate.simulation.traces import Trace, TraceJob, made
 
 _LOSSES = 500

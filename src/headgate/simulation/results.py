@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.diagnosis.usage import Array
+from headgate.recorded.usage import Array
 from headgate.simulation.modelled import Modelled
 from headgate.simulation.outcomes import JobOutcome, Outcome
 from headgate.simulation.speeds import Speeds

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.diagnosis.own_causes import evaluations
-from headgate.diagnosis.steps import StepBreakdown
-from headgate.diagnosis.usage import EMPTY, Array, Signal
 from headgate.model.errors import HeadgateError, StorageError
 from headgate.recorded import runs
+from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.recorded.recording import Recording, read
+from headgate.recorded.steps import StepBreakdown
 from headgate.recorded.store import told_as_damage
+from headgate.recorded.usage import EMPTY, Array, Signal
 from headgate.reports import explained
-from headgate.reports.recording import Recording, read
 from headgate.sampling.columns import Column
 
 FOREIGN = 0.1

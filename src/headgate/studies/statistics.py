@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from scipy import special
 
-from headgate.diagnosis.usage import Array
+from headgate.recorded.usage import Array
 
 T = TypeVar("T")
 

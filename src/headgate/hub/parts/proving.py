@@ -35,7 +35,7 @@ from headgate.model.units import say_seconds
 
 if TYPE_CHECKING:
     from headgate.diagnosis.proving import Pair, Window
-    from headgate.diagnosis.usage import Array
+    from headgate.recorded.usage import Array
 
 MOST_PART, MOST_PART_ASKED = 0.02, 0.25
 """Part of its time that a job may be held: by default, and at the most."""

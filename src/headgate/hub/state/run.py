@@ -41,7 +41,7 @@ from headgate.scripts import variables
 from headgate.scripts.program import program
 
 if TYPE_CHECKING:
-    from headgate.diagnosis.proving import Proof
+    from headgate.recorded.proofs import Proof
 
 Watcher = Callable[[dict[str, Any]], None]
 

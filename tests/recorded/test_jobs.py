@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headgate.diagnosis.jobs import phases, running
+from headgate.recorded.jobs import phases, running
 
 
 def test_phases_follow_the_recorded_states_through_a_retry() -> None:

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from headgate.diagnosis.jobs import RecordedJob, RecordedNode, Usage
-from headgate.diagnosis.usage import EMPTY, Signal, completed, readings
 from headgate.model.events import FAULTS
 from headgate.model.identifiers import TaskOfRun
-from headgate.recorded import runs
+from headgate.recorded import runs, stepping
+from headgate.recorded.job_rows import cpu_seconds, job, loads, used_beside
+from headgate.recorded.jobs import RecordedJob, RecordedNode, Usage
 from headgate.recorded.store import RunReader
-from headgate.reports import stepping
-from headgate.reports.job_rows import cpu_seconds, job, loads, used_beside
+from headgate.recorded.usage import EMPTY, Signal, completed, readings
 from headgate.sampling.columns import COLUMNS, Column
 from headgate.scripts import variables
 

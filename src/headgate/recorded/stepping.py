@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headgate.diagnosis.sampled import (
+from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.sampled import (
     Bar,
     ReportedStep,
     SampledStep,
@@ -20,8 +21,7 @@ from headgate.diagnosis.sampled import (
     choose,
     lay_out,
 )
-from headgate.diagnosis.steps import ORDER, StepSums, Sums
-from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.steps import ORDER, StepSums, Sums
 from headgate.recorded.store import RunReader
 
 _MOST_ROWS = 30

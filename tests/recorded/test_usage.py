@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.diagnosis.usage import (
+from headgate.recorded.usage import (
     EMPTY,
     Signal,
     completed,

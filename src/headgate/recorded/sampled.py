@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from headgate.diagnosis.steps import EXPOSED
 from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.steps import EXPOSED
 
 Kind = Literal["typical", "slowest"]
 _CLOSE_SECONDS = 1.0

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from headgate.diagnosis.faults import survived
-from headgate.diagnosis.jobs import (
+from headgate.model.events import ENDED
+from headgate.model.identifiers import TaskOfRun
+from headgate.recorded import stepping
+from headgate.recorded.faults import survived
+from headgate.recorded.jobs import (
     Phase,
     RecordedDecision,
     RecordedJob,
@@ -21,15 +24,12 @@ from headgate.diagnosis.jobs import (
     phases,
     running,
 )
-from headgate.diagnosis.progress import NO_PROGRESS, ProgressSeries, together
-from headgate.diagnosis.proving import OUTCOMES, Gain, Proof
-from headgate.diagnosis.steps import divide
-from headgate.diagnosis.usage import EMPTY, Array, Signal, highest, settings, total
-from headgate.model.events import ENDED
-from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.progress import NO_PROGRESS, ProgressSeries, together
+from headgate.recorded.proofs import OUTCOMES, Gain, Proof
+from headgate.recorded.stepping import Stepping
+from headgate.recorded.steps import divide
 from headgate.recorded.store import RunReader
-from headgate.reports import stepping
-from headgate.reports.stepping import Stepping
+from headgate.recorded.usage import EMPTY, Array, Signal, highest, settings, total
 from headgate.sampling.columns import COLUMNS, Column
 
 _HIGHEST: frozenset[Column] = frozenset(

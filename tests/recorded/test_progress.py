@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headgate.diagnosis.progress import ProgressSeries, growth_rate, together
+from headgate.recorded.progress import ProgressSeries, growth_rate, together
 
 NAN = float("nan")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.diagnosis.faults import survived
+from headgate.recorded.faults import survived
 
 
 def event(

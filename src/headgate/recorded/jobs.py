@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from headgate.diagnosis.faults import Survived
-from headgate.diagnosis.progress import ProgressSeries
-from headgate.diagnosis.proving import Proof
-from headgate.diagnosis.sampled import SampledStep, TracedStep
-from headgate.diagnosis.steps import StepBreakdown
-from headgate.diagnosis.usage import EMPTY, Signal
 from headgate.model.events import ENDED, FAULTS, NAMED_BY_REASON, JobState
 from headgate.model.identifiers import TaskName, TaskOfRun
 from headgate.model.shares import slice_of
+from headgate.recorded.faults import Survived
+from headgate.recorded.progress import ProgressSeries
+from headgate.recorded.proofs import Proof
+from headgate.recorded.sampled import SampledStep, TracedStep
+from headgate.recorded.steps import StepBreakdown
+from headgate.recorded.usage import EMPTY, Signal
 from headgate.sampling.columns import Column
 
 STATES: tuple[JobState, ...] = get_args(JobState)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from headgate.diagnosis.steps import StepSums, Sums, divide
+from headgate.recorded.steps import StepSums, Sums, divide
 
 
 def sums(spans: Iterable[tuple[int, str, float]], bytes_out: float = 0.0) -> StepSums:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from headgate.diagnosis.usage import EMPTY, Array, Signal
+from headgate.recorded.usage import EMPTY, Array, Signal
 
 
 @dataclass(frozen=True, slots=True, eq=False)

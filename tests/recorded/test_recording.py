@@ -9,9 +9,9 @@ from tests.diagnosis.made_up import Course, MadeUp, recording
 
 from headgate.diagnosis.job_figures import figures
 from headgate.recorded import runs
+from headgate.recorded.recording import read
 from headgate.recorded.store import Recorder, RunReader
 from headgate.reports.explained import explained
-from headgate.reports.recording import read
 
 
 def test_figures_are_those_of_the_store(store: Path) -> None:

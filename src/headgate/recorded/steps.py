@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headgate.diagnosis.usage import Array
+from headgate.recorded.usage import Array
 
 ORDER = (
     *("input", "compute", "forward", "backward", "push", "wait", "pull", "optimizer"),

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.diagnosis.sampled import Bar, ReportedStep, StepTransfer, assemble, choose, lay_out
 from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.sampled import Bar, ReportedStep, StepTransfer, assemble, choose, lay_out
 
 
 def told(t: float, task: str, step: int, seconds: float) -> ReportedStep:

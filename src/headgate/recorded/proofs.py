@@ -1,0 +1,77 @@
+"""Proofs by pause, as a run keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple, get_args
+
+EFFECT = 0.05
+"""The effect to look for: so much faster without the neighbour. A smaller one is not worth a
+change.
+"""
+Outcome = Literal["seen", "none", "open"]
+"""`seen`: there is an effect; `none`: there is none of `EFFECT` or more; `open`: neither can be
+told.
+"""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+
+class Gain(NamedTuple):
+    """By which part a job would be faster without its neighbour, and the ends of an interval; 0.5
+    means by 50 %.
+    """
+
+    part: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What pauses of one job told about another.
+
+    Args:
+        culprit: The job that was held.
+        victim: The job whose steps were looked at.
+        pauses: How often it was held.
+        seconds: How long each time.
+    """
+
+    culprit: str
+    victim: str
+    pauses: int
+    seconds: float
+    gain: Gain
+    outcome: Outcome
+
+    def row(self) -> dict[str, object]:
+        """It as a row of the store, without its time."""
+        return {
+            **asdict(self),
+            "gain": self.gain.part,
+            "low": self.gain.low,
+            "high": self.gain.high,
+        }
+
+    def __str__(self) -> str:
+        by, tail = (
+            f"{self.gain.low:.0%} to {self.gain.high:.0%}",
+            f"{self.pauses} pauses of {self.seconds:.2g} s",
+        )
+        if self.outcome == "open":
+            return (
+                f"{tail} do not tell whether {self.culprit} slows {self.victim}: without it, "
+                f"{by} faster"
+            )
+        if self.outcome == "none":
+            return (
+                f"{self.culprit} does not slow {self.victim} by {EFFECT:.0%}: without it, "
+                f"{by} faster; {tail}"
+            )
+        if self.gain.high < 0.0:
+            waits = f"{self.victim} may wait for {self.culprit}, for a lock, a file or a pipe"
+            return f"holding {self.culprit} makes {self.victim} slower, by {by}: {waits}; {tail}"
+        return (
+            f"{self.culprit} slows {self.victim}: without it, {self.gain.part:.0%} faster "
+            f"({by}); {tail}"
+        )
