@@ -138,8 +138,8 @@ def end_hubs(variables: dict[str, str]) -> None:
     code = (
         "import os, select, signal\n"
         "from headgate.recorded import runs\n"
-        "from headgate.hub import client\n"
-        "for hub in filter(None, map(client.connect, runs.hubs())):\n"
+        "from headgate.hub.connection import connect\n"
+        "for hub in filter(None, map(connect, runs.hubs())):\n"
         "    pidfd = os.pidfd_open(hub.ask('hello')['pid'])\n"
         "    for wait in (5, 60):\n"
         "        signal.pidfd_send_signal(pidfd, signal.SIGTERM)\n"

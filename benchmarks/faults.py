@@ -38,7 +38,7 @@ from pathlib import Path
 import _frame
 
 from headgate import lab
-from headgate.hub import client
+from headgate.hub.connection import connect
 from headgate.recorded import runs
 
 LAB = """
@@ -257,7 +257,7 @@ def kill_agent(ray: _frame.Raylets, node: str) -> None:
 
 def kill_hub(job: Stillness) -> None:
     """kill -9 of the hub, which is that of the head's node; its run is resumed."""
-    found = [hub for folder in runs.hubs() if (hub := client.connect(folder)) is not None]
+    found = [hub for folder in runs.hubs() if (hub := connect(folder)) is not None]
     if not found:
         raise RuntimeError("no hub is running")
     for hub in found:

@@ -32,7 +32,7 @@ from typing import Any
 
 import _frame
 
-from headgate.hub.client import Hub, connect
+from headgate.hub.connection import HubConnection, connect
 from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
@@ -104,7 +104,7 @@ def running(jobs: dict[str, tuple[int, float]]) -> Iterator[str]:
 
 
 @contextmanager
-def hub() -> Iterator[Hub]:
+def hub() -> Iterator[HubConnection]:
     connection = connect()
     if connection is None:
         raise SystemExit("the hub is gone")

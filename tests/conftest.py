@@ -117,9 +117,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def end_hub() -> None:
     """End the hub of `HEADGATE_HOME`, and with it whatever it still runs."""
-    from headgate.hub import client
+    from headgate.hub.connection import connect
 
-    hub = client.connect()
+    hub = connect()
     if hub is None:
         return
     with closing(hub):

@@ -24,6 +24,7 @@ LAYERS = (
     "cli",
     "testing",
     "studies",
+    "client",
     "reports",
     "hub",
     "verification",

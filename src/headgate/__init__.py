@@ -17,8 +17,8 @@ _HOMES = {
     "Share": "headgate.model.shares",
     "UNLIMITED": "headgate.model.shares",
     "HeadgateError": "headgate.model.errors",
-    "run": "headgate.hub.api",
-    "profile": "headgate.hub.api",
+    "run": "headgate.client.client",
+    "profile": "headgate.client.profiling",
     "simulate": "headgate.simulation",
 }
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from tests.planning.jobs import GIB, profile
 
 from headgate.cli import headgate
+from headgate.client import submitting
 from headgate.config import planfile
-from headgate.hub import api
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError, InvalidFileError, NotFoundError, UsageError
 from headgate.model.jobs import Job
@@ -39,7 +39,7 @@ def place(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir(mode=0o700)
     (tmp_path / "train.py").write_text("import headgate.torch\n")
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    [job] = api.submission(
+    [job] = submitting.submission(
         [Job(name="train", script=str(tmp_path / "train.py"), workdir=str(tmp_path))]
     ).jobs
     store.save(runs.home() / "profiles", store.key(job, HERE), profile(dense_bytes=2_500_000))
@@ -282,7 +282,7 @@ def test_a_cluster_that_is_none_is_refused(place: Path) -> None:
 
 def test_jobs_that_run_side_by_side_divide_the_nodes(place: Path) -> None:
     (place / "other.py").write_text("import headgate.torch  # another\n")
-    [job] = api.submission(
+    [job] = submitting.submission(
         [Job(name="other", script=str(place / "other.py"), workdir=str(place))]
     ).jobs
     store.save(runs.home() / "profiles", store.key(job, HERE), profile(dense_bytes=2_500_000))

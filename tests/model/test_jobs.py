@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate.hub.api import submission
+from headgate.client.submitting import submission
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job, Limits
 from headgate.model.mounts import Mount

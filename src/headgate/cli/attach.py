@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headgate.cli.live_view import Interrupts, conclude, follow
-from headgate.cli.run_picker import hub_of
+from headgate.client.running_jobs import hub_of
 from headgate.model.errors import NotFoundError
 from headgate.recorded import runs
 

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from headgate.cli.run_picker import running_jobs
+from headgate.client.running_jobs import running_jobs
 from headgate.model.errors import HeadgateError
 
 

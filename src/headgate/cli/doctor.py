@@ -14,9 +14,10 @@ from typing import Any
 import click
 
 from headgate import isolation
+from headgate.client.starting import clean
 from headgate.engines.base import LOCAL
 from headgate.engines.engine_options import Declaration, declared
-from headgate.hub.client import clean, connect
+from headgate.hub.connection import connect
 from headgate.machine.allocation import slurm_share
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
 from headgate.machine.gpu_visibility import VARIABLE

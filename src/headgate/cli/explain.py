@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from headgate.cli.live_view import wide_console
-from headgate.cli.run_picker import running_jobs
+from headgate.client.running_jobs import running_jobs
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.recorded import runs
 

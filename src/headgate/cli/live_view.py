@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli import streams
-from headgate.hub.client import Hub
+from headgate.hub.connection import HubConnection
 from headgate.model.errors import HeadgateError
 from headgate.model.events import ENDED, GRACE_SECONDS, state_in_words
 from headgate.model.units import say_bytes
@@ -44,7 +44,7 @@ _RANKS = {"running": 0, "stopping": 0, "failed": 1, "killed": 1}
 
 
 def follow(
-    hub: Hub,
+    hub: HubConnection,
     run: str,
     as_json: bool,
     interrupts: Interrupts,
@@ -96,7 +96,7 @@ def left_alone(run: str) -> Iterator[None]:
 
 
 def _watched(
-    hub: Hub, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
+    hub: HubConnection, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
 ) -> tuple[dict[str, Any], str | None]:
     """How a run ended, and the path of its report, once both are told."""
     end: dict[str, Any] = {}
@@ -145,7 +145,7 @@ class Interrupts:
     what is being handed in may begin, whatever becomes of this process.
     """
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: HubConnection) -> None:
         self._hub = hub
         self._run: str | None = None
         self._say: Callable[[str], None] = click.echo

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from headgate.cli import standard_input
-from headgate.hub import api
+from headgate.client import submitting
 from headgate.model.cluster import Cluster
 from headgate.model.errors import HeadgateError
 from headgate.model.events import state_in_words
@@ -83,7 +83,10 @@ def probe(
 
 def _run(job: Job, where: Mapping[str, Any]) -> Path:
     """Run a job until it has shown how fast it is; the run's store."""
-    with api.submitted(api.submission([job], **where), None, kill=True) as (hub, answer):
+    with submitting.submitted(submitting.submission([job], **where), None, kill=True) as (
+        hub,
+        answer,
+    ):
         shown = ShownSteps(time.monotonic())
         stopped = False
         for message in hub.follow(1.0):

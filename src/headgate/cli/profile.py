@@ -12,7 +12,7 @@ import click
 from headgate.cli import standard_input
 from headgate.cli.options import OfJobs, launched
 from headgate.cli.running import launches, read
-from headgate.hub import api
+from headgate.client import profiling
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Limits
 from headgate.model.profiles import Profile, StepTime
@@ -70,7 +70,7 @@ def command(
         )
     jobs = [job for job in jobs if not names or job.name in names]
     standard_input.refuse("headgate profile")
-    measured = {job.name: api.profile(job, again=again, watcher=_show) for job in jobs}
+    measured = {job.name: profiling.profile(job, again=again, watcher=_show) for job in jobs}
     if as_json:
         data = {name: asdict(profile) for name, profile in measured.items()}
         click.echo(json.dumps(data if len(data) > 1 else next(iter(data.values())), indent=2))

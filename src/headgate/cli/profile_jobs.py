@@ -13,9 +13,9 @@ from headgate import lab
 from headgate.cli.hub_link import reached
 from headgate.cli.options import CommandLine
 from headgate.cli.running import read, stated_limits
+from headgate.client import submitting
 from headgate.config import clusterfile
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.hub import api
 from headgate.hub.submission import reach
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import NotFoundError, UsageError
@@ -46,7 +46,9 @@ def jobs(
         # It is never started: a name for what the profile was measured of.
         [job] = said([_limited(Job(name="job", run="true"), cores, memory)])
         return [(job, stored(key))]
-    found = api.submission(said(read(scripts, asked, None, stated_limits(cores, memory)))).jobs
+    found = submitting.submission(
+        said(read(scripts, asked, None, stated_limits(cores, memory)))
+    ).jobs
     if key is not None:
         if len(found) > 1:
             raise UsageError(

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli.live_view import print_table
-from headgate.hub.client import clean
+from headgate.client.starting import clean
 from headgate.model.errors import HeadgateError
 from headgate.model.units import say_seconds
 from headgate.recorded import runs

@@ -7,7 +7,7 @@ import json
 import click
 
 from headgate.cli.options import Whole
-from headgate.cli.run_picker import running_jobs
+from headgate.client.running_jobs import running_jobs
 
 
 @click.command()

@@ -13,9 +13,9 @@ from headgate.cli import options
 from headgate.cli.former_variables import kept
 from headgate.cli.placement import PlacementOptions, Where
 from headgate.cli.running import stated_variables, submit, with_variables
+from headgate.client import submitting
+from headgate.client.starting import await_guards
 from headgate.engines.base import LOCAL, EngineSpec
-from headgate.hub import api
-from headgate.hub.client import await_guards
 from headgate.hub.submission import Submission
 from headgate.model.errors import StorageError, UsageError
 from headgate.recorded import resuming, runs
@@ -99,7 +99,9 @@ def _laid_out(submission: Submission, said: PlacementOptions, folder: Path) -> S
         names = ", ".join(job.name for job in submission.jobs)
         raise UsageError(f"found a plan for several jobs ({names}); it can be said for one only")
     jobs = tuple(said.applied(job) for job in submission.jobs)
-    return api.launched(replace(submission, jobs=jobs, **said.place(_where(folder)).fields()))
+    return submitting.launched(
+        replace(submission, jobs=jobs, **said.place(_where(folder)).fields())
+    )
 
 
 def _where(folder: Path) -> Where:
@@ -161,7 +163,7 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         for origin in origins
         if origin.checkpoint is not None and origin not in anew
     }
-    return api.submission(
+    return submitting.submission(
         specs,
         resume=resume,
         resumed_from=folder.name,

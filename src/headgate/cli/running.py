@@ -20,8 +20,8 @@ from headgate.cli.live_view import Interrupts, follow, left_alone
 from headgate.cli.options import CommandLine
 from headgate.cli.placement import PlacementOptions
 from headgate.cli.standard_input import Handover
-from headgate.hub import api
-from headgate.hub.client import clean, connect_or_start
+from headgate.client import submitting
+from headgate.client.starting import clean, connect_or_start
 from headgate.hub.submission import Submission
 from headgate.model import units
 from headgate.model.errors import UsageError
@@ -140,7 +140,7 @@ def submission(jobs: Sequence[Job], said: PlacementOptions) -> Submission:
     Raises:
         HeadgateError: Something of that makes no sense, or is out of reach.
     """
-    return api.submission([said.applied(job) for job in jobs], **said.place().fields())
+    return submitting.submission([said.applied(job) for job in jobs], **said.place().fields())
 
 
 def submit(submission: Submission, policy: str | None, detach: bool, as_json: bool) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from headgate.cli.run_picker import RunningJobs, running_jobs
-from headgate.hub.client import Hub
+from headgate.client.running_jobs import RunningJobs, running_jobs
+from headgate.hub.connection import HubConnection
 from headgate.model.errors import HeadgateError
 from headgate.model.events import ENDED, state_in_words
 from headgate.recorded import runs
@@ -60,7 +60,9 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
             click.echo(f"{id}/{job}: {state_in_words(end['state'], end['reason'])}")
 
 
-def _ask(hub: Hub, watched: Hub, chosen: RunningJobs, kill: bool) -> list[str] | None:
+def _ask(
+    hub: HubConnection, watched: HubConnection, chosen: RunningJobs, kill: bool
+) -> list[str] | None:
     """Have jobs of a run stopped; those that are, None where the run has ended by itself."""
     try:
         watched.ask("attach", run=chosen.run)
@@ -72,7 +74,9 @@ def _ask(hub: Hub, watched: Hub, chosen: RunningJobs, kill: bool) -> list[str] |
     return stopping
 
 
-def _wait(watched: Hub, chosen: RunningJobs, stopping: list[str] | None) -> dict[str, Any]:
+def _wait(
+    watched: HubConnection, chosen: RunningJobs, stopping: list[str] | None
+) -> dict[str, Any]:
     """Wait for the ends of jobs of one run; their states, with the reason and what else there is to
     say of each.
     """

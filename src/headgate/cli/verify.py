@@ -92,7 +92,7 @@ def command(
         running,
         standard_input,
     )
-    from headgate.hub import verifying
+    from headgate.client import verifying
     from headgate.verification.wording import words
 
     if len(targets) > 1:

@@ -24,9 +24,10 @@ from headgate.engines.launch import inject
 from headgate.engines.namesakes import kept_out_by
 from headgate.engines.remote.environment import more, sent
 from headgate.hub import doubts
+from headgate.hub.allocations import overlapping
 from headgate.hub.checking import checked
 from headgate.hub.claiming import claimed
-from headgate.hub.client import connect, overlapping
+from headgate.hub.connection import connect
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.executor import Executor, Oversubscription

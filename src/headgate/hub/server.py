@@ -23,7 +23,7 @@ import headgate
 from headgate import isolation, policies
 from headgate.engines.local import LocalEngine
 from headgate.hub import messages
-from headgate.hub.client import publish_allocation
+from headgate.hub.allocations import publish_allocation
 from headgate.hub.live import LiveHub
 from headgate.hub.standard_input import GivenInput, taken
 from headgate.hub.state.run import LiveRun, Watcher

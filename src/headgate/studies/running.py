@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from headgate.hub import api, client
+from headgate.client import submitting
+from headgate.hub.connection import HubConnection, connect
 from headgate.hub.submission import reach
 from headgate.model.errors import HeadgateError, HubError, StorageError
 from headgate.model.events import ENDED
@@ -239,11 +240,11 @@ class StudyRun:
             measured_jobs = [
                 replace(job, at=max(job.at, later.get(job.name, usual))) for job in run.measured
             ]
-            jobs = api.submission([*measured_jobs, *run.background], **where)
+            jobs = submitting.submission([*measured_jobs, *run.background], **where)
             jobs = replace(
                 jobs, command=("headgate", "study", self._journal.folder.name, *mark.split())
             )
-            with api.submitted(jobs, run.policy, kill=True) as (hub, answer):
+            with submitting.submitted(jobs, run.policy, kill=True) as (hub, answer):
                 _follow(hub, answer["run"], names, [job.name for job in run.background])
         return Path(answer["path"])
 
@@ -266,7 +267,7 @@ class StudyRun:
 
     def _attach(self, folder: Path, names: list[str]) -> None:
         """Wait until a run has ended that this study started before it was killed."""
-        hub = client.connect()
+        hub = connect()
         if hub is None:
             return
         with hub:
@@ -309,7 +310,7 @@ def _place(found: Measurement) -> tuple[str, int, int]:
 
 
 def _follow(
-    hub: client.Hub,
+    hub: HubConnection,
     run: str,
     names: list[str],
     background: list[str],

@@ -180,7 +180,7 @@ class Verifying(Component):
             else False,
         }
         process = await asyncio.create_subprocess_exec(
-            *("nice", "-n", "10", sys.executable, "-m", "headgate.hub.verifying"),
+            *("nice", "-n", "10", sys.executable, "-m", "headgate.client.verifying"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

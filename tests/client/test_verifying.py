@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.hub.user import User, speed, user
 
-from headgate.hub.verifying import Asked, verify
+from headgate.client.verifying import Asked, verify
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.verification.verdict import LeftOut, Sameness, Why

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headgate.hub import api
+from headgate.client import submitting
 from headgate.machine import gpu_visibility
 from headgate.model.errors import UsageError
 from headgate.model.events import Checkpoint
@@ -163,7 +163,7 @@ def keep(asked: Asked, verdict: Verification) -> None:
 
 def _by_itself(job: Job) -> Job:
     """A job as a hub would have it, that waits for no other and shares no GPU."""
-    [settled] = api.submission([replace(job, after=None, share=None)]).jobs
+    [settled] = submitting.submission([replace(job, after=None, share=None)]).jobs
     return settled
 
 
@@ -391,7 +391,10 @@ class _Trial:
             )
             prepared.append(self._prepared(name, at.job(job), at, recipe, list(jobs)))
         more = {"mode": "verify", "resume": dict(resume or {})}
-        with api.submitted(api.submission(prepared, **more), None, kill=True) as (hub, answer):
+        with submitting.submitted(submitting.submission(prepared, **more), None, kill=True) as (
+            hub,
+            answer,
+        ):
             folder = Path(answer["path"])
             self._made.append(folder)
             for _ in hub.follow(1.0):

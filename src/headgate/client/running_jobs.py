@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.hub.client import Hub, await_answer, connect
+from headgate.client.starting import await_answer
+from headgate.hub.connection import HubConnection, connect
 from headgate.model.errors import HubError, NotFoundError
 from headgate.model.identifiers import run_and_job
 from headgate.recorded import runs
@@ -23,16 +24,16 @@ class RunningJobs:
     jobs: list[str] | None
     hub: Path
 
-    def connect(self) -> Hub:
+    def connect(self) -> HubConnection:
         """The hub that runs them, to be closed.
 
         Raises:
             NotFoundError: It is gone.
         """
-        found = connect(self.hub)
-        if found is None:
+        hub = connect(self.hub)
+        if hub is None:
             raise NotFoundError(_NOTHING)
-        return found
+        return hub
 
 
 def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> list[RunningJobs]:
@@ -103,7 +104,7 @@ def _silent() -> str:
     )
 
 
-def hub_of(run: str) -> Hub | None:
+def hub_of(run: str) -> HubConnection | None:
     """The hub that runs a run, to be closed; None where none does."""
     for _ in range(2):
         for folder in runs.hubs():

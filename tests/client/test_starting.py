@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate.hub import api
-from headgate.hub.client import Hub, connect, connect_or_start
+from headgate.client import submitting
+from headgate.client.starting import connect_or_start
+from headgate.hub.connection import HubConnection, connect
 from headgate.model.errors import HeadgateError
 from headgate.model.jobs import Job
 from headgate.recorded import runs
@@ -26,9 +27,9 @@ from headgate.testing import wait
 STUBBORN = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"
 
 
-def submit(hub: Hub, folder: Path, command: str, **more: Any) -> str:
+def submit(hub: HubConnection, folder: Path, command: str, **more: Any) -> str:
     job = Job(name="a", run=command, workdir=str(folder))
-    data = api.submission([job]).plain()
+    data = submitting.submission([job]).plain()
     return str(hub.ask("submit", submission=data, policy=None, **more)["run"])
 
 
@@ -52,8 +53,11 @@ def test_a_stop_that_comes_after_the_end_has_nothing_to_stop(user: User) -> None
 
 @pytest.mark.parametrize(("kill", "state"), [(False, "stopped"), (True, "killed")])
 def test_a_ctrl_c_in_python_ends_what_was_handed_in(user: User, kill: bool, state: str) -> None:
-    jobs = api.submission([Job(name="a", run="exec sleep 3600", workdir=str(user.folder))])
-    with pytest.raises(KeyboardInterrupt), api.submitted(jobs, None, kill=kill) as (hub, answer):
+    jobs = submitting.submission([Job(name="a", run="exec sleep 3600", workdir=str(user.folder))])
+    with (
+        pytest.raises(KeyboardInterrupt),
+        submitting.submitted(jobs, None, kill=kill) as (hub, answer),
+    ):
         for message in hub.follow(SECONDS):
             if (
                 message is not None
@@ -67,7 +71,7 @@ def test_a_ctrl_c_in_python_ends_what_was_handed_in(user: User, kill: bool, stat
 
 
 def test_a_ctrl_c_in_python_ends_what_is_being_handed_in(slow: User) -> None:
-    jobs = api.submission([Job(name="a", run="exec sleep 3600", workdir=str(slow.folder))])
+    jobs = submitting.submission([Job(name="a", run="exec sleep 3600", workdir=str(slow.folder))])
 
     def press() -> None:
         slow.sees("asked")
@@ -79,7 +83,10 @@ def test_a_ctrl_c_in_python_ends_what_is_being_handed_in(slow: User) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         presser.start()
-        with pytest.raises(KeyboardInterrupt), api.submitted(jobs, "slow", kill=True) as (hub, _):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            submitting.submitted(jobs, "slow", kill=True) as (hub, _),
+        ):
             assert all(message is not None for message in hub.follow(SECONDS))
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,0 +1,84 @@
+"""Measuring what a job costs: `headgate.profile`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headgate.client.submitting import check_kind, submission, submitted
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.jobs import Job
+from headgate.model.profiles import Profile
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
+from headgate.scripts.program import program, unprofiled
+
+PROFILE_SECONDS = 300.0
+"""How long a run for a profile may take, where its job has no timeout."""
+
+
+def profile(
+    job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Profile:
+    """Measure what a job's model costs, in a short run of its own; or read it from the last time.
+
+    Args:
+        job: A script that uses `headgate.torch`, `.keras` or `.jax`, trains by PyTorch, or prints
+            its steps.
+        again: Measure, though there is a stored profile; one that was taken on a busy machine is
+            measured again anyway.
+        watcher: Called with what the hub says of the run meanwhile.
+
+    Returns:
+        What was measured, or what is stored where that is the better one.
+
+    Raises:
+        UsageError: Bad input.
+        HeadgateError: The script ended without a profile; the message says where its output is.
+    """
+    from headgate.profiling import printed, store  # what no other run needs
+    from headgate.sampling import machine
+
+    check_kind(job)
+    if program(job) is None:
+        raise UsageError(unprofiled(job))
+    # A script that never prepares a model would run to its end.
+    job = replace(job, timeout=job.timeout or PROFILE_SECONDS)
+    handed_in = submission([job], mode="profile")
+    node = machine.detect(runs.home() / "node.json")
+    stored = store.load(runs.home() / "profiles", store.key(handed_in.jobs[0], node))
+    if stored is not None and stored.source == "profile" and not stored.is_busy and not again:
+        return stored
+    [handed] = handed_in.jobs
+    shown = printed.ShownSteps(time.monotonic()) if printed.tells_by_printing(handed) else None
+    with submitted(handed_in, None, kill=True) as (hub, answer):
+        for message in hub.follow(1.0):
+            watcher(message or {})
+            if shown is not None and shown.enough(time.monotonic(), message):
+                hub.send("stop", run=answer["run"], kill=True)
+                shown = None
+    folder = Path(answer["path"])
+    with RunReader(folder / runs.STORE) as reader:
+        [row] = reader.rows("jobs")
+        found = store.parse(json.loads(row["profile"])) if row["profile"] else None
+        if found is None or found.source != "profile":
+            found = printed.of_printed(reader, handed, node)
+    if found is None:
+        why = "" if row["state"] == "done" else f" ({row['reason']})"
+        raise HeadgateError(
+            f"the script ended without a profile{why}; it has to train by an optimizer of "
+            "PyTorch, to call `prepare` "
+            "of headgate.torch, .keras or .jax, or, with `--launch tensorflow`, `jax` or "
+            "`mpi`, to print the number of "
+            f"each step. Its output: headgate logs {folder.name}/{row['name']}"
+        )
+    found = found.with_parameters(handed.parameters)
+    store.save(runs.home() / "profiles", store.key(handed, node), found)
+    if stored is None or not store.is_better(stored, found):
+        return found
+    kept = "measured again, while others used the machine more: the calmer one of before was kept"
+    return replace(stored, notes=(*stored.notes, kept))

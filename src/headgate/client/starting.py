@@ -1,0 +1,144 @@
+"""Starting a hub where there is none, and waiting for one that is ending or does not answer."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from headgate.hub.allocations import allocation_of
+from headgate.hub.connection import HubConnection, connect
+from headgate.model.errors import HubError
+from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
+from headgate.recorded import runs
+
+START_SECONDS = 30.0
+ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
+"""How long a hub that ends, or the guard of a dead one, may hold the place of the next."""
+REMADE_SECONDS = 3.0
+"""How long a hub may take to make its sockets again that somebody removed."""
+_LOOK_SECONDS = 0.02
+_STALE_SECONDS = 86400.0
+"""After so long without a hub the folder of an allocation's hubs is removed, with its log."""
+
+
+def clean() -> None:
+    """Remove what hubs of this machine, and their guards, left that were both killed."""
+    _clean(runs.hub())
+    for folder in runs.hubs():
+        if not allocation_of(folder):
+            continue  # of another machine
+        if any((folder / "boxes").glob("*")) or any(runs.sockets(folder).glob("*.sock")):
+            _clean(folder)
+        elif folder.parent.name == "hubs" and _is_stale(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clean(folder: Path) -> None:
+    lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        from headgate.hub.watchdog import (
+            leftovers,  # with all that boxes tasks in: while there is a hub nobody needs it
+        )
+
+        leftovers(folder)
+        runs.remove_sockets(folder)
+    except BlockingIOError:
+        pass  # there is a hub or a guard, and it will
+    finally:
+        os.close(lock)
+
+
+def connect_or_start() -> HubConnection:
+    """The hub that runs, or a new one.
+
+    Raises:
+        HubError: None could be started.
+    """
+    folder = runs.hub()
+    log = folder / "hub.log"
+    begun = time.monotonic()
+    deadline = begun + START_SECONDS
+    process: subprocess.Popen[bytes] | None = None
+    while True:
+        if (hub := connect()) is not None:
+            # it outlives this connection, and should leave no zombie when it ends
+            if process is not None:
+                threading.Thread(target=process.wait, name="hub", daemon=True).start()
+            return hub
+        now, locked = time.monotonic(), runs.is_locked(folder / "hub.lock")
+        alive = process is not None and process.poll() is None
+        # by one that ends: its jobs save what they have, which nobody should cut short
+        if locked and not alive:
+            deadline = now + START_SECONDS
+            if now > begun + ENDING_SECONDS:
+                pid = allocation_of(folder).get("pid", "of unknown number")
+                raise HubError(
+                    f"the hub on {runs.host()} (process {pid}) does not answer: it ends, as "
+                    "soon as its jobs have, or "
+                    "its socket is gone and cannot be made again. Try again in a moment, or "
+                    "end that process"
+                )
+        if now > deadline or (process is not None and process.poll()):
+            raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
+        # One that finds another, or the guard of a dead one, ends at once; the next waits until the
+        # lock is free.
+        if not alive and not locked:
+            with open(log, "ab") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "headgate.hub.server"],
+                    env={**os.environ, runs.HUB: str(folder)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd="/",
+                    start_new_session=True,
+                )
+        time.sleep(_LOOK_SECONDS)
+
+
+def await_guards() -> None:
+    """Wait while the guard of a hub that died still lets its tasks save what they have."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while _silent() and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+
+
+def await_answer() -> list[Path]:
+    """Wait a moment for hubs of this host that live and do not answer, as their sockets may be made
+    again; the folders of those that still do not.
+    """
+    deadline = time.monotonic() + REMADE_SECONDS
+    while (silent := _silent()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
+    return silent
+
+
+def _silent() -> list[Path]:
+    """The folders of hubs of this host that live, or whose guards do, and do not answer."""
+    return [folder for folder in runs.hubs() if allocation_of(folder) and _is_winding_up(folder)]
+
+
+def _is_winding_up(folder: Path) -> bool:
+    if not runs.is_locked(folder / "hub.lock"):
+        return False
+    if (hub := connect(folder)) is not None:
+        hub.close()
+    return hub is None
+
+
+def _is_stale(folder: Path) -> bool:
+    return time.time() - folder.stat().st_mtime > _STALE_SECONDS and not runs.is_locked(
+        folder / "hub.lock"
+    )
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return f" and ends with: {lines[-1]}" if lines else ""

@@ -1,0 +1,59 @@
+"""What hubs of this user's other allocations know of each other: which CPUs each has."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headgate.machine import allocation
+from headgate.recorded import runs
+
+_ALLOCATION = "allocation.json"
+
+
+def publish_allocation(folder: Path) -> None:
+    """Write the allocation of this process's hub into its folder, for the hubs of others to
+    read.
+    """
+    ours = allocation.current()
+    about = {
+        "host": runs.host(),
+        "pid": os.getpid(),
+        "cpus": sorted(ours.cpus),
+        "allocation": str(ours),
+    }
+    (folder / _ALLOCATION).write_text(json.dumps(about))
+
+
+def allocation_of(folder: Path) -> dict[str, Any]:
+    """What the last hub of a folder wrote of itself; empty where none did, or it is on another
+    machine.
+    """
+    try:
+        written = json.loads((folder / _ALLOCATION).read_text())
+        return written if written["host"] == runs.host() else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def overlapping(folder: Path) -> Iterator[tuple[Path, str, str]]:
+    """The folders of other hubs that have tasks on cores of this one's; what is to be told of that
+    here, and there.
+    """
+    ours = allocation_of(folder)
+    for other in runs.hubs():
+        theirs = allocation_of(other) if other != folder else {}
+        shared = frozenset(ours.get("cpus", ())) & frozenset(theirs.get("cpus", ()))
+        if shared and next((other / "boxes").glob("*.json"), None) is not None:
+            yield other, _warning(theirs, shared), _warning(ours, shared)
+
+
+def _warning(other: dict[str, Any], shared: frozenset[int]) -> str:
+    return (
+        f"the hub of another allocation of yours ({other['allocation']}; process "
+        f"{other['pid']}) has tasks on CPUs "
+        f"{allocation.say_cpus(shared)} too: these CPUs are oversubscribed"
+    )

@@ -1,0 +1,160 @@
+"""A connection to a hub: a JSON object a line each way."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import headgate
+from headgate.hub.standard_input import StandardInput, offered
+from headgate.model.errors import HeadgateError, HubError
+from headgate.recorded import runs
+
+ANSWER_SECONDS = 60.0
+TAKE_IN_SECONDS = 300.0
+"""How long it may take to hand in a run: an engine that it is the first to name is started
+meanwhile.
+"""
+
+
+class HubGoneError(HubError):
+    """The hub has closed the connection: it died, or it was ending."""
+
+
+class HubConnection:
+    """A connection to the hub of `HEADGATE_HOME`.
+
+    Raises:
+        HubError: It does not answer, or is of another version.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = b""
+        hello = self.ask("hello")
+        if hello["headgate"] != headgate.__version__:
+            raise HubError(
+                f"a hub of Headgate {hello['headgate']} is running (process {hello['pid']}), "
+                f"this is {headgate.__version__}; it ends a minute after its last job, or when "
+                "you stop that process"
+            )
+
+    def __enter__(self) -> HubConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go; what was submitted goes on."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, op: str, **request: object) -> None:
+        """Send a request without waiting for its answer."""
+        try:
+            self._socket.sendall(json.dumps({"op": op, **request}).encode() + b"\n")
+        except OSError as error:
+            raise HubGoneError(f"the hub is gone: {error.strerror}") from error
+
+    def submit(
+        self,
+        submission: object,
+        policy: str | None,
+        attach: bool,
+        given: StandardInput | None = None,
+    ) -> dict[str, Any]:
+        """Hand in a run, as plain JSON values; what it is called and where its folder is.
+
+        Args:
+            given: Standard input of its one task; None: nothing.
+
+        Raises:
+            HeadgateError: As `ask`.
+        """
+        request = {"submission": submission, "policy": policy, "attach": attach}
+        if given is None:
+            return self.ask("submit", patience=TAKE_IN_SECONDS, **request)
+        with offered(given) as path:
+            return self.ask("submit", patience=TAKE_IN_SECONDS, **request, stdin=path)
+
+    def ask(
+        self, op: str, *, patience: float = ANSWER_SECONDS, **request: object
+    ) -> dict[str, Any]:
+        """Send a request and wait for its answer, for `patience` seconds; messages of a run that is
+        attached must not be under way.
+
+        Raises:
+            HeadgateError: The hub's own error, with its exit code.
+            HubError: The hub is gone or does not answer.
+        """
+        self.send(op, **request)
+        answer = self.receive(patience)
+        if answer is None:
+            raise HubError(f"the hub did not answer within {patience:g} s")
+        if "error" in answer:
+            error = HeadgateError(answer["error"])
+            error.exit_code = int(answer["exit_code"])
+            raise error
+        return answer
+
+    def receive(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """The next message; None after `timeout` seconds without one.
+
+        Raises:
+            HubGoneError: The hub is gone.
+        """
+        deadline = time.monotonic() + timeout if timeout is not None else None
+        while b"\n" not in self._buffer:
+            left = max(deadline - time.monotonic(), 0.0) if deadline is not None else None
+            if not select.select([self._socket], [], [], left)[0]:
+                return None
+            try:
+                data = self._socket.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                raise HubGoneError(
+                    "the hub died; its jobs are being stopped. `headgate status` says how to go on"
+                )
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        message = json.loads(line)
+        return message if isinstance(message, dict) else {}
+
+    def follow(self, timeout: float) -> Iterator[dict[str, Any] | None]:
+        """Messages of the attached run, None whenever there was none for `timeout` seconds, until
+        its report is written.
+        """
+        while True:
+            message = self.receive(timeout)
+            yield message
+            # An answer that nobody waited for may be an error: a Ctrl-C that came after the end has
+            # nothing to stop.
+            if message is not None and message.get("type") == "reported":
+                return
+
+
+def connect(folder: Path | None = None) -> HubConnection | None:
+    """The hub of a folder (None: of this process) that runs, None where none does.
+
+    Raises:
+        HubError: One runs and cannot be talked to.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        connection.connect(str(runs.sockets(folder) / "hub.sock"))
+        return HubConnection(connection)
+    except (FileNotFoundError, ConnectionRefusedError, HubGoneError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
