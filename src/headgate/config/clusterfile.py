@@ -182,19 +182,6 @@ class ClusterEntry(Entry):
     """The nodes."""
 
 
-_MODELS: Mapping[str, type[Entry]] = {
-    "": ClusterEntry,
-    "nodes": NodeEntry,
-    "gpus": GpuEntry,
-    "gpu_link": GpuLinkEntry,
-}
-_TEXTS = {"name", "kind", "address", "how"}
-
-
-def _is_text(place: Place) -> bool:
-    return bool(place) and place[-1] in _TEXTS
-
-
 def schema() -> dict[str, Any]:
     """The JSON schema of a cluster file."""
     return userfile.json_schema(ClusterEntry, "Headgate cluster file")
@@ -218,8 +205,8 @@ def read(path: str) -> ClusterFile:
         InvalidFileError: With every problem found.
         UsageError: The file cannot be read.
     """
-    file = UserFile(path, _is_text)
-    entries, wrong = file.well(ClusterEntry, _MODELS, "nodes")
+    file = UserFile(path, ClusterEntry)
+    entries, wrong = file.valid_entries("nodes")
     data = file.data if isinstance(file.data, dict) else {}
     lab = data.get("lab") is True
     _check_lab_keys(file, data, lab)

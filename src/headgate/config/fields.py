@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headgate.model import units
+from headgate.model.declarations import Kind
 from headgate.model.jobs import NAME_PATTERN, NO_NUL, SIGNALS, VARIABLES, is_variable, signal_name
+from headgate.model.plans import Strategy
 from headgate.model.shares import FRACTIONS, is_fraction
+from headgate.output.expressions import check_expression
 
 
 def _workers(value: object) -> tuple[int, int | None]:
@@ -83,6 +87,19 @@ def _forerunners(value: object) -> object:
     return tuple(names) if isinstance(value, list) else value
 
 
+def _batch(value: object) -> object:
+    sizes = value if isinstance(value, list) and value else [value]
+    if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        raise ValueError("expected a number of samples, or one for each worker: [32, 16]")
+    return value
+
+
+def _expression(value: str) -> str:
+    if (wrong := check_expression(value)) is not None:
+        raise ValueError(wrong)
+    return value
+
+
 def example(kind: str | list[str], value: str) -> WithJsonSchema:
     """The schema of a value that is written in several ways, with one of them."""
     return WithJsonSchema({"type": kind, "examples": [value]})
@@ -119,8 +136,34 @@ Forerunners = Annotated[
         }
     ),
 ]
-Share = Annotated[str, BeforeValidator(_share), example("string", "1/3")]
-StopSignal = Annotated[str, BeforeValidator(_stop_signal), example(["string", "integer"], "SIGINT")]
+# Not text alone: a number is read as one, so that a message shows it as it was written.
+Share = Annotated[Any, BeforeValidator(_share), example("string", "1/3")]
+StopSignal = Annotated[Any, BeforeValidator(_stop_signal), example(["string", "integer"], "SIGINT")]
 Workers = Annotated[
     tuple[int, int | None], BeforeValidator(_workers), example(["integer", "string"], "1..8")
 ]
+_BATCH = {
+    "anyOf": [
+        {"type": "integer"},
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "null"},
+    ]
+}
+Batch = Annotated[int | list[int], BeforeValidator(_batch), WithJsonSchema(_BATCH)]
+OF_KINDS: Mapping[Kind, Any] = {
+    Kind.NAME: Name,
+    Kind.PATH: Plain,
+    Kind.COMMAND: Command,
+    Kind.FORERUNNERS: Forerunners,
+    Kind.SECONDS: Seconds,
+    Kind.MEMORY: Memory,
+    Kind.COUNT: Count,
+    Kind.RATE: Rate,
+    Kind.SHARE: Share,
+    Kind.SIGNAL: StopSignal,
+    Kind.WORKERS: Workers,
+    Kind.STRATEGY: Strategy,
+    Kind.BATCH: Batch,
+    Kind.EXPRESSION: Annotated[str, AfterValidator(_expression)],
+}
+"""How values of each kind are written in files."""

@@ -6,223 +6,74 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    ValidationInfo,
-)
+from pydantic import Field, ValidationInfo, field_validator
 
 from headgate.config import planfile, sparkfile, userfile
-from headgate.config.fields import (
-    Command,
-    Count,
-    Forerunners,
-    Memory,
-    Name,
-    Plain,
-    Seconds,
-    Share,
-    StopSignal,
-    Text,
-    Variable,
-    Workers,
-)
 from headgate.config.planfile import PlanEntry
-from headgate.config.rolefile import ReadyEntry, RoleEntry
+from headgate.config.records import entry_of
+from headgate.config.rolefile import RoleEntry
 from headgate.config.sparkfile import SparkEntry
-from headgate.config.userfile import Entry, Number, Place, UserFile, Whole, suggestion
+from headgate.config.userfile import Entry, Place, UserFile, suggestion
 from headgate.model import goals, roles
 from headgate.model.forerunners import cycle
 from headgate.model.jobs import (
-    MOST_PRIORITY,
     NAME_PATTERN,
-    Allowed,
-    BatchRule,
     Job,
-    Launched,
     Limits,
     ProgressRule,
-    VerifyRule,
     against_plan,
 )
 from headgate.model.mounts import Mount, against_isolation
+from headgate.model.plans import Plan
 from headgate.model.roles import Role
 from headgate.output.expressions import check_pattern
 from headgate.scripts.program import python_name
 
 
-def _pattern(value: str | None, info: ValidationInfo) -> str | None:
-    reason = check_pattern(value, info.data.get("metric", "loss")) if value is not None else None
-    if reason is not None:
-        raise ValueError(reason)
-    return value
-
-
-def _goal(value: float | None, info: ValidationInfo) -> float | None:
-    wrong = goals.against(info.data.get("metric", "loss"), value, info.data.get("better"))
-    if wrong is not None and "better" in info.data:
-        raise ValueError("; ".join(wrong))
-    return value
-
-
-def _on_a_gpu(value: Any, info: ValidationInfo) -> Any:
-    if value and info.data.get("gpus") == 0:
-        raise ValueError("the job has `gpus: 0`; leave one of them out")
-    return value
-
-
-class LimitsEntry(Entry):
+class LimitsEntry(entry_of(Limits)):  # type: ignore[misc]  # its keys are the fields of Limits
     """The most that the job may take."""
 
-    cores: Annotated[Number, Field(gt=0)] | None = None
-    """The most CPU cores that the job may use; fractions are allowed; without it, no limit."""
-    memory: Memory | None = None
-    """The most memory, in bytes or with a unit such as `2GiB`; a job that takes more is ended."""
-    gpus: Annotated[Whole, Field(ge=0)] | None = None
-    """How many GPUs the job gets to see."""
-    gpu_memory: Annotated[Memory | None, AfterValidator(_on_a_gpu)] = None
-    """The memory of each of its GPUs that each worker is expected to hold; the job waits until that
-    is free.
-    """
-    exclusive: Annotated[bool, AfterValidator(_on_a_gpu)] = False
-    """Whether no other job of Headgate's may compute on its GPUs; without `gpus` it has one."""
-    workers: Workers = (1, None)
-    """The fewest and the most workers that a plan may have: `4`, `1..8` or `2..`."""
+    @field_validator("gpu_memory", "exclusive")
+    @classmethod
+    def _on_a_gpu(cls, value: Any, info: ValidationInfo) -> Any:
+        if value and info.data.get("gpus") == 0:
+            raise ValueError("the job has `gpus: 0`; leave one of them out")
+        return value
 
 
-class ProgressEntry(Entry):
+class ProgressEntry(entry_of(ProgressRule)):  # type: ignore[misc]  # as above, of ProgressRule
     """How the job's progress is read from its output."""
 
-    metric: str = "loss"
-    """The name of the metric that tells the job's progress, as the script prints or reports it."""
-    pattern: Annotated[str | None, AfterValidator(_pattern)] = None
-    """A regular expression that finds the metric in a line of output; it has a group for the
-    value.
-    """
-    better: goals.Better | None = None
-    """Whether the metric gets better as it falls (`lower`) or rises (`higher`); without it, the
-    name decides.
-    """
-    goal: Annotated[Number | None, AfterValidator(_goal)] = None
-    """The value of the metric at which the job has reached its goal."""
-    patience: Annotated[Whole, Field(gt=0)] | None = None
-    """After so many epochs without a gain the script ends by itself (early stopping)."""
-    min_delta: Annotated[Number, Field(ge=0)] = 0.0
-    """The least change of the metric that early stopping counts as a gain."""
+    @field_validator("pattern")
+    @classmethod
+    def _pattern(cls, value: str | None, info: ValidationInfo) -> str | None:
+        metric = info.data.get("metric", "loss")
+        if value is not None and (reason := check_pattern(value, metric)) is not None:
+            raise ValueError(reason)
+        return value
+
+    @field_validator("goal")
+    @classmethod
+    def _goal(cls, value: float | None, info: ValidationInfo) -> float | None:
+        wrong = goals.against(info.data.get("metric", "loss"), value, info.data.get("better"))
+        if wrong is not None and "better" in info.data:
+            raise ValueError("; ".join(wrong))
+        return value
 
 
-class JobEntry(Entry):
+_NESTED = {Limits: LimitsEntry, ProgressRule: ProgressEntry, Plan: PlanEntry, Role: RoleEntry}
+
+
+class JobEntry(entry_of(Job, _NESTED, name=None)):  # type: ignore[misc]  # as above, of Job
     """One job; all but its command is optional."""
 
-    name: Name | None = None
-    """The job's name, unique in its file; without it, the script's name."""
-    script: Plain | None = None
-    """A Python script, relative to `workdir`; give either this, `run` or `roles`."""
-    run: Command | None = None
-    """A command: text goes to `/bin/sh`, a list of words is started as it is; instead of
-    `script`.
-    """
-    roles: list[RoleEntry] = []
-    """The commands of a job that has several, such as a server and its clients; instead of `script`
-    and `run`.
-    """
     spark: SparkEntry | None = None
     """A Spark application, the short form of the roles that it takes; instead of `script`, `run`
     and `roles`.
-    """
-    args: list[Text] = []
-    """Arguments of the script or command."""
-    python: Plain | None = None
-    """The Python interpreter of `script`: a name on the PATH, or a path relative to `workdir`."""
-    env: dict[Variable, Text] = {}
-    """Variables that are added to the environment of whoever submits the job."""
-    workdir: Plain = "."
-    """The folder that the job runs in, relative to the file."""
-    at: Seconds = 0.0
-    """How long the job waits after it was submitted, or after `after` ended: seconds, or with a
-    unit: `2m`.
-    """
-    after: Forerunners | None = None
-    """The name of a job in this file that has to end well before this one starts, or a list of
-    names.
-    """
-    priority: Annotated[Number, Field(gt=0, le=MOST_PRIORITY)] = 1.0
-    """The job's claim on what is contended, relative to the others; above 0, at most 100."""
-    share: Share | None = None
-    """A fixed part of the CPU and GPU time of its nodes, such as `1/3`; without it, the policy
-    decides.
-    """
-    limits: LimitsEntry = LimitsEntry()
-    """Limits of cores, memory, GPUs and workers."""
-    allow: list[Allowed] = []
-    """Changes to the mathematics that a plan may make: `async`, `weak`."""
-    progress: ProgressEntry = ProgressEntry()
-    """Which metric tells the job's progress, and how it is read."""
-    retries: Annotated[Whole, Field(ge=0, le=1000)] = 0
-    """How often the job is started again after it failed."""
-    timeout: Annotated[Seconds, Field(gt=0)] | None = None
-    """The longest that one attempt may run, in seconds or with a unit such as `2h`."""
-    stop_signal: StopSignal = "SIGTERM"
-    """The signal that asks a script to end if it uses none of Headgate's libraries: a name or a
-    number.
-    """
-    tty: bool = False
-    """Whether the job prints to a pseudo-terminal, as progress bars of Rich want; only with
-    isolation `process`.
-    """
-    grace: Annotated[Seconds, Field(gt=0, le=3600)] = 60.0
-    """How long the job's tasks have to save once they are asked to end, in seconds or with a unit
-    such as `5m`.
-    """
-    moves: Annotated[Whole, Field(ge=0, le=1000)] = 2
-    """How often Headgate may restart the job under a better plan, where it chose the plan
-    itself.
-    """
-    launch: Launched | None = None
-    """The launcher whose variables workers get: `torchrun`, `deepspeed`, `tensorflow`, `jax`,
-    `mpi`; or `none`.
-    """
-    evaluator: bool = False
-    """Whether one more task, TensorFlow's `evaluator`, evaluates what the workers save."""
-    resumes: bool = False
-    """Whether the script goes on from a checkpoint of its own when it is started again."""
-    batch: BatchRule | None = None
-    """What another launcher's script does with its batch: `per-worker`, each worker has all of it;
-    `global`, a part.
-    """
-    parameters: Count | None = None
-    """How many parameters the script trains, such as `124M`; without it, as many as a profile of it
-    saw.
-    """
-    plan: PlanEntry | None = None
-    """How the job is laid out in tasks; without it, as one task."""
-    encrypt: bool = True
-    """Whether the traffic between the job's tasks is encrypted."""
-    isolation: Text | None = None
-    """What the job's tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or the name
-    of a plug-in.
-    """
-    image: Text | None = None
-    """The image of the job's containers; `host` stands for what is installed on the machine."""
-    runtime: Text | None = None
-    """What runs the job's containers, as the Docker daemon calls it, such as `runsc`; without it,
-    its default.
-    """
-    mounts: list[Text] = []
-    """Files and folders that the job's containers see: `/data`, `~/data:/mnt`, `/data:rw`."""
-    prove: bool = False
-    """Whether Headgate proves who slows the job, by holding each neighbour for moments of at most a
-    second.
-    """
-    pausable: bool = True
-    """Whether the job may be held for such moments to prove whom it slows."""
-    verify: VerifyRule = "auto"
-    """Whether several workers are compared with one: `auto` warns of a difference, `strict` stops
-    it, `off`: no.
     """
 
 
@@ -233,57 +84,17 @@ class JobFile(Entry):
     """The jobs, in the order in which they are submitted."""
 
 
-MODELS: Mapping[str, type[Entry]] = {
-    "": JobFile,
-    "jobs": JobEntry,
-    "limits": LimitsEntry,
-    "progress": ProgressEntry,
-    "plan": PlanEntry,
-    "roles": RoleEntry,
-    "spark": SparkEntry,
-    "ready": ReadyEntry,
-}
-TEXTS = {
-    "name",
-    "isolation",
-    "image",
-    "runtime",
-    "mounts",
-    "script",
-    "run",
-    "args",
-    "python",
-    "env",
-    "workdir",
-    "after",
-    "launch",
-    "batch",
-    "metric",
-    "pattern",
-    "nodes",
-    "line",
-    "application",
-    "conf",
-    *planfile.TEXTS,
-}
-
-
 def field_of_a_job(name: str) -> str:
     """How a job file has a field of this name, of a job or of what is below it; empty: there is
     none.
     """
     if name in JobEntry.model_fields:
         return f"{name}: ..."
+    models = userfile.models(JobEntry)
     for below in ("limits", "progress", "plan"):
-        if name in MODELS[below].model_fields:
+        if name in models[below].model_fields:
             return f"{below}: {{{name}: ...}}"
     return ""
-
-
-def _is_text(place: Place) -> bool:
-    return place[:1] == ("jobs",) and not TEXTS.isdisjoint(
-        part for part in place if isinstance(part, str)
-    )
 
 
 def schema() -> dict[str, Any]:
@@ -298,8 +109,8 @@ def load(path: str) -> list[Job]:
         InvalidFileError: With every problem found.
         UsageError: The file cannot be read.
     """
-    file = UserFile(path, _is_text)
-    entries, wrong = file.well(JobFile, MODELS, "jobs")
+    file = UserFile(path, JobFile)
+    entries, wrong = file.valid_entries("jobs")
     drafts = [
         JobDraft(file, wrong, "jobs", i, JobEntry.model_validate(entry))
         for i, entry in entries.items()
@@ -396,7 +207,7 @@ class JobDraft:
             return
         if self.well("limits", "allow"):
             for key, found, cure in against_plan(
-                self.entry.plan.plan(), self._limits(), self.entry.allow
+                self.entry.plan.record(), self.entry.limits.record(), self.entry.allow
             ):
                 self._file.problem((*place, key), found, cure)
 
@@ -434,7 +245,7 @@ class JobDraft:
     def _roles(self) -> tuple[Role, ...]:
         entry = self.entry
         if entry.spark is None:
-            return tuple(role.role(self._interpreter(role.python)) for role in entry.roles)
+            return tuple(role.record(python=self._interpreter(role.python)) for role in entry.roles)
         python = self._interpreter(entry.python) or "python"
         tools = sparkfile.tools(python, {**os.environ, **entry.env})
         return entry.spark.roles(tools, python) if tools is not None else ()
@@ -450,11 +261,6 @@ class JobDraft:
         """Its mounts; a path resolved against its folder, or below the user's home."""
         return tuple(str(Mount.of(mount, str(self.workdir))) for mount in self.entry.mounts)
 
-    def _limits(self) -> Limits:
-        limits = self.entry.limits
-        own = limits.cores, limits.memory, limits.gpus, limits.workers, limits.gpu_memory
-        return Limits(*own, exclusive=limits.exclusive)
-
     def _interpreter(self, python: str | None) -> str | None:
         """Its interpreter, a path resolved against its folder (a link, as of a virtual environment,
         stays one); empty where there is none of that name.
@@ -469,44 +275,15 @@ class JobDraft:
         return path if os.path.isfile(path) and os.access(path, os.X_OK) else ""
 
     def job(self) -> Job:
-        entry = self.entry
-        return Job(
+        job: Job = self.entry.record(
             name=self.name,
             script=self.script,
-            run=entry.run,
-            args=tuple(entry.args),
-            python=self._interpreter(entry.python),
+            python=self._interpreter(self.entry.python),
             roles=self._roles(),
-            env=entry.env,
             workdir=str(self.workdir),
-            at=entry.at,
-            after=entry.after,
-            priority=entry.priority,
-            share=entry.share,
-            limits=self._limits(),
-            allow=frozenset(entry.allow),
-            progress=ProgressRule(**entry.progress.model_dump()),
-            retries=entry.retries,
-            timeout=entry.timeout,
-            stop_signal=entry.stop_signal,
-            tty=entry.tty,
-            grace=entry.grace,
-            moves=entry.moves,
-            launch=entry.launch,
-            evaluator=entry.evaluator,
-            resumes=entry.resumes,
-            batch=entry.batch,
-            parameters=entry.parameters,
-            plan=entry.plan.plan() if entry.plan is not None else None,
-            encrypt=entry.encrypt,
-            isolation=entry.isolation,
-            image=entry.image,
-            runtime=entry.runtime,
             mounts=self._mounts(),
-            prove=entry.prove,
-            pausable=entry.pausable,
-            verify=entry.verify,
         )
+        return job
 
 
 def _name_by_commands(drafts: Sequence[JobDraft]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -33,6 +33,48 @@ class Entry(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def models(whole: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The models of a file, by the last key on the way to them; that of the whole file by "".
+
+    Args:
+        whole: What the file holds.
+    """
+    known = {"": whole}
+    for key, field in whole.model_fields.items():
+        for model in filter(_is_model, _types(field.annotation)):
+            known |= {**models(model), key: model}
+    return {**known, "": whole}
+
+
+def _is_text(whole: type[BaseModel], place: Place) -> bool:
+    """Whether the value at a place of a file is text, or below what is."""
+    model: type[BaseModel] | None = whole
+    for key in place:
+        if isinstance(key, int):
+            continue
+        if model is None or key not in model.model_fields:
+            return False
+        types = _types(model.model_fields[key].annotation)
+        if str in types:
+            return True
+        model = next(filter(_is_model, types), None)
+    return False
+
+
+def _types(hint: Any) -> tuple[Any, ...]:
+    """The plain types that a type is made of; a literal is the type of its values."""
+    parts = get_args(hint)
+    if get_origin(hint) is Literal:
+        return tuple({type(value) for value in parts})
+    if get_origin(hint) is Annotated:
+        parts = parts[:1]
+    return tuple(kind for part in parts for kind in _types(part)) if parts else (hint,)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def json_schema(model: type[Entry], title: str) -> dict[str, Any]:
@@ -112,18 +154,18 @@ class UserFile:
 
     Args:
         path: The file.
-        is_text: Whether the value at a place is text: it is then taken as it is typed, where YAML
-            would make 8 of 010, 1.1 of 1.10 and true of yes.
+        whole: What it holds. What is text is taken as it is typed, where YAML would make 8 of 010,
+            1.1 of 1.10 and true of yes.
 
     Raises:
         UsageError: It cannot be read.
         InvalidFileError: It is not YAML.
     """
 
-    def __init__(self, path: str, is_text: Callable[[Place], bool]) -> None:
+    def __init__(self, path: str, whole: type[BaseModel]) -> None:
         self.path = path
         self.problems: list[Problem] = []
-        self._is_text = is_text
+        self._whole = whole
         self._lines: dict[Place, int] = {}
         self._values = 0
         try:
@@ -173,20 +215,22 @@ class UserFile:
         """Note a problem."""
         self.problems.append(Problem(where(place), self.line(place), found, cure))
 
-    def wrong(self, error: Mapping[str, Any], models: Mapping[str, type[BaseModel]]) -> Place:
+    def record_error(self, error: Mapping[str, Any]) -> Place:
         """Note an error that pydantic found; its place.
 
         Args:
             error: One of `ValidationError.errors()`.
-            models: Whose keys are known, by the last name on the way to them.
         """
         place = tuple(part for part in error["loc"] if part != "[key]")
         if error["type"] == "extra_forbidden":
+            known_models = models(self._whole)
             names = ["", *(part for part in place[:-1] if isinstance(part, str))]
-            known = sorted(models[names[-1]].model_fields)
+            known = sorted(known_models[names[-1]].model_fields)
             key = str(place[-1])
             called = OTHER_NAMES.get(key, key)
-            elsewhere = "" if called in known else _elsewhere(called, error["input"], names, models)
+            elsewhere = (
+                "" if called in known else _elsewhere(called, error["input"], names, known_models)
+            )
             cure = elsewhere or suggestion(key, known)
             self.problems.append(
                 Problem(where(place[:-1]), self.line(place), f"unknown key {place[-1]!r}", cure)
@@ -204,30 +248,26 @@ class UserFile:
             self.problem(place, "it is empty" if value is None else f"found {_short(value)}", cure)
         return place
 
-    def well(
-        self, whole: type[BaseModel], models: Mapping[str, type[BaseModel]], listed: str
-    ) -> tuple[dict[int, dict[str, Any]], set[Place]]:
+    def valid_entries(self, listed: str) -> tuple[dict[int, dict[str, Any]], set[Place]]:
         """Note all errors of a file that is a list of entries.
 
         Args:
-            whole: What the file is to be.
-            models: As `wrong`.
             listed: Key of the list.
 
         Returns:
-            What is well in each entry, by its index: it is to be checked further even where
+            What is valid in each entry, by its index: it is to be checked further even where
             something else in it, or in another one, is not. And the places of what is not.
         """
         places: set[Place] = set()
         try:
-            whole.model_validate(self.data)
+            self._whole.model_validate(self.data)
         except ValidationError as error:
-            places = {self.wrong(dict(each), models) for each in error.errors()}
+            places = {self.record_error(dict(details)) for details in error.errors()}
         bad = {place[:3] for place in places}
-        found = self.data.get(listed) if isinstance(self.data, dict) else None
+        listing = self.data.get(listed) if isinstance(self.data, dict) else None
         entries = {
             i: {key: value for key, value in entry.items() if (listed, i, key) not in bad}
-            for i, entry in enumerate(found if isinstance(found, list) else ())
+            for i, entry in enumerate(listing if isinstance(listing, list) else ())
             if isinstance(entry, dict)
         }
         return entries, places
@@ -271,7 +311,7 @@ class UserFile:
             for i, value in enumerate(node.value):
                 self._walk(value, (*place, i), around)
         elif node.tag.startswith(_TAG):
-            means_text = self._is_text(place) and node.tag != f"{_TAG}null"
+            means_text = _is_text(self._whole, place) and node.tag != f"{_TAG}null"
             # A time with a date is none of ours: it is told as it stands there.
             node.tag = f"{_TAG}str" if means_text or node.tag == f"{_TAG}timestamp" else node.tag
 
@@ -349,7 +389,7 @@ def _elsewhere(
     Args:
         value: What it was given.
         names: Those on the way to it, the last one nearest; empty for the whole file.
-        models: As `UserFile.wrong`.
+        models: Whose keys are known, by the last name on the way to them.
     """
     model_fields = models[names[-1]].model_fields
     below = [name for name in model_fields if name in models and key in models[name].model_fields]

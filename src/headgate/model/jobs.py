@@ -11,6 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from headgate.model import goals, roles
+from headgate.model.declarations import (
+    CommandOption,
+    Kind,
+    against_bounds,
+    against_kinds,
+    are_texts,
+    declared,
+    documented,
+    is_number,
+)
 from headgate.model.identifiers import FIRST_WORKER, TaskName
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
@@ -19,6 +29,9 @@ from headgate.model.shares import FRACTIONS, is_fraction, slice_of
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
+
+MOST_PRIORITY = 100.0
+"""Of a job in a file."""
 
 Allowed = Literal["async", "weak"]
 
@@ -35,26 +48,62 @@ of it, or a part.
 """
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that a job may take; None: no limit.
+    """The most that a job may take; None: no limit."""
 
-    Args:
-        cores: CPU cores, fractions allowed.
-        memory_bytes: Resident memory of a task.
-        gpus: Number of GPUs.
-        gpu_memory_bytes: Memory of each of its GPUs that a worker is expected to hold.
-        workers: Fewest and most workers.
-        exclusive: No other job of Headgate computes on its GPUs; where no number is given it has
-            one.
-    """
-
-    cores: float | None = None
-    memory_bytes: int | None = None
-    gpus: int | None = None
-    workers: tuple[int, int | None] = (1, None)
-    gpu_memory_bytes: int | None = None
-    exclusive: bool = False
+    cores: float | None = field(
+        default=None,
+        metadata=declared(
+            "The most CPU cores that the job may use; fractions are allowed; without it, no limit.",
+            above=0,
+            option=CommandOption("Most cores for each script: 2, or 0.5."),
+        ),
+    )
+    memory_bytes: int | None = field(
+        default=None,
+        metadata=declared(
+            "The most memory, in bytes or with a unit such as `2GiB`; a job that takes more is "
+            "ended.",
+            key="memory",
+            kind=Kind.MEMORY,
+            option=CommandOption("Most memory for each script: 2GiB."),
+        ),
+    )
+    gpus: int | None = field(
+        default=None,
+        metadata=declared(
+            "How many GPUs the job gets to see.",
+            least=0,
+            option=CommandOption("GPUs for each script: 1. With 0 it sees none.", "N"),
+        ),
+    )
+    workers: tuple[int, int | None] = field(
+        default=(1, None),
+        metadata=declared(
+            "The fewest and the most workers that a plan may have: `4`, `1..8` or `2..`.",
+            kind=Kind.WORKERS,
+        ),
+    )
+    gpu_memory_bytes: int | None = field(
+        default=None,
+        metadata=declared(
+            "The memory of each of its GPUs that each worker is expected to hold; the job waits "
+            "until that is free.",
+            key="gpu_memory",
+            kind=Kind.MEMORY,
+            option=CommandOption("Memory that each script is expected to hold on its GPU: 10GiB."),
+        ),
+    )
+    exclusive: bool = field(
+        default=False,
+        metadata=declared(
+            "Whether no other job of Headgate's may compute on its GPUs; without `gpus` it has "
+            "one.",
+            option=CommandOption("No other job of Headgate's on the GPUs of each script."),
+        ),
+    )
 
     def __post_init__(self) -> None:
         sizes = (
@@ -63,7 +112,7 @@ class Limits:
             ("gpu_memory_bytes", self.gpu_memory_bytes),
         )
         for what, number in (*sizes, ("gpus", self.gpus)):
-            if number is not None and not _is_number(number):
+            if number is not None and not is_number(number):
                 raise TypeError(
                     f"Limits.{what} is {number!r}; expected a number, or None for no limit"
                 )
@@ -90,22 +139,56 @@ class Limits:
             )
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class ProgressRule:
-    """How a job's progress is read: the metric, a regular expression with a named group for it (and
-    optionally `step` and `epoch`), the value at which the job is as good as done, and after how
-    long without a gain its script ends by itself: in epochs, or in steps where it tells none; a
-    gain counts from `min_delta` on. `better` says whether less or more of the metric is better
-    where its name does not. `told` is what the script says of patience and gain itself while it
+    """How a job's progress is read, and when it is as good as done.
+
+    `script_stopping` is the patience and the least gain that the script itself states while it
     runs; it counts where `patience` is not given.
     """
 
-    metric: str = "loss"
-    pattern: str | None = None
-    goal: float | None = None
-    patience: int | None = None
-    min_delta: float = 0.0
-    better: goals.Better | None = None
+    metric: str = field(
+        default="loss",
+        metadata=declared(
+            "The name of the metric that tells the job's progress, as the script prints or reports "
+            "it.",
+            kind=Kind.PATH,
+        ),
+    )
+    pattern: str | None = field(
+        default=None,
+        metadata=declared(
+            "A regular expression that finds the metric in a line of output; it has a group for "
+            "the value.",
+            kind=Kind.PATH,
+        ),
+    )
+    better: goals.Better | None = field(
+        default=None,
+        kw_only=True,
+        metadata=declared(
+            "Whether the metric gets better as it falls (`lower`) or rises (`higher`); without it, "
+            "the name decides."
+        ),
+    )
+    goal: float | None = field(
+        default=None,
+        metadata=declared("The value of the metric at which the job has reached its goal."),
+    )
+    patience: int | None = field(
+        default=None,
+        metadata=declared(
+            "After so many epochs without a gain the script ends by itself (early stopping).",
+            above=0,
+        ),
+    )
+    min_delta: float = field(
+        default=0.0,
+        metadata=declared(
+            "The least change of the metric that early stopping counts as a gain.", least=0
+        ),
+    )
     told: tuple[int, float] | None = None
 
     @property
@@ -144,102 +227,328 @@ class ProgressRule:
         )
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A training job: a script or any command, and what it may take.
 
-    Args:
-        name: Unique in its run.
-        script: A Python script; exactly one of `script`, `run` and `roles` is given.
-        run: Any command: a string for the shell, or an argument vector.
-        roles: Its tasks, where they run several commands.
-        args: Arguments for the script or command; a list will do.
-        python: Interpreter for `script`; None: the first `python` on the PATH.
-        env: Variables added to the environment.
-        workdir: Folder to run in.
-        at: Seconds after submission at which to start.
-        after: Name of a job that has to have finished well first; `at` then counts from that
-            moment.
-        priority: Relative claim on what is contended, 1 by default; what 2 comes to, as twice the
-            share, is the policy's.
-        share: The slice of its nodes that it has, whatever else runs and whatever the policy:
-            `1/3`; None: the policy decides.
-        limits: The most it may take.
-        allow: What may change the mathematics: `async`, `weak`.
-        progress: How progress is read.
-        retries: How often a failed attempt is started again, from its last checkpoint.
-        timeout: Most seconds that an attempt may run.
-        stop_signal: What asks it to end where it uses no library of Headgate's: name or number of a
-            signal.
-        tty: Whether its tasks print to a pseudo-terminal.
-        grace: Seconds that its tasks have to save once they are asked to end, where they can.
-        moves: How often it may be moved to a better plan while it runs, where Headgate chose the
-            one it has.
-        launch: The contract by which its workers find each other, where that is not Headgate's own;
-            `none`: no other; None: what its command or its script says.
-        evaluator: Whether one more task of TensorFlow's evaluates what the workers save.
-        resumes: Whether its script goes on from a checkpoint of its own when it is started again.
-        batch: What a script of another launcher does with its batch under several workers:
-            `per-worker`, each has the whole of it, so that the global batch grows; `global`, the
-            script divides it among them. None: not said, and Headgate chooses one worker.
-        parameters: How many parameters it trains, where its user says so; each counts as four
-            bytes.
-        plan: How it is laid out, where its user says so; None: Headgate decides.
-        encrypt: Whether what its tasks send each other is encrypted, which costs about 2 CPU
-            seconds a GB.
-        isolation: What its tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or a
-            plug-in's; None: `process`.
-        image: What its containers are made of: an image that is on the machine; None, `host`: what
-            the machine has installed.
-        runtime: What its containers are run with, by the name that the Docker daemon has for it,
-            such as `runsc`; None: the daemon's default.
-        mounts: What its containers see besides its folder: `PATH`, under the same path, or
-            `PATH:OTHER`, under another; with `:rw` to be written.
-        prove: Whether it is proved who slows it, by holding each neighbour for short moments.
-        pausable: Whether it may be held so itself.
-        verify: Whether what several workers train is compared with what one does: `off`, never;
-            `strict`, and the job is stopped where it differs.
+    Exactly one of `script`, `run` and `roles` is given. None, where a field may be it, stands for
+    what is not stated.
 
     Raises:
         TypeError: A field is of another kind.
         ValueError: A value makes no sense.
     """
 
-    name: str
-    script: str | None = None
-    run: str | tuple[str, ...] | None = None
-    roles: tuple[Role, ...] = ()
-    args: tuple[str, ...] = ()
-    python: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    workdir: str = "."
-    at: float = 0.0
-    after: str | Sequence[str] | None = None
-    priority: float = 1.0
-    share: str | None = None
-    limits: Limits = Limits()
-    allow: frozenset[Allowed] = frozenset()
-    progress: ProgressRule = ProgressRule()
-    retries: int = 0
-    timeout: float | None = None
-    stop_signal: str | int = "SIGTERM"
-    tty: bool = False
-    grace: float = 60.0
-    moves: int = 2
-    launch: Launched | None = None
-    evaluator: bool = False
-    resumes: bool = False
-    batch: BatchRule | None = None
-    parameters: int | None = None
-    plan: Plan | None = None
-    encrypt: bool = True
-    isolation: str | None = None
-    image: str | None = None
-    runtime: str | None = None
-    mounts: tuple[str, ...] = ()
-    prove: bool = False
-    pausable: bool = True
-    verify: VerifyRule = "auto"
+    name: str = field(
+        metadata=declared(
+            "The job's name, unique in its file; without it, the script's name.",
+            kind=Kind.NAME,
+        ),
+    )
+    script: str | None = field(
+        default=None,
+        metadata=declared(
+            "A Python script, relative to `workdir`; give either this, `run` or `roles`.",
+            kind=Kind.PATH,
+        ),
+    )
+    run: str | tuple[str, ...] | None = field(
+        default=None,
+        metadata=declared(
+            "A command: text goes to `/bin/sh`, a list of words is started as it is; instead of "
+            "`script`.",
+            kind=Kind.COMMAND,
+        ),
+    )
+    roles: tuple[Role, ...] = field(
+        default=(),
+        metadata=declared(
+            "The commands of a job that has several, such as a server and its clients; instead "
+            "of `script` and `run`.",
+        ),
+    )
+    args: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "Arguments of the script or command.",
+            example="['--epochs', '5']",
+        ),
+    )
+    python: str | None = field(
+        default=None,
+        metadata=declared(
+            "The Python interpreter of `script`: a name on the PATH, or a path relative to "
+            "`workdir`.",
+            kind=Kind.PATH,
+        ),
+    )
+    env: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=declared(
+            "Variables that are added to the environment of whoever submits the job.",
+            example="{'SEED': '1'}",
+        ),
+    )
+    workdir: str = field(
+        default=".",
+        metadata=declared(
+            "The folder that the job runs in, relative to the file.",
+            kind=Kind.PATH,
+        ),
+    )
+    at: float = field(
+        default=0.0,
+        metadata=declared(
+            "How long the job waits after it was submitted, or after `after` ended: seconds, or "
+            "with a unit: `2m`.",
+            kind=Kind.SECONDS,
+            least=0,
+        ),
+    )
+    after: str | Sequence[str] | None = field(
+        default=None,
+        metadata=declared(
+            "The name of a job in this file that has to end well before this one starts, or a "
+            "list of names.",
+            kind=Kind.FORERUNNERS,
+        ),
+    )
+    priority: float = field(
+        default=1.0,
+        metadata=declared(
+            "The job's claim on what is contended, relative to the others; above 0, at most 100.",
+            above=0,
+            most=MOST_PRIORITY,
+            option=CommandOption(
+                "Claim of each job on what is contended, relative to the others, up to 100: 3. "
+                "Default: 1.",
+                "N",
+            ),
+        ),
+    )
+    share: str | None = field(
+        default=None,
+        metadata=declared(
+            "A fixed part of the CPU and GPU time of its nodes, such as `1/3`; without it, the "
+            "policy decides.",
+            kind=Kind.SHARE,
+        ),
+    )
+    limits: Limits = field(
+        default=Limits(),
+        metadata=declared(
+            "Limits of cores, memory, GPUs and workers.",
+        ),
+    )
+    allow: frozenset[Allowed] = field(
+        default=frozenset(),
+        metadata=declared(
+            "Changes to the mathematics that a plan may make: `async`, `weak`.",
+        ),
+    )
+    progress: ProgressRule = field(
+        default=ProgressRule(),
+        metadata=declared(
+            "Which metric tells the job's progress, and how it is read.",
+        ),
+    )
+    retries: int = field(
+        default=0,
+        metadata=declared(
+            "How often the job is started again after it failed.",
+            least=0,
+            most=1000,
+            option=CommandOption(
+                "How often each job is started again after it failed: 2. Default: 0.", "N"
+            ),
+        ),
+    )
+    timeout: float | None = field(
+        default=None,
+        metadata=declared(
+            "The longest that one attempt may run, in seconds or with a unit such as `2h`.",
+            kind=Kind.SECONDS,
+            above=0,
+            option=CommandOption(
+                "Longest that an attempt of each job may run: 90m, or 2h.", "TIME"
+            ),
+        ),
+    )
+    stop_signal: str | int = field(
+        default="SIGTERM",
+        metadata=declared(
+            "The signal that asks a script to end if it uses none of Headgate's libraries: a "
+            "name or a number.",
+            kind=Kind.SIGNAL,
+            option=CommandOption(
+                "Signal that asks a script to end if it uses no library of Headgate's: SIGINT. "
+                "Default: SIGTERM.",
+                "NAME",
+            ),
+        ),
+    )
+    tty: bool = field(
+        default=False,
+        metadata=declared(
+            "Whether the job prints to a pseudo-terminal, as progress bars of Rich want; only "
+            "with isolation `process`.",
+            option=CommandOption("Have the jobs print to a pseudo-terminal, as bars of Rich want."),
+        ),
+    )
+    grace: float = field(
+        default=60.0,
+        metadata=declared(
+            "How long the job's tasks have to save once they are asked to end, in seconds or "
+            "with a unit such as `5m`.",
+            kind=Kind.SECONDS,
+            above=0,
+            most=3600,
+        ),
+    )
+    moves: int = field(
+        default=2,
+        metadata=declared(
+            "How often Headgate may restart the job under a better plan, where it chose the plan "
+            "itself.",
+            least=0,
+            most=1000,
+            option=CommandOption(
+                "Move a running job to a better plan at most N times. Default: 2.", "N"
+            ),
+        ),
+    )
+    launch: Launched | None = field(
+        default=None,
+        metadata=declared(
+            "The launcher whose variables workers get: `torchrun`, `deepspeed`, `tensorflow`, "
+            "`jax`, `mpi`; or `none`.",
+            option=CommandOption(
+                "Tell workers of each other as this launcher does: torchrun. none: as no other. "
+                "Default: as the script says."
+            ),
+        ),
+    )
+    evaluator: bool = field(
+        default=False,
+        metadata=declared(
+            "Whether one more task, TensorFlow's `evaluator`, evaluates what the workers save.",
+        ),
+    )
+    resumes: bool = field(
+        default=False,
+        metadata=declared(
+            "Whether the script goes on from a checkpoint of its own when it is started again.",
+        ),
+    )
+    batch: BatchRule | None = field(
+        default=None,
+        metadata=declared(
+            "What another launcher's script does with its batch: `per-worker`, each worker has "
+            "all of it; `global`, a part.",
+            option=CommandOption(
+                "What a script for another launcher does with its batch: each worker has all of "
+                "it, or a part."
+            ),
+        ),
+    )
+    parameters: int | None = field(
+        default=None,
+        metadata=declared(
+            "How many parameters the script trains, such as `124M`; without it, as many as a "
+            "profile of it saw.",
+            kind=Kind.COUNT,
+            least=1,
+            option=CommandOption(
+                "How many parameters a script for another launcher trains: 124M.", "N"
+            ),
+        ),
+    )
+    plan: Plan | None = field(
+        default=None,
+        metadata=declared(
+            "How the job is laid out in tasks; without it, as one task.",
+        ),
+    )
+    encrypt: bool = field(
+        default=True,
+        metadata=declared(
+            "Whether the traffic between the job's tasks is encrypted.",
+            option=CommandOption("Do not encrypt traffic between tasks: for private networks."),
+        ),
+    )
+    isolation: str | None = field(
+        default=None,
+        metadata=declared(
+            "What the job's tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or "
+            "the name of a plug-in.",
+            option=CommandOption(
+                "What limits tasks: process (default; cgroups), container, vm, vm+container, a "
+                "plug-in's.",
+                "NAME",
+            ),
+        ),
+    )
+    image: str | None = field(
+        default=None,
+        metadata=declared(
+            "The image of the job's containers; `host` stands for what is installed on the "
+            "machine.",
+            option=CommandOption(
+                "container, vm+container: an image, pytorch/pytorch, or host (default): what "
+                "this machine has installed."
+            ),
+        ),
+    )
+    runtime: str | None = field(
+        default=None,
+        metadata=declared(
+            "What runs the job's containers, as the Docker daemon calls it, such as `runsc`; "
+            "without it, its default.",
+            option=CommandOption(
+                "container: what runs it, as the Docker daemon calls it, such as runsc; its "
+                "default otherwise.",
+                "NAME",
+            ),
+        ),
+    )
+    mounts: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "Files and folders that the job's containers see: `/data`, `~/data:/mnt`, `/data:rw`.",
+            example="['/data']",
+            option=CommandOption(
+                "container, vm, vm+container: also show it this folder, read-only or with :rw "
+                "writable: ~/data:/mnt:rw.",
+                "PATH[:OTHER][:rw]",
+                name="mount",
+            ),
+        ),
+    )
+    prove: bool = field(
+        default=False,
+        metadata=declared(
+            "Whether Headgate proves who slows the job, by holding each neighbour for moments of "
+            "at most a second.",
+        ),
+    )
+    pausable: bool = field(
+        default=True,
+        metadata=declared(
+            "Whether the job may be held for such moments to prove whom it slows.",
+        ),
+    )
+    verify: VerifyRule = field(
+        default="auto",
+        metadata=declared(
+            "Whether several workers are compared with one: `auto` warns of a difference, "
+            "`strict` stops it, `off`: no.",
+            option=CommandOption(
+                "Compare what several workers train with what one does, and warn where it "
+                "differs (auto), or stop the job (strict), or do not (off). Default: auto."
+            ),
+        ),
+    )
 
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):
@@ -264,28 +573,10 @@ class Job:
             raise ValueError(
                 f"job {self.name!r}: expected exactly one of `script`, `run` and `roles`"
             )
-        for what, value, fits, expected in (
-            ("at", self.at, 0 <= self.at < math.inf, "0 or more seconds"),
-            ("priority", self.priority, 0 < self.priority < math.inf, "a positive number"),
-            ("share", self.share, self.share is None or is_fraction(self.share), FRACTIONS),
-            ("retries", self.retries, self.retries >= 0, "0 or more"),
-            ("moves", self.moves, self.moves >= 0, "0 or more"),
-            (
-                "parameters",
-                self.parameters,
-                self.parameters is None or self.parameters >= 1,
-                "1 or more, or None",
-            ),
-            ("grace", self.grace, 0 < self.grace < math.inf, "positive seconds"),
-            (
-                "timeout",
-                self.timeout,
-                self.timeout is None or 0 < self.timeout < math.inf,
-                "positive seconds, or None",
-            ),
-        ):
-            if not fits:
-                raise ValueError(f"job {self.name!r}: `{what}` is {value!r}; expected {expected}")
+        for name, value, expected in against_bounds(self):
+            raise ValueError(f"job {self.name!r}: `{name}` is {value!r}; expected {expected}")
+        if self.share is not None and not is_fraction(self.share):
+            raise ValueError(f"job {self.name!r}: `share` is {self.share!r}; expected {FRACTIONS}")
         try:
             object.__setattr__(self, "stop_signal", signal_name(self.stop_signal))
         except ValueError as error:
@@ -363,8 +654,6 @@ class Job:
         return slice_of(self.share) if self.share is not None else None
 
 
-MOST_PRIORITY = 100.0
-"""Of a job in a file."""
 SIGNALS = "a signal that a script can catch, such as SIGINT, SIGUSR1 or 15"
 """What a job's `stop_signal` may be."""
 _VALID = frozenset(int(valid_signal) for valid_signal in signal.valid_signals())
@@ -473,96 +762,42 @@ def _is_spellable(text: str) -> bool:
     return True
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and _is_number(value)
-
-
-def _are_texts(values: object) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)
-
-
-def _is_mapping_of_texts(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(text, str) for pair in value.items() for text in pair
-    )
-
-
 def _check_types(job: Any) -> None:
     """Whether each field is of its kind: what is written in Python has passed no job file's
     check.
     """
     allowed = get_args(Allowed)
-    for what, fits, expected in (
-        *((name, isinstance(getattr(job, name), str), "text") for name in ("name", "workdir")),
-        *(
-            (name, isinstance(getattr(job, name), str | None), "text or None")
-            for name in ("script", "python", "share", "isolation", "image", "runtime")
-        ),
+    for name, value, expected in against_kinds(job):
+        raise TypeError(f"job {job.name!r}: `{name}` is {value!r}; expected {expected}")
+    for name, fits, expected in (
         (
             "after",
-            isinstance(job.after, str | None) or _are_texts(job.after),
+            isinstance(job.after, str | None) or are_texts(job.after),
             "the name of a job, a list of names, or None",
         ),
         (
             "run",
-            isinstance(job.run, str | None) or (_are_texts(job.run) and len(job.run) > 0),
+            isinstance(job.run, str | None) or (are_texts(job.run) and len(job.run) > 0),
             "a text for the shell, or a list of the command's words",
         ),
-        ("args", _are_texts(job.args), "a list of texts, such as ['--epochs', '5']"),
         (
             "roles",
             isinstance(job.roles, list | tuple)
             and all(isinstance(role, Role) for role in job.roles),
             "a list of headgate.model.roles.Role",
         ),
-        ("mounts", _are_texts(job.mounts), "a list of texts, such as ['/data']"),
-        (
-            "env",
-            _is_mapping_of_texts(job.env),
-            "a mapping from text to text, such as {'SEED': '1'}",
-        ),
-        *(
-            (name, _is_number(getattr(job, name)), "a number")
-            for name in ("at", "priority", "grace")
-        ),
-        *((name, _is_whole(getattr(job, name)), "a whole number") for name in ("retries", "moves")),
         ("stop_signal", isinstance(job.stop_signal, str | int), "a signal, such as 'SIGINT'"),
-        ("timeout", job.timeout is None or _is_number(job.timeout), "a number of seconds, or None"),
         ("limits", isinstance(job.limits, Limits), "limits, such as headgate.Limits(cores=1)"),
         (
             "allow",
             isinstance(job.allow, list | tuple | set | frozenset)
-            and all(each in allowed for each in job.allow),
+            and all(change in allowed for change in job.allow),
             f"a set of {' and '.join(allowed)}",
         ),
         ("progress", isinstance(job.progress, ProgressRule), "a ProgressRule"),
         ("plan", isinstance(job.plan, Plan | None), "a headgate.Plan, or None"),
-        (
-            "launch",
-            job.launch is None or job.launch in get_args(Launched),
-            f"one of {', '.join(get_args(Launched))}",
-        ),
-        (
-            "batch",
-            job.batch is None or job.batch in get_args(BatchRule),
-            f"one of {', '.join(get_args(BatchRule))}",
-        ),
-        ("verify", job.verify in get_args(VerifyRule), f"one of {', '.join(get_args(VerifyRule))}"),
-        (
-            "parameters",
-            job.parameters is None or _is_whole(job.parameters),
-            "a whole number, or None",
-        ),
-        *(
-            (name, isinstance(getattr(job, name), bool), "True or False")
-            for name in ("encrypt", "evaluator", "resumes", "prove", "pausable", "tty")
-        ),
     ):
         if not fits:
             raise TypeError(
-                f"job {job.name!r}: `{what}` is {getattr(job, what)!r}; expected {expected}"
+                f"job {job.name!r}: `{name}` is {getattr(job, name)!r}; expected {expected}"
             )

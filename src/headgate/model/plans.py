@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headgate.model.declarations import Kind, declared, documented
 
 Strategy = Literal["single", "allreduce", "ps"]
 """How the workers of a job learn together."""
@@ -18,34 +20,7 @@ APART = "apart"
 """Key of a recorded plan, beside its fields: its workers turned out to share nothing."""
 
 
-class Stated(Protocol):
-    """What a user may state of a plan: the fields of `Plan`, not checked yet."""
-
-    @property
-    def strategy(self) -> Layout: ...
-    @property
-    def workers(self) -> int: ...
-    @property
-    def batch_per_worker(self) -> int | Sequence[int] | None: ...
-    @property
-    def servers(self) -> int: ...
-    @property
-    def synchronous(self) -> bool: ...
-    @property
-    def backup_workers(self) -> int: ...
-    @property
-    def staleness(self) -> int | None: ...
-    @property
-    def worker_nodes(self) -> Sequence[str]: ...
-    @property
-    def server_nodes(self) -> Sequence[str]: ...
-    @property
-    def cores_per_worker(self) -> float | None: ...
-    @property
-    def cores_per_server(self) -> float | None: ...
-
-
-def problems(plan: Stated, unknown: Container[str] = ()) -> Iterator[tuple[str, object, str]]:
+def problems(plan: Plan, unknown: Container[str] = ()) -> Iterator[tuple[str, object, str]]:
     """What is wrong with a plan: the field, its value, and what was expected. Nothing is said that
     hangs on a field which is `unknown`.
     """
@@ -54,7 +29,7 @@ def problems(plan: Stated, unknown: Container[str] = ()) -> Iterator[tuple[str, 
             yield name, getattr(plan, name), expected
 
 
-def _rules(plan: Stated) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
+def _rules(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
     """What has to hold: the field, the others that it hangs on, whether it does, and what is
     expected.
     """
@@ -119,41 +94,84 @@ def _rules(plan: Stated) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
     )
 
 
+@documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Strategy, tasks, their sizes and their nodes.
 
-    Args:
-        strategy: `single`, `allreduce` or `ps`; `roles`: its workers are the tasks of a job made of
-            roles.
-        workers: Number of workers, at least 1.
-        batch_per_worker: Samples of a step on each worker; a tuple has one for each; None keeps the
-            script's own.
-        servers: Number of parameter servers; 0 unless the strategy is `ps`.
-        synchronous: Whether a step waits for all workers; only `ps` can do without.
-        backup_workers: Workers whose gradient a synchronous step of `ps` may leave out; fewer than
-            there are.
-        staleness: Most steps that a fast worker may be ahead; None where synchronous or unbounded.
-        worker_nodes: Name of each worker's node; empty: not placed.
-        server_nodes: Name of each server's node; empty: not placed.
-        cores_per_worker: Cores of each worker, None for all that its node has.
-        cores_per_server: Cores of each server.
+    The strategy `roles` is Headgate's own: its workers are the tasks of a job made of roles.
 
     Raises:
         ValueError: A value makes no sense, or not with this strategy.
     """
 
-    strategy: Layout
-    workers: int
-    batch_per_worker: int | tuple[int, ...] | None
-    servers: int = 0
-    synchronous: bool = True
-    backup_workers: int = 0
-    staleness: int | None = None
-    worker_nodes: tuple[str, ...] = ()
-    server_nodes: tuple[str, ...] = ()
-    cores_per_worker: float | None = None
-    cores_per_server: float | None = None
+    strategy: Layout = field(
+        metadata=declared(
+            "How the workers learn together: `single`, `allreduce` or `ps` (parameter servers).",
+            kind=Kind.STRATEGY,
+        ),
+    )
+    workers: int = field(
+        metadata=declared(
+            "Number of workers.",
+        ),
+    )
+    batch_per_worker: int | tuple[int, ...] | None = field(
+        metadata=declared(
+            "Samples of each worker in a step: one number, or a list with one for each; without "
+            "it, the script's own.",
+            kind=Kind.BATCH,
+        ),
+    )
+    servers: int = field(
+        default=0,
+        metadata=declared(
+            "Number of parameter servers; 0 unless the strategy is `ps`.",
+        ),
+    )
+    synchronous: bool = field(
+        default=True,
+        metadata=declared(
+            "Whether each step waits for all workers; only `ps` can do without.",
+        ),
+    )
+    backup_workers: int = field(
+        default=0,
+        metadata=declared(
+            "Number of workers whose gradients a synchronous step of `ps` need not wait for.",
+        ),
+    )
+    staleness: int | None = field(
+        default=None,
+        metadata=declared(
+            "The most steps that an asynchronous worker may be ahead of the slowest; without it, "
+            "no bound.",
+        ),
+    )
+    worker_nodes: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "The name of each worker's node; empty: Headgate places them.",
+        ),
+    )
+    server_nodes: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "The name of each parameter server's node; empty: Headgate places them.",
+        ),
+    )
+    cores_per_worker: float | None = field(
+        default=None,
+        metadata=declared(
+            "The most CPU cores of each worker; without it, what its node has.",
+        ),
+    )
+    cores_per_server: float | None = field(
+        default=None,
+        metadata=declared(
+            "The most CPU cores of each parameter server; without it, what its node has.",
+        ),
+    )
 
     @property
     def in_step(self) -> bool:

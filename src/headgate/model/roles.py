@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from headgate.model.declarations import Kind, declared, documented
 from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan
 
@@ -30,20 +31,34 @@ _PLACEHOLDER = re.compile(
 _LISTS = frozenset({"hosts", "addresses"})
 
 
+@documented
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """When a task of a role is ready: a program listens at its port, or it has printed a line.
-    Exactly one is given.
+    """When a task of a role is ready: exactly one of `port` and `line` is given."""
 
-    Args:
-        port: True: the port that Headgate chose for the task; a number: that one. False: none.
-        line: A regular expression that is found in a line of its output.
-        timeout: Seconds from its start after which the job fails.
-    """
-
-    port: int | bool = False
-    line: str | None = None
-    timeout: float = READY_SECONDS
+    port: int | bool = field(
+        default=False,
+        metadata=declared(
+            "The port at which a program of the task listens then; true stands for the one that "
+            "Headgate chose for it.",
+        ),
+    )
+    line: str | None = field(
+        default=None,
+        metadata=declared(
+            "A regular expression that is found in a line of its output then.",
+            kind=Kind.EXPRESSION,
+        ),
+    )
+    timeout: float = field(
+        default=READY_SECONDS,
+        metadata=declared(
+            "How long the task may take to be ready, in seconds or with a unit such as `2m`; "
+            "then the job fails.",
+            kind=Kind.SECONDS,
+            above=0,
+        ),
+    )
 
     def in_words(self, port: int) -> str:
         """What is waited for, of a task with this port."""
@@ -52,43 +67,111 @@ class Ready:
         return f"nothing listens at its port {port if self.port is True else int(self.port)}"
 
 
+@documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """The tasks of a job that run one command.
+    """The tasks of a job that run one command; exactly one of `script` and `run` is given."""
 
-    Args:
-        name: Unique in its job.
-        script: A Python script; exactly one of `script` and `run` is given.
-        run: Any command: a string for the shell, or an argument vector.
-        args: Arguments for the script or command.
-        python: Interpreter for `script`; None: the job's.
-        env: Variables added to the job's.
-        count: How many tasks it has.
-        cores: The most CPU cores of each.
-        memory_bytes: The most memory of each.
-        gpus: How many GPUs each gets to see.
-        nic_bytes_per_second: What each needs of its node's NIC; counts where tasks are placed.
-        nodes: Names of the nodes that its tasks go to, in turn; empty: Headgate places them.
-        ready: When a task of it is ready; None: as soon as it has started.
-        after: Roles that are ready before its tasks are started.
-        ends: Whether the job ends with it.
-    """
-
-    name: str
-    script: str | None = None
-    run: str | tuple[str, ...] | None = None
-    args: tuple[str, ...] = ()
-    python: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    count: int = 1
-    cores: float | None = None
-    memory_bytes: int | None = None
-    gpus: int | None = None
-    nic_bytes_per_second: float | None = None
-    nodes: tuple[str, ...] = ()
-    ready: Ready | None = None
-    after: tuple[str, ...] = ()
-    ends: bool = False
+    name: str = field(
+        metadata=declared(
+            "The role's name, unique in its job; its tasks are called `NAME-0`, `NAME-1` and so "
+            "on.",
+        ),
+    )
+    script: str | None = field(
+        default=None,
+        metadata=declared(
+            "A Python script, relative to the job's `workdir`; give either this or `run`.",
+            kind=Kind.PATH,
+        ),
+    )
+    run: str | tuple[str, ...] | None = field(
+        default=None,
+        metadata=declared(
+            "A command: text goes to `/bin/sh`, a list of words is started as it is; give either "
+            "this or `script`.",
+            kind=Kind.COMMAND,
+        ),
+    )
+    args: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "Arguments of the script or command.",
+        ),
+    )
+    python: str | None = field(
+        default=None,
+        metadata=declared(
+            "The Python interpreter of `script`; without it, that of the job.",
+            kind=Kind.PATH,
+        ),
+    )
+    env: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=declared(
+            "Variables that are added to the job's.",
+        ),
+    )
+    count: int = field(
+        default=1,
+        metadata=declared(
+            "How many tasks the role has.",
+        ),
+    )
+    cores: float | None = field(
+        default=None,
+        metadata=declared(
+            "The most CPU cores of each task; fractions are allowed; without it, no limit.",
+        ),
+    )
+    memory_bytes: int | None = field(
+        default=None,
+        metadata=declared(
+            "The most memory of each task, in bytes or with a unit such as `2GiB`.",
+            key="memory",
+            kind=Kind.MEMORY,
+        ),
+    )
+    gpus: int | None = field(
+        default=None,
+        metadata=declared(
+            "How many GPUs each task gets to see.",
+        ),
+    )
+    nic_bytes_per_second: float | None = field(
+        default=None,
+        metadata=declared(
+            "What each task needs of its node's NIC, with a unit such as `100Mbit`; it counts "
+            "where tasks are placed.",
+            key="nic",
+            kind=Kind.RATE,
+        ),
+    )
+    nodes: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "The names of the nodes that its tasks go to, in turn; empty: Headgate places them.",
+        ),
+    )
+    ready: Ready | None = field(
+        default=None,
+        metadata=declared(
+            "When a task is ready; without it, as soon as it has started.",
+        ),
+    )
+    after: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "The roles that have to be ready before its tasks are started.",
+        ),
+    )
+    ends: bool = field(
+        default=False,
+        metadata=declared(
+            "Whether the job ends when all tasks of this role have ended; without it anywhere, "
+            "the last role does that.",
+        ),
+    )
 
     def tasks(self) -> list[TaskName]:
         """The names of its tasks."""

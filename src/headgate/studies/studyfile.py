@@ -56,7 +56,7 @@ class WorkloadEntry(JobEntry):
     """How many steps `workload` makes after its warm-up; without it, as many as it makes by
     itself.
     """
-    batch: Annotated[Whole, Field(gt=0)] | None = None  # type: ignore[assignment]  # a study states every plan
+    batch: Annotated[Whole, Field(gt=0)] | None = None  # a study states every plan
     """How many samples a step of `workload` has; without it, as many as it has by itself."""
     takes: Annotated[Seconds, Field(gt=0)] | None = None
     """About how long one run takes, for the planned time: seconds, or with a unit: `40s`."""
@@ -229,32 +229,6 @@ class Study:
         return next(each for each in self.workloads if each.job.name == name)
 
 
-_MODELS: Mapping[str, type[Entry]] = {
-    **jobfile.MODELS,
-    "": StudyFile,
-    "workloads": WorkloadEntry,
-    "background": WorkloadEntry,
-    "vary": VaryEntry,
-    "skip": SkipEntry,
-    "published": PublishedEntry,
-}
-_TEXTS = {
-    *jobfile.TEXTS,
-    "workload",
-    "framework",
-    "size",
-    "vary",
-    "skip",
-    "policy",
-    "cluster",
-    "scenarios",
-}
-
-
-def _is_text(place: Place) -> bool:
-    return not _TEXTS.isdisjoint(part for part in place if isinstance(part, str))
-
-
 def schema() -> dict[str, Any]:
     """The JSON schema of a study file."""
     return userfile.json_schema(StudyFile, "Headgate study file")
@@ -294,56 +268,50 @@ def load(path: str) -> Study:
         InvalidFileError: With every problem found.
         UsageError: The file cannot be read.
     """
-    file = UserFile(path, _is_text)
-    entries, wrong = file.well(StudyFile, _MODELS, "workloads")
-    beside, _ = file.well(StudyFile, _MODELS, "background")
+    file = UserFile(path, StudyFile)
+    entries, wrong = file.valid_entries("workloads")
+    beside, _ = file.valid_entries("background")
     drafts = _drafts(file, wrong, "workloads", entries)
     background = _drafts(file, wrong, "background", beside)
     jobfile.check([draft for draft, _ in (*drafts, *background)])
     top = file.data if isinstance(file.data, dict) else {}
     bad = {place[0] for place in wrong if place}
-    model_validate = StudyFile.model_validate(
+    entry = StudyFile.model_validate(
         {**{k: v for k, v in top.items() if k not in bad}, "workloads": [{}]}
     )
-    vary = {
-        axis: tuple(values) for axis, values in model_validate.vary.model_dump().items() if values
-    }
+    vary = {axis: tuple(values) for axis, values in entry.vary.model_dump().items() if values}
     folder = Path(path).absolute().parent
-    cluster = (
-        os.path.normpath(folder / model_validate.cluster)
-        if model_validate.cluster is not None
-        else None
-    )
+    cluster = os.path.normpath(folder / entry.cluster) if entry.cluster is not None else None
     if (
         cluster is not None
         and not os.path.exists(cluster)
-        and (_BUNDLED / str(model_validate.cluster)).is_file()
+        and (_BUNDLED / str(entry.cluster)).is_file()
     ):
         # of a study that began as a copy of one of these
-        cluster = str(_BUNDLED / str(model_validate.cluster))
-    _check(file, model_validate, vary, cluster, [entry for _, entry in drafts])
+        cluster = str(_BUNDLED / str(entry.cluster))
+    _check(file, entry, vary, cluster, [entry for _, entry in drafts])
     file.check()
     stem = Path(path).stem
     return Study(
-        name=model_validate.name or (stem if NAME_PATTERN.fullmatch(stem) else "study"),
+        name=entry.name or (stem if NAME_PATTERN.fullmatch(stem) else "study"),
         path=os.path.abspath(path),
         workloads=tuple(_workload(draft, entry) for draft, entry in drafts),
-        scenarios=tuple(dict.fromkeys(model_validate.scenarios)),
+        scenarios=tuple(dict.fromkeys(entry.scenarios)),
         background=tuple(_workload(draft, entry) for draft, entry in background),
         vary=vary,
         skip=tuple(
             {key: tuple(some) for key, some in each.model_dump().items() if some}
-            for each in model_validate.skip
+            for each in entry.skip
         ),
-        mitigate=model_validate.mitigate,
-        repetitions=model_validate.repetitions,
-        seed=model_validate.seed,
-        warm=model_validate.warm,
-        workers=model_validate.workers,
-        policy=model_validate.policy,
+        mitigate=entry.mitigate,
+        repetitions=entry.repetitions,
+        seed=entry.seed,
+        warm=entry.warm,
+        workers=entry.workers,
+        policy=entry.policy,
         cluster=cluster,
-        budget=model_validate.budget,
-        published=tuple(model_validate.published),
+        budget=entry.budget,
+        published=tuple(entry.published),
     )
 
 
