@@ -4,7 +4,7 @@ Names are handed out lazily: importing the package costs nothing, and the traini
 (`headgate.torch`) works in a user's environment that has none of Headgate's dependencies.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOMES = {
     "Job": "headgate.model.jobs",
