@@ -2,7 +2,7 @@
 the same object.
 """
 
-from headgate.controller.core import Controller
+from headgate.controller.core import Controller, live_controller
 from headgate.controller.queueing import Queue
 
-__all__ = ["Controller", "Queue"]
+__all__ = ["Controller", "Queue", "live_controller"]

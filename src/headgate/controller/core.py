@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headgate.controller import faults, finishing, out_of_gpu_memory, resizing, starting
 from headgate.controller.allocation import Allocator, Pending
+from headgate.controller.pairing import Pairing
+from headgate.controller.queue_orders import FifoOrder
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
@@ -50,6 +52,8 @@ from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
 from headgate.model.units import say_seconds
 from headgate.output.vocabulary import is_adversarial
+from headgate.planning.interference import Interference
+from headgate.policies import NoPolicy
 from headgate.policies.base import Arrived, Left, Policy, Reported
 
 _ASKED = "as its user asked"
@@ -66,6 +70,24 @@ _Told = (
     | Progress
 )
 """What a task tells, or what is measured of it."""
+
+
+def live_controller(
+    policy: Policy,
+    pairs: Callable[[], Interference] = Interference,
+    seconds: Callable[[JobId], float | None] = lambda _: None,
+) -> Controller:
+    """A controller as a hub has it: GPUs are shared, and jobs that do not fit wait in the order of
+    arrival.
+
+    Args:
+        policy: What moves shares.
+        pairs: What jobs are known to cost each other.
+        seconds: How long a job that waits is expected to run for; no decision depends on it.
+    """
+    by_turns = not isinstance(policy, NoPolicy)
+    pairing = Pairing(pairs, lambda job: job.spec.name, by_turns)
+    return Controller(policy, Queue(FifoOrder(), True, seconds, pairing))
 
 
 class Controller:

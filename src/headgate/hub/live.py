@@ -16,9 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headgate.controller import Controller, Queue
-from headgate.controller.pairing import Pairing
-from headgate.controller.queue_orders import FifoOrder
+from headgate.controller import Controller, live_controller
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.launch import inject
 from headgate.engines.namesakes import kept_out_by
@@ -28,6 +26,7 @@ from headgate.hub.allocations import overlapping
 from headgate.hub.checking import checked
 from headgate.hub.claiming import claimed
 from headgate.hub.connection import connect
+from headgate.hub.event_log import EventLog
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.executor import Executor, Oversubscription
@@ -53,7 +52,7 @@ from headgate.model.identifiers import JobId
 from headgate.model.shares import Lever
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
-from headgate.policies import NoPolicy, Policy
+from headgate.policies import Policy
 from headgate.profiling import lengths
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
@@ -93,6 +92,7 @@ class LiveHub:
             lambda job: self._controller.waits or self._replanning.considers(job),
             lambda: self._controller.policy.predicts,
         )
+        self._log = EventLog(self._live_runs, runs.hub())
         self._controller = self._controlled(policy)
         self._nodes = Nodes(node, self._live_runs, self._step)
         self._listener = HubListener(
@@ -192,12 +192,12 @@ class LiveHub:
         return self._controller.policy.name
 
     def set_policy(self, policy: Policy) -> None:
-        """Change the policy; only while nothing runs.
+        """Have a new controller with this policy; only while nothing runs.
 
         Raises:
             UsageError: Jobs run under another.
         """
-        if policy.name == self.policy:
+        if self.has_runs and policy.name == self.policy:
             return
         if self.has_runs:
             join = f"wait for them, or leave out `--policy {policy.name}` to join them"
@@ -246,6 +246,7 @@ class LiveHub:
         )
         await asyncio.to_thread(run.confirm)
         self._live_runs.runs[run.id] = run
+        self._log.begin(run)
         self._nodes.join(submission)
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
@@ -479,12 +480,14 @@ class LiveHub:
         now = time.monotonic()
         actions: Sequence[Action] = ()
         wake_at: float | None = now + _AGAIN_SECONDS
+        self._log.note_pairs(now, self._initial_planner.pairs.known)
         try:
             actions, wake_at = self._controller.step(now, event)
         except Exception as error:  # noqa: BLE001  # one event costs nothing but itself
             self._live_runs.failed(
                 f"{type(event).__name__} could not be taken in", error, events.subject(event)
             )
+        self._try(self._log.record, now, event, actions)
         for component in self._components:
             self._try(component.hear, event, actions)
         if self._wake is not None:
@@ -510,6 +513,7 @@ class LiveHub:
         for component in self._components:
             self._try(component.forget, run.id)
         self._try(self._controller.forget, run.id)
+        self._try(self._log.forget, time.monotonic(), run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
         self._ending.add(run)
@@ -542,11 +546,8 @@ class LiveHub:
     # --- small things -----------------------------------------------------------------------------
 
     def _controlled(self, policy: Policy) -> Controller:
-        by_turns = not isinstance(policy, NoPolicy)
-        pairing = Pairing(
-            lambda: self._initial_planner.pairs.known, lambda job: job.spec.name, by_turns
-        )
-        return Controller(policy, Queue(FifoOrder(), True, self._forecasting.lasts, pairing))
+        self._log.controller_made(time.monotonic(), policy.name)
+        return live_controller(policy, lambda: self._log.pairs, self._forecasting.lasts)
 
     def _job(self, run: str, name: str) -> LiveJob:
         """A job of a run.

@@ -524,8 +524,42 @@ Action = (
     PlanJob | StartTask | SetShare | TryJob | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn
 )
 
+# --- notices: what else a controller is told, and its log says ------------------------------------
 
-def subject(what: Event | Action) -> TaskId | JobId | None:
+
+@dataclass(frozen=True, slots=True)
+class ControllerMade:
+    """A hub has a new controller, under this policy. It knows no node and no job."""
+
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairsKnown:
+    """The costs that jobs are known to have for each other: the fields of an `Interference`."""
+
+    pairs: Mapping[str, Mapping[str, Mapping[str, float]]]
+    solo: Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class RunForgotten:
+    """The controller drops the jobs of a run that has ended."""
+
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingsLeftOut:
+    """From here on a log leaves out readings that led to no action: it has so many already."""
+
+    after: int
+
+
+Notice = ControllerMade | PairsKnown | RunForgotten | ReadingsLeftOut
+
+
+def subject(what: Event | Action | Notice) -> TaskId | JobId | None:
     """Id of the task or job that an event or action is about; None where it is about none."""
-    found: TaskId | JobId | None = getattr(what, "task", None) or getattr(what, "job", None)
-    return found
+    task_or_job: TaskId | JobId | None = getattr(what, "task", None) or getattr(what, "job", None)
+    return task_or_job

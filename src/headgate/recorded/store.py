@@ -160,6 +160,15 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "high REAL",
         "outcome TEXT",  # seen, none or open
     ),
+    "log": (  # what the controller was told, and what it decided (docs/events.md)
+        "id INTEGER PRIMARY KEY",  # in the order in which it came; runs of one controller share it
+        "t REAL",
+        "now REAL",  # the hub's clock, as the controller was told it
+        "kind TEXT",  # event, action or notice
+        "job TEXT",  # of this run; NULL: of none, or of another run
+        "cause INTEGER",  # id of what led to it
+        "value TEXT",  # JSON of the event, the action or the notice
+    ),
 }
 _KEYS = {"usage": "target", "progress": "task"}
 _INDEXES = (

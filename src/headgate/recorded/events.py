@@ -1,0 +1,195 @@
+"""The event log of a run: what its controller was told, and what it decided, with causes.
+
+Runs that one controller had at a time share the numbers of their entries. An entry that is of no
+run is in the log of the oldest run of that time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from headgate.model import codec
+from headgate.model.errors import HeadgateError, NotFoundError
+from headgate.model.events import Action, Event, Notice, subject
+from headgate.model.identifiers import JobId, TaskId
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
+
+Kind = Literal["event", "action", "notice"]
+CONTROLLER = "controller"
+"""The key of a run's `meta` that names the controller which its log is of."""
+HUB_LOG = "events.jsonl"
+"""In a hub's folder: what belongs to no run."""
+_FOLLOW_SECONDS = 0.2
+_KINDS: Mapping[Kind, tuple[type, ...]] = {
+    "event": get_args(Event),
+    "action": get_args(Action),
+    "notice": get_args(Notice),
+}
+TYPES: Mapping[str, type] = MappingProxyType(
+    {kind.__name__: kind for kinds in _KINDS.values() for kind in kinds}
+)
+"""All events, actions and notices, by their names."""
+_KIND_OF: Mapping[type, Kind] = {kind: name for name, kinds in _KINDS.items() for kind in kinds}
+encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An entry of another version of Headgate, as its JSON is."""
+
+    type: str
+    fields: Mapping[str, Any]  # with its type
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """An entry of the log.
+
+    Args:
+        run: Id of the run whose log it was read from; empty: the hub's.
+        id: Its place in the log of its controller.
+        t: Seconds since that run began.
+        now: The hub's clock, as the controller was told it.
+        kind: Whether it came in (`event`), was decided (`action`), or is said of the log
+            (`notice`).
+        what: The event, action or notice.
+        cause: Id of what led to it; None: it came by itself.
+    """
+
+    run: str
+    id: int
+    t: float
+    now: float
+    kind: Kind
+    what: Event | Action | Notice | Unreadable
+    cause: int | None
+
+    @property
+    def name(self) -> str:
+        """The name of what it is: `TaskExited`."""
+        return self.what.type if isinstance(self.what, Unreadable) else type(self.what).__name__
+
+    @property
+    def job(self) -> JobId | None:
+        """The job that it is about; None where it is about none."""
+        if isinstance(self.what, Unreadable):
+            return None
+        about = subject(self.what)
+        return about.job if isinstance(about, TaskId) else about
+
+    @property
+    def task(self) -> TaskId | None:
+        """The task that it is about; None where it is about none, or about a job."""
+        about = None if isinstance(self.what, Unreadable) else subject(self.what)
+        return about if isinstance(about, TaskId) else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry as `headgate events --json` and files of recorded runs have it."""
+        return {
+            "id": self.id,
+            "t": self.t,
+            "now": self.now,
+            "kind": self.kind,
+            "cause": self.cause,
+            "value": as_json(self.what),
+        }
+
+
+def as_json(what: Event | Action | Notice | Unreadable) -> dict[str, Any]:
+    """What an entry holds, as JSON that says its type."""
+    return dict(what.fields) if isinstance(what, Unreadable) else codec.dump(what)
+
+
+def kind_of(what: Event | Action | Notice) -> Kind:
+    """Whether this came in, was decided, or is said of the log."""
+    return _KIND_OF[type(what)]
+
+
+def parse(run: str, row: Mapping[str, Any]) -> LoggedEvent:
+    """An entry from its JSON, or from its row of the store.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is damaged.
+    """
+    value = row["value"]
+    value = json.loads(value) if isinstance(value, str) else value
+    try:
+        what = codec.load(value, TYPES)
+    except ValueError:
+        what = Unreadable(value.get(codec.TYPE, "?"), value)
+    times = float(row["t"]), float(row["now"])
+    return LoggedEvent(run, int(row["id"]), *times, row["kind"], what, row["cause"])
+
+
+def read_events(
+    run: Path, job: str | None = None, follow: bool = False, after: int = 0
+) -> Iterator[LoggedEvent]:
+    """The entries of a run's log, in the order in which they came.
+
+    Args:
+        run: The run's folder.
+        job: Only those about this job of the run.
+        follow: Go on with what comes, until the run has ended.
+        after: Only those with a greater id.
+
+    Raises:
+        NotFoundError: The run has no log: it was recorded by an earlier version.
+        StorageError: Its store cannot be read.
+    """
+    while True:
+        alive = follow and runs.alive(run)
+        with RunReader(run / runs.STORE) as reader:
+            if CONTROLLER not in reader.meta():
+                raise NotFoundError(f"run {run.name} has no event log: its Headgate kept none")
+            where = "id > ?" + ("" if job is None else " AND job = ?")
+            for row in reader.rows("log", where, (after, *([] if job is None else [job])), "id"):
+                after = row["id"]
+                yield parse(run.name, row)
+        if not alive:
+            return
+        time.sleep(_FOLLOW_SECONDS)
+
+
+def controller_of(run: Path) -> str | None:
+    """The name of the controller that a run's log is of; None: it has no log."""
+    try:
+        return runs.meta(run).get(CONTROLLER)
+    except HeadgateError:  # it is damaged, or being deleted
+        return None
+
+
+def read_controller(run: Path) -> dict[int, LoggedEvent]:
+    """All that is kept of what a run's controller was told and decided, by its id: the run's own
+    log, and those of runs that it had at the same time.
+
+    Raises:
+        NotFoundError: The run has no log.
+        StorageError: A store cannot be read.
+    """
+    entries = {entry.id: entry for entry in read_events(run)}
+    controller = controller_of(run)
+    for other in runs.listing():
+        if other != run and controller_of(other) == controller:
+            entries = {entry.id: entry for entry in read_events(other)} | entries
+    return dict(sorted(entries.items()))
+
+
+def read_hub_log(hub: Path) -> Iterator[LoggedEvent]:
+    """The entries of a hub's own log, the oldest first: of nodes, and of controllers made."""
+    for path in (hub / f"{HUB_LOG}.1", hub / HUB_LOG):
+        try:
+            lines = path.read_text().splitlines()
+        except FileNotFoundError:
+            continue
+        for line in lines:
+            try:
+                yield parse("", json.loads(line))
+            except (KeyError, TypeError, ValueError):  # the last one, of a hub that was killed
+                continue

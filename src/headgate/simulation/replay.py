@@ -1,0 +1,169 @@
+"""Feeds the recorded events of a run to today's controller, and compares what it decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headgate import policies
+from headgate.controller import Controller, live_controller
+from headgate.model import events
+from headgate.model.errors import StorageError, UsageError
+from headgate.model.events import Action
+from headgate.planning.interference import Interference
+from headgate.recorded.events import LoggedEvent, Unreadable, as_json, encode, parse
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedDecision:
+    """An event at which today's controller does something else.
+
+    Args:
+        event: What it was told.
+        recorded: The actions that are on record.
+        today: Those that it decides on today.
+        error: What it raised, if it did.
+    """
+
+    event: LoggedEvent
+    recorded: tuple[Action | Unreadable, ...]
+    today: tuple[Action, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What came of a replay.
+
+    Args:
+        events: How many events were replayed.
+        actions: How many actions are on record for them.
+        seconds: The time from the first to the last of them.
+        differences: Where today's controller differs, in order.
+        entries: The same log with today's actions, numbered anew.
+        stopped: Why it goes no further than this; empty: it went to the end.
+    """
+
+    events: int
+    actions: int
+    seconds: float
+    differences: tuple[ChangedDecision, ...]
+    entries: tuple[LoggedEvent, ...]
+    stopped: str = ""
+
+
+def replay(entries: Mapping[int, LoggedEvent]) -> ReplayResult:
+    """Feed the log of a controller to a new one.
+
+    Args:
+        entries: The log by id, from the moment at which the controller was made.
+
+    Raises:
+        StorageError: The log's beginning is missing, or an entry is of another version.
+    """
+    usable, stopped = _usable(entries)
+    by_cause: dict[int | None, list[Any]] = {}
+    for entry in usable:
+        if entry.kind == "action":
+            by_cause.setdefault(entry.cause, []).append(entry.what)
+    world = _World()
+    today: list[LoggedEvent] = []
+    differences: list[ChangedDecision] = []
+    given = [entry for entry in usable if entry.kind != "action"]
+    for entry in given:
+        today.append(replace(entry, id=len(today) + 1, cause=None))
+        if entry.kind == "notice":
+            world.note(entry.what)
+            continue
+        actions, error = world.step(entry)
+        cause = len(today)
+        today += [
+            replace(entry, id=id, kind="action", what=action, cause=cause)
+            for id, action in enumerate(actions, cause + 1)
+        ]
+        recorded = by_cause.get(entry.id, [])
+        if error or list(map(as_json, recorded)) != list(map(as_json, actions)):
+            differences.append(ChangedDecision(entry, tuple(recorded), tuple(actions), error))
+    seconds = given[-1].now - given[0].now if given else 0.0
+    count = sum(entry.kind == "event" for entry in given)
+    recorded_actions = sum(map(len, by_cause.values()))
+    return ReplayResult(count, recorded_actions, seconds, tuple(differences), tuple(today), stopped)
+
+
+class _World:
+    """The controller, and what it knows besides its events."""
+
+    def __init__(self) -> None:
+        self._controller: Controller | None = None
+        self._pairs = Interference()
+
+    def note(self, notice: object) -> None:
+        match notice:
+            case events.ControllerMade(policy):
+                self._pairs = Interference()
+                self._controller = live_controller(policies.make(policy), lambda: self._pairs)
+            case events.PairsKnown(pairs, solo):
+                self._pairs = Interference(pairs, solo)
+            case events.RunForgotten(run) if self._controller is not None:
+                self._controller.forget(run)
+
+    def step(self, entry: LoggedEvent) -> tuple[list[Action], str]:
+        if isinstance(entry.what, Unreadable):
+            raise StorageError(
+                f"entry {entry.id} is a {entry.name} that this version of Headgate does not read; "
+                "replay it with the version that recorded it"
+            )
+        assert self._controller is not None  # the log begins with it
+        try:
+            return self._controller.step(entry.now, entry.what)[0], ""  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001  # the hub goes on after it, too
+            return [], repr(error)
+
+
+def _usable(entries: Mapping[int, LoggedEvent]) -> tuple[list[LoggedEvent], str]:
+    """The entries from the first one on that follow each other, and why there are no more."""
+    usable: list[LoggedEvent] = []
+    for id in range(1, max(entries, default=0) + 1):
+        entry = entries.get(id)
+        if entry is None and isinstance(_what(entries.get(id + 1)), events.ReadingsLeftOut):
+            return usable, "the log leaves out readings from then on"
+        if entry is None:
+            return usable, "what comes next is in the log of a run that is gone, or not written yet"
+        usable.append(entry)
+    if not usable or not isinstance(usable[0].what, events.ControllerMade):
+        raise StorageError("the beginning of the log is missing; it cannot be replayed")
+    return usable, ""
+
+
+def _what(entry: LoggedEvent | None) -> object:
+    return entry.what if entry is not None else None
+
+
+def save(result: ReplayResult, path: Path) -> None:
+    """Write the events of a replay, with today's actions, as a file that `load` reads."""
+    lines = [encode({"run": entry.run, **entry.as_json()}) + "\n" for entry in result.entries]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines))
+
+
+def load(path: Path) -> dict[int, LoggedEvent]:
+    """A log that `save` has written.
+
+    Raises:
+        UsageError: It is none.
+    """
+    try:
+        return {entry.id: entry for entry in _parsed(path.read_text().splitlines())}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{path} holds no recorded run: {error}; make one with: headgate replay RUN --save FILE"
+        ) from error
+
+
+def _parsed(lines: Iterable[str]) -> Iterator[LoggedEvent]:
+    for line in lines:
+        row = json.loads(line)
+        yield parse(row["run"], row)

@@ -1,0 +1,126 @@
+"""What a hub's controller was told and decided is on record, and today's does the same with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.hub.user import User
+
+from headgate.model import events
+from headgate.model.identifiers import JobId
+from headgate.recorded.events import LoggedEvent, read_controller, read_events, read_hub_log
+from headgate.recorded.runs import STORE
+from headgate.simulation.replay import replay
+from headgate.testing import wait
+
+LEARNS = """
+    import os, sys, time
+    for epoch in range(10**6):
+        print(f"epoch {epoch} loss {1 / (epoch + 1)}", flush=True)
+        time.sleep(0.02)
+        if os.path.exists(sys.argv[1] if sys.argv[1:] else "go-" + os.path.basename(__file__)):
+            break
+"""
+TWO_JOBS = """
+    jobs:
+      - {name: a, script: learns.py, args: [go-a]}
+      - {name: b, script: learns.py, args: [go-b], priority: 2}
+"""
+
+
+def _learns(entry: dict[str, Any]) -> bool:
+    return bool(entry.get("epoch"))
+
+
+def _marks(log: Iterable[LoggedEvent], job: JobId) -> list[LoggedEvent]:
+    """The entries that say how a job stands from then on."""
+    return [entry for entry in log if entry.name == "MarkJob" and entry.job == job]
+
+
+def _two_jobs_of_which_one_is_stopped(user: User) -> Path:
+    """The folder of a run whose job `a` ended by itself, and `b` was stopped."""
+    user.write("learns.py", LEARNS)
+    user.write("jobs.yaml", TWO_JOBS)
+    run = user.detaches("jobs.yaml")
+    for job in ("a", "b"):
+        user.sees_job(job, _learns, run)
+    user.types("stop", "--run", run, "b")
+    user.sees_state("b", "stopped", run=run)
+    user.touch("go-a")
+    user.types("attach", run, code=1)
+    return user.home / "runs" / run
+
+
+def _log(run: Path) -> list[LoggedEvent]:
+    return list(read_events(run))
+
+
+def test_a_run_is_replayed_with_the_same_actions(user: User) -> None:
+    run = _two_jobs_of_which_one_is_stopped(user)
+    log = _log(run)
+    assert [entry.id for entry in log] == list(range(1, len(log) + 1))
+    assert isinstance(log[0].what, events.ControllerMade)
+    result = replay(read_controller(run))
+    assert (result.differences, result.stopped) == ((), "")
+    assert result.actions == sum(entry.kind == "action" for entry in log) > 8
+
+
+def test_a_log_says_what_led_to_what(user: User) -> None:
+    run = _two_jobs_of_which_one_is_stopped(user)
+    log = {entry.id: entry for entry in _log(run)}
+    b = JobId.of(run.name, "b")
+    at = _marks(log.values(), b)[-1]
+    chain = []
+    while at.cause is not None:
+        at = log[at.cause]
+        chain.append(at.name)
+    assert chain == ["TaskExited", "StopTask", "StopRequested"]
+
+
+def test_a_log_of_a_killed_hub_is_whole(user: User) -> None:
+    user.write("learns.py", LEARNS)
+    run = user.home / "runs" / user.detaches("learns.py")
+    user.sees_job("learns", _learns, run.name)
+    wait.until(
+        lambda: any(isinstance(entry.what, events.Progress) for entry in _log(run)),
+        30,
+        "progress is on record",
+    )
+    (hub,) = user.traces.hubs()
+    user.kills(hub)
+    wait.until(lambda: not Path(f"/proc/{hub}").exists(), 30, "the hub has gone")
+    result = replay(read_controller(run))
+    assert result.differences == ()
+    assert result.actions >= 4
+
+
+def test_two_runs_of_one_hub_are_replayed_together(user: User) -> None:
+    runs = {}
+    for name in ("first", "second"):
+        user.write(f"{name}.py", LEARNS)
+        runs[name] = user.detaches(f"{name}.py")
+        user.sees_job(name, _learns, runs[name])
+    for name, run in runs.items():
+        user.touch(f"go-{name}.py")
+        user.types("attach", run)
+    first, second = runs.values()
+    folder = user.home / "runs" / second
+    assert {entry.run for entry in read_controller(folder).values()} == {first, second}
+    whole = replay(read_controller(folder))
+    assert (whole.differences, whole.stopped) == ((), "")
+    # without the other's log it goes as far as it can
+    os.unlink(user.home / "runs" / first / STORE)
+    part = replay(read_controller(folder))
+    assert part.differences == ()
+    assert "a run that is gone" in part.stopped
+
+
+def test_the_hub_keeps_what_belongs_to_no_run(user: User) -> None:
+    user.write("learns.py", LEARNS)
+    user.touch("go-learns.py")
+    user.types("run", "learns.py")
+    names = [entry.name for entry in read_hub_log(user.home / "hub")]
+    assert {"ControllerMade", "NodeJoined", "RunForgotten"} <= {*names}

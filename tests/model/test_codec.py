@@ -1,0 +1,135 @@
+"""Events and actions go through JSON and come back as they were."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headgate.model import codec, events
+from headgate.model.identifiers import JobId, TaskId, TaskName
+from headgate.model.jobs import Job, Limits, ProgressRule
+from headgate.model.plans import Plan
+from headgate.model.roles import Ready, Role
+from headgate.model.shares import UNLIMITED, Share
+
+KINDS = {
+    kind.__name__: kind
+    for union in (events.Event, events.Action, events.Notice)
+    for kind in get_args(union)
+}
+NUMBERS = st.floats(allow_nan=False)
+POSITIVE = st.floats(min_value=1e-3, max_value=1e12)
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
+ROLES = st.builds(
+    Role,
+    name=NAMES,
+    run=st.just("serve {port}") | st.just(("serve", "x")),
+    ready=st.none() | st.just(Ready(port=True)) | st.just(Ready(line="up")),
+    ends=st.booleans(),
+)
+PLANS = st.builds(
+    Plan,
+    strategy=st.just("allreduce"),
+    workers=st.integers(2, 9),
+    batch_per_worker=st.none() | st.integers(1, 64),
+    cores_per_worker=st.none() | POSITIVE,
+)
+COMMON = {
+    "name": NAMES,
+    "env": st.dictionaries(NAMES, st.text(st.characters(exclude_characters="\0")), max_size=3),
+    "priority": POSITIVE,
+    "after": st.none() | NAMES | st.lists(NAMES, min_size=1, max_size=3),
+    "limits": st.builds(Limits, cores=st.none() | POSITIVE, workers=st.just((1, None))),
+    "progress": st.builds(ProgressRule, patience=st.none() | st.integers(1, 9), told=st.none()),
+    "allow": st.frozensets(st.sampled_from(["async", "weak"])),
+    "stop_signal": st.sampled_from(["SIGTERM", 10]),
+}
+JOBS = (
+    st.builds(Job, script=st.text(min_size=1), args=st.tuples(st.text(), st.text()), **COMMON)
+    | st.builds(Job, run=st.just(("a", "b")) | st.just("a b"), plan=st.none() | PLANS, **COMMON)
+    | st.builds(Job, roles=st.tuples(ROLES), **COMMON)
+)
+LIMITS = st.none() | POSITIVE | st.just(UNLIMITED)
+SHARES = st.builds(
+    Share,
+    cpu_weight=st.none() | st.floats(1, 10_000),
+    cpu_cap_cores=LIMITS,
+    disk_bytes_per_second=LIMITS,
+    gpu_fraction=st.none() | st.floats(0.01, 1),
+)
+for kind, values in (
+    (float, NUMBERS),
+    (Job, JOBS),
+    (Plan, PLANS),
+    (Share, SHARES),
+    (JobId, st.builds(JobId.of, NAMES, NAMES)),
+    (
+        TaskId,
+        st.builds(lambda run, job: JobId.of(run, job).task(TaskName("worker-0")), NAMES, NAMES),
+    ),
+):
+    st.register_type_strategy(kind, values)
+
+
+def _way_and_back(value: Any) -> Any:
+    text = json.dumps(codec.dump(value), allow_nan=False)
+    return codec.load(json.loads(text), KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_each_event_and_action_comes_back_as_it_was(name: str, data: st.DataObject) -> None:
+    value = data.draw(st.from_type(KINDS[name]))
+    back = _way_and_back(value)
+    assert back == value
+    assert type(back) is type(value)
+    subject = events.subject(back)
+    assert type(subject) is type(events.subject(value))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 0.1 + 0.2, 1e-320, -0.0])
+def test_a_number_keeps_each_of_its_bits(number: float) -> None:
+    loss = _way_and_back(events.Progress(TaskId("r/a/worker-0"), 1, loss=number)).loss
+    assert math.copysign(1.0, loss) == math.copysign(1.0, number)
+    assert repr(loss) == repr(number)
+
+
+@dataclass(frozen=True)
+class Circle:
+    radius: float
+
+
+@dataclass(frozen=True)
+class Square:
+    side: float
+
+
+@dataclass(frozen=True)
+class Drawing:
+    shape: Circle | Square | None
+    sides: Mapping[int, Square | Circle]
+
+
+def test_one_of_several_dataclasses_is_told_by_its_type() -> None:
+    drawing = Drawing(Square(2.0), {3: Circle(1.0)})
+    assert codec.load(codec.dump(drawing), {"Drawing": Drawing}) == drawing
+
+
+def test_what_a_later_version_adds_is_ignored() -> None:
+    assert codec.load({"type": "Circle", "radius": 1.0, "colour": "red"}, {"Circle": Circle}) == (
+        Circle(1.0)
+    )
+
+
+@pytest.mark.parametrize("json", [{}, {"type": "Line"}, {"type": "Circle"}])
+def test_what_cannot_be_read_is_an_error_of_its_own(json: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Circle|knows no"):
+        codec.load(json, {"Circle": Circle})
