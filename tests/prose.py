@@ -2,7 +2,7 @@
 
 A sentence ends at a full stop, a question mark or an exclamation mark before a space. A paragraph,
 an item of a list and a cell of a table end one as well. Headings and blocks of code hold none. Code
-within a line counts as one word, a link as its text.
+within a line counts as no word, so that a list of it may be long; a link counts as its text.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from statistics import fmean
 
 FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
+INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
+CODE = "CODE"
+"""What stands in a sentence in place of code."""
 ITEM = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 # Not after a shortened word, and only before what can begin a sentence: a capital, a figure, code,
 # a quote, a bracket.
@@ -44,7 +46,7 @@ class Figures:
 
 def words(sentence: str) -> int:
     """Its words: what is between spaces and has a letter or a figure."""
-    return sum(any(map(str.isalnum, word)) for word in sentence.split())
+    return sum(any(map(str.isalnum, word)) and CODE not in word for word in sentence.split())
 
 
 def figures(page: str) -> Figures:
@@ -59,7 +61,7 @@ def figures(page: str) -> Figures:
 def sentences(page: str) -> tuple[list[str], list[str]]:
     """The sentences of paragraphs and lists, and those in cells of tables."""
     text = FENCED.sub("\n\n", COMMENT.sub("", page))
-    text = CODE.sub("CODE", LINK.sub(r"\1", text))
+    text = INLINE_CODE.sub(CODE, LINK.sub(r"\1", text))
     running: list[str] = []
     cells: list[str] = []
     for kind, lines in groupby(text.splitlines(), key=_kind):
