@@ -201,8 +201,8 @@ def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, wher
         memory: What was counted of it as a whole.
         where: As of `ProcessBox`.
     """
-    told = [peak for peak in (memory.peak_bytes, largest_bytes) if peak is not None]
-    peak = max(told) if told else None
+    peaks = [peak for peak in (memory.peak_bytes, largest_bytes) if peak is not None]
+    peak = max(peaks) if peaks else None
     over, reason = False, None
     if status != 0 and memory.kills:
         over = memory.limit_bytes is not None and memory.at_limit

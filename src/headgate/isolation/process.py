@@ -141,10 +141,10 @@ class ProcessIsolation(Isolation):
         return box
 
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
-        there = [] if launch.place is None else _entering(launch.place)
+        enter_command = [] if launch.place is None else _entering(launch.place)
         return [
             *self._enclosure(launch, share).plan(share),
-            *there,
+            *enter_command,
             f"cd {launch.cwd}",
             f"exec {shlex.join(launch.argv)}",
         ]
@@ -185,9 +185,9 @@ class ProcessIsolation(Isolation):
                 group.rmdir()
 
     def release(self, record: Mapping[str, object]) -> None:
-        if (found := self._recorded(record)) is not None:
-            found[0].release()
-            processes.wake(found[0].pids())  # nor does it hear anything that somebody stopped
+        if (enclosure := self._recorded(record)) is not None:
+            enclosure[0].release()
+            processes.wake(enclosure[0].pids())  # nor does it hear anything that somebody stopped
 
     def _recorded(self, record: Mapping[str, object]) -> tuple[Enclosure, set[Path]] | None:
         """The enclosure that a record tells of, and the folders of its group; None: nothing
@@ -218,24 +218,24 @@ class ProcessIsolation(Isolation):
         return kind(made or paths, Fallbacks(self._cores)), {path.parent for path in paths.values()}
 
     def _enclosure(self, launch: Launch, share: Share) -> Enclosure:
-        found, fallbacks = self._layout, Fallbacks(self._cores)
-        if found.mode == "none":
+        layout, fallbacks = self._layout, Fallbacks(self._cores)
+        if layout.mode == "none":
             return Unboxed(launch.task, fallbacks, self._process_table)
         name = launch.task.replace("/", ":")
-        moved = _moved(found, launch.place)
+        moved = _moved(layout, launch.place)
         folders = {
             controller: moved.get(base, base) / self._group / name
-            for controller, base in found.bases.items()
+            for controller, base in layout.bases.items()
         }
-        if found.mode == "v1":
+        if layout.mode == "v1":
             joined = None
             if isinstance(share.disk_bytes_per_second, Unlimited | None) and (
-                joined := _disk_of(found, moved)
+                joined := _disk_of(layout, moved)
             ):
                 del folders["blkio"]
             return CgroupsV1(folders, fallbacks, disks.number_of(launch.cwd), joined)
         return CgroupsV2(
-            folders, fallbacks, disks.number_of(launch.cwd), found.vacate and not moved
+            folders, fallbacks, disks.number_of(launch.cwd), layout.vacate and not moved
         )
 
 
@@ -279,30 +279,30 @@ def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> cgroup_lay
         return cgroup_layout.find_layout(root)
     if mode == "none":
         return cgroup_layout.CgroupLayout("none")
-    found = cgroup_layout.find_v1(root) if mode == "v1" else cgroup_layout.find_v2(root)
-    if not found.bases:
-        causes = "; ".join(dict.fromkeys(found.missing.values()))
+    layout = cgroup_layout.find_v1(root) if mode == "v1" else cgroup_layout.find_v2(root)
+    if not layout.bases:
+        causes = "; ".join(dict.fromkeys(layout.missing.values()))
         raise IsolationError(f"cgroup {mode} cannot be used here: {causes}; {cgroup_layout.CURE}")
-    return found
+    return layout
 
 
-def _moved(found: cgroup_layout.CgroupLayout, place: Place | None) -> Mapping[Path, Path]:
+def _moved(layout: cgroup_layout.CgroupLayout, place: Place | None) -> Mapping[Path, Path]:
     """The folders of a place that stand in for those of this machine. By folder, since controllers
     that share one are of one hierarchy, in which a task can be only once.
     """
     named = {} if place is None else place.cgroups
     return {
-        found.bases[name]: Path(folder) for name, folder in named.items() if name in found.bases
+        layout.bases[name]: Path(folder) for name, folder in named.items() if name in layout.bases
     }
 
 
-def _disk_of(found: cgroup_layout.CgroupLayout, moved: Mapping[Path, Path]) -> Path | None:
+def _disk_of(layout: cgroup_layout.CgroupLayout, moved: Mapping[Path, Path]) -> Path | None:
     """The folder of a place in the hierarchy of v1's disk rates, where these have one of their own:
     such a rate holds for a folder alone, so tasks have that of their place together only if they
     are in it.
     """
-    base = found.bases.get("blkio")
-    if base is None or list(found.bases.values()).count(base) > 1:
+    base = layout.bases.get("blkio")
+    if base is None or list(layout.bases.values()).count(base) > 1:
         return None
     return moved.get(base)
 

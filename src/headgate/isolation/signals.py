@@ -73,11 +73,11 @@ def _receivers(process: Process, children: dict[int, list[Process]], number: int
             for receiver in _receivers(child, children, number)
             if _catches(receiver, number)
         ]
-        below = [each for each in below if known or _is_python(each)]
+        below = [pid for pid in below if known or _is_python(pid)]
         if itself and not _is_in_front(child, process):
             # The trap is for this child. A wrapper would keep the signal from its script, or pass
             # it on to helpers.
-            below = [each for each in below if each != child]
+            below = [pid for pid in below if pid != child]
             itself = not below
         processes += below
     return [process, *processes] if itself else processes or [process]
@@ -142,7 +142,7 @@ def _is_in_front(child: Process, shell: Process) -> bool:
     except ProcessLookupError:
         return False
     return not controlled and not any(
-        _has(each, "SigIgn", signal.SIGQUIT) for each in (child, shell)
+        _has(process, "SigIgn", signal.SIGQUIT) for process in (child, shell)
     )
 
 

@@ -45,9 +45,9 @@ def find_program(launch: Launch) -> str:
             f"{launch.task}: {files[0]} may not be executed; try: chmod +x {files[0]}"
         )
     if os.sep in name:
-        found = "is a folder" if os.path.isdir(candidates[0]) else "does not exist"
+        problem = "is a folder" if os.path.isdir(candidates[0]) else "does not exist"
         raise IsolationError(
-            f"{launch.task}: the program {candidates[0]} {found}; expected an executable file"
+            f"{launch.task}: the program {candidates[0]} {problem}; expected an executable file"
         )
     raise IsolationError(
         f"{launch.task}: no program {name!r} on its PATH ({path}); install it or give its full path"
@@ -147,11 +147,21 @@ Order = tuple[
 def order(program: str, launch: Launch) -> Order:
     """As bytes: the launcher may be in another locale, and so see other bytes in the same text."""
     env = {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()}
-    there = None
+    place_order = None
     if (place := launch.place) is not None:
-        there = os.fsencode(place.namespace), os.fsencode(place.hostname), os.fsencode(place.hosts)
+        place_order = (
+            os.fsencode(place.namespace),
+            os.fsencode(place.hostname),
+            os.fsencode(place.hosts),
+        )
     attributes = (launch.attributes or OWN).order(OWN)
-    return os.fsencode(program), [os.fsencode(word) for word in launch.argv], env, attributes, there
+    return (
+        os.fsencode(program),
+        [os.fsencode(word) for word in launch.argv],
+        env,
+        attributes,
+        place_order,
+    )
 
 
 def _why_not_there(launch: Launch, answer: bytes) -> str:

@@ -112,10 +112,10 @@ def change(node: str, values: Mapping[str, object], plugged: bool | None = None)
         cpus = _cpus(
             lab.name, {**{other: made.node for other, made in lab.nodes.items()}, name: after}
         )
-        there = {other: made for other, made in lab.nodes.items() if made.stage != "making"}
+        other_nodes = {other: made for other, made in lab.nodes.items() if made.stage != "making"}
         moved = {
             other: replace(made, cpus=cpus[other])
-            for other, made in there.items()
+            for other, made in other_nodes.items()
             if made.cpus != cpus[other]
         }
         made = Made(after, "setting", before.plugged if plugged is None else plugged, cpus[name])
@@ -252,8 +252,8 @@ def _found(lab: Record) -> list[str]:
 
 def _clear(lab: Record) -> bool:
     """Remove all that there is of a lab but its folder; whether there was anything."""
-    found = _found(lab)
-    if not found and not lab.names.switch_found():
+    leftovers = _found(lab)
+    if not leftovers and not lab.names.switch_found():
         return False
     record.write(
         replace(
@@ -262,7 +262,7 @@ def _clear(lab: Record) -> bool:
             nodes={name: replace(made, stage="making") for name, made in lab.nodes.items()},
         )
     )
-    _remove(lab, found)
+    _remove(lab, leftovers)
     network.remove_switch(lab)
     return True
 
@@ -279,17 +279,17 @@ def _with_gpus(file: ClusterFile) -> ClusterFile:
     """The file with the GPUs of this machine in the place of their numbers."""
     if not any(node.gpus for node in file.cluster.nodes):
         return file
-    here = {gpu.index: gpu for gpu in gpus(open_nvml())}
+    gpus_by_index = {gpu.index: gpu for gpu in gpus(open_nvml())}
     for node in file.cluster.nodes:
         for gpu in node.gpus:
-            if gpu.index not in here:
-                known = ", ".join(map(str, here)) or "none"
+            if gpu.index not in gpus_by_index:
+                known = ", ".join(map(str, gpus_by_index)) or "none"
                 raise UsageError(
                     f"node {node.name!r} asks for GPU {gpu.index}; expected one that this "
                     f"machine has: {known}"
                 )
     nodes = (
-        replace(node, gpus=tuple(here[gpu.index] for gpu in node.gpus))
+        replace(node, gpus=tuple(gpus_by_index[gpu.index] for gpu in node.gpus))
         for node in file.cluster.nodes
     )
     return replace(file, cluster=replace(file.cluster, nodes=tuple(nodes)))
@@ -349,22 +349,26 @@ def _check_cores(lab: str, cores: Iterable[float], oversubscribe: bool) -> None:
 
 def _difference(made: Made, wanted: Made) -> str:
     was, node = made.node, wanted.node
-    said = []
+    differences = []
     if was.cores != node.cores:
-        said.append(f"cores {was.cores:g} -> {node.cores:g}")
+        differences.append(f"cores {was.cores:g} -> {node.cores:g}")
     if was.memory_bytes != node.memory_bytes:
-        said.append(f"memory {say_bytes(was.memory_bytes)} -> {say_bytes(node.memory_bytes)}")
+        differences.append(
+            f"memory {say_bytes(was.memory_bytes)} -> {say_bytes(node.memory_bytes)}"
+        )
     if was.nic_bytes_per_second != node.nic_bytes_per_second:
-        said.append(f"nic {_rate(was.nic_bytes_per_second)} -> {_rate(node.nic_bytes_per_second)}")
+        differences.append(
+            f"nic {_rate(was.nic_bytes_per_second)} -> {_rate(node.nic_bytes_per_second)}"
+        )
     if was.disk_bytes_per_second != node.disk_bytes_per_second:
-        said.append(
+        differences.append(
             f"disk {_disk(was.disk_bytes_per_second)} -> {_disk(node.disk_bytes_per_second)}"
         )
     if not made.plugged:
-        said.append("NIC connected again")
-    if not said and made.cpus != wanted.cpus:
-        said.append(f"CPUs {cpu_list(frozenset(wanted.cpus)) or 'all'}")
-    return ", ".join(said) or "set again"
+        differences.append("NIC connected again")
+    if not differences and made.cpus != wanted.cpus:
+        differences.append(f"CPUs {cpu_list(frozenset(wanted.cpus)) or 'all'}")
+    return ", ".join(differences) or "set again"
 
 
 def _rate(rate: float | None) -> str:

@@ -52,9 +52,9 @@ def spread(
     """
     load = {cpu: claimed.get(cpu, 0.0) for cpu in core_of_cpu}
     of_core = dict.fromkeys(core_of_cpu.values(), 0.0)
-    for cpu, each in load.items():
-        of_core[core_of_cpu[cpu]] += each
-    found: dict[str, tuple[int, ...]] = {}
+    for cpu, cpu_load in load.items():
+        of_core[core_of_cpu[cpu]] += cpu_load
+    cpus_of_nodes: dict[str, tuple[int, ...]] = {}
     for node in sorted(cores, key=lambda name: -cores[name]):
         chosen: list[int] = []
         count = min(math.ceil(cores[node] - 1e-9), len(load))
@@ -65,8 +65,8 @@ def spread(
             load[cpu] += cores[node] / count
             of_core[core_of_cpu[cpu]] += cores[node] / count
             chosen.append(cpu)
-        found[node] = tuple(sorted(chosen)) if count < len(load) else ()
-    return found if max(load.values()) <= 1.0 + 1e-9 else dict.fromkeys(cores, ())
+        cpus_of_nodes[node] = tuple(sorted(chosen)) if count < len(load) else ()
+    return cpus_of_nodes if max(load.values()) <= 1.0 + 1e-9 else dict.fromkeys(cores, ())
 
 
 def find() -> CgroupLayout:
@@ -151,7 +151,7 @@ def confine(record: Record, node: str) -> tuple[Uncontrolled, ...]:
     # Under v1 a cpuset is within the one above at any time.
     [write] = cgroups.pin_writes(cpus) or ()
     within = parse_list(write.text)
-    files = [each / write.path.name for each in (*_below(folder), folder)]
+    files = [group / write.path.name for group in (*_below(folder), folder)]
     had = {file: parse_list(file.read_text()) for file in files}
     for file in reversed(files):
         file.write_text(cpu_list(had[file] | within))

@@ -101,8 +101,8 @@ def remove(record: Record, nodes: Iterable[str]) -> None:
         # now.
         links = [f"link del {port(node)}" for node in nodes if port(node) in there]
         batch("ip", links, names.switch, keep_going=True)
-    found = set(names.nodes_found())
-    batch("ip", [f"netns del {names.namespace(node)}" for node in nodes if node in found])
+    node_names = set(names.nodes_found())
+    batch("ip", [f"netns del {names.namespace(node)}" for node in nodes if node in node_names])
     left = [
         made.node
         for name, made in record.nodes.items()

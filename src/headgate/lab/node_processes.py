@@ -29,19 +29,23 @@ def end(record: Record, nodes: Sequence[str]) -> None:
     """End every process in these nodes: asked to first, killed after two seconds."""
 
     def living() -> list[Process]:
-        pids = {pid for found in processes(record, nodes).values() for pid in found}
+        pids = {
+            pid
+            for processes_of_node in processes(record, nodes).values()
+            for pid in processes_of_node
+        }
         return [process for pid in pids if (process := look(pid)) is not None]
 
-    if not (there := living()):
+    if not (remaining := living()):
         return
-    send(there, signal.SIGTERM)
+    send(remaining, signal.SIGTERM)
     if _gone(living, TERM_SECONDS):
         return
     for node in nodes:
         limits.kill(record, node)
     deadline = time.monotonic() + KILL_SECONDS
-    while (there := living()) and time.monotonic() < deadline:
-        send(there, signal.SIGKILL)
+    while (remaining := living()) and time.monotonic() < deadline:
+        send(remaining, signal.SIGKILL)
         time.sleep(_PAUSE_SECONDS)
 
 

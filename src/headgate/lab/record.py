@@ -135,7 +135,7 @@ def read(lab: str) -> Record | None:
     file = folder(lab) / "state.json"
     try:
         data = json.loads(file.read_text())
-        nodes = {name: _made(each) for name, each in data.pop("nodes").items()}
+        nodes = {name: _made(node_data) for name, node_data in data.pop("nodes").items()}
         record = Record(**data, nodes=nodes)
     except FileNotFoundError:
         return None
@@ -236,21 +236,21 @@ def choose_node(text: str) -> tuple[Record, str]:
     records = [
         record for name in ([choose(lab)] if lab else names()) if (record := read(name)) is not None
     ]
-    found = [record for record in records if node in record.nodes]
-    if len(found) > 1:
-        several = ", ".join(f"{record.name}/{node}" for record in found)
+    records_with_node = [record for record in records if node in record.nodes]
+    if len(records_with_node) > 1:
+        several = ", ".join(f"{record.name}/{node}" for record in records_with_node)
         raise UsageError(f"{node!r} could be any of {several}; give its lab too")
-    if not found:
+    if not records_with_node:
         known = [name for record in records for name in record.nodes]
         raise NotFoundError(
             f"no node {node!r} in any lab; "
             + (f"there are {', '.join(known)}" if known else _listed([]))
         )
-    if found[0].nodes[node].stage == "making":
+    if records_with_node[0].nodes[node].stage == "making":
         raise NotFoundError(
             f"making node {node!r} was interrupted; make it again: headgate lab up FILE"
         )
-    return found[0], node
+    return records_with_node[0], node
 
 
 def _listed(known: list[str]) -> str:

@@ -84,13 +84,13 @@ def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
     time.sleep(LOOK_SECONDS)
     took, second, cpu_now = time.monotonic() - began, network.carried(known), _cpu_seconds(known)
     processes = node_processes.processes(known, list(known.nodes))
-    found = []
+    rows = []
     for name, made in known.nodes.items():
         before, after = first.get(name, (0, 0)), second.get(name, (0, 0))
         state = "half made" if made.stage == "making" else "ready" if made.plugged else "unplugged"
         if state != "half made" and not (network.there(known, name) and limits.there(known, name)):
             state = "gone"
-        found.append(
+        rows.append(
             NodeStatus(
                 lab=known.name,
                 node=made.node,
@@ -103,7 +103,7 @@ def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
                 cpus=made.cpus,
             )
         )
-    return tuple(found)
+    return tuple(rows)
 
 
 def _read(lab: str | None) -> Record:

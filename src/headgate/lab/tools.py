@@ -23,12 +23,12 @@ def find(tool: Tool) -> str:
     Raises:
         HeadgateError: It is not installed.
     """
-    found = shutil.which(tool, path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
-    if found is None:
+    tool_path = shutil.which(tool, path=f"{os.environ.get('PATH', os.defpath)}:{_SBIN}")
+    if tool_path is None:
         raise HeadgateError(
             f"a lab needs `{tool}`, which is not installed; install it with: apt install iproute2"
         )
-    return found
+    return tool_path
 
 
 def batch(
@@ -42,12 +42,12 @@ def batch(
     """
     if not lines:
         return
-    there = [] if namespace is None else ["-n", namespace]
+    namespace_options = [] if namespace is None else ["-n", namespace]
     force = ["-force"] if keep_going else []
-    done = _run([find(tool), *there, *force, "-batch", "-"], "\n".join(lines))
+    done = _run([find(tool), *namespace_options, *force, "-batch", "-"], "\n".join(lines))
     if done.returncode != 0 and not keep_going:
-        said = done.stderr.strip()
-        failed = said.rpartition("-:")[2].strip()
+        error = done.stderr.strip()
+        failed = error.rpartition("-:")[2].strip()
         command = (
             lines[int(failed) - 1]
             if failed.isdigit() and 0 < int(failed) <= len(lines)
@@ -56,7 +56,7 @@ def batch(
         where = "" if namespace is None else f" in {namespace}"
         raise HeadgateError(
             f"`{tool} {command}`{where} was refused: "
-            f"{said.splitlines()[0] if said else 'no reason given'}"
+            f"{error.splitlines()[0] if error else 'no reason given'}"
         )
 
 

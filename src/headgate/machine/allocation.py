@@ -131,7 +131,7 @@ def slurm_share(environment: Mapping[str, str] = os.environ) -> SlurmShare | Non
     job = environment.get("SLURM_JOB_ID")
     if not job or environment.get("HEADGATE_TASK"):
         return None
-    each = [
+    counts = [
         int(cpus)
         for cpus, times in re.findall(
             r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", "")
@@ -140,7 +140,7 @@ def slurm_share(environment: Mapping[str, str] = os.environ) -> SlurmShare | Non
     ]
     node = _whole(environment.get("SLURM_NODEID")) or 0
     cores = _whole(environment.get("SLURM_CPUS_ON_NODE")) or (
-        each[node] if node < len(each) else None
+        counts[node] if node < len(counts) else None
     )
     mebibytes = _whole(environment.get("SLURM_MEM_PER_NODE"))
     if mebibytes is None and cores and (of_cpu := _whole(environment.get("SLURM_MEM_PER_CPU"))):

@@ -153,11 +153,11 @@ def folders_of(pid: int, root: Path, version: Mode) -> dict[str, Path]:
     """
     proc = Path("/proc")
     try:
-        found = list(_mounts(root, proc / "self", proc / str(pid)))
+        mounts = list(_mounts(root, proc / "self", proc / str(pid)))
     except (FileNotFoundError, ProcessLookupError):
         return {}
     folders: dict[str, Path] = {}
-    for mount in found:
+    for mount in mounts:
         if not mount.controllers:
             folders["unified"] = mount.own
         folders |= {

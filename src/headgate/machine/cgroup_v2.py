@@ -86,9 +86,9 @@ class CgroupsV2(Cgroups):
         super().create()
         # What was offered may still be refused: believe what is there.
         folder = self.folders["unified"]
-        there = (folder / "cgroup.controllers").read_text().split()
+        controllers = (folder / "cgroup.controllers").read_text().split()
         self.folders = {"unified": folder} | {
-            name: folder for name in V2_CONTROLLERS if name in there
+            name: folder for name in V2_CONTROLLERS if name in controllers
         }
 
     def setup(self, folder: Path) -> Sequence[Write]:

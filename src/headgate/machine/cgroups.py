@@ -186,7 +186,7 @@ class Cgroups(Enclosure):
             raise IsolationError(f"the box cannot be made: {_text(error)}") from error
         self.weigh_group()
 
-    def weigh_group(self, each: float = WEIGHT_DEFAULT) -> None:
+    def weigh_group(self, weight: float = WEIGHT_DEFAULT) -> None:
         """Let the group weigh as much as its boxes would if each weighed `each`.
 
         What the boxes really weigh divides only what the group has. If it counted against the rest
@@ -195,7 +195,7 @@ class Cgroups(Enclosure):
         cpu = self.folders.get("cpu")
         boxes = len(list(cpu.parent.glob(f"*/{self.weight_file}"))) if cpu is not None else 0
         if boxes:
-            self._weigh_group(boxes * self.in_kernel(each))
+            self._weigh_group(boxes * self.in_kernel(weight))
 
     def weigh_around(self, weight: float) -> None:
         """Let the group weigh what its only box does."""

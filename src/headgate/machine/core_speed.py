@@ -99,8 +99,8 @@ def known(cache: Path | None, cpu_model: str, cores: float) -> dict[str, object]
     """The measurements of this machine; empty if the cache is of another machine, or of one that
     was changed.
     """
-    found = _read(cache) if cache is not None else {}
-    return found if (found.get("cpu_model"), found.get("cores")) == (cpu_model, cores) else {}
+    speeds = _read(cache) if cache is not None else {}
+    return speeds if (speeds.get("cpu_model"), speeds.get("cores")) == (cpu_model, cores) else {}
 
 
 def keep(cache: Path, cpu_model: str, cores: float, measured: Mapping[str, object]) -> None:
@@ -111,10 +111,10 @@ def keep(cache: Path, cpu_model: str, cores: float, measured: Mapping[str, objec
 
 def _read(cache: Path) -> dict[str, object]:
     try:
-        found = json.loads(cache.read_text())
+        speeds = json.loads(cache.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return speeds if isinstance(speeds, dict) else {}
 
 
 def _write(cache: Path, content: dict[str, object]) -> None:

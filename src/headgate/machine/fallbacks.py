@@ -88,9 +88,9 @@ class Autogroups:
             time.sleep(AUTOGROUP_PAUSE_SECONDS)
             with self._lock:
                 late = {
-                    session: each
-                    for session, each in self._late.items()
-                    if _set_autogroup(*each) == "later"
+                    session: task_session
+                    for session, task_session in self._late.items()
+                    if _set_autogroup(*task_session) == "later"
                 }
                 self._late, self._trying = late, bool(late)
                 if not late:

@@ -26,15 +26,15 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int,
     text = environment.get(VARIABLE)
     if text is None or not gpus:
         return None
-    found: dict[int, str] = {}
+    gpus_by_number: dict[int, str] = {}
     for name in map(str.strip, text.split(",")):
         index = _find(name, gpus)
         if index is None:
             break
-        if index in found:
+        if index in gpus_by_number:
             return {}
-        found[index] = name
-    return found
+        gpus_by_number[index] = name
+    return gpus_by_number
 
 
 def missing(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> str:
@@ -74,8 +74,8 @@ def missing(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> str:
 
 def indices(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[int, ...] | None:
     """The indices of the GPUs that an environment allows."""
-    found = visible(environment, gpus)
-    return tuple(found) if found is not None else None
+    visible_gpus = visible(environment, gpus)
+    return tuple(visible_gpus) if visible_gpus is not None else None
 
 
 def names(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int, str]:
@@ -89,11 +89,11 @@ def names(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int, s
 
 def within(node: Node, environment: Mapping[str, str]) -> Node:
     """This machine with the GPUs alone that an environment allows."""
-    found = visible(environment, node.gpus)
+    visible_gpus = visible(environment, node.gpus)
     return (
         node
-        if found is None
-        else replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.index in found))
+        if visible_gpus is None
+        else replace(node, gpus=tuple(gpu for gpu in node.gpus if gpu.index in visible_gpus))
     )
 
 

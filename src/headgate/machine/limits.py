@@ -132,12 +132,12 @@ def own_memory_limit(folder: Path) -> int | None:
 
 def parse_list(text: str) -> frozenset[int]:
     """The numbers of a list as the kernel writes it: `0-3,8`."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         if first.strip().isdigit():
-            found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+            cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
 
 
 def _membership(root: Path) -> Iterator[tuple[str, str]]:

@@ -71,12 +71,12 @@ def inside(namespace: str, act: Callable[[int], T]) -> T:
     A thread of its own enters it and ends there: what stayed, or kept a file of it open, would keep
     it alive after the node, and with it the far ends of its links.
     """
-    found: list[T] = []
+    results: list[T] = []
     failed: list[OSError] = []
 
     def enter() -> None:
         try:
-            found.append(act(_enter(namespace)))
+            results.append(act(_enter(namespace)))
         except OSError as error:
             failed.append(error)
 
@@ -85,7 +85,7 @@ def inside(namespace: str, act: Callable[[int], T]) -> T:
     thread.join()
     if failed:
         raise failed[0]
-    return found[0]
+    return results[0]
 
 
 def _enter(namespace: str) -> int:

@@ -35,12 +35,12 @@ def interfaces(root: Path = Path("/")) -> tuple[Interface, ...]:
         folders = sorted((root / "sys/class/net").iterdir())
     except OSError:
         return ()
-    found = []
+    nics = []
     for folder in folders:
         if folder.name == "lo" or not folder.is_dir():  # bonding_masters is a plain file
             continue
         master = folder / "master"
-        found.append(
+        nics.append(
             Interface(
                 name=folder.name,
                 physical=(folder / "device").exists(),
@@ -49,7 +49,7 @@ def interfaces(root: Path = Path("/")) -> tuple[Interface, ...]:
                 bytes_per_second=_rate(content(folder / "speed")),
             )
         )
-    return tuple(found)
+    return tuple(nics)
 
 
 def counted(root: Path = Path("/")) -> tuple[Interface, ...]:
@@ -73,19 +73,19 @@ def default_routes(root: Path = Path("/"), process: str = "self") -> tuple[str, 
     """Names of the interfaces that a default route leaves by, as a process (`self` or a process id)
     sees them; the preferred one first, IPv4 before IPv6.
     """
-    found: list[tuple[int, str]] = []
+    routes: list[tuple[int, str]] = []
     for line in content(root / "proc" / process / "net/route").splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == "00000000" and words[7] == "00000000":
-            found.append((int(words[6]), words[0]))
-    names = [name for _, name in sorted(found)]
-    found.clear()
+            routes.append((int(words[6]), words[0]))
+    names = [name for _, name in sorted(routes)]
+    routes.clear()
     for line in content(root / "proc" / process / "net/ipv6_route").splitlines():
         words = line.split()
         # A route that rejects its packets is listed as a default route through lo.
         if len(words) > 9 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
-            found.append((int(words[5], 16), words[9]))
-    names += [name for _, name in sorted(found)]
+            routes.append((int(words[5], 16), words[9]))
+    names += [name for _, name in sorted(routes)]
     return tuple(dict.fromkeys(names))
 
 

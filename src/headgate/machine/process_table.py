@@ -51,7 +51,7 @@ class ProcessTable:
         # cannot be another's.
         session = leader.pid if leader is not None and still(leader) else None
         with self._lock:
-            found = {
+            processes = {
                 process.pid: process
                 for process in everyone
                 if process.session == session or self._tag(process) == task
@@ -61,12 +61,12 @@ class ProcessTable:
             more = [
                 process
                 for process in everyone
-                if process.pid not in found and process.parent in found
+                if process.pid not in processes and process.parent in processes
             ]
-            found.update((process.pid, process) for process in more)
+            processes.update((process.pid, process) for process in more)
             grown = bool(more)
         return [
-            process for process in found.values() if not recent or look(process.pid) is not None
+            process for process in processes.values() if not recent or look(process.pid) is not None
         ]
 
     def _recent(self) -> list[Process]:

@@ -89,8 +89,8 @@ class _Bound:
         crossing = (
             p["to_servers"] * self._dense * np.maximum(2 * (workers - largest) / all_rates, level)
         )
-        there = float(self._space.free[np.unique(self._space.kind[among])].sum())
-        contention = self._contention(among, np.maximum(workers / there, 1.0))
+        free_nodes = float(self._space.free[np.unique(self._space.kind[among])].sum())
+        contention = self._contention(among, np.maximum(workers / free_nodes, 1.0))
         return self._samples(workers, fixed, rates, contention, ring, crossing)
 
     def _contention(self, among: Flags, crowded: Floats) -> Floats:

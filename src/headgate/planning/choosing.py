@@ -99,26 +99,30 @@ def choose(
     """
     choices: dict[int, Choice | UsageError] = {}
     planned: dict[int, _Informed] = {}
-    there = {node: list(names) for node, names in (used or {}).items()}
-    taken = Counter({node: len(names) for node, names in there.items()})
+    jobs_by_node = {node: list(names) for node, names in (used or {}).items()}
+    taken = Counter({node: len(names) for node, names in jobs_by_node.items()})
     pairs = interference or Interference()
-    for i, each in enumerate(asked):
-        if each.profile is not None and tells(each.profile) and _may_choose(each, cluster):
-            planned[i] = _Informed(each.job, each.profile)
+    for i, asked_job in enumerate(asked):
+        if (
+            asked_job.profile is not None
+            and tells(asked_job.profile)
+            and _may_choose(asked_job, cluster)
+        ):
+            planned[i] = _Informed(asked_job.job, asked_job.profile)
             continue
         try:
             choice = choices[i] = _uninformed(
-                each, cluster, _crowds(each.job, cluster, there, pairs)
+                asked_job, cluster, _crowds(asked_job.job, cluster, jobs_by_node, pairs)
             )
         except UsageError as error:
             choices[i] = error
         else:
             goes_to = (*choice.plan.worker_nodes, *choice.plan.server_nodes)
             for name in goes_to:
-                there.setdefault(name, []).append(each.job.name)
-            if starts_at_once(each.job):
+                jobs_by_node.setdefault(name, []).append(asked_job.job.name)
+            if starts_at_once(asked_job.job):
                 taken.update(goes_to)
-    now = [i for i, each in planned.items() if starts_at_once(each.job)]
+    now = [i for i, planned_job in planned.items() if starts_at_once(planned_job.job)]
     for group in (now, *([i] for i in planned if i not in now)):
         if group:
             chosen = _together([planned[i] for i in group], cluster, taken, measured_on)
@@ -136,11 +140,11 @@ class _Informed(NamedTuple):
 
 
 def _crowds(
-    job: Job, cluster: Cluster, there: Mapping[str, Sequence[str]], pairs: Interference
+    job: Job, cluster: Cluster, jobs_by_node: Mapping[str, Sequence[str]], pairs: Interference
 ) -> dict[str, float]:
     """How many tasks those on each node count for to a job."""
     return {
-        node.name: pairs.crowd(node.kind, job.name, there.get(node.name, ()))
+        node.name: pairs.crowd(node.kind, job.name, jobs_by_node.get(node.name, ()))
         for node in cluster.nodes
     }
 
@@ -148,9 +152,9 @@ def _crowds(
 def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, float]) -> Choice:
     job = asked.job
     plan = candidates(cluster, job, beside=beside)[0]
-    found = program(job) if source(job) is not None else None
+    program_path = program(job) if source(job) is not None else None
     if (
-        (found is None and asked.profile is None)
+        (program_path is None and asked.profile is None)
         or not has_choice(cluster, job)
         or job.limits.workers[1] == 1
     ):
@@ -166,15 +170,15 @@ def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, float])
                 "the best plan"
             ),
         )
-    if found is None:
+    if program_path is None:
         return Choice(plan)
     missing = (
         "no profile of it is stored"
         if asked.profile is None
         else "its profile has no time of a step"
     )
-    arguments = f" -- {shlex.join(found.args)}" if found.args else ""
-    cure = f"headgate profile {found.named}{arguments}"
+    arguments = f" -- {shlex.join(program_path.args)}" if program_path.args else ""
+    cure = f"headgate profile {program_path.named}{arguments}"
     return Choice(
         plan, f"{in_words(plan)}, because {missing}; with one it takes the best plan: {cure}"
     )
@@ -191,7 +195,7 @@ def _together(
         except UsageError as error:
             why = str(error)
     if len(asked) > 1:  # one of them fits nowhere; the others have their plans
-        return [_together([each], cluster, used, measured_on)[0] for each in asked]
+        return [_together([asked_job], cluster, used, measured_on)[0] for asked_job in asked]
     try:
         plan = candidates(cluster, asked[0].job, beside=used)[0]
     except UsageError as error:
@@ -206,19 +210,19 @@ def _best(
     from headgate.planning.search import search
 
     costs = CostModel(asked.job, cluster, asked.profile, measured_on=measured_on)
-    found = search(costs, used=used, runners_up=1)
+    best = search(costs, used=used, runners_up=1)
     why = (
-        expected(found.best)
-        + grown(asked.job, asked.profile, found.best.plan)
+        expected(best.best)
+        + grown(asked.job, asked.profile, best.best.plan)
         + _caveats(asked.job, asked.profile)
     )
-    if found.runners_up:
-        second = found.runners_up[0]
+    if best.runners_up:
+        second = best.runners_up[0]
         why += f"; next best: {in_words(second.plan)}, {samples(second.throughput)}"
     free = len(cluster.nodes) - len({node.name for node in cluster.nodes} & set(used))
     if used and free < len(cluster.nodes):
         why += f"; {free} of {len(cluster.nodes)} nodes were free"
-    return Choice(found.best.plan, why)
+    return Choice(best.best.plan, why)
 
 
 def _divided(
@@ -226,7 +230,7 @@ def _divided(
 ) -> list[Choice | UsageError]:
     from headgate.planning.jointly import ProfiledJob, jointly
 
-    requests = [ProfiledJob(each.job, each.profile) for each in asked]
+    requests = [ProfiledJob(asked_job.job, asked_job.profile) for asked_job in asked]
     division = jointly(requests, cluster, used=used, measured_on=measured_on)
     beside = f"of what it would have alone, beside {len(asked) - 1} more"
     return [
@@ -266,11 +270,11 @@ def grown(job: Job, profile: Profile, plan: Plan) -> str:
     )
 
 
-def expected(each: Prediction) -> str:
+def expected(prediction: Prediction) -> str:
     """A plan and what it is expected to bring, in words."""
-    low, high = samples(each.low, unit=False), samples(each.high, unit=False)
-    rate = f"{samples(each.throughput)} expected ({low} to {high})"
-    return f"{in_words(each.plan)}: {rate}, bound by {each.binds}"
+    low, high = samples(prediction.low, unit=False), samples(prediction.high, unit=False)
+    rate = f"{samples(prediction.throughput)} expected ({low} to {high})"
+    return f"{in_words(prediction.plan)}: {rate}, bound by {prediction.binds}"
 
 
 def in_words(plan: Plan) -> str:

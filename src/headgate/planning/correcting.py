@@ -82,12 +82,12 @@ class Corrected:
         Raises:
             ValueError: There is none.
         """
-        found = self._known.get(self._likeness(plan))
-        if found is None:
+        measured = self._known.get(self._likeness(plan))
+        if measured is None:
             raise ValueError(
                 f"{plan} is like none of the {len(self._known)} plans that are considered"
             )
-        return found
+        return measured
 
     def ranked(self, most: int) -> list[Prediction]:
         """The plan to run, and the others that are expected to bring most.
@@ -101,8 +101,8 @@ class Corrected:
             for plan in self._known.values()
             if plan != best.plan and plan not in self.planner.failed
         ]
-        shown = [best, *sorted(others, key=lambda each: -each.throughput)]
-        of_each = [(mode_of(each.plan), each.plan.workers) for each in shown]
+        shown = [best, *sorted(others, key=lambda candidate: -candidate.throughput)]
+        of_each = [(mode_of(candidate.plan), candidate.plan.workers) for candidate in shown]
         return [shown[i] for i in varied(of_each, most)]
 
     def _likeness(self, plan: Plan) -> Hashable:

@@ -169,12 +169,19 @@ class CostModel:
 
     def _known(self) -> Known:
         by_name: dict[str, Device] = {}
-        for kind, each in zip(self.kinds, self.compute):
+        for kind, compute_of_kind in zip(self.kinds, self.compute):
             work, reads = (
-                max(each.beta, 1e-12) / self._beta,
-                1 / each.core if each.read > 0 else 0.0,
+                max(compute_of_kind.beta, 1e-12) / self._beta,
+                1 / compute_of_kind.core if compute_of_kind.read > 0 else 0.0,
             )
-            device = Device(each.alpha / self._alpha, work, each.gpu, each.core, reads, each.bends)
+            device = Device(
+                compute_of_kind.alpha / self._alpha,
+                work,
+                compute_of_kind.gpu,
+                compute_of_kind.core,
+                reads,
+                compute_of_kind.bends,
+            )
             by_name |= dict.fromkeys(kind.names, device)
         data = self.profile.dataset
         fastest = max(rate.bytes_per_second for rate in self._inside)
@@ -237,10 +244,10 @@ class CostModel:
     def _prior(self) -> physics.Prior:
         size = self._bytes
         fastest = max(kind.node.nic_bytes_per_second or USUAL_RATE for kind in self.kinds)
-        said = all(kind.node.nic_bytes_per_second for kind in self.kinds)
-        wire, unsure = _WIRE * size / fastest, 0.2 if said else 1.0
+        has_rates = all(kind.node.nic_bytes_per_second for kind in self.kinds)
+        wire, unsure = _WIRE * size / fastest, 0.2 if has_rates else 1.0
         through = f"{say_bytes(size)} at {say_bits(fastest)}" + (
-            "" if said else ", which nobody said for every node"
+            "" if has_rates else ", which nobody said for every node"
         )
         handling, update = self._of_byte()
         tables = sum(self.profile.layers.get(kind, 0) for kind in _TABLES) if self._sparse else 0
@@ -323,8 +330,8 @@ class CostModel:
         }
         self._how = {name: how for name, (_, _, how) in values.items()}
         speeds: dict[str, float] = {}
-        for kind, each in zip(self.kinds, self.compute):
-            speeds.setdefault(kind.name, math.hypot(each.deviation, 0.05))
+        for kind, compute_of_kind in zip(self.kinds, self.compute):
+            speeds.setdefault(kind.name, math.hypot(compute_of_kind.deviation, 0.05))
         means = [math.log(values[name][0]) for name in physics.NAMES] + [0.0] * (len(speeds) - 1)
         deviations = [values[name][1] for name in physics.NAMES] + list(speeds.values())[1:]
         return physics.Prior(np.array(means), np.array(deviations))
@@ -338,17 +345,17 @@ class CostModel:
                 f"no NIC rate is known of {names}: {say_bits(USUAL_RATE)} is assumed; add "
                 "`nic:` to say it"
             )
-        for kind, each in zip(self.kinds, self.compute):
-            if each.deviation > 0.25:
-                notes.append(f"compute on {kind.in_words}: {each.how}")
+        for kind, compute_of_kind in zip(self.kinds, self.compute):
+            if compute_of_kind.deviation > 0.25:
+                notes.append(f"compute on {kind.in_words}: {compute_of_kind.how}")
         for kind, rate in zip(self.kinds, self._inside):
             if rate.assumed:
-                found = (
+                note = (
                     f"how GPUs of {kind.in_words} are joined is not known: {rate.assumed} "
                     "is assumed"
                 )
                 notes.append(
-                    f"{found}; add `gpu_link:` to say it, or measure it there with: "
+                    f"{note}; add `gpu_link:` to say it, or measure it there with: "
                     "headgate calibrate"
                 )
         if self._sparse > 0 and self.profile.sparse_bytes_per_sample is None:
@@ -369,8 +376,8 @@ class CostModel:
                 f"its steps waited {self.profile.waited:.0%} of the time for a core, and "
                 "may take much less"
             )
-            found = f"the profile was taken while others used{used} the machine: {waited}"
-            notes.append(f"{found}; the bands are wider for it; measure it again: headgate profile")
+            note = f"the profile was taken while others used{used} the machine: {waited}"
+            notes.append(f"{note}; the bands are wider for it; measure it again: headgate profile")
         if self.profile.sharded:
             notes.append(_SHARDED)
         if self.profile.alone or self.profile.observed:
@@ -412,15 +419,15 @@ class CostModel:
         of = self.features(plans)
         step = physics.seconds(self.prior.mean, of)
         _, deviation = self._spread(of)
-        found = []
+        predicted = []
         for i, plan in enumerate(plans):
             middle, off = float(step.throughput[i]), math.exp(_BAND * float(deviation[i]))
             parts = {
                 name: float(values[i]) for name, values in step.resources.items() if values[i] > 0
             }
             binds = max(parts, key=lambda name: parts[name])
-            found.append(Prediction(plan, middle, middle / off, middle * off, parts, binds))
-        return found
+            predicted.append(Prediction(plan, middle, middle / off, middle * off, parts, binds))
+        return predicted
 
     def predict(self, plan: Plan) -> Prediction:
         """What a plan is expected to bring."""
@@ -448,6 +455,6 @@ class CostModel:
         held = [self.memory_of.of_worker(each, served, plan.workers) for each in sizes]
         if plan.workers > 1 and self.job.contract in ("torchrun", "deepspeed"):
             held[0] += STORE
-        found = {TaskName.of("worker", i): int(each) for i, each in enumerate(held)}
+        bytes_by_task = {TaskName.of("worker", i): int(each) for i, each in enumerate(held)}
         of_server = int(self.memory_of.of_server(plan.servers))
-        return found | {TaskName.of("server", i): of_server for i in range(plan.servers)}
+        return bytes_by_task | {TaskName.of("server", i): of_server for i in range(plan.servers)}

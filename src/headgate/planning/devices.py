@@ -73,10 +73,10 @@ def power(profile: Profile) -> tuple[float, float] | None:
         return None
     if not few.beta_seconds_per_sample or not many.beta_seconds_per_sample:
         return None
-    found = math.log(few.beta_seconds_per_sample / many.beta_seconds_per_sample) / math.log(
+    exponent = math.log(few.beta_seconds_per_sample / many.beta_seconds_per_sample) / math.log(
         many.threads / few.threads
     )
-    return min(max(found, 0.05), 1.0), 0.1
+    return min(max(exponent, 0.05), 1.0), 0.1
 
 
 def timed(profile: Profile) -> Sequence[TimeFit]:
@@ -86,8 +86,10 @@ def timed(profile: Profile) -> Sequence[TimeFit]:
     for step in profile.step_times:
         if (step.device, step.threads) not in known and step.seconds > 0 and step.batch > 0:
             known.add((step.device, step.threads))
-            each = step.seconds * (1 - _SINGLE) / step.batch
-            fits.append(TimeFit(step.device, step.threads, step.seconds * _SINGLE, each, None))
+            seconds_per_sample = step.seconds * (1 - _SINGLE) / step.batch
+            fits.append(
+                TimeFit(step.device, step.threads, step.seconds * _SINGLE, seconds_per_sample, None)
+            )
     return fits
 
 
@@ -210,13 +212,17 @@ def _on_gpu(
     rate, known = peak(gpu.name)
     if on_gpu:
         fit = on_gpu[0]
-        there = (
+        measured_gflops = (
             next((each.gflops for each in measured_on.gpus if each.name == fit.device), None)
             if measured_on
             else None
         )
-        if gpu.gflops and there:
-            slower, unsure, by = there / gpu.gflops, 0.2, "the speeds that were measured of both"
+        if gpu.gflops and measured_gflops:
+            slower, unsure, by = (
+                measured_gflops / gpu.gflops,
+                0.2,
+                "the speeds that were measured of both",
+            )
         else:
             slower, unsure, by = (
                 peak(fit.device)[0] / rate,

@@ -211,8 +211,8 @@ def features(
     )
     kind = np.zeros((len(space), width), np.intp)
     for i, row in enumerate(rows):
-        for j, (each, count) in enumerate(sorted(row.items())):
-            size, of_cores, name, extra, more, read, computes, serving = each
+        for j, (kind_column, count) in enumerate(sorted(row.items())):
+            size, of_cores, name, extra, more, read, computes, serving = kind_column
             counts[i, j], batches[i, j], cores[i, j], kind[i, j] = (
                 count,
                 size,
@@ -310,14 +310,16 @@ def _each(of: Features, change: Callable[[Any], Any]) -> Features:
 
 def _rates(nodes: Mapping[str, Node], known: Known) -> Callable[[str], float]:
     """How much longer than through the fastest NIC bytes take through that of a node."""
-    there = {name: node.nic_bytes_per_second or known.usual_rate for name, node in nodes.items()}
-    fastest = max((rate or 0.0 for rate in there.values()), default=0.0)
-    return lambda name: fastest / rate if (rate := there.get(name)) else 1.0
+    nic_rates = {
+        name: node.nic_bytes_per_second or known.usual_rate for name, node in nodes.items()
+    }
+    fastest = max((rate or 0.0 for rate in nic_rates.values()), default=0.0)
+    return lambda name: fastest / rate if (rate := nic_rates.get(name)) else 1.0
 
 
 def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) -> Counter[_Class]:
     """Workers that are alike."""
-    there, serving = Counter(plan.worker_nodes), Counter(plan.server_nodes)
+    workers_by_node, serving = Counter(plan.worker_nodes), Counter(plan.server_nodes)
     counter: Counter[_Class] = Counter()
     first = next(map(name_of, nodes.values()), "")
     on_node: dict[str | None, _Place] = {}
@@ -328,7 +330,7 @@ def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) 
         if name not in on_node:
             part = serving[name or ""] / max(plan.servers, 1)
             on_node[name] = _on_node(
-                plan, nodes.get(name or ""), there[name or ""], part, first, known
+                plan, nodes.get(name or ""), workers_by_node[name or ""], part, first, known
             )
         size = plan.batch_per_worker
         samples = float(batch if size is None else size[i] if isinstance(size, tuple) else size)
@@ -411,7 +413,7 @@ def _shape(
 ) -> Floats:
     table = []
     for plan, classes, on_nodes in zip(space, rows, nodes):
-        there = Counter(plan.worker_nodes).values() or (1,)
+        node_counts = Counter(plan.worker_nodes).values() or (1,)
         sizes = [size for size, *_ in classes]
         staleness = (
             0.0 if plan.synchronous else 9.0 if plan.staleness is None else min(plan.staleness, 8.0)
@@ -427,8 +429,8 @@ def _shape(
                 math.log(sum(size * count for (size, *_), count in classes.items()) / plan.workers),
                 math.log(max(sizes) / min(sizes)),
                 math.log(on_nodes),
-                math.log(max(there)),
-                math.log(max(there) / min(there)),
+                math.log(max(node_counts)),
+                math.log(max(node_counts) / min(node_counts)),
                 math.log(len({*plan.worker_nodes, *plan.server_nodes}) or plan.tasks),
                 math.log(plan.cores_per_worker or 1.0),
                 math.log(plan.cores_per_server or 1.0),

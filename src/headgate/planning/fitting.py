@@ -66,7 +66,7 @@ class Belief:
 def fit(
     of: Features,
     prior: physics.Prior,
-    told: Sequence[int],
+    indices: Sequence[int],
     logs: Sequence[float],
     noise: Sequence[float],
 ) -> Belief:
@@ -79,11 +79,11 @@ def fit(
         logs: Logarithms of their throughputs.
         noise: Standard deviations of these as measurements.
     """
-    at = np.asarray(told, np.intp)
+    at = np.asarray(indices, np.intp)
     y, sigma = np.asarray(logs, np.float64), np.asarray(noise, np.float64)
     most_probable = _most_probable(of, prior, at, y)
-    here, slopes = physics.slopes(most_probable, of)
-    mean = here + slopes @ (prior.mean - most_probable)
+    log_now, slopes = physics.slopes(most_probable, of)
+    mean = log_now + slopes @ (prior.mean - most_probable)
     known = slopes * prior.deviation
     rest = y - mean[at]
     smooth, own, lengths = _covariance(known[at], of.shape[at], rest, sigma)
@@ -128,8 +128,8 @@ def _most_probable(of: Features, prior: physics.Prior, at: Indices, y: Floats) -
         return np.concatenate([soft, (parameters - prior.mean) / prior.deviation])
 
     def slopes(parameters: Floats) -> Floats:
-        here, of_logs = physics.slopes(parameters, measured)
-        rest = (here - y) / _SCALE
+        values_now, of_logs = physics.slopes(parameters, measured)
+        rest = (values_now - y) / _SCALE
         root = np.sqrt(1 + rest**2)
         # The derivative of the square root of 2 (root - 1), which is 1 where nothing is off.
         soft = np.abs(rest) / (root * np.sqrt(np.maximum(2 * (root - 1), _TINY**2)))
@@ -147,7 +147,7 @@ def _covariance(
     """
     usual = np.log([_SMOOTH[0], _OWN[0], *[_LENGTH[0]] * shape.shape[1]])
     deviation = np.array([_SMOOTH[1], _OWN[1], *[_LENGTH[1]] * shape.shape[1]])
-    known, shape, rest, sigma = (each[:_MOST] for each in (known, shape, rest, sigma))
+    known, shape, rest, sigma = (parameter[:_MOST] for parameter in (known, shape, rest, sigma))
     from_physics = known @ known.T
 
     def unlikely(values: Floats) -> float:
@@ -162,12 +162,12 @@ def _covariance(
         fit = 0.5 * rest @ cho_solve(factor, rest) + np.log(np.diag(factor[0])).sum()
         return float(fit + 0.5 * (((values - usual) / deviation) ** 2).sum())
 
-    found = usual
+    fitted = usual
     if rest.size >= 4:
-        found = np.clip(
+        fitted = np.clip(
             minimize(unlikely, usual, method="L-BFGS-B", options={"maxiter": 40}).x, -7.0, 3.0
         )
-    return math.exp(found[0]), math.exp(found[1]), np.exp(found[2:])
+    return math.exp(fitted[0]), math.exp(fitted[1]), np.exp(fitted[2:])
 
 
 def _matern(a: Floats, b: Floats, lengths: Floats) -> Floats:

@@ -30,7 +30,7 @@ def every(space: Space) -> Indices:
         patterns = int((space.kind == kind).sum())
         parts.append(list(_shares(int(free), patterns)))
     # Patterns are ordered by kind, so that what belongs to one kind stands side by side.
-    return np.array([sum(each, ()) for each in itertools.product(*parts)], np.intp).reshape(
+    return np.array([sum(choice, ()) for choice in itertools.product(*parts)], np.intp).reshape(
         -1, len(space.patterns)
     )
 
@@ -40,9 +40,9 @@ def _shares(nodes: int, patterns: int) -> Iterator[tuple[int, ...]]:
     if patterns == 0:
         yield ()
         return
-    for here in range(nodes + 1):
-        for rest in _shares(nodes - here, patterns - 1):
-            yield (here, *rest)
+    for shares in range(nodes + 1):
+        for rest in _shares(nodes - shares, patterns - 1):
+            yield (shares, *rest)
 
 
 def likely(space: Space) -> Indices:
@@ -53,38 +53,38 @@ def likely(space: Space) -> Indices:
         (pattern.kind, pattern.workers, pattern.servers): i
         for i, pattern in enumerate(space.patterns)
     }
-    found: dict[tuple[int, ...], None] = {}
+    layouts: dict[tuple[int, ...], None] = {}
     on_servers = _order(space, lambda rate, slow: (slow, rate))
     for most in (True, False):
-        here = {kind: _workers(space, kind, most) for kind in range(len(space.free))}
+        workers_by_kind = {kind: _workers(space, kind, most) for kind in range(len(space.free))}
         for order in (
             _order(space, lambda rate, slow: (-rate, slow)),
             _order(space, lambda rate, slow: (slow, -rate)),
         ):
-            working = [kind for kind in order if here[kind]]
+            working = [kind for kind in order if workers_by_kind[kind]]
             for nodes in _ladder(int(sum(space.free[kind] for kind in working))):
                 taken = _take(space, working, nodes, {})
                 for beside in (0, 1) if space.serves else (0,):
                     row = [0] * len(space.patterns)
                     for kind, number in taken.items():
-                        row[at[kind, here[kind], beside]] = number
-                    found[tuple(row)] = None
+                        row[at[kind, workers_by_kind[kind], beside]] = number
+                    layouts[tuple(row)] = None
                     left = int(space.free.sum()) - nodes
                     for servers in _ladder(left) if space.serves else ():
-                        for each in (1, 3) if beside else (1,):
+                        for factor in (1, 3) if beside else (1,):
                             more = list(row)
                             for kind, number in _take(space, on_servers, servers, taken).items():
-                                more[at[kind, 0, each]] += number
-                            found[tuple(more)] = None
-    return np.array(list(found), np.intp).reshape(-1, len(space.patterns))
+                                more[at[kind, 0, factor]] += number
+                            layouts[tuple(more)] = None
+    return np.array(list(layouts), np.intp).reshape(-1, len(space.patterns))
 
 
 def _workers(space: Space, kind: int, most: bool) -> int:
     """Workers on each node of a kind; 0 where none can be."""
-    there = [
+    worker_counts = [
         pattern.workers for pattern in space.patterns if pattern.kind == kind and pattern.workers
     ]
-    return (max(there) if most else min(there)) if there else 0
+    return (max(worker_counts) if most else min(worker_counts)) if worker_counts else 0
 
 
 def _order(space: Space, key: Callable[[float, float], tuple[float, float]]) -> list[int]:
@@ -94,23 +94,23 @@ def _order(space: Space, key: Callable[[float, float], tuple[float, float]]) -> 
         p, space.overhead, space.work, space.reads, space.cores_alone, space.speeds
     )
     rate = space.workers / (sample + read)
-    there = sorted(set(space.kind.tolist()))
+    kinds = sorted(set(space.kind.tolist()))
     facts = {
         kind: (float(rate[space.kind == kind].max()), float(space.slowness[space.kind == kind][0]))
-        for kind in there
+        for kind in kinds
     }
-    return sorted(there, key=lambda kind: (*key(*facts[kind]), kind))
+    return sorted(kinds, key=lambda kind: (*key(*facts[kind]), kind))
 
 
 def _take(space: Space, order: list[int], nodes: int, taken: dict[int, int]) -> dict[int, int]:
     """So many nodes of the first kinds that have any left."""
-    found = {}
+    layouts = {}
     for kind in order:
         number = min(nodes, int(space.free[kind]) - taken.get(kind, 0))
         if number > 0:
-            found[kind] = number
+            layouts[kind] = number
             nodes -= number
-    return found
+    return layouts
 
 
 def _ladder(most: int) -> list[int]:

@@ -56,8 +56,8 @@ class Interference:
         """The part of its throughput that a job keeps beside another, measured or else predicted;
         None: not known.
         """
-        found = self.between(device, model, other)
-        return found[0] if found is not None else None
+        own_figures = self.between(device, model, other)
+        return own_figures[0] if own_figures is not None else None
 
     def between(self, device: str, model: str, other: str) -> tuple[float, float, float] | None:
         """The same with the ends of its band, which has no width where it was measured."""
@@ -261,18 +261,20 @@ def _figures(data: Mapping[str, Any], device: str, model: str) -> dict[str, floa
     """Figures of a model alone: those of the table, its throughput, and how many times that it has
     on other devices.
     """
-    found = {str(name): float(value) for name, value in data[device][model].get(SOLO, {}).items()}
-    if any(not 0 <= value < math.inf for value in found.values()):
+    solo_figures = {
+        str(name): float(value) for name, value in data[device][model].get(SOLO, {}).items()
+    }
+    if any(not 0 <= value < math.inf for value in solo_figures.values()):
         raise ValueError
     alone = {
         str(each): float(models[model][ALONE]) for each, models in data.items() if model in models
     }
-    here = alone.pop(device)
-    if not 0 < here < math.inf:
-        return found
+    own_alone = alone.pop(device)
+    if not 0 < own_alone < math.inf:
+        return solo_figures
     times = {
-        f"times that on {each}": here / there
-        for each, there in alone.items()
-        if 0 < there < math.inf
+        f"times that on {other_model}": own_alone / other_alone
+        for other_model, other_alone in alone.items()
+        if 0 < other_alone < math.inf
     }
-    return found | times | {THROUGHPUT: here}
+    return solo_figures | times | {THROUGHPUT: own_alone}

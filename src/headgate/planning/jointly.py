@@ -140,7 +140,7 @@ class _Throughputs:
             for _ in range(len(kind.names) % jobs):
                 fewest = min(range(jobs), key=lambda i: (sum(held[i]), held[i][k], i))
                 held[fewest][k] += 1
-        return [tuple(each) for each in held]
+        return [tuple(part) for part in held]
 
     def _exchanges(self, held: Sequence[Counts]) -> Iterator[tuple[int, int, Counts, Counts]]:
         """Some nodes of a kind from one job to another, for nothing or for as many of another
@@ -163,10 +163,10 @@ class _Throughputs:
         """
         if (i, counts) not in self._known:
             try:
-                found = self._search(i, self._names(counts, counts)).throughput
+                throughput = self._search(i, self._names(counts, counts)).throughput
             except UsageError:
-                found = 0.0
-            self._known[i, counts] = found / self._alone[i]
+                throughput = 0.0
+            self._known[i, counts] = throughput / self._alone[i]
         return self._known[i, counts]
 
     def _names(self, ends: Counts, counts: Counts) -> set[str]:
@@ -209,11 +209,11 @@ def _on_parts(
         costs = CostModel(request.job, Cluster((part,)), request.profile, measured_on=measured_on)
         [plan] = Looked(Space(costs)).ranked(1)
         [best] = Looked(Space(alone)).ranked(1)
-        found = costs.predict(plan)
+        prediction = costs.predict(plan)
         cores = min(plan.cores_per_worker or part.cores / plan.tasks, part.cores / plan.tasks)
         stated = replace(
             plan, cores_per_worker=cores, cores_per_server=cores if plan.servers else None
         )
-        predictions.append(replace(found, plan=stated))
-        parts.append(found.throughput / alone.predict(best).throughput)
+        predictions.append(replace(prediction, plan=stated))
+        parts.append(prediction.throughput / alone.predict(best).throughput)
     return JointPlans(tuple(predictions), tuple(parts), tuple(parts))

@@ -38,7 +38,7 @@ def name_of(node: Node) -> str:
 
 def kinds(nodes: Sequence[Node]) -> tuple[NodeKind, ...]:
     """The kinds of nodes, those first whose first node comes first."""
-    found: dict[object, list[Node]] = {}
+    nodes_by_class: dict[object, list[Node]] = {}
     for node in nodes:
         gpus = tuple((gpu.name, gpu.memory_bytes) for gpu in node.gpus)
         # machines that are alike report a little less or more of it
@@ -53,12 +53,12 @@ def kinds(nodes: Sequence[Node]) -> tuple[NodeKind, ...]:
             node.gpu_link,
         )
         core = (node.cpu_model, node.core_convolution_gflops, node.core_copy_bytes_per_second)
-        found.setdefault((*key, *core), []).append(node)
+        nodes_by_class.setdefault((*key, *core), []).append(node)
     return tuple(
         NodeKind(
             name_of(alike[0]),
             min(alike, key=lambda node: node.memory_bytes),
             tuple(node.name for node in alike),
         )
-        for alike in found.values()
+        for alike in nodes_by_class.values()
     )

@@ -79,15 +79,17 @@ class PairModel:
         kept = np.array([pairs[pair] for pair in self._pairs])
         self._mean, self._deviation = float(kept.mean()), max(float(kept.std()), 1e-3)
         target = (kept - self._mean) / self._deviation
-        found = []
+        rows = []
         for length, noise in _SETTINGS:
             kernel = self._kernel(self._pairs, self._pairs, length)
             inverse = np.asarray(
                 np.linalg.inv(kernel + noise * np.eye(len(target))), dtype=np.float64
             )
             off, z = _left_out(inverse, target, self._pairs, jobs)
-            found.append((float(np.mean(np.abs(off))), length, noise, inverse, z))
-        error, self._length, self._noise, self._inverse, z = min(found, key=lambda each: each[0])
+            rows.append((float(np.mean(np.abs(off))), length, noise, inverse, z))
+        error, self._length, self._noise, self._inverse, z = min(
+            rows, key=lambda pair_row: pair_row[0]
+        )
         self.error = error * self._deviation
         self._weights = self._inverse @ target
         self._z = float(np.quantile(np.abs(z), _BAND))
@@ -101,7 +103,7 @@ class PairModel:
         variance = max(prior + self._noise - row @ self._inverse @ row, 0.0)
         part, off = row @ self._weights * self._deviation, self._z * variance**0.5 * self._deviation
         return Kept(
-            *(float(np.clip(self._mean + part + each, _LEAST, 1.0)) for each in (0.0, -off, off))
+            *(float(np.clip(self._mean + part + shift, _LEAST, 1.0)) for shift in (0.0, -off, off))
         )
 
     def _kernel(self, some: Sequence[Pair], others: Sequence[Pair], length: float) -> Array:

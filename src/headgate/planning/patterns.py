@@ -48,10 +48,10 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
     most = float(limits.workers[1] or math.inf) if joins else 1.0
     if not costs.grows:
         most = min(most, costs.batch)
-    found = []
-    fewest, there = limits.workers[0], max(int(free.sum()), 1)
+    patterns_found = []
+    fewest, free_cores = limits.workers[0], max(int(free.sum()), 1)
     # where all nodes have as many: so many are asked for
-    equal = {fewest // there, -(-fewest // there)}
+    equal = {fewest // free_cores, -(-fewest // free_cores)}
     for i, kind in enumerate(costs.kinds):
         # no task is started there, a server neither
         if not free[i] or misfit(kind.node, limits) is not None:
@@ -76,21 +76,21 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
                 *equal,
             }
             counts = {count for count in some if count <= slots}
-        here = sorted(count for count in counts if 1 <= count <= most)
-        found += [Pattern(i, count, 0) for count in here]
+        worker_counts = sorted(count for count in counts if 1 <= count <= most)
+        patterns_found += [Pattern(i, count, 0) for count in worker_counts]
         if serves:
-            found += [Pattern(i, count, 1) for count in here]
-            found += [Pattern(i, 0, count) for count in (1, *_ON_ONE)]
-    return tuple(found)
+            patterns_found += [Pattern(i, count, 1) for count in worker_counts]
+            patterns_found += [Pattern(i, 0, count) for count in (1, *_ON_ONE)]
+    return tuple(patterns_found)
 
 
 def modes(job: Job, *, serves: bool, joins: bool) -> tuple[Mode, ...]:
     """How workers may go together: the user's mathematics first, then what they allow besides."""
-    allow, found = job.allow, [Mode()]
+    allow, modes_found = job.allow, [Mode()]
     if "weak" in allow and joins and job.contract is None:
-        found += [Mode(scale=scale) for scale in (2, 4, 8, 16)]
+        modes_found += [Mode(scale=scale) for scale in (2, 4, 8, 16)]
     if allow and serves:
-        found += [Mode(backups=backups) for backups in (1, 2)]
+        modes_found += [Mode(backups=backups) for backups in (1, 2)]
     if "async" in allow and serves:
-        found += [Mode(synchronous=False), Mode(synchronous=False, staleness=4)]
-    return tuple(found)
+        modes_found += [Mode(synchronous=False), Mode(synchronous=False, staleness=4)]
+    return tuple(modes_found)

@@ -136,16 +136,16 @@ def seconds(parameters: Floats, of: Features) -> StepEstimate:
     speeds = np.concatenate([np.ones_like(parameters[..., :1]), more], -1)
     speed = speeds[of.kinds] if parameters.ndim == 1 else np.take_along_axis(speeds, of.kinds, 1)
     fixed, sample, read = compute(p, of.overhead, of.work, of.reads, of.cores, speed)
-    each = fixed + (sample + read) * of.batches
-    there = of.counts > 0
-    at = np.where(there, each, -1.0).argmax(1)
+    step_seconds = fixed + (sample + read) * of.batches
+    is_used = of.counts > 0
+    at = np.where(is_used, step_seconds, -1.0).argmax(1)
     rows = np.arange(at.size)
-    slowest = each[rows, at]
+    slowest = step_seconds[rows, at]
     has_servers = of.servers > 0
     left_out = np.log(of.waited_for) - np.log(of.workers - of.waited_for + 1)
-    slowest_thread = np.where(there, np.minimum(of.cores, 1.0), 1.0).min(1)
+    slowest_thread = np.where(is_used, np.minimum(of.cores, 1.0), 1.0).min(1)
     past_two = np.maximum(of.workers - 2, 0)
-    on_cores = (of.hosts * there).max(1)
+    on_cores = (of.hosts * is_used).max(1)
     terms = {
         "alpha": fixed[rows, at],
         "beta": (sample * of.batches)[rows, at],
@@ -175,10 +175,10 @@ def seconds(parameters: Floats, of: Features) -> StepEstimate:
         "worker": has_servers * p["worker"] * of.workers / np.minimum(of.server_cores, 1.0),
         "server": has_servers * p["server"] * of.servers / slowest_thread,
     }
-    together, resources = _synchronous(p, slowest, _busy(p, each, of), terms, of)
+    together, resources = _synchronous(p, slowest, _busy(p, step_seconds, of), terms, of)
     throughput = of.samples / together
     if (of.synchronous == 0).any():
-        apart, parts = _asynchronous(p, each, terms, of)
+        apart, parts = _asynchronous(p, step_seconds, terms, of)
         throughput = np.where(of.synchronous > 0, throughput, apart)
         resources = {
             name: np.where(of.synchronous > 0, resources[name], parts[name]) for name in RESOURCES
@@ -215,7 +215,7 @@ def compute(
     )
 
 
-def _busy(p: Mapping[str, Floats], each: Floats, of: Features) -> Floats:
+def _busy(p: Mapping[str, Floats], seconds_of_part: Floats, of: Features) -> Floats:
     """Seconds that the cores of the busiest node with workers need for all that its tasks do in a
     step: they compute, send and serve one after the other, however well that hides behind the
     network.
@@ -225,7 +225,9 @@ def _busy(p: Mapping[str, Floats], each: Floats, of: Features) -> Floats:
     serves = ((p["update"] * of.applied + p["worker"] * of.servers) * of.workers)[
         :, None
     ] * of.beside
-    return np.asarray(np.where(of.counts > 0, of.hosts * (each + sends + serves), 0.0).max(1))
+    return np.asarray(
+        np.where(of.counts > 0, of.hosts * (seconds_of_part + sends + serves), 0.0).max(1)
+    )
 
 
 def _synchronous(
@@ -261,7 +263,7 @@ def _synchronous(
 
 
 def _asynchronous(
-    p: Mapping[str, Floats], each: Floats, terms: Mapping[str, Floats], of: Features
+    p: Mapping[str, Floats], work: Floats, terms: Mapping[str, Floats], of: Features
 ) -> tuple[Floats, dict[str, Floats]]:
     """Samples a second where no worker waits for another, and seconds of one worker's step by
     resource.
@@ -276,7 +278,7 @@ def _asynchronous(
     beyond = np.maximum(terms["to_workers"] + terms["handling"] - demand, 0.0)
     own = terms["exchange"] + terms["server"]
     alone = beyond + own + terms["contention"]
-    by_itself = np.maximum(each + alone[:, None], _TINY)
+    by_itself = np.maximum(work + alone[:, None], _TINY)
     usual = of.workers / np.maximum((of.counts / by_itself).sum(1), _TINY)
     short = of.workers * demand - usual
     response = 0.5 * (short + np.sqrt(short**2 + 4 * demand * usual))
@@ -288,7 +290,7 @@ def _asynchronous(
     whole = np.maximum(at_server + terms["worker"], _TINY)
     moved = np.minimum(terms["to_servers"] / whole, 1.0)
     applied = np.minimum(terms["update"] / whole, 1.0 - moved)
-    computing = (of.counts * each).sum(1) / of.workers + terms["contention"]
+    computing = (of.counts * work).sum(1) / of.workers + terms["contention"]
     rest = response * np.maximum(1 - moved - applied, 0.0) + own
     network = beyond + response * moved
     return throughput, dict(zip(RESOURCES, (computing, network, response * applied, rest)))
@@ -318,5 +320,5 @@ def slopes(parameters: Floats, of: Features, steps: Floats | float = 1e-4) -> tu
         some = moved[first : first + at_once]
         throughput = seconds(np.repeat(some, plans, 0), repeated(of, len(some))).throughput
         logs.append(np.log(throughput).reshape(len(some), plans))
-    here, *there = np.concatenate(logs)
-    return here, ((np.stack(there) - here).T) / steps
+    base, *gradients = np.concatenate(logs)
+    return base, ((np.stack(gradients) - base).T) / steps

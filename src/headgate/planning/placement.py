@@ -73,7 +73,7 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
     Raises:
         UsageError: A task fits on no node, or names one that is not there.
     """
-    there = {
+    rooms = {
         node.name: _Room(
             node.cores - (beside or {}).get(node.name, 0),
             node.memory_bytes,
@@ -98,17 +98,17 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
     for name, role in sorted(tasks, key=size):
         limits = wants[name]
         named = role.nodes[name.index % len(role.nodes)] if role.nodes else None
-        if named is not None and named not in there:
+        if named is not None and named not in rooms:
             raise UsageError(
                 f"job {job.name!r}: role {role.name} names node {named!r}; expected "
-                f"{', '.join(there)}"
+                f"{', '.join(rooms)}"
             )
         lacks = {
-            each: room.lacks(role, limits.memory_bytes, limits.gpus)
-            for each, room in there.items()
-            if named in (None, each)
+            node_name: room.lacks(role, limits.memory_bytes, limits.gpus)
+            for node_name, room in rooms.items()
+            if named in (None, node_name)
         }
-        fitting = [each for each, what in lacks.items() if not what]
+        fitting = [missing for missing, what in lacks.items() if not what]
         if not fitting:
             what = ", ".join(dict.fromkeys(lacks.values()))
             where = f"node {named} has" if named is not None else "no node has"
@@ -116,8 +116,8 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
             raise UsageError(
                 f"job {job.name!r}: {where} {what} left for {name}, beside its other tasks; {cure}"
             )
-        best = goes_to[name] = max(fitting, key=lambda each: round(there[each].cores, 6))
-        room = there[best]
+        best = goes_to[name] = max(fitting, key=lambda room_item: round(rooms[room_item].cores, 6))
+        room = rooms[best]
         room.cores -= limits.cores or 1.0
         room.memory_bytes -= limits.memory_bytes or 0
         room.gpus -= limits.gpus or 0
@@ -189,23 +189,25 @@ def with_more(
     `place`.
     """
     workers = list(taken[:count])
-    there = _with(beside, workers)
-    ranked = [(_rank(node, there[node.name], cores), place) for place, node in enumerate(nodes)]
+    cores_used = _with(beside, workers)
+    ranked = [
+        (_rank(node, cores_used[node.name], cores), place) for place, node in enumerate(nodes)
+    ]
     heapify(ranked)
     while len(workers) < count:
         place = ranked[0][1]
         node = nodes[place]
         workers.append(node.name)
-        there[node.name] += 1
-        heapreplace(ranked, (_rank(node, there[node.name], cores), place))
+        cores_used[node.name] += 1
+        heapreplace(ranked, (_rank(node, cores_used[node.name], cores), place))
     return tuple(workers)
 
 
 def _with(beside: Mapping[str, float] | None, workers: Sequence[str]) -> defaultdict[str, float]:
-    there = defaultdict(float, beside or {})
+    cores_used = defaultdict(float, beside or {})
     for name in workers:
-        there[name] += 1
-    return there
+        cores_used[name] += 1
+    return cores_used
 
 
 def for_worker(
@@ -217,10 +219,10 @@ def for_worker(
     return min(nodes, key=lambda node: _rank(node, workers.get(node.name, 0), cores)).name
 
 
-def _rank(node: Node, there: float, cores: float | None) -> tuple[float, float]:
+def _rank(node: Node, cores_here: float, cores: float | None) -> tuple[float, float]:
     """How soon a node with so many workers gets one more: the lowest first."""
-    room = node.cores / (there + 1) if cores is None else node.cores - cores * there
-    return -round(room, 6), there
+    room = node.cores / (cores_here + 1) if cores is None else node.cores - cores * cores_here
+    return -round(room, 6), cores_here
 
 
 def for_server(

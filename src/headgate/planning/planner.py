@@ -79,13 +79,13 @@ class Planner:
         self._batch: float | None = None  # that the features are for
         self._costs: CostModel | None = None
         if profile is not None and tells(profile):
-            there = (
+            known_cluster = (
                 cluster
                 if cluster is not None
                 else Cluster((Node("node", cores=1.0, memory_bytes=1 << 40),))
             )
             self._costs = CostModel(
-                job or Job(name="job", run="true"), there, profile, measured_on=measured_on
+                job or Job(name="job", run="true"), known_cluster, profile, measured_on=measured_on
             )
 
     def tell(self, plan: Plan, *, throughput: float, step_time: float | None = None) -> None:
@@ -149,8 +149,8 @@ class Planner:
             # Nothing is known: what says most about all the others.
             others = self._shortlist(self._running(), hopeful)
             among = belief.covariance(asked, others)
-            told = (among**2).sum(1) / (belief.deviation[asked] ** 2 + _NOISE**2)
-            return self._space[int(asked[np.argmax(told)])]
+            information = (among**2).sum(1) / (belief.deviation[asked] ** 2 + _NOISE**2)
+            return self._space[int(asked[np.argmax(information)])]
         ran = [sum(logs) / len(logs) for at, logs in self._told.items() if at not in self._failed]
         turn = len({*self._told, *self._failed}) + 1
         if ran and turn >= _IMPROVING and turn % 2 == 0:
@@ -221,7 +221,7 @@ class Planner:
 
     def _believe(self) -> fitting.Belief:
         if self._belief is None:
-            told = {i: logs for i, logs in self._told.items() if i not in self._failed}
+            logs_by_plan = {i: logs for i, logs in self._told.items() if i not in self._failed}
             usual_batch = median(self._batches) if self._batches else 1.0
             known = self._costs.known if self._costs is not None else NOTHING
             if self._batch != usual_batch:
@@ -231,22 +231,22 @@ class Planner:
                 )
             spare = [
                 log - sum(logs) / len(logs)
-                for logs in told.values()
+                for logs in logs_by_plan.values()
                 for log in logs
                 if len(logs) > 1
             ]
-            free = sum(len(logs) - 1 for logs in told.values())
+            free = sum(len(logs) - 1 for logs in logs_by_plan.values())
             noise = math.sqrt(
                 (_NOISE_WEIGHT * _NOISE**2 + sum(x * x for x in spare)) / (_NOISE_WEIGHT + free)
             )
-            logs = [sum(each) / len(each) for each in told.values()]
+            logs = [sum(each) / len(each) for each in logs_by_plan.values()]
             usual = (
-                self._usual(list(told), logs)
+                self._usual(list(logs_by_plan), logs)
                 if self._costs is None
                 else self._informed(self._costs.prior)
             )
-            sigma = [noise / math.sqrt(len(each)) for each in told.values()]
-            self._belief = fitting.fit(self._features, usual, list(told), logs, sigma)
+            sigma = [noise / math.sqrt(len(each)) for each in logs_by_plan.values()]
+            self._belief = fitting.fit(self._features, usual, list(logs_by_plan), logs, sigma)
         return self._belief
 
     def _informed(self, informed: physics.Prior) -> physics.Prior:
@@ -259,10 +259,12 @@ class Planner:
         free = np.maximum(_TRUST[0] * informed.deviation[:terms], _TRUST[1])
         return physics.Prior(informed.mean, np.concatenate([free, informed.deviation[terms:]]))
 
-    def _usual(self, told: Sequence[int], logs: Sequence[float]) -> physics.Prior:
+    def _usual(self, indices: Sequence[int], logs: Sequence[float]) -> physics.Prior:
         """What is usual for a job without a profile."""
         samples = self._features.samples
-        step = median(samples[i] / math.exp(log) for i, log in zip(told, logs)) if told else 1.0
+        step = (
+            median(samples[i] / math.exp(log) for i, log in zip(indices, logs)) if indices else 1.0
+        )
         batch = math.exp(np.log(samples / self._features.workers).mean())
         return physics.prior(step, batch, len(self._features.kind_names))
 

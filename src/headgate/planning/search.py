@@ -164,8 +164,8 @@ class Looked:
             if len(seen) == most and (most <= 2 or not variety):
                 break
         kinds = [((mode, servers > 0, workers == 1), workers) for workers, servers, _, mode in seen]
-        found = list(seen.values())
-        which = [found[i] for i in varied(kinds, most)] if variety else found
+        layouts = list(seen.values())
+        which = [layouts[i] for i in varied(kinds, most)] if variety else layouts
         return [self.space.plan(rows[i], self.space.modes[int(facts[i, 3])]) for i in which]
 
     def _starts(self) -> Indices:
@@ -240,8 +240,8 @@ def _moves(space: Space, row: Indices) -> Indices:
     table = np.array(moves, np.intp).reshape(-1, 3)
     lines = np.arange(len(moves))
     for column, sign in ((0, -1), (1, 1)):
-        there = table[:, column] >= 0
-        moved[lines[there], table[there, column]] += sign * table[there, 2]
+        is_possible = table[:, column] >= 0
+        moved[lines[is_possible], table[is_possible, column]] += sign * table[is_possible, 2]
     return moved
 
 

@@ -173,15 +173,15 @@ class Space:
         numbers, at least 1.
         """
         fixed, sample = self._compute(cores)
-        there = np.where(counts > 0, counts, 0)
-        rate = (there / sample).sum(1)
-        usual = (batch + (there * fixed / sample).sum(1)) / np.where(rate > 0, rate, np.inf)
-        high = usual + np.where(there > 0, sample, 0.0).max(1) + 1e-12
+        used_counts = np.where(counts > 0, counts, 0)
+        rate = (used_counts / sample).sum(1)
+        usual = (batch + (used_counts * fixed / sample).sum(1)) / np.where(rate > 0, rate, np.inf)
+        high = usual + np.where(used_counts > 0, sample, 0.0).max(1) + 1e-12
         low = np.zeros_like(high)
         for _ in range(_BISECTIONS):
             middle = 0.5 * (low + high)
             maximum = np.maximum(np.floor((middle[:, None] - fixed) / sample), 1.0)
-            enough = (there * maximum).sum(1) >= batch
+            enough = (used_counts * maximum).sum(1) >= batch
             high, low = np.where(enough, middle, high), np.where(enough, low, middle)
         return np.asarray(np.maximum(np.floor((high[:, None] - fixed) / sample + 1e-9), 1.0))
 
@@ -210,20 +210,20 @@ class Space:
     ) -> Features:
         counts = (rows * self.workers).astype(np.float64)
         workers, servers = counts.sum(1), (rows * self.servers).sum(1).astype(np.float64)
-        works, serves, there = self.workers > 0, self.servers > 0, rows > 0
+        works, serves, is_present = self.workers > 0, self.servers > 0, rows > 0
         divided = np.maximum(servers, 1)[:, None]
         away = self.servers * (workers[:, None] - self.workers) + self.workers * (
             divided - self.servers
         )
-        load = np.where(there & (servers > 0)[:, None], self.slowness * away / divided, 0.0)
+        load = np.where(is_present & (servers > 0)[:, None], self.slowness * away / divided, 0.0)
         nodes = (rows * works).sum(1).astype(np.float64)
         ring = 2 * (workers - 1) / workers * (servers == 0)
-        slowest = np.where(there & works, self.slowness, 0.0).max(1)
+        slowest = np.where(is_present & works, self.slowness, 0.0).max(1)
         # Where all workers are on one node, only its pattern is there.
-        inside = np.where(there & works, self.inside_slowness, 0.0).max(1) * (
+        inside = np.where(is_present & works, self.inside_slowness, 0.0).max(1) * (
             (nodes == 1) & (ring > 0)
         )
-        sharing = np.where(there & works & self.on_gpu, self.workers, 1).max(1)
+        sharing = np.where(is_present & works & self.on_gpu, self.workers, 1).max(1)
         sparse = (counts * self.costs.known.sparse(batches)).sum(1) / workers
         known = self.costs.known
         pushed = known.dense + sparse
@@ -261,7 +261,7 @@ class Space:
                 sparse, workers, servers, nodes, (rows * works * ~self.on_gpu).max(1) > 0
             ),
             applied=known.dense + sparse * known.rows[1],
-            server_cores=self._server_cores(there & serves, stated),
+            server_cores=self._server_cores(is_present & serves, stated),
             late=np.where(servers > 0, known.late[1], known.late[0]),
             synchronous=np.full(len(rows), float(mode.synchronous)),
             bounded=np.full(len(rows), float(mode.staleness is not None)),

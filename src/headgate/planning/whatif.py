@@ -65,7 +65,7 @@ def _set(cluster: Cluster, of: str | None, key: str, value: str) -> Cluster:
     except ValueError as error:
         expected = str(error) if key != "cores" else "expected a number such as 8"
         raise UsageError(f"--what-if {key}: found {value!r}; {expected}") from None
-    if not all(0 < each < float("inf") for each in change.values()):
+    if not all(0 < entry < float("inf") for entry in change.values()):
         raise UsageError(f"--what-if {key}: found {value!r}; expected more than 0")
     return Cluster(
         tuple(replace(node, **change) if node.name in chosen else node for node in cluster.nodes)

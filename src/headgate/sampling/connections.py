@@ -57,30 +57,32 @@ class ConnectionsSampler(Sampler):
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         tasks = {target.id: target.box for target in targets if target.box is not None}
-        found: dict[int, _Bytes] = {}
+        bytes_by_socket: dict[int, _Bytes] = {}
         looked_at: set[str] = set()
         for path, names in self._namespaces(tasks).items():
             try:
-                here = dict(
+                sockets = dict(
                     connections() if path == _OURS else inside(path, lambda _: list(connections()))
                 )
             except OSError:  # its processes ended meanwhile, or this kernel does not tell
                 continue
             looked_at |= names
-            if not here.keys() <= self._owner.keys():
-                self._find_owners(here, {name: tasks[name] for name in names})
-            found |= here
-        readings = self._rates(now, found, looked_at)
-        self._owner = {inode: owner for inode, owner in self._owner.items() if inode in found}
-        self._last = found
+            if not sockets.keys() <= self._owner.keys():
+                self._find_owners(sockets, {name: tasks[name] for name in names})
+            bytes_by_socket |= sockets
+        readings = self._rates(now, bytes_by_socket, looked_at)
+        self._owner = {
+            inode: owner for inode, owner in self._owner.items() if inode in bytes_by_socket
+        }
+        self._last = bytes_by_socket
         self._since = dict.fromkeys(looked_at, now)
         return readings
 
     def _rates(
-        self, now: float, found: Mapping[int, _Bytes], names: set[str]
+        self, now: float, bytes_by_socket: Mapping[int, _Bytes], names: set[str]
     ) -> dict[str, dict[Column, float]]:
         carried = {name: _Bytes(0, 0) for name in names if now > self._since.get(name, now)}
-        for inode, counted in found.items():
+        for inode, counted in bytes_by_socket.items():
             owner = self._owner.get(inode)
             if owner in carried:
                 before, sums = self._last.get(inode, _Bytes(0, 0)), carried[owner]
@@ -108,16 +110,16 @@ class ConnectionsSampler(Sampler):
                     paths.setdefault(inode, path)
                     names.setdefault(inode, set()).add(name)
                     break
-        return {paths[inode]: each for inode, each in names.items()}
+        return {paths[inode]: owners for inode, owners in names.items()}
 
-    def _find_owners(self, here: Mapping[int, _Bytes], tasks: Mapping[str, Boxed]) -> None:
+    def _find_owners(self, sockets: Mapping[int, _Bytes], tasks: Mapping[str, Boxed]) -> None:
         owners = {
             inode: name
             for name, box in tasks.items()
             for pid in box.pids()
             for inode in self._sockets(pid)
         }
-        for inode in here:
+        for inode in sockets:
             if self._owner.get(inode) is None:
                 self._owner[inode] = owners.get(inode)
 

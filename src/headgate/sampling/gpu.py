@@ -45,7 +45,7 @@ def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
     """
     if nvml is None:
         return ()
-    found = []
+    gpus_found = []
     for index, handle in handles(nvml).items():
         try:
             name = nvml.nvmlDeviceGetName(handle)
@@ -57,25 +57,25 @@ def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
         name, uuid = (
             text.decode() if isinstance(text, bytes) else str(text) for text in (name, uuid)
         )
-        found.append(Gpu(index, name, memory, uuid=uuid))
-    return tuple(found)
+        gpus_found.append(Gpu(index, name, memory, uuid=uuid))
+    return tuple(gpus_found)
 
 
 def handles(nvml: Any) -> dict[int, Any]:
     """The NVML handle of each GPU, or of each part of a divided one, by index."""
-    found: dict[int, Any] = {}
+    handles_by_number: dict[int, Any] = {}
     for number in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
         mode = ask(nvml, "nvmlDeviceGetMigMode", handle)
         if mode is None or not mode[0]:
-            found[number] = handle
+            handles_by_number[number] = handle
             continue
         for part in range(ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
             if (
                 within := ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, part)
             ) is not None:
-                found[PARTS * (number + 1) + part] = within
-    return found
+                handles_by_number[PARTS * (number + 1) + part] = within
+    return handles_by_number
 
 
 def ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
@@ -92,13 +92,13 @@ def device_numbers(nvml: Any | None) -> Mapping[int, int]:
     """
     if nvml is None:
         return {}
-    found: dict[int, int] = {}
+    numbers_by_device: dict[int, int] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         with contextlib.suppress(nvml.NVMLError):
-            found[index] = int(
+            numbers_by_device[index] = int(
                 nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByIndex(index))
             )
-    return found
+    return numbers_by_device
 
 
 def gpu_link(nvml: Any | None) -> GpuLink | None:
@@ -369,8 +369,10 @@ def _memory(nvml: Any, handle: Any) -> Any | None:
     used.
     """
     version = getattr(nvml, "nvmlMemory_v2", None)
-    told = ask(nvml, "nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
-    return told if told is not None else ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    memory_info = (
+        ask(nvml, "nvmlDeviceGetMemoryInfo", handle, version) if version is not None else None
+    )
+    return memory_info if memory_info is not None else ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
 
 
 def _by_gpu(states: Mapping[int, _State], pids: frozenset[int]) -> dict[int, float]:

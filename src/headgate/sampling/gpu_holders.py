@@ -82,7 +82,7 @@ class MissingNvml:
 
     def in_words(self) -> str:
         """What is missing, and what to do."""
-        there = (
+        devices_text = (
             f"{', '.join(self.devices)} {'is' if len(self.devices) == 1 else 'are'} there, "
             "but Headgate sees no GPU"
         )
@@ -100,7 +100,7 @@ class MissingNvml:
                 )
             case "access":
                 cure = "its driver tells of none that may be used here: see what `nvidia-smi` says"
-        return f"{there}: {cure}"
+        return f"{devices_text}: {cure}"
 
 
 def missing_nvml(dev: Path = Path("/dev")) -> MissingNvml | None:
@@ -150,10 +150,10 @@ def _holder(pid: int, held: int | None) -> GpuHolder:
         user = user_name(folder.stat().st_uid)
     with suppress(OSError):  # somebody else's
         variables = (folder / "environ").read_bytes().split(b"\0")
-        found = (
+        job_names = (
             variable.partition(b"=")[2]
             for variable in variables
             if variable.startswith(b"HEADGATE_TASK=")
         )
-        task = os.fsdecode(next(found, b""))
+        task = os.fsdecode(next(job_names, b""))
     return GpuHolder(pid, name, user, int(held) if held is not None else None, task)

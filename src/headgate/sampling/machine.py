@@ -122,9 +122,9 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
     of_gpus = measured.get("gpus")
     by_name = of_gpus if isinstance(of_gpus, dict) else {}
     nvml = open_nvml()
-    found = tuple(replace(gpu, gflops=by_name.get(gpu.name)) for gpu in gpus(nvml))
+    gpus_found = tuple(replace(gpu, gflops=by_name.get(gpu.name)) for gpu in gpus(nvml))
     node = within(
-        replace(node, core_gflops=speed, address=_address(), gpus=found, **rates), environment
+        replace(node, core_gflops=speed, address=_address(), gpus=gpus_found, **rates), environment
     )
     all_reduce = measured.get(ALL_REDUCE)
     if len(node.gpus) < 2:

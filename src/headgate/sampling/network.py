@@ -143,12 +143,12 @@ def _rows(data: bytes) -> dict[bytes, list[bytes]]:
 
 
 def _totals(rows: dict[bytes, list[bytes]], names: frozenset[bytes]) -> dict[Column, float]:
-    here = [words for name, words in rows.items() if name in names]
-    if not here:
+    rows_of_nics = [words for name, words in rows.items() if name in names]
+    if not rows_of_nics:
         return {}
     return {
-        "net_in": sum(int(words[0]) for words in here),
-        "net_out": sum(int(words[8]) for words in here),
+        "net_in": sum(int(words[0]) for words in rows_of_nics),
+        "net_out": sum(int(words[8]) for words in rows_of_nics),
     }
 
 
@@ -157,5 +157,5 @@ def _retransmits(snmp: bytes) -> dict[Column, float]:
     names, numbers = (
         [line.split() for line in snmp.split(b"\n") if line.startswith(b"Tcp:")] + [[], []]
     )[:2]
-    found = dict(zip(names, numbers, strict=False)).get(b"RetransSegs")
-    return {"net_retransmits": int(found)} if found is not None else {}
+    segments = dict(zip(names, numbers, strict=False)).get(b"RetransSegs")
+    return {"net_retransmits": int(segments)} if segments is not None else {}

@@ -83,19 +83,21 @@ class OutsideKillsReader:
         """
         count = self._count(boxes, own)
         self._groups.update(box.parts[-2:] for box in boxes)
-        found = None
+        killed_now = None
         if count > 0:
             killed = list(self._logged())[-count:]
             if not killed:
                 gone = [
-                    each
-                    for each in self._largest.values()
-                    if not (self._proc / str(each.pid)).exists()
+                    processes
+                    for processes in self._largest.values()
+                    if not (self._proc / str(processes.pid)).exists()
                 ]
-                killed = sorted(gone, key=lambda each: each.held_bytes or 0)[-count:]
-            found = OutsideKills(count, tuple(killed))
+                killed = sorted(gone, key=lambda process_entry: process_entry.held_bytes or 0)[
+                    -count:
+                ]
+            killed_now = OutsideKills(count, tuple(killed))
         self._largest = self._sizes(set(boxes), set(pids)) if tight else {}
-        return found
+        return killed_now
 
     def close(self) -> None:
         """Give its descriptor back; may be called twice."""

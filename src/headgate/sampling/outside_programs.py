@@ -94,23 +94,29 @@ class OutsideProgramsReader:
         grouped = content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
         reaped = self._reaped(before)
         outside_programs: dict[tuple[str, str], OutsideProgram] = {}
-        for key, each in self._seen.items():
+        for key, program_entry in self._seen.items():
             last = before.get(key)
-            own_ticks = each.ticks - (last.ticks if last is not None else 0)
-            spent = (own_ticks + reaped.get(each.pid, 0)) / _TICKS
-            if spent <= 0.0 or each.pid in own:
+            own_ticks = program_entry.ticks - (last.ticks if last is not None else 0)
+            spent = (own_ticks + reaped.get(program_entry.pid, 0)) / _TICKS
+            if spent <= 0.0 or program_entry.pid in own:
                 continue
             with suppress(OSError):  # it has just ended
-                owner = (self._proc / str(each.pid)).stat().st_uid
+                owner = (self._proc / str(program_entry.pid)).stat().st_uid
                 mine = os.geteuid() in (0, owner)
-                words = content(self._proc / str(each.pid) / "cmdline").split("\0")
-                program = user_name(owner), _command(words, each.name)
+                words = content(self._proc / str(program_entry.pid) / "cmdline").split("\0")
+                program = user_name(owner), _command(words, program_entry.name)
                 seconds = spent + (
                     outside_programs[program].seconds if program in outside_programs else 0.0
                 )
-                helps = mine and each.nice < _LOWEST and not grouped
+                helps = mine and program_entry.nice < _LOWEST and not grouped
                 outside_programs[program] = OutsideProgram(
-                    *program, each.pid, each.nice, seconds, mine, helps, _HUB in words
+                    *program,
+                    program_entry.pid,
+                    program_entry.nice,
+                    seconds,
+                    mine,
+                    helps,
+                    _HUB in words,
                 )
         return list(outside_programs.values())
 
@@ -124,17 +130,19 @@ class OutsideProgramsReader:
         orphans.
         """
         assert self._seen is not None
-        now = {each.pid: each for each in self._seen.values()}
-        parents = {each.pid: each.parent for each in before.values()} | {
-            pid: each.parent for pid, each in now.items()
+        now = {program_entry.pid: program_entry for program_entry in self._seen.values()}
+        parents = {program_entry.pid: program_entry.parent for program_entry in before.values()} | {
+            pid: program_entry.parent for pid, program_entry in now.items()
         }
         grown = {}
-        for key, each in self._seen.items():
-            grown[each.pid] = each.of_children - (before[key].of_children if key in before else 0)
+        for key, program_entry in self._seen.items():
+            grown[program_entry.pid] = program_entry.of_children - (
+                before[key].of_children if key in before else 0
+            )
         late, self._late = self._late, {}
         ended = [
-            (each.parent, each.ticks + each.of_children)
-            for key, each in before.items()
+            (program_entry.parent, program_entry.ticks + program_entry.of_children)
+            for key, program_entry in before.items()
             if key not in self._seen
         ]
         for first, ticks in (*late.items(), *ended):

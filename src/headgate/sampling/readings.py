@@ -44,8 +44,8 @@ def survey(controllers: Collection[str], root: Path = Path("/")) -> tuple[Machin
 
 
 def _readings(controllers: Collection[str], root: Path) -> Iterator[MachineReading]:
-    def reading(name: str, there: bool, without: str, cure: str) -> MachineReading:
-        return MachineReading(name, there, without, "" if there else cure)
+    def reading(name: str, is_there: bool, without: str, cure: str) -> MachineReading:
+        return MachineReading(name, is_there, without, "" if is_there else cure)
 
     yield reading(
         "schedstat",

@@ -37,7 +37,7 @@ def samplers(report: Report, gpu: GpuSampler | None = None) -> list[Sampler]:
     Args:
         gpu: That of GPUs; None: a new one.
     """
-    found: list[Sampler] = [
+    made: list[Sampler] = [
         CpuSampler(),
         MemorySampler(),
         DiskSampler(),
@@ -61,13 +61,13 @@ def samplers(report: Report, gpu: GpuSampler | None = None) -> list[Sampler]:
             )
             continue
         if isinstance(sampler, Sampler):
-            found.append(sampler)
+            made.append(sampler)
         else:
             report(
                 f"plug-in {name!r} (headgate.samplers) is left out: it gives a "
                 f"{type(sampler).__name__}, no Sampler"
             )
-    return found
+    return made
 
 
 class _Snapshot:

@@ -76,12 +76,12 @@ def py_spy() -> str:
         HeadgateError: It is not installed.
     """
     beside = os.path.join(sysconfig.get_path("scripts"), "py-spy")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
-    if found is None:
+    program = beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    if program is None:
         raise HeadgateError(
             f"stacks are read by py-spy, which is not installed: {install('explain')}"
         )
-    return found
+    return program
 
 
 def read(task: str, first: int) -> TaskStacks:
@@ -96,15 +96,15 @@ def read(task: str, first: int) -> TaskStacks:
     below = _processes(first)
     names = _programs(below)  # as of now: they may end meanwhile
     for pid in below:
-        found, said = _dump(program, pid)
-        threads += found
-        if said and _REFUSED in said:
+        stacks, error = _dump(program, pid)
+        threads += stacks
+        if error and _REFUSED in error:
             raise HeadgateError(
                 f"py-spy may not read process {pid}: run it as root, or allow it (sysctl "
                 "kernel.yama.ptrace_scope=0)"
             )
-        if not found and (not trouble or _NO_PYTHON in trouble):
-            trouble = said or trouble
+        if not stacks and (not trouble or _NO_PYTHON in trouble):
+            trouble = error or trouble
     if _NO_PYTHON in trouble:
         trouble = f"it has no Python process: it runs {' and '.join(names)}"
     main = threads[0].process if threads else first
@@ -159,7 +159,9 @@ def _processes(first: int) -> list[int]:
     """The processes of a task but those that Headgate put around a worker."""
     try:
         top = psutil.Process(first)
-        return [each.pid for each in (top, *top.children(recursive=True)) if not _is_own(each)]
+        return [
+            process.pid for process in (top, *top.children(recursive=True)) if not _is_own(process)
+        ]
     except psutil.Error:
         return []
 
@@ -192,16 +194,20 @@ def _dump(program: str, pid: int) -> tuple[list[ThreadStack], str]:
         return [], f"process {pid} could not be read within {_SECONDS:g} s"
     if asked.returncode != 0:
         # py-spy's own stack tells a user nothing
-        said = asked.stderr.partition("Stack backtrace:")[0].strip()
-        return [], said.removeprefix("Error: ")
-    return [_thread(pid, each) for each in json.loads(asked.stdout)], ""
+        error = asked.stderr.partition("Stack backtrace:")[0].strip()
+        return [], error.removeprefix("Error: ")
+    return [_thread(pid, thread_data) for thread_data in json.loads(asked.stdout)], ""
 
 
-def _thread(pid: int, told: Mapping[str, object]) -> ThreadStack:
-    frames = told.get("frames")
+def _thread(pid: int, thread_data: Mapping[str, object]) -> ThreadStack:
+    frames = thread_data.get("frames")
     return ThreadStack(
         process=pid,
-        thread=str(told.get("thread_name") or told.get("os_thread_id") or told.get("thread_id")),
+        thread=str(
+            thread_data.get("thread_name")
+            or thread_data.get("os_thread_id")
+            or thread_data.get("thread_id")
+        ),
         frames=tuple(
             Frame(str(frame["name"]), str(frame["filename"]), int(frame["line"]))
             for frame in (frames if isinstance(frames, list) else ())

@@ -34,7 +34,8 @@ def trains_by_itself(proc: str, pid: int, parent: int) -> bool:
         if Path(proc, str(pid), "comm").read_text(errors="replace").startswith(_LOADS):
             return False
         words, its = (
-            Path(proc, str(each), "cmdline").read_bytes().split(b"\0") for each in (pid, parent)
+            Path(proc, str(process_id), "cmdline").read_bytes().split(b"\0")
+            for process_id in (pid, parent)
         )
     except OSError:  # it ended
         return False

@@ -130,8 +130,8 @@ class _Threads(Source):
                 for pid, process in processes.items()
                 if pid not in self._processes
             )
-            there = sum(process.parent == parent for process in self._processes.values())
-            one = seconds / max(gone, there, 1) + successors[parent]
+            child_count = sum(process.parent == parent for process in self._processes.values())
+            one = seconds / max(gone, child_count, 1) + successors[parent]
             busiest = max(busiest, one)
             if not main:
                 main_busiest = max(main_busiest, one)

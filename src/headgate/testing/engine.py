@@ -38,7 +38,7 @@ class EngineContract(EngineStage):
         task = self.start(programs.argv("leave", 7))
         end = self.ended(task)
         assert (end.code, end.signal, end.over_memory, end.ok) == (7, None, False, False)
-        assert [told.kind for told in self.told.of(task)] == ["started", "exited"]
+        assert [call.kind for call in self.told.of(task)] == ["started", "exited"]
         assert (self.told.pid(task) or 0) > 1
         assert self.ended(self.start(programs.argv("leave", 0), "well")).ok
 
@@ -64,7 +64,7 @@ class EngineContract(EngineStage):
         for _ in range(2):
             task = self.start(engine_programs.argv("write", "again\\n"))
             self.ended(task)
-        assert [told.kind for told in self.told.of(task)] == ["started", "output", "exited"] * 2
+        assert [call.kind for call in self.told.of(task)] == ["started", "output", "exited"] * 2
         assert self.log(task).read_text() == "again\nagain\n"
 
     def test_04_a_task_that_somebody_killed_is_told(self) -> None:
@@ -245,13 +245,13 @@ class EngineContract(EngineStage):
         self.tested.send(task, {"type": "checkpoint"})
         self.tested.stop(task, LONG)
         self.ended(task)
-        assert [told.kind for told in self.told.of(task)] == ["started", "output", "exited"]
+        assert [call.kind for call in self.told.of(task)] == ["started", "output", "exited"]
 
     def test_23_messages_come_in_order_and_before_the_end(self) -> None:
         tasks = [self.start(engine_programs.argv("talk", 2000), f"talker-{i}") for i in range(3)]
         for task in tasks:
             assert self.ended(task).ok
-            kinds = [told.what["type"] for told in self.told.of(task, "message")]
+            kinds = [call.what["type"] for call in self.told.of(task, "message")]
             assert kinds == ["hello"] + ["count"] * 2000
             assert [message["n"] for message in self.told.messages(task, "count")] == list(
                 range(2000)
@@ -261,9 +261,9 @@ class EngineContract(EngineStage):
     def test_24_bad_lines_cost_only_themselves(self) -> None:
         task = self.start(engine_programs.argv("garbled"))
         assert self.ended(task).ok
-        told = [told.what["type"] for told in self.told.of(task, "message") if "type" in told.what]
+        types = [call.what["type"] for call in self.told.of(task, "message") if "type" in call.what]
         # as an engine may tell of a line that is no message
-        heard = [kind for kind in told if kind != "unreadable"]
+        heard = [kind for kind in types if kind != "unreadable"]
         assert heard == ["hello"] + ["count"] * 9 + ["pieces", "long", "last"]
         (long,) = self.told.messages(task, "long")
         assert len(long["text"]) == engine_programs.BIG_BYTES
@@ -328,7 +328,7 @@ class EngineContract(EngineStage):
         if self.accounts:
             self.wait(lambda: self.told.of(second, "warned"), "a warning that it waits")
             self.tested.set_share(second, Share(cpu_weight=50))
-            assert [told.kind for told in self.told.of(second)] == ["warned"]
+            assert [call.kind for call in self.told.of(second)] == ["warned"]
         self.tested.stop(first, 0)
         self.ended(first)
         self.release(first)

@@ -94,9 +94,9 @@ class IsolationContract(IsolationStage):
     def test_06_a_task_is_pinned_to_cores(self) -> None:
         running = self.run(self.launch("spin"))
         other = self.run(self.launch("spin", task="other/worker-0"))
-        for each in (running, other):
-            each.said("ready")
-            each.box.pin(frozenset({self.a_core()}))
+        for task_id in (running, other):
+            task_id.said("ready")
+            task_id.box.pin(frozenset({self.a_core()}))
 
         def together(seconds: float) -> float:
             return sum(self.cores([running.box, other.box], seconds))

@@ -126,10 +126,10 @@ class MemoryEngine(Engine):
         task.settle()
 
     def set_share(self, task: TaskId, share: Share) -> None:
-        if (found := self.tasks.get(task)) is None:
+        if (memory_task := self.tasks.get(task)) is None:
             return
         try:
-            uncontrolled = found.box.apply(share)
+            uncontrolled = memory_task.box.apply(share)
         except IsolationError as error:
             self.listener.warned(task, str(error))
             return
@@ -137,8 +137,8 @@ class MemoryEngine(Engine):
             self.listener.warned(task, str(limit))
 
     def send(self, task: TaskId, message: Mapping[str, object]) -> None:
-        if (found := self.tasks.get(task)) is not None and found.connected:
-            found.receive(message)
+        if (memory_task := self.tasks.get(task)) is not None and memory_task.connected:
+            memory_task.receive(message)
 
     def stop(self, task: TaskId, grace: float) -> None:
         if self.held_back.pop(task, None) is not None:
@@ -146,9 +146,9 @@ class MemoryEngine(Engine):
                 task,
                 Exit(code=None, signal=signal.SIGTERM, reason="it was stopped while it waited"),
             )
-        if (found := self.tasks.get(task)) is not None:
-            found.stop(grace)
-            found.settle()
+        if (memory_task := self.tasks.get(task)) is not None:
+            memory_task.stop(grace)
+            memory_task.settle()
 
     def boxes(self) -> Mapping[TaskId, Box]:
         return {id: task.box for id, task in self.tasks.items()}

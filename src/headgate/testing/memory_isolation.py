@@ -117,9 +117,9 @@ class MemoryIsolation(Isolation):
     def _fair_cores(
         self, box: MemoryBox, among: Mapping[MemoryBox, float], left: Mapping[int, float]
     ) -> float:
-        there = sum(left[cpu] for cpu in box.allowed())
+        demand = sum(left[cpu] for cpu in box.allowed())
         rivals = sum(other.weight() for other in among if other.allowed() & box.allowed())
-        return there * box.weight() / rivals
+        return demand * box.weight() / rivals
 
 
 class MemoryBox(Box):
@@ -247,8 +247,8 @@ class MemoryBox(Box):
         return self.share.cpu_weight or WEIGHT_DEFAULT
 
     def allowed(self) -> frozenset[int]:
-        there = frozenset(range(self.isolation.cores))
-        return there if self.cpus is None else there & self.cpus
+        all_cores = frozenset(range(self.isolation.cores))
+        return all_cores if self.cpus is None else all_cores & self.cpus
 
     def most_cores(self) -> float:
         """The most that it could use now: one core for each process that spins, within its cap."""

@@ -50,18 +50,18 @@ class RecordingListener(Listener):
         """What was said of a task, of these kinds only where any are named."""
         with self._lock:
             return [
-                told
-                for told in self._told
-                if told.task == task and (not kinds or told.kind in kinds)
+                call
+                for call in self._told
+                if call.task == task and (not kinds or call.kind in kinds)
             ]
 
     def lines(self, task: TaskId) -> list[str]:
         """The lines of output."""
-        return [line for told in self.of(task, "output") for line in told.what]
+        return [line for call in self.of(task, "output") for line in call.what]
 
     def messages(self, task: TaskId, kind: str) -> list[Mapping[str, Any]]:
         """The messages of that type."""
-        return [told.what for told in self.of(task, "message") if told.what.get("type") == kind]
+        return [call.what for call in self.of(task, "message") if call.what.get("type") == kind]
 
     def exit(self, task: TaskId) -> Exit | None:
         """How it ended; None when that was not said."""
@@ -101,33 +101,33 @@ class RecordingListener(Listener):
     def left(self, name: str, reason: str, for_good: bool = False) -> None:
         self.nodes.append(("left for good" if for_good else "left", name))
 
-    def _note(self, told: RecordedCall) -> None:
-        task = told.task
+    def _note(self, call: RecordedCall) -> None:
+        task = call.task
         if task is None:
             with self._lock:
-                self._told.append(told)
+                self._told.append(call)
             return
         with self._lock:
             if task in self._busy:
                 self.breaches.append(
-                    f"{task}: {told.kind} was said while something else was being said"
+                    f"{task}: {call.kind} was said while something else was being said"
                 )
             self._busy.add(task)
             running = self._running(task)
-            if told.kind == "started" and running:
+            if call.kind == "started" and running:
                 self.breaches.append(f"{task}: it was said to have started while it ran")
-            if told.kind in ("output", "message") and not running:
-                self.breaches.append(f"{task}: {told.kind} was said of it while it did not run")
-        if told.kind == "exited" and self._has_box(task):
+            if call.kind in ("output", "message") and not running:
+                self.breaches.append(f"{task}: {call.kind} was said of it while it did not run")
+        if call.kind == "exited" and self._has_box(task):
             self.breaches.append(f"{task}: it was said to have exited while its box was there")
         with self._lock:
-            self._told.append(told)
+            self._told.append(call)
             self._busy.discard(task)
 
     def _running(self, task: TaskId) -> bool:
         kinds = [
-            told.kind
-            for told in self._told
-            if told.task == task and told.kind in ("started", "exited")
+            call.kind
+            for call in self._told
+            if call.task == task and call.kind in ("started", "exited")
         ]
         return bool(kinds) and kinds[-1] == "started"

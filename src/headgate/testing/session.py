@@ -209,25 +209,25 @@ class SessionContract:
 
     def test_03_every_step_and_loss_is_told_of(self) -> None:
         progress = self.attempt().of("progress")
-        steps = [told["step"] for told in progress]
+        steps = [message["step"] for message in progress]
         assert steps == sorted(steps)
         assert (steps[-1], progress[-1]["epoch"], progress[-1]["epochs"]) == (
             TOTAL,
             EPOCHS - 1,
             EPOCHS,
         )
-        whole = [told for told in progress if told.get("covers") == "epoch"]
+        whole = [message for message in progress if message.get("covers") == "epoch"]
         if whole:  # as Keras tells them
-            assert [told["epoch"] for told in whole] == [*range(EPOCHS)] * LOOPS
+            assert [message["epoch"] for message in whole] == [*range(EPOCHS)] * LOOPS
         else:
-            assert sum(told["count"] for told in progress) == TOTAL
+            assert sum(message["count"] for message in progress) == TOTAL
 
     def test_04_a_stop_ends_it_at_the_step_boundary_with_a_checkpoint(self) -> None:
         for at in (1, STEPS - 1):
             stopped = self.attempt("stop", at)
             assert stopped.trained is None, "it trained on"
             assert stopped.steps == at, "it was not ended at the boundary"
-            assert [(told["why"], told["step"]) for told in stopped.of("checkpoint")] == [
+            assert [(message["why"], message["step"]) for message in stopped.of("checkpoint")] == [
                 ("stop", at)
             ]
             assert stopped.of("progress")[-1]["step"] == at, "what was reported last was not told"
@@ -251,13 +251,15 @@ class SessionContract:
     def test_07_a_checkpoint_on_request_is_saved_and_training_goes_on(self) -> None:
         asked = self.attempt("checkpoint", STEPS + 2)
         assert asked.trained == self.alone()
-        assert [told["why"] for told in asked.of("checkpoint")] == ["request"]
+        assert [message["why"] for message in asked.of("checkpoint")] == ["request"]
         self.goes_on(asked.checkpoint)
 
     def test_08_epochs_that_end_are_saved_where_that_takes_little_of_the_time(self) -> None:
         saved = self.attempt("stop", EPOCHS * STEPS + 1, share=1.0).of("checkpoint")
-        found = [(told["why"], told["epoch"], told["position"]) for told in saved[:-1]]
-        assert found == [("epoch", epoch + 1, 0) for epoch in range(EPOCHS)]
+        saved_positions = [
+            (message["why"], message["epoch"], message["position"]) for message in saved[:-1]
+        ]
+        assert saved_positions == [("epoch", epoch + 1, 0) for epoch in range(EPOCHS)]
         self.goes_on(saved[EPOCHS - 1])  # of a loop that is over
 
     def test_09_an_engine_that_is_gone_ends_it_with_a_checkpoint(self) -> None:
@@ -275,17 +277,23 @@ class SessionContract:
             "checkpoint", 2, HEADGATE_CHECKPOINTS=str(self._folders / "file" / "checkpoints")
         )
         assert attempt.trained == self.alone()
-        assert [told["why"] for told in attempt.of("checkpoint_failed")] == ["request"]
+        assert [message["why"] for message in attempt.of("checkpoint_failed")] == ["request"]
         assert attempt.of("checkpoint") == []
 
     def test_11_a_damaged_checkpoint_is_told_of_and_not_loaded(self) -> None:
         path = Path(self.attempt("stop", STEPS + 1).checkpoint["path"])
-        files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+        files = (
+            [path]
+            if path.is_file()
+            else [
+                checkpoint_file for checkpoint_file in path.rglob("*") if checkpoint_file.is_file()
+            ]
+        )
         largest = max(files, key=lambda file: file.stat().st_size)
         os.truncate(largest, largest.stat().st_size // 2)
         attempt = self.attempt(HEADGATE_RESUME=str(path))
         assert attempt.refused is not None, "it trained on from it"
-        assert [told["path"] for told in attempt.of("checkpoint_damaged")] == [str(path)]
+        assert [message["path"] for message in attempt.of("checkpoint_damaged")] == [str(path)]
 
     def test_12_it_takes_as_many_threads_as_it_is_granted(self) -> None:
         for granted in (2, 3):
@@ -302,23 +310,23 @@ class SessionContract:
         assert seen[0]._gate.held > 0, "no step was held"
 
     def test_14_spans_are_told_of_some_steps_and_make_them_up(self) -> None:
-        told = self.attempt().of("spans")
-        assert told, "no spans were told"
-        for step in told:
+        span_messages = self.attempt().of("spans")
+        assert span_messages, "no spans were told"
+        for step in span_messages:
             assert 0 < step["step"] <= TOTAL
             assert step["epoch"] in range(EPOCHS)
             assert sum(span["seconds"] for span in step["spans"]) == pytest.approx(step["seconds"])
 
     def test_15_what_the_job_costs_is_told_once(self) -> None:
         attempt = self.attempt()
-        (told,) = attempt.of("profile")
-        profile = store.parse(told["profile"])
+        (profile_message,) = attempt.of("profile")
+        profile = store.parse(profile_message["profile"])
         assert (profile.framework, profile.source) == (attempt.messages[0]["framework"], "run")
 
     def test_16_a_run_to_measure_tells_what_it_costs_and_saves_nothing(self) -> None:
         attempt = self.attempt("checkpoint", STEPS, HEADGATE_MODE="profile")
-        (told,) = attempt.of("profile")
-        profile = store.parse(told["profile"])
+        (profile_message,) = attempt.of("profile")
+        profile = store.parse(profile_message["profile"])
         assert profile.source == "profile"
         assert attempt.of("checkpoint") == []
 

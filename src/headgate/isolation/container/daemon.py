@@ -96,7 +96,8 @@ class Daemon:
         self.driver = str(info.get("CgroupDriver"))
         """What makes its cgroups: `cgroupfs` or `systemd`."""
         self.components = {
-            str(each["Name"]): str(each["Version"]) for each in about.get("Components") or ()
+            str(component["Name"]): str(component["Version"])
+            for component in about.get("Components") or ()
         }
         """Versions of its parts; one of them is what it runs containers with by default."""
         self.runtimes = frozenset(map(str, info.get("Runtimes") or ()))
@@ -246,8 +247,8 @@ class Daemon:
 
     def _try_to_clear(self, token: str, then: Callable[[], None]) -> bool:
         try:
-            for found in self.find(f"{TOKEN}={token}"):
-                self.remove(found["id"])
+            for container_id in self.find(f"{TOKEN}={token}"):
+                self.remove(container_id["id"])
         except IsolationError:
             self._left.setdefault(token, then)  # what a start names first knows of all its folders
             return False
@@ -261,7 +262,7 @@ class Daemon:
         """
         with self._asking("list containers"):
             containers = self._api.containers(all=True, filters={"label": list(labels)})
-        return [{**each["Labels"], "id": each["Id"]} for each in containers]
+        return [{**container["Labels"], "id": container["Id"]} for container in containers]
 
     def changes(self, id: str) -> dict[str, Change]:
         """Paths that a container has and its image has not, or has otherwise; nothing of what is
@@ -472,11 +473,11 @@ def _check(url: str) -> None:
 
 def _cause(error: BaseException) -> str:
     """The innermost reason: what the SDK raises holds it three levels deep."""
-    found = str(error)
+    cause = str(error)
     for argument in error.args:
         if isinstance(argument, BaseException):
-            found = _cause(argument)
-    return found
+            cause = _cause(argument)
+    return cause
 
 
 def _line(text: object) -> str:

@@ -103,22 +103,24 @@ def mounts(launch: Launch, program: str | None) -> Mounts:
         launch: What is started.
         program: Path of its program on this machine, where that is the one that is started.
     """
-    here = [mount for mount in launch.mounts if mount.target == mount.source]
-    reads = {*launch.reads, *(mount.source for mount in here if not mount.writable)}
+    same_path = [mount for mount in launch.mounts if mount.target == mount.source]
+    reads = {*launch.reads, *(mount.source for mount in same_path if not mount.writable)}
     if launch.image == HOST_IMAGE:
         reads |= {*_system(), *_programs(launch.env, program)}
-    found = dict.fromkeys(_there(reads), False)
-    found |= dict.fromkeys(
-        _there({launch.cwd, *launch.writes, *(mount.source for mount in here if mount.writable)}),
+    parents = dict.fromkeys(_there(reads), False)
+    parents |= dict.fromkeys(
+        _there(
+            {launch.cwd, *launch.writes, *(mount.source for mount in same_path if mount.writable)}
+        ),
         True,
     )
-    found |= dict.fromkeys(outputs(launch), True)
+    parents |= dict.fromkeys(outputs(launch), True)
     kept: Mounts = {}
-    for path in sorted(found):
+    for path in sorted(parents):
         around = [folder for folder in map(str, Path(path).parents) if folder in kept]
         # The nearest one around it counts.
-        if not around or kept[around[0]] != found[path]:
-            kept[path] = found[path]
+        if not around or kept[around[0]] != parents[path]:
+            kept[path] = parents[path]
     return kept
 
 
@@ -230,9 +232,9 @@ def _programs(env: Mapping[str, str], program: str | None) -> Iterator[str]:
     """
     path = env.get("PATH", os.defpath)
     pythons = {
-        found
+        program_path
         for name in ("python", "python3")
-        if (found := shutil.which(name, path=path)) is not None
+        if (program_path := shutil.which(name, path=path)) is not None
     }
     if program is not None:
         yield from (os.path.dirname(program), os.path.dirname(os.path.realpath(program)))
@@ -273,7 +275,7 @@ def _there(paths: Iterable[str]) -> Iterator[str]:
                 yield name
 
 
-def hint(job: Job, said: str) -> str:
+def hint(job: Job, output: str) -> str:
     """What to do about an error that names a file which the job's container does not see, or may
     not write; empty where that is not the cause.
 
@@ -281,16 +283,16 @@ def hint(job: Job, said: str) -> str:
         job: One in a container on this machine, with absolute paths.
         said: The error.
     """
-    if not (_MISSING.search(said) or _READ_ONLY.search(said)):
+    if not (_MISSING.search(output) or _READ_ONLY.search(output)):
         return ""
-    for found in _PATH.finditer(said):
-        said_path = os.path.expanduser(found["quoted"] or found["plain"])
+    for path_match in _PATH.finditer(output):
+        said_path = os.path.expanduser(path_match["quoted"] or path_match["plain"])
         path = os.path.normpath(os.path.join(job.workdir, said_path))
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         if folder == "/" or not os.path.isdir(folder):
             continue
         sees = _sees(job, path)
-        if _READ_ONLY.search(said) and (sees is None or not sees.writable):
+        if _READ_ONLY.search(output) and (sees is None or not sees.writable):
             return (
                 f"its container may not write {folder}: --mount {folder}:rw, or `mounts: "
                 f'["{folder}:rw"]`'
@@ -308,6 +310,6 @@ def _sees(job: Job, path: str) -> Mount | None:
         folder = os.path.dirname(os.path.join(job.workdir, job.script))
         shown.append(Mount(folder, folder))
     if job.image in (None, HOST_IMAGE):
-        shown += [Mount(each, each) for each in SYSTEM]
+        shown += [Mount(system_path, system_path) for system_path in SYSTEM]
     around = [mount for mount in shown if Path(path).is_relative_to(mount.target)]
     return max(around, key=lambda mount: len(mount.target), default=None)

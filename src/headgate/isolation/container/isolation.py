@@ -160,17 +160,17 @@ class ContainerIsolation(Isolation):
                 f"this is no record of a container: {dict(record)!r}; expected what Box.record gave"
             )
         daemon = self._connected(url) if url in (self._url, *self._daemons) else Daemon(url)
-        for found in daemon.find(f"{TOKEN}={token}"):
-            daemon.remove(found["id"])
+        for container_id in daemon.find(f"{TOKEN}={token}"):
+            daemon.remove(container_id["id"])
         if record.get("boot") == processes.boot_id():
             _remove_folders(folders)
 
     def release(self, record: Mapping[str, object]) -> None:
         token, url = str(record.get("token")), str(record.get("daemon"))
         daemon = self._connected(url) if url in (self._url, *self._daemons) else Daemon(url)
-        for found in daemon.find(f"{TOKEN}={token}"):
+        for container_id in daemon.find(f"{TOKEN}={token}"):
             with contextlib.suppress(IsolationError):  # it was not held
-                daemon.unpause(found["id"])
+                daemon.unpause(container_id["id"])
 
     # --- the parts of a start ---------------------------------------------------------------------
 
@@ -337,19 +337,20 @@ def with_path_of_image(daemon: Daemon, launch: Launch) -> Launch:
 
 def owner(pid: int) -> str:
     """A process of this user, as a label: told from every other there was or will be."""
-    found = processes.look(pid)
-    return f"{os.geteuid()}:{processes.boot_id()}:{pid}:{found.started if found is not None else 0}"
+    process = processes.look(pid)
+    started = process.started if process is not None else 0
+    return f"{os.geteuid()}:{processes.boot_id()}:{pid}:{started}"
 
 
 def _clear(daemon: Daemon) -> None:
     """Remove the containers of this user's processes that are gone, and left no record of them."""
-    for found in daemon.find(OWNER):
-        uid, _, pid, _ = found[OWNER].split(":")
-        if uid == str(os.geteuid()) and found[OWNER] != owner(int(pid)):
-            made = found.get(FOLDERS, "").splitlines()
+    for container_id in daemon.find(OWNER):
+        uid, _, pid, _ = container_id[OWNER].split(":")
+        if uid == str(os.geteuid()) and container_id[OWNER] != owner(int(pid)):
+            made = container_id.get(FOLDERS, "").splitlines()
             # Those that `unmanaged_cgroups.make` adds to them have the container's name.
-            folders = [*(f"{folder}/{found['id']}" for folder in made), *made]
-            daemon.clear(found[TOKEN], partial(_remove_folders, folders))
+            folders = [*(f"{folder}/{container_id['id']}" for folder in made), *made]
+            daemon.clear(container_id[TOKEN], partial(_remove_folders, folders))
 
 
 def _remove_folders(folders: Iterable[object]) -> None:

@@ -64,26 +64,26 @@ def settings(share: Share, machine: DockerHost) -> dict[str, int]:
 
     Swap is counted in, or a task over its limit would be pushed out to disk, not ended.
     """
-    found: dict[str, int] = {}
+    options: dict[str, int] = {}
     if share.cpu_weight is not None:
-        found["CpuShares"] = _shares(share.cpu_weight, machine)
+        options["CpuShares"] = _shares(share.cpu_weight, machine)
     match share.cpu_cap_cores:
         case None:
             pass
         case Unlimited():
-            found["CpuQuota"] = -1
+            options["CpuQuota"] = -1
         case cores if cores >= machine.most_cores:
-            found["CpuQuota"] = -1
+            options["CpuQuota"] = -1
         case cores:
-            found["CpuQuota"], found["CpuPeriod"] = cap_microseconds(cores)
+            options["CpuQuota"], options["CpuPeriod"] = cap_microseconds(cores)
     match share.memory_bytes:
         case None:
             pass
         case Unlimited():
-            found |= {"Memory": NO_LIMIT_BYTES, "MemorySwap": NO_LIMIT_BYTES}
+            options |= {"Memory": NO_LIMIT_BYTES, "MemorySwap": NO_LIMIT_BYTES}
         case count:
-            found |= {"Memory": int(count), "MemorySwap": int(count)}
-    return found
+            options |= {"Memory": int(count), "MemorySwap": int(count)}
+    return options
 
 
 def at_first(share: Share, machine: DockerHost) -> dict[str, int]:
@@ -93,8 +93,8 @@ def at_first(share: Share, machine: DockerHost) -> dict[str, int]:
         for name in ("cpu_cap_cores", "memory_bytes")
         if isinstance(getattr(share, name), Unlimited)
     }
-    found = settings(replace(share, **lifted), machine)
-    return {name: value for name, value in found.items() if value > 0}
+    options = settings(replace(share, **lifted), machine)
+    return {name: value for name, value in options.items() if value > 0}
 
 
 def changes(share: Share, machine: DockerHost) -> dict[str, int]:

@@ -116,7 +116,11 @@ def _made(folder: Path) -> Sequence[Path]:
     else: not there yet, or of a place in a hierarchy where it has none.
     """
     above = folder.parent.parent
-    beyond = [each for each in (above, *above.parents) if not each.exists() or _is_ours(each)]
+    beyond = [
+        folder_above
+        for folder_above in (above, *above.parents)
+        if not folder_above.exists() or _is_ours(folder_above)
+    ]
     return [folder, folder.parent, *beyond]
 
 
@@ -154,7 +158,7 @@ def _remove(folder: Path) -> None:
 
 def _is_used(folder: Path) -> bool:
     try:
-        return any(each.is_dir() for each in folder.iterdir()) or bool(
+        return any(entry.is_dir() for entry in folder.iterdir()) or bool(
             (folder / "cgroup.procs").read_text()
         )
     except OSError:  # it is gone
@@ -162,4 +166,4 @@ def _is_used(folder: Path) -> bool:
 
 
 def _is_ours(folder: Path) -> bool:
-    return any(each.name.startswith(PREFIX) for each in (folder, *folder.parents))
+    return any(candidate.name.startswith(PREFIX) for candidate in (folder, *folder.parents))

@@ -104,8 +104,8 @@ class ContainerRequest:
                 f"of {network}"
             ),
             *(
-                f"mount {each['Target']}, {'read-only' if each['ReadOnly'] else 'writable'}"
-                for each in host["Mounts"]
+                f"mount {mount['Target']}, {'read-only' if mount['ReadOnly'] else 'writable'}"
+                for mount in host["Mounts"]
             ),
             *(f"with {name} {host[name]}" for name in _SHOWN if name in host),
             f"cd {launch.cwd}",
@@ -134,14 +134,14 @@ def binds(launch: Launch, program: str | None) -> list[Mount]:
         launch: What is started.
         program: Path of its program on this machine; None: it is one of the image.
     """
-    found = {
+    binds_by_path = {
         path: Mount(path, path, writable)
         for path, writable in files.mounts(launch, program).items()
     }
-    found |= {mount.target: mount for mount in launch.mounts}
+    binds_by_path |= {mount.target: mount for mount in launch.mounts}
     if launch.place is not None:
-        found["/etc/hosts"] = Mount(launch.place.hosts, "/etc/hosts")
-    return [found[target] for target in sorted(found)]
+        binds_by_path["/etc/hosts"] = Mount(launch.place.hosts, "/etc/hosts")
+    return [binds_by_path[target] for target in sorted(binds_by_path)]
 
 
 def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
@@ -164,11 +164,13 @@ def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, obje
     it has from 0, in the order of their numbers, which the task is told; parts of GPUs (MIG) have
     the same names in it as outside.
     """
-    there = [int(number) for path in devices.glob("nvidia*") if (number := path.name[6:]).isdigit()]
-    files = device_numbers(open_nvml()) if there else {}
+    gpu_numbers = [
+        int(number) for path in devices.glob("nvidia*") if (number := path.name[6:]).isdigit()
+    ]
+    files = device_numbers(open_nvml()) if gpu_numbers else {}
     numbers = {file: number for number, file in files.items()}
     chosen = (
-        sorted({numbers.get(file, file) for file in there})
+        sorted({numbers.get(file, file) for file in gpu_numbers})
         if launch.gpus is None
         else list(launch.gpus)
     )
@@ -184,11 +186,11 @@ def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, obje
     if launch.image != HOST_IMAGE:
         ids = env["CUDA_VISIBLE_DEVICES"].split(",") if in_parts else list(map(str, chosen))
         return env, {"DeviceRequests": [{"DeviceIDs": ids, "Capabilities": [["gpu"]]}]}
-    found = [
+    devices_found = [
         *sorted(devices.glob("nvidia[-a-z]*")),
         *(sorted(devices.glob("nvidia-caps/*")) if in_parts else ()),
     ]
-    control = [str(path) for path in found if path.is_char_device()]
+    control = [str(path) for path in devices_found if path.is_char_device()]
     whole = dict.fromkeys(gpu // PARTS - 1 if gpu >= PARTS else gpu for gpu in chosen)
     paths = [*(f"{devices}/nvidia{files.get(number, number)}" for number in whole), *control]
     return env, {

@@ -116,13 +116,13 @@ def _enter(parent: Parent, id: str) -> bool:
     [own, *_] = (
         folder / id for name, folder in parent.folders.items() if name not in parent.unmanaged
     )
-    there = True
+    is_member = True
     for name in parent.unmanaged:
         target = parent.folders[name] / id
         left = _pids(own) - _pids(target)
         _move(left, target)
-        there = there and not left
-    return there
+        is_member = is_member and not left
+    return is_member
 
 
 def _move(pids: Iterable[str], target: Path) -> None:

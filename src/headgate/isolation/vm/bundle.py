@@ -110,17 +110,17 @@ def _first_process() -> int:
     os.close(writing)
     os.waitpid(forking, 0)
     with open(reading, "rb") as pipe:
-        said = pipe.read()
-    return int(said)
+        output = pipe.read()
+    return int(output)
 
 
 def _said() -> str:
     """Why runc could not start it."""
     with open(f"{FOLDER}/log") as file:
         lines = [json.loads(row) for row in file if row.strip()]
-    told = [row["msg"] for row in lines if row["level"] in ("error", "fatal")]
+    messages = [row["msg"] for row in lines if row["level"] in ("error", "fatal")]
     return (
-        told[-1].rpartition("unable to start container process: ")[2]
-        if told
+        messages[-1].rpartition("unable to start container process: ")[2]
+        if messages
         else "runc told no reason"
     )

@@ -119,8 +119,8 @@ def _binds(launch: Launch, program: str | None) -> list[Mount]:
     """What the container sees of this machine: no socket of it, for nobody listens in the guest,
     and no hosts file of a node, which the guest has.
     """
-    found = binds(replace(launch, place=None), program)
-    return [each for each in found if os.path.isdir(each.source) or os.path.isfile(each.source)]
+    all_binds = binds(replace(launch, place=None), program)
+    return [bind for bind in all_binds if os.path.isdir(bind.source) or os.path.isfile(bind.source)]
 
 
 def _config(
@@ -160,7 +160,7 @@ def _shown(
     launch: Launch, program: str | None, mounts: Iterable[Mount], needed: Iterable[str]
 ) -> list[File]:
     """What the guest sees in a way of its own, so that its container can see it."""
-    found = {
+    binds_by_target = {
         target: (source, target, may)
         for source, target, may in files_of(replace(launch, mounts=()), program)
     }
@@ -168,10 +168,12 @@ def _shown(
     # the same may be mounted in both ways
     shown |= {mount.source: True for mount in mounts if mount.writable}
     for path, writable in shown.items():
-        fresh = path.startswith(tuple(f"{each}/" for each in FRESH)) or path in FRESH
-        if writable or (fresh and path not in found):
-            found[path] = (path, path, writable)
-    return list(found.values())
+        fresh = (
+            path.startswith(tuple(f"{fresh_folder}/" for fresh_folder in FRESH)) or path in FRESH
+        )
+        if writable or (fresh and path not in binds_by_target):
+            binds_by_target[path] = (path, path, writable)
+    return list(binds_by_target.values())
 
 
 def _empty(folder: Path) -> Path:
@@ -231,6 +233,8 @@ def _unpack(parts: Iterable[bytes], folder: Path) -> None:
             tar.stdin.close()
         except BrokenPipeError:  # it says why
             pass
-        said = tar.stderr.read().decode(errors="replace").strip()
+        output = tar.stderr.read().decode(errors="replace").strip()
     if tar.returncode != 0:
-        raise OSError(said.splitlines()[0] if said else f"tar ended with status {tar.returncode}")
+        raise OSError(
+            output.splitlines()[0] if output else f"tar ended with status {tar.returncode}"
+        )

@@ -195,7 +195,7 @@ def _mount_files(files: list[tuple[str, str, bool]]) -> None:
     mount("none", "/", "", REMOUNT | BIND | READ_ONLY)
     for target in _FRESH:
         mount("tmpfs", target, "tmpfs", NOSUID | NODEV, b"mode=1777")
-    for fd, target, writable in sorted(kept, key=lambda each: each[1].count("/")):
+    for fd, target, writable in sorted(kept, key=lambda entry: entry[1].count("/")):
         source = f"/proc/self/fd/{fd}"
         if not os.path.exists(target):
             os.makedirs(

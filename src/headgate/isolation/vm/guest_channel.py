@@ -112,7 +112,7 @@ class GuestLine:
         if part == b"":
             self.over = True
         self._received += part or b""
-        found = []
+        messages = []
         while len(self._received) >= _HEADER.size:
             kind, number, length = _HEADER.unpack_from(self._received)
             if len(self._received) < _HEADER.size + length:
@@ -124,8 +124,8 @@ class GuestLine:
             elif kind == CLOSE:
                 self.leave(number)
             else:
-                found.append((kind, number, content))
-        return found
+                messages.append((kind, number, content))
+        return messages
 
     def _write(self, fd: int) -> None:
         unsent = self._unsent[fd]

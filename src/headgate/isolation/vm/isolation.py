@@ -111,20 +111,20 @@ class VmBox(ProcessBox):
     def reap(self) -> Exit:
         end = super().reap()
         try:
-            told: dict[str, Any] = json.loads((self.folder / "end").read_text())
+            report: dict[str, Any] = json.loads((self.folder / "end").read_text())
         except FileNotFoundError:  # the monitor was killed
             return end
-        if (refused := told.get("refused")) is not None:
+        if (refused := report.get("refused")) is not None:
             return replace(end, reason=f"could not be started: {refused}")
-        if (lost := told.get("lost")) is not None:
+        if (lost := report.get("lost")) is not None:
             return replace(end, reason=lost, lost=True)
         reason = None
-        if (killed := told["kills"]) and told["status"] != 0:
-            memory = MemoryRecord(told["peak"], killed, self.memory_bytes, told["at_limit"])
+        if (killed := report["kills"]) and report["status"] != 0:
+            memory = MemoryRecord(report["peak"], killed, self.memory_bytes, report["at_limit"])
             reason = f"killed: {said_shortage(memory, 'its guest')}"
-        over = reason is not None and told["at_limit"]
+        over = reason is not None and report["at_limit"]
         return replace(
-            end, memory_peak_bytes=told["peak"], kills=killed, over_memory=over, reason=reason
+            end, memory_peak_bytes=report["peak"], kills=killed, over_memory=over, reason=reason
         )
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class VmIsolation(ProcessIsolation):
         """
         for path in (mount.target for mount in launch.mounts):
             if not os.path.exists(path) and not path.startswith(
-                tuple(f"{each}/" for each in FRESH)
+                tuple(f"{fresh_folder}/" for fresh_folder in FRESH)
             ):
                 cure = (
                     f"name a folder that this machine has, one below {FRESH[0]}, or "
@@ -333,8 +333,12 @@ def _size(memory: int | None, place: Place | None) -> int:
     for controller, name in (("memory", "memory.limit_in_bytes"), ("unified", "memory.max")):
         folder = place.cgroups.get(controller) if place is not None else None
         file = Path(folder) / name if folder is not None else None
-        if file is not None and file.exists() and (said := file.read_text().strip()).isdecimal():
-            free.append(int(said))
+        if (
+            file is not None
+            and file.exists()
+            and (size_text := file.read_text().strip()).isdecimal()
+        ):
+            free.append(int(size_text))
     return max(min(free) - SYSTEM_BYTES, SYSTEM_BYTES)
 
 
@@ -343,7 +347,7 @@ def files_of(launch: Launch, program: str | None) -> Iterator[File]:
     shown = {
         path: False
         for path in _needed(launch, program)
-        if path.startswith(tuple(f"{each}/" for each in FRESH))
+        if path.startswith(tuple(f"{fresh_folder}/" for fresh_folder in FRESH))
     }
     writes = (launch.cwd, *launch.writes, *outputs(launch))
     shown |= dict.fromkeys(map(os.path.realpath, writes), True)
@@ -358,8 +362,11 @@ def files_of(launch: Launch, program: str | None) -> Iterator[File]:
 def _needed(launch: Launch, program: str | None) -> Iterator[str]:
     """Files that have to be seen wherever they are."""
     yield from launch.reads
-    for each in filter(None, (program, sys.executable)):
-        for path in (os.path.dirname(each), os.path.dirname(os.path.realpath(each))):
+    for program_path in filter(None, (program, sys.executable)):
+        for path in (
+            os.path.dirname(program_path),
+            os.path.dirname(os.path.realpath(program_path)),
+        ):
             yield from (path, os.path.dirname(path))
     yield from (sys.base_prefix, str(Path(headgate.__file__).parents[1]))
     yield from filter(os.path.isabs, launch.env.get("PYTHONPATH", "").split(os.pathsep))

@@ -60,10 +60,10 @@ class Machine:
             IsolationError: Its modules are not installed.
         """
         if self.kernel is None:
-            said = subprocess.run(
+            output = subprocess.run(
                 [self.programs[_UML], "--version"], capture_output=True, text=True, check=True
             )
-            release, places = said.stdout.strip(), [Path("/usr/lib/uml/modules")]
+            release, places = output.stdout.strip(), [Path("/usr/lib/uml/modules")]
         else:
             release, places = (
                 self.kernel.name.removeprefix("vmlinuz-"),
@@ -196,15 +196,15 @@ def find_programs(packages: dict[str, str]) -> dict[str, str]:
         IsolationError: One is not installed.
     """
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-    found = {name: shutil.which(name, path=path) for name in packages}
-    if found.get("virtiofsd", "") is None:
-        found["virtiofsd"] = next(
+    paths = {name: shutil.which(name, path=path) for name in packages}
+    if paths.get("virtiofsd", "") is None:
+        paths["virtiofsd"] = next(
             (daemon for daemon in _DAEMONS if os.access(daemon, os.X_OK)), None
         )
-    if lacking := [name for name, program in found.items() if program is None]:
+    if lacking := [name for name, program in paths.items() if program is None]:
         cure = f"try: apt-get install {' '.join(packages[name] for name in lacking)}"
         raise IsolationError(f"not installed: {', '.join(lacking)}; {cure}")
-    return {name: program for name, program in found.items() if program is not None}
+    return {name: program for name, program in paths.items() if program is not None}
 
 
 def _kernel() -> Path:
@@ -218,13 +218,13 @@ def _kernel() -> Path:
             Path("/boot") / f"vmlinuz-{platform.release()}",
             *sorted(Path("/boot").glob("vmlinuz-*"))[::-1],
         ]
-    there = [candidate for candidate in candidates if candidate.exists()]
-    for each in there:
-        if os.access(each, os.R_OK):
-            return each
-    if there:
+    kernels = [candidate for candidate in candidates if candidate.exists()]
+    for kernel in kernels:
+        if os.access(kernel, os.R_OK):
+            return kernel
+    if kernels:
         raise IsolationError(
-            f"the kernel {there[0]} cannot be read; try: chmod a+r {there[0]}, or name one "
+            f"the kernel {kernels[0]} cannot be read; try: chmod a+r {kernels[0]}, or name one "
             f"in {KERNEL}"
         )
     raise IsolationError(
@@ -236,8 +236,8 @@ def _shared(daemon: str, root: Path) -> list[str]:
     """Options by which a virtiofsd serves a folder; that of QEMU itself, in C, calls them
     otherwise.
     """
-    said = subprocess.run([daemon, "--help"], capture_output=True, text=True, check=False)
-    if "--shared-dir" not in said.stdout + said.stderr:
+    help_text = subprocess.run([daemon, "--help"], capture_output=True, text=True, check=False)
+    if "--shared-dir" not in help_text.stdout + help_text.stderr:
         return ["-o", f"source={root}", "-o", "cache=auto"]
     sandbox = "namespace" if os.geteuid() == 0 else "none"
     return [f"--shared-dir={root}", "--cache=auto", f"--sandbox={sandbox}"]
@@ -273,11 +273,11 @@ def _find_modules(release: str, places: Sequence[Path], names: Sequence[str]) ->
         places: Where its modules may be.
         names: Which ones.
     """
-    folder = next((each for each in places if (each / "modules.dep").exists()), None)
+    folder = next((place for place in places if (place / "modules.dep").exists()), None)
     if folder is None:
-        there = " nor at ".join(map(str, places))
+        places_text = " nor at ".join(map(str, places))
         raise IsolationError(
-            f"the modules of the kernel {release} are neither at {there}; install them"
+            f"the modules of the kernel {release} are neither at {places_text}; install them"
         )
     needs = dict(
         line.split(":", 1)
@@ -285,11 +285,11 @@ def _find_modules(release: str, places: Sequence[Path], names: Sequence[str]) ->
         if ":" in line
     )
     by_name = {Path(path).name.partition(".")[0].replace("-", "_"): path for path in needs}
-    found: dict[str, None] = {}
+    module_folders: dict[str, None] = {}
     for name in names:
         if (path := by_name.get(name)) is not None:
-            found |= dict.fromkeys([*reversed(needs[path].split()), path])
-    return [str(folder / path) for path in found]
+            module_folders |= dict.fromkeys([*reversed(needs[path].split()), path])
+    return [str(folder / path) for path in module_folders]
 
 
 def _archive(content: dict[str, tuple[int, bytes]]) -> bytes:

@@ -71,16 +71,16 @@ def main() -> None:
                     _join_node(plan["tap"], addresses, mtu)
                 deadline = None
                 line.send(GO)
-                for each in asked:
-                    line.send(SIGNAL, each)
+                for request in asked:
+                    line.send(SIGNAL, request)
             elif kind == OPEN:
                 _connect(line, number, plan["channel"])
             elif kind == EXIT:
                 _end(folder, line, marshal.loads(content))
-        for told in os.read(woken, 4096) if ready else b"":
-            if told not in (signal.SIGCHLD, signal.SIGPIPE):
-                everybody = told == EVERYBODY
-                asked.append(bytes([signal.SIGTERM if everybody else told, everybody]))
+        for byte in os.read(woken, 4096) if ready else b"":
+            if byte not in (signal.SIGCHLD, signal.SIGPIPE):
+                everybody = byte == EVERYBODY
+                asked.append(bytes([signal.SIGTERM if everybody else byte, everybody]))
                 if deadline is None:
                     line.send(SIGNAL, asked[-1])
         if deadline is not None and time.monotonic() >= deadline:
@@ -146,8 +146,8 @@ def _end(folder: str, line: GuestLine, end: dict) -> None:  # type: ignore[type-
 def _console(folder: str) -> str:
     """What the guest's console said last."""
     with open(f"{folder}/console", errors="replace") as file:
-        said = [row.strip() for row in file.read()[-_TOLD:].splitlines() if row.strip()]
-    return "".join(f"; {row}" for row in said[-3:])
+        lines = [row.strip() for row in file.read()[-_TOLD:].splitlines() if row.strip()]
+    return "".join(f"; {row}" for row in lines[-3:])
 
 
 def _show_read_only(root: str, writes: list[str]) -> None:
@@ -177,10 +177,14 @@ def _address_of_node() -> tuple[list[str], int]:
     """The addresses of the network namespace that this process is in, and the smallest size of its
     packets.
     """
-    found = json.loads(
+    interfaces = json.loads(
         subprocess.run(["ip", "-j", "-4", "address"], stdout=subprocess.PIPE, check=True).stdout
     )
-    devices = [each for each in found if each["ifname"] != "lo" and each["addr_info"]]
+    devices = [
+        interface
+        for interface in interfaces
+        if interface["ifname"] != "lo" and interface["addr_info"]
+    ]
     return [info["local"] for device in devices for info in device["addr_info"]], min(
         device["mtu"] for device in devices
     )

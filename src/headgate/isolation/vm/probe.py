@@ -57,23 +57,23 @@ def accelerated() -> Machine:
         raise IsolationError(
             f"{_NO_KVM}: /dev/kvm may not be opened; try: sudo usermod -aG kvm $USER"
         )
-    found = find("kvm")
-    if why := _remembered(found):
+    machine = find("kvm")
+    if why := _remembered(machine):
         raise IsolationError(f"{_NO_KVM}: {why}")
-    return found
+    return machine
 
 
-def _remembered(found: Machine) -> str:
+def _remembered(machine: Machine) -> str:
     """Why no guest boots, empty where one does; looked for once in each boot of this machine, with
     each kernel.
     """
     remembered = cache() / "kvm.json"
-    asked = [processes.boot_id(), str(found.kernel), found.programs[QEMU]]
+    asked = [processes.boot_id(), str(machine.kernel), machine.programs[QEMU]]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        said = json.loads(remembered.read_text())
-        if said["asked"] == asked:
-            return str(said["why"])
-    why = _boots(found)
+        answer = json.loads(remembered.read_text())
+        if answer["asked"] == asked:
+            return str(answer["why"])
+    why = _boots(machine)
     with contextlib.suppress(OSError):
         remembered.parent.mkdir(parents=True, exist_ok=True)
         fresh = remembered.with_suffix(f".{os.getpid()}")
@@ -82,17 +82,17 @@ def _remembered(found: Machine) -> str:
     return why
 
 
-def _boots(found: Machine) -> str:
+def _boots(machine: Machine) -> str:
     """Boot the kernel of guests until its first line; why that did not come, empty where it did."""
-    command = [found.programs[QEMU], *BARE, "-machine", "q35,accel=kvm"]
+    command = [machine.programs[QEMU], *BARE, "-machine", "q35,accel=kvm"]
     command += ["-cpu", "host", "-m", "256M", "-serial", "stdio"]
     command += [
         "-kernel",
-        str(found.kernel),
+        str(machine.kernel),
         "-append",
         "console=ttyS0 earlyprintk=serial panic=-1 edd=off",
     ]
-    said = b""
+    output = b""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as qemu:
@@ -100,16 +100,16 @@ def _boots(found: Machine) -> str:
         watchdog.start()
         try:
             assert qemu.stdout is not None
-            while _FIRST_LINE not in said and (part := os.read(qemu.stdout.fileno(), 4096)):
-                said += part
+            while _FIRST_LINE not in output and (part := os.read(qemu.stdout.fileno(), 4096)):
+                output += part
         finally:
             watchdog.cancel()
             qemu.kill()
-    if _FIRST_LINE in said:
+    if _FIRST_LINE in output:
         return ""
     if not watchdog.is_alive() and qemu.returncode == -signal.SIGKILL:
         return f"/dev/kvm opens, but no guest got to its kernel's first line in {BOOT_SECONDS:g} s"
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
     return (
         f"no guest boots: {lines[-1] if lines else f'{QEMU} ended with status {qemu.returncode}'}"
     )
