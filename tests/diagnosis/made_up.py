@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile
+from headgate.model.records import parse, plain
+from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
 
@@ -48,6 +53,46 @@ class MadeUp:
     state: str = "failed"
     at: float = 0.0
     readings: Mapping[str, Course | None] = field(default_factory=dict)
+
+
+def typed(job: RecordedJob, known: Mapping[str, Any]) -> RecordedJob:
+    """A recorded job of which something else is known. Of its `spec`, `plan` and `profile` what
+    differs is enough.
+    """
+    changed = dict(known)
+    workers = max(sum(task.is_worker for task in changed.get("tasks", job.tasks)), 1)
+    if "spec" in changed:
+        changed["spec"] = _spec(job, changed["spec"], workers)
+    if changed.get("plan") is not None:
+        changed["plan"] = parse(Plan, _plan(changed["plan"], workers))
+    if changed.get("profile") is not None:
+        changed["profile"] = parse(Profile, _profile(changed["profile"]))
+    return replace(job, **changed)
+
+
+def _spec(job: RecordedJob, given: Mapping[str, Any], workers: int) -> Job:
+    before = plain(job.spec)
+    if given.keys() & {"script", "run", "roles"}:
+        before |= {"script": None, "run": None, "roles": ()}
+    spec = {**before, **given}
+    if spec["script"] is spec["run"] and not spec["roles"]:
+        spec["run"] = ""
+    spec["roles"] = [{"run": "", **plain(role)} for role in spec["roles"] or ()]
+    if spec["plan"]:
+        spec["plan"] = _plan(spec["plan"], workers)
+    return parse(Job, spec)
+
+
+def _plan(given: Mapping[str, Any], workers: int) -> dict[str, Any]:
+    usual = {"strategy": "allreduce", "workers": workers, "batch_per_worker": None}
+    has_servers = given.get("strategy") == "ps"
+    return {**usual, **given, "servers": given.get("servers") or int(has_servers)}
+
+
+def _profile(given: Mapping[str, Any]) -> dict[str, Any]:
+    usual = {"framework": "torch", "framework_version": "2", "source": "run"}
+    times = [{"device": "cpu", "steps": 20, **time} for time in given.get("step_times", ())]
+    return {**usual, **given, "step_times": times}
 
 
 def recording(
@@ -98,7 +143,7 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         "jobs",
         name=name,
         position=position,
-        spec={"name": name, "limits": job.limits, "at": job.at},
+        spec={"name": name, "run": "", "limits": job.limits, "at": job.at},
         state=job.state if job.failed else "done",
         reason=job.failed or "finished",
         submitted=0.0,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.diagnosis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording, typed
 from tests.diagnosis.test_own_causes import QUICK, several
 
 from headgate.diagnosis.accounts import accounts
@@ -65,18 +65,15 @@ def told(path: Path, case: Case) -> Verdict:
     tasks = tuple(replace(one, id=TaskOfRun(f"a/{name}")) for name in case.tasks) or (one,)
     env = {"OMP_NUM_THREADS": str(case.has["threads"])} if "threads" in case.has else {}
     spec = {
-        **job.spec,
         "script": "/t.py",
         "priority": case.has.get("priority", 1.0),
         "env": env,
         **case.spec,
     }
-    plan = {
-        "strategy": case.has.get("strategy", "allreduce"),
-        "servers": int(case.has.get("servers", 0)),
-    }
+    plan = {"strategy": case.has.get("strategy", "allreduce")}
+    plan |= {"servers": int(case.has["servers"])} if "servers" in case.has else {}
     known: dict[str, Any] = {"tasks": tasks, "spec": spec, "plan": plan, **case.known}
-    changed = replace(job, **known)
+    changed = typed(job, known)
     return verdict(accounts((changed, *run.jobs[1:]), run.nodes, run.seconds)[0])
 
 
@@ -102,7 +99,7 @@ CASES = [
     ),
     Case(
         *("communication", EXCHANGES, {"workers": 1, "servers": 1, "strategy": "ps"}, ONE_SERVED),
-        spec={"launch": "tf-config"},
+        spec={"launch": "tensorflow"},
     ),
     Case(
         "communication",
@@ -199,7 +196,7 @@ FIXED: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "goal": ({"progress": {"metric": "loss", "goal": 0.9}}, r"goal: (\.|0\.9\b)"),
     "threads": ({"env": {"OMP_NUM_THREADS": "1"}}, r"OMP_NUM_THREADS: \""),
     "roles": (
-        {**ROLES, "script": None},
+        {**ROLES, "script": None, "launch": None},
         r"--workers|--servers|--strategy|--nodes|below `plan:`|OMP_NUM_THREADS: \"",
     ),
     "proves": ({"prove": True}, r"--prove"),
@@ -268,7 +265,7 @@ def test_a_neighbour_that_comes_after_another_is_told_what_it_gives_up(tmp_path:
         tmp_path / "run.sqlite", {"a": WAITS, "b": MadeUp(ran=1.5), "c": MadeUp(ran=0.0, end=1)}
     )
     a, b, c = run.jobs
-    jobs = (a, replace(b, spec={**b.spec, "after": "c"}), c)
+    jobs = (a, typed(b, {"spec": {"after": "c"}}), c)
     found = verdict(accounts(jobs, run.nodes, run.seconds)[0])
     assert found.next.endswith(": in a job file, give b `after: a`, in place of `after: c`.")
 

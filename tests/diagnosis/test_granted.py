@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.diagnosis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording, typed
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.fairness import AloneRate
@@ -62,7 +62,7 @@ def told(
     run: Recording, changed: Mapping[str, Mapping[str, Any]] = {}, **alone: AloneRate
 ) -> Account:
     """The account of `a`; fields of what was recorded of a job may be changed."""
-    jobs = [replace(job, **changed.get(job.name, {})) for job in run.jobs]
+    jobs = [typed(job, changed.get(job.name, {})) for job in run.jobs]
     account = accounts(jobs, run.nodes, run.seconds, 0.0, alone)[0]
     assert sum(part.seconds for part in account.parts.values()) == pytest.approx(account.elapsed)
     return account
@@ -130,7 +130,7 @@ def test_a_job_that_has_all_that_it_can_use_lacks_no_threads(
 ) -> None:
     job = MadeUp(ran=ready, threads=threads, readings={"any_ready": ready})
     run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=1.0)})
-    account = told(run, {"a": {"spec": {**run.jobs[0].spec, "env": env}}})
+    account = told(run, {"a": {"spec": {"env": env}}})
     assert account.grant is None
     assert "would bring" not in verdict(account).why
 
@@ -193,7 +193,7 @@ def test_another_job_of_the_same_script_tells_it(tmp_path: Path, script: str) ->
     )
 
     def with_script(job: RecordedJob, name: str) -> Mapping[str, Any]:
-        return {"spec": {**job.spec, "script": name}}
+        return {"spec": {"script": name}}
 
     account = told(
         run, {"a": with_script(run.jobs[0], "train.py"), "c": with_script(run.jobs[2], script)}
@@ -260,7 +260,6 @@ def test_what_is_advised_where_nothing_tells_is_a_command_that_runs_it_as_it_was
 ) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
     spec = {
-        **run.jobs[0].spec,
         "script": "/my work/train.py",
         "workdir": "/my work",
         "args": ["--epochs", "3"],

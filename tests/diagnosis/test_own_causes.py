@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.diagnosis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording, typed
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.verdicts import Verdict, verdict
 from headgate.model.identifiers import TaskOfRun
-from headgate.recorded.jobs import RecordedJob, RecordedTask
+from headgate.recorded.jobs import RecordedTask
 from headgate.recorded.recording import Recording
 from headgate.recorded.steps import StepBreakdown
 from headgate.recorded.usage import Signal
@@ -29,7 +29,7 @@ def recorded(path: Path, job: MadeUp, beside: Mapping[str, MadeUp] = {}, **known
     """A run of a job, of which this is known besides, and of those beside it."""
     path.mkdir(exist_ok=True)
     run = recording(path / "run.sqlite", {"a": job, **beside})
-    return replace(run, jobs=(replace(run.jobs[0], **known), *run.jobs[1:]))
+    return replace(run, jobs=(typed(run.jobs[0], known), *run.jobs[1:]))
 
 
 def account(run: Recording) -> Account:
@@ -245,10 +245,10 @@ def several(
             for name in next(iter(workers.values()))
         }
     )
-    plan = {"strategy": "ps" if servers else "allreduce", "synchronous": synchronous}
-    made: RecordedJob = replace(
-        job, tasks=tuple(tasks), division=whole if sampled else None, plan=plan, **known
-    )
+    strategy = "ps" if servers or not synchronous else "allreduce"
+    plan = {"strategy": strategy, "servers": len(servers), "synchronous": synchronous}
+    divided = whole if sampled else None
+    made = typed(job, {"tasks": tuple(tasks), "division": divided, "plan": plan, **known})
     return account(replace(run, jobs=(made, *run.jobs[1:]), nodes=nodes))
 
 
@@ -371,7 +371,10 @@ def test_what_a_neighbour_on_a_limited_node_took_does_not_make_the_node_slow(
     [
         ({"limits": {"cores": 1.5}}, "limits: {cores: 1.5}"),  # divided among three
         ({"plan": {"cores_per_worker": 0.5}}, "cores_per_worker: 0.5"),
-        ({"roles": [{"name": "worker", "cores": 0.5}]}, "cores: 0.5` of role `worker"),
+        (
+            {"script": None, "roles": [{"name": "worker", "cores": 0.5}]},
+            "cores: 0.5` of role `worker",
+        ),
     ],
 )
 def test_a_job_of_several_tasks_is_told_what_its_part_of_its_own_limit_cost(
@@ -401,7 +404,9 @@ def test_of_a_job_of_roles_the_limit_of_the_one_that_was_held_back_is_named(tmp_
         replace(learner, id=TaskOfRun("a/actor-0"), usage=idle),
         replace(learner, id=TaskOfRun("a/learner-0")),
     )
-    verdict = told(account(replace(run, jobs=(replace(job, spec={"roles": roles}, tasks=tasks),))))
+    verdict = told(
+        account(replace(run, jobs=(typed(job, {"spec": {"roles": roles}, "tasks": tasks}),)))
+    )
     assert verdict.name == "own-cap"
     assert verdict.why.startswith("Its own `cores: 0.5` of role `learner` held a back for ")
     assert verdict.next.endswith("aise or drop `cores: 0.5` of role `learner` of the job.")
@@ -707,9 +712,8 @@ def test_commands_say_where_the_job_ran(tmp_path: Path, nodes: tuple[str, str]) 
         for i, node in enumerate(nodes)
     ]
     where = ("--cluster", "team", "--nodes", "x,y")
-    made = replace(
-        job, spec=SCRIPT, tasks=tuple(tasks), plan={"strategy": "allreduce"}, where=where
-    )
+    plan = {"strategy": "allreduce"}
+    made = typed(job, {"spec": SCRIPT, "tasks": tuple(tasks), "plan": plan, "where": where})
     assert made.alone == "headgate run --cluster team --nodes x,y --strategy single train.py"
     fewer = "headgate run --cluster team --nodes x,y --strategy allreduce --workers 1 train.py"
     assert (made.with_workers(1), made.there) == (fewer, "")
@@ -720,7 +724,7 @@ def test_commands_say_where_the_job_ran(tmp_path: Path, nodes: tuple[str, str]) 
     ("spec", "command"),
     [
         (
-            {"script": "/a b/train.py", "args": ["--epochs", 5]},
+            {"script": "/a b/train.py", "args": ["--epochs", "5"]},
             (
                 "`headgate profile '/a b/train.py' -- --epochs 5 && headgate plan '/a b/train.py' "
                 "-- --epochs 5`"
@@ -728,7 +732,7 @@ def test_commands_say_where_the_job_ran(tmp_path: Path, nodes: tuple[str, str]) 
         ),
         ({"run": "train"}, "Fewer workers: `workers: 1` below `plan:`"),
         (
-            {"script": "/t.py", "launch": "torchrun", "args": ["-x", 5]},
+            {"script": "/t.py", "launch": "torchrun", "args": ["-x", "5"]},
             (
                 "`headgate run --launch torchrun --workers 1 /t.py -- -x 5`, with `--cluster` as "
                 "for the run, or"
@@ -752,7 +756,7 @@ def test_tasks_that_share_cores_are_told_how_many_would_have_one_each(tmp_path: 
     job, (one,) = run.jobs[0], run.jobs[0].tasks
     tasks = tuple(replace(one, id=TaskOfRun(f"a/worker-{index}")) for index in range(4))
     verdict = told(
-        account(replace(run, jobs=(replace(job, tasks=tasks, spec={"script": "/t.py"}),)))
+        account(replace(run, jobs=(typed(job, {"tasks": tasks, "spec": {"script": "/t.py"}}),)))
     )
     assert verdict.name == "own-tasks"
     assert "`headgate run --strategy allreduce --workers 2 /t.py`, or `workers: 2`" in verdict.next
@@ -782,5 +786,7 @@ def test_fewer_workers_than_a_plan_of_tensorflow_s_can_have_are_not_proposed(
         {"script": "/t.py", "launch": "tensorflow"},
         {"strategy": "ps", "servers": 1, **plan},
     )
-    verdict = told(account(replace(run, jobs=(replace(job, tasks=tasks, spec=spec, plan=plan),))))
+    verdict = told(
+        account(replace(run, jobs=(typed(job, {"tasks": tasks, "spec": spec, "plan": plan}),)))
+    )
     assert (verdict.name, proposed in verdict.next) == ("own-tasks", True), verdict.next

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from tests.diagnosis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording, typed
 
 from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.attribution import Evidence, Loss, Resource, TimeEstimate
@@ -132,7 +132,7 @@ def test_what_its_user_asked_it_to_wait_for_held_no_job_back(
     run = recording(
         tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=1.0, end=30)}
     )
-    late = replace(run.jobs[0], spec={**run.jobs[0].spec, **spec})
+    late = typed(run.jobs[0], {"spec": spec})
     never = replace(late, phases=(Phase("waiting", 0.0, 40.0, 0, "for b to finish"),), tasks=())
     for job, why in (
         (never, "a waited for its start, as its `at:` or `after:` says, and did not begin."),
@@ -149,10 +149,8 @@ def test_a_job_that_was_skipped_is_not_healthy(tmp_path: Path) -> None:
     )
     phases = (Phase("waiting", 0.0, 40.0, 0, "for b to finish"),)
     reason = "b, which it comes after, ended as failed"
-    spec = {**run.jobs[0].spec, "after": "b"}
-    job = replace(
-        run.jobs[0], spec=spec, phases=phases, tasks=(), state="skipped", reason=reason, ended=40.0
-    )
+    job = typed(run.jobs[0], {"spec": {"after": "b"}, "phases": phases, "tasks": ()})
+    job = replace(job, state="skipped", reason=reason, ended=40.0)
     found = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
     assert (found.name, found.next) == ("waiting", "")
     assert found.why == f"a was skipped: {reason}."

@@ -234,7 +234,15 @@ def served(path: Path, rate: float | None, server_ran: float = 0.1) -> Recording
     for key, value in meta.items():
         recorder.add("meta", key=key, value=value)
     times = {"submitted": 0.0, "started": 0.0, "ended": 20.0}
-    recorder.add("jobs", name="a", position=0, spec={"name": "a"}, state="done", attempt=1, **times)
+    recorder.add(
+        "jobs",
+        name="a",
+        position=0,
+        spec={"name": "a", "run": ""},
+        state="done",
+        attempt=1,
+        **times,
+    )
     for task, place in (("a/worker-0", "x"), ("a/server-0", "y")):
         recorder.add("tasks", id=task, job="a", node=place, attempt=1, started=0.0, ended=20.0)
     for t in range(1, 21):

@@ -275,7 +275,7 @@ def test_a_job_whose_tasks_never_began_has_a_report(tmp_path: Path) -> None:
         name="a",
         position=0,
         state="failed",
-        plan=json.dumps({"strategy": "allreduce", "workers": 2}),
+        plan=json.dumps({"strategy": "allreduce", "workers": 2, "batch_per_worker": None}),
     )
     for index in range(2):
         recorder.add("tasks", id=f"a/worker-{index}", job="a")

@@ -18,7 +18,12 @@ from headgate.recorded.recording import Recording, read
 from headgate.reports.explained import explained
 from headgate.reports.history import OtherRuns
 
-SCRIPT = {"script": "/home/me/train.py", "args": ["--epochs", "5"], "workdir": "/home/me"}
+SCRIPT = {
+    "run": None,
+    "script": "/home/me/train.py",
+    "args": ["--epochs", "5"],
+    "workdir": "/home/me",
+}
 
 
 def record(

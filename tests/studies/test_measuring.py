@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
+from headgate.model.plans import Plan
+from headgate.recorded.stored import text_of
 from headgate.studies.measuring import NotMeasuredError, NotTogetherError, measured
 
 
@@ -56,12 +57,14 @@ def test_where_one_worker_coordinates_all_each_makes_its_part_of_the_steps_that_
     recording(
         tmp_path / "run.sqlite", {"job": MadeUp(ran=1.0, spans={"step": 0.1}, readings=sends)}
     )
-    plan = {"strategy": "ps", "workers": 2, "servers": 1, "synchronous": False}
+    asynchronous = Plan(
+        strategy="ps", workers=2, servers=1, batch_per_worker=None, synchronous=False
+    )
     with sqlite3.connect(tmp_path / "run.sqlite") as store:
         store.execute("CREATE TEMP TABLE another AS SELECT * FROM tasks")
         store.execute("UPDATE another SET id = 'job/worker-1'")
         store.execute("INSERT INTO tasks SELECT * FROM another")
-        store.execute("UPDATE jobs SET plan = ?", [json.dumps(plan)])
+        store.execute("UPDATE jobs SET plan = ?", [text_of(asynchronous)])
     workers = measured(tmp_path, ["job"], warm=0)["jobs"]["job"]["workers"]
     assert workers["worker-0"] == pytest.approx(
         {"step_seconds": 0.2, "sent": 200.0, "received": 100.0}

@@ -292,7 +292,7 @@ def _powers(jobs: Sequence[RecordedJob], known: Sequence[Account]) -> Mapping[st
     """What more threads bring to jobs with the same script, by that, where one tells."""
     powers: dict[str, Power] = {}
     for each, job in zip(known, jobs, strict=True):
-        script = job.spec.get("script")
+        script = job.spec.script
         if script is not None and each.grant is not None and each.grant.power is not None:
             powers.setdefault(script, each.grant.power)
     return powers
@@ -306,7 +306,7 @@ def _power_of_like_jobs(
     """
     if account.grant is None or account.grant.power is not None:
         return None
-    return powers.get(job.spec.get("script") or "")
+    return powers.get(job.spec.script or "")
 
 
 def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
@@ -465,7 +465,7 @@ def _account(
         if loss.resource != "network" or "communication" not in explained
     ]
     told = sorted((*losses, *apart, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
-    share, rule = str(job.spec.get("share") or ""), job.spec.get("progress") or {}
+    share = job.spec.share
     held = max(
         job.tasks,
         key=lambda task: _mean(lost.whole.get(task.id, np.zeros_like(stepping)), stepping),
@@ -480,12 +480,13 @@ def _account(
         own=own_found,
         ceased=ceased(job),
         cores_setting=job.cores_setting(held, grid.cores(held)),
-        share=share if share and slice_of(share) < 1.0 else "",
-        pattern=bool(rule.get("pattern")),
-        provable=not job.spec.get("prove")
-        and any(other.spec.get("pausable", True) for other in others),
+        share=share if share is not None and slice_of(share) < 1.0 else "",
+        pattern=bool(job.spec.progress.pattern),
+        provable=not job.spec.prove and any(other.spec.pausable for other in others),
         after={
-            each.name: str(wanted) for each in (job, *others) if (wanted := each.spec.get("after"))
+            recorded.name: ", ".join(recorded.spec.forerunners)
+            for recorded in (job, *others)
+            if recorded.spec.forerunners
         },
         asked_to_wait=_asked_to_wait(job, waiting),
         waited_for=waited_for,
@@ -498,7 +499,7 @@ def _account(
         ),
         reports=bool(np.isfinite(job.progress.step).any()),
         tasks=len(job.tasks),
-        roles=bool(job.spec.get("roles")),
+        roles=bool(job.spec.roles),
         cores=sum(grid.nodes[name].cores or 0.0 for name in job.nodes if name in grid.nodes),
         workers=job.workers,
         servers=sum(task.is_server for task in job.tasks),
@@ -512,7 +513,7 @@ def _account(
         again=job.again,
         one_worker=job.one_worker,
         told_threads=job.told_threads,
-        priority=float(job.spec.get("priority") or 1.0),
+        priority=job.spec.priority,
         plan_command=job.plan_command,
         lacks=tuple(
             _lacks(
@@ -531,7 +532,7 @@ def _account(
 
 def _asked_to_wait(job: RecordedJob, waited: float) -> float:
     """Of the seconds that it waited for its start, those that its user asked for."""
-    return waited if job.spec.get("after") else min(float(job.spec.get("at") or 0.0), waited)
+    return waited if job.spec.after is not None else min(job.spec.at, waited)
 
 
 def _outside(job: RecordedJob, grid: Grid, own: Array, stepping: Array) -> Outside:

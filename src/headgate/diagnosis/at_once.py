@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 
 from headgate.diagnosis.attribution import REST
 from headgate.model.identifiers import TaskName, TaskOfRun
+from headgate.model.jobs import Job
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask, Usage, running
 from headgate.recorded.usage import EMPTY, Signal, sum_of_many
 from headgate.sampling.columns import Column
 
 MOST_APART = 12
+_REST_NAME = "others"
 """So many of the jobs beside one are looked at one by one."""
 _ADDED: tuple[Column, ...] = ("cpu_cores", "disk_read", "disk_write")
 """What is known of the others together."""
@@ -87,7 +89,7 @@ class Crowd:
         return replace(
             apart[0],
             name=REST,
-            spec={},
+            spec=Job(name=_REST_NAME, run=""),
             phases=(),
             usage={},
             entitled=EMPTY,

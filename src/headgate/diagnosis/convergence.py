@@ -81,9 +81,7 @@ def _converged(job: RecordedJob) -> Ceased | None:
     for start in range(1, int(_BLOCKS * (1.0 - _LEAST_PART)) + 1):
         if _is_flat(blocks[start:], first):
             loss = f"{blocks[start:].mean():.4g}"
-            goal = (
-                loss if (job.spec.get("progress") or {}).get("metric", "loss") == "loss" else "..."
-            )
+            goal = loss if job.spec.progress.metric == "loss" else "..."
             stop = f"`headgate stop {job.name}` ends it; " if job.ended is None else ""
             stop += f"`progress: {{goal: {goal}}}` would have ended it there."
             why = f"The loss of {job.name} has converged at {loss}"

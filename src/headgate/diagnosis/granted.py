@@ -16,9 +16,9 @@ it may be is told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -287,15 +287,15 @@ def _against_profile(job: RecordedJob, own: Array, edges: Array, times: float) -
     threads: as of a run that began alone.
     """
     speed, told = _speeds(job, np.ones_like(own), own, edges).get(1.0), job.tasks[0].threads.value
-    profile: Mapping[str, Any] = job.profile or {}
+    profile = job.cost
     if speed is None or job.division is None or not np.isfinite(told).any():
         return None
     many = round(float(np.nanmedian(told)) * times)
     seconds = [
-        step["seconds"]
-        for step in profile.get("step_times") or ()
-        if step.get("threads") == many and step.get("batch") == profile.get("batch")
-        if (step.get("waited") or 0.0) <= _CALM and step.get("seconds", 0.0) > 0.0
+        step.seconds
+        for step in profile.step_times
+        if step.threads == many and step.batch == profile.batch
+        if (step.waited or 0.0) <= _CALM and step.seconds > 0.0
     ]
     if not seconds:
         return None
@@ -393,17 +393,16 @@ def _profiled(job: RecordedJob) -> Power | None:
     """The power by the times of steps in its profile, of one batch size on several numbers of
     threads, or by a run before this one in which its threads changed.
     """
-    times: Sequence[Mapping[str, object]] = (job.profile or {}).get("step_times") or ()
-    by_batch: dict[object, dict[float, float]] = {}
-    for each in times:
-        count, seconds = each.get("threads"), each.get("seconds")
-        if isinstance(count, int) and isinstance(seconds, float) and count > 0 and seconds > 0.0:
-            by_batch.setdefault(each.get("batch"), {})[float(count)] = seconds
+    profile = job.cost
+    by_batch: dict[int, dict[int, float]] = {}
+    for step in profile.step_times:
+        if step.threads > 0 and step.seconds > 0.0:
+            by_batch.setdefault(step.batch, {})[step.threads] = step.seconds
     seen = max(by_batch.values(), key=len, default={})
-    power = (job.profile or {}).get("thread_power")
+    power = profile.thread_power
     if len(seen) >= 2:
         few, many = min(seen), max(seen)
         power = float(np.log(seen[few] / seen[many]) / np.log(many / few))
-    if not isinstance(power, float):
+    if power is None:
         return None
     return Power(*np.clip([power, power - _TIMED, power + _TIMED], 0.0, 1.0))

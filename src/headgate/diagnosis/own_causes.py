@@ -117,7 +117,7 @@ def _narrow(
     rates = {
         name: nodes[name].nic_bytes_per_second or math.inf for name in job.nodes if name in nodes
     }
-    if len(rates) < 2 or (job.plan or {}).get("synchronous") is False or job.spec.get("roles"):
+    if len(rates) < 2 or not job.synchronous or job.spec.roles:
         return
     slow, following = sorted(rates, key=lambda name: rates[name])[:2]
     others = [task for task in job.tasks if task.is_worker and task.node != slow]
@@ -149,27 +149,23 @@ def _narrow(
 def _exchanging(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
 ) -> Iterator[OwnCause]:
-    profile = job.profile or {}
-    dense, tables = (
-        float(profile.get(name) or 0.0) for name in ("dense_bytes", "dense_table_bytes")
-    )
-    touched = profile.get("dense_table_touched")
+    profile = job.cost
+    dense, tables = profile.dense_bytes or 0, profile.dense_table_bytes or 0
+    touched = profile.dense_table_touched
     if (
         job.distributed
         and tables > _TABLES * dense > 0.0
         and touched is not None
         and touched < _TOUCHED
     ):
-        unused = tables * (1.0 - touched) / (dense + float(profile.get("sparse_bytes") or 0.0))
+        unused = tables * (1.0 - touched) / (dense + (profile.sparse_bytes or 0))
         why = f"{job.name} exchanges whole tables, and a step touches {touched:.1%} of them"
         sparse = (
             "Set `sparse=True` in its `nn.Embedding` or `nn.EmbeddingBag`: then only the "
             "rows in use move."
         )
-        cost = time.communication.seconds * unused
-        yield OwnCause(
-            "dense-pulls", within(cost, 0.2, time.seconds), why, sparse, "communication", "network"
-        )
+        cost = within(time.communication.seconds * unused, 0.2, time.seconds)
+        yield OwnCause("dense-pulls", cost, why, sparse, "communication", "network")
         return
     servers = [task for task in job.tasks if task.is_server]
     workers = [task for task in job.tasks if task.is_worker]
@@ -192,7 +188,7 @@ def _exchanging(
         f"Add a server: `--servers {len(servers) + 1}`, or `servers: {len(servers) + 1}` "
         "below `plan:`."
     )
-    if job.spec.get("roles"):
+    if job.spec.roles:
         more = f"Add one: a higher `count:` of its role `{full.name.rpartition('-')[0]}`."
     yield OwnCause("servers", cost, why, more, "communication", "servers")
 
@@ -325,10 +321,8 @@ def _loading(
 def _small_steps(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
 ) -> Iterator[OwnCause]:
-    profile, division = job.profile or {}, job.division
-    flops, batch, peak = (
-        float(profile.get(name) or 0.0) for name in ("flops_per_sample", "batch", "core_gflops")
-    )
+    profile, division = job.cost, job.division
+    flops, batch, peak = profile.flops_per_sample, profile.batch, profile.core_gflops
     if (
         division is None
         or job.distributed
@@ -341,10 +335,7 @@ def _small_steps(
         max(division.step_seconds * (1.0 - time.lost.get(job.tasks[0].id, 0.0)) - waits, 1e-9)
         / batches
     )
-    useful = (
-        flops * batch / (peak * 1e9 * _OF_PEAK)
-        + float(profile.get("dense_bytes") or 0.0) / _MEMORY_RATE
-    )
+    useful = flops * batch / (peak * 1e9 * _OF_PEAK) + (profile.dense_bytes or 0) / _MEMORY_RATE
     if step > _SHORT_STEP or useful > _USEFUL * step:
         return
     seconds = time.compute.seconds * (1.0 - useful / step)

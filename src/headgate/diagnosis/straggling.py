@@ -25,7 +25,7 @@ def straggling(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
 ) -> Iterator[OwnCause]:
     own = {task: seconds for task in job.tasks if (seconds := _own_part(task, time)) is not None}
-    if len(own) < 2 or (job.plan or {}).get("synchronous") is False:
+    if len(own) < 2 or not job.synchronous:
         return
     step = max(task.division.step_seconds for task in own if task.division is not None)
     slow, extra = _slowest({task: seconds / step for task, seconds in own.items()})
@@ -94,13 +94,10 @@ def _slow_node(
 def leaving_out(job: RecordedJob, others: Sequence[RecordedTask]) -> str:
     """How to leave out the node that these workers are not on."""
     rest = ",".join(dict.fromkeys(task.node for task in others))
-    stated, left = job.spec.get("plan") or {}, len(others)
-    if stated.get("worker_nodes"):
-        batch = (
-            ", its part out of `batch_per_worker:`"
-            if isinstance(stated.get("batch_per_worker"), list)
-            else ""
-        )
+    stated, left = job.spec.plan, len(others)
+    if stated is not None and stated.worker_nodes:
+        has_part = isinstance(stated.batch_per_worker, tuple)
+        batch = ", its part out of `batch_per_worker:`" if has_part else ""
         return f"Take it out of `worker_nodes:`{batch}, and have `workers: {left}`, below `plan:`."
     fewer = f" --workers {left}" if stated and left >= job.least_workers else ""
     return f"`--nodes {rest}{fewer}` leaves that node out."

@@ -258,7 +258,7 @@ class _View:
         if ran is None or waited is None:
             return None, most, "how long its threads waited for a core is not known (schedstat)"
         told = self._mean(task.threads)
-        grows = told is not None and "OMP_NUM_THREADS" not in (self._job.spec.get("env") or {})
+        grows = told is not None and "OMP_NUM_THREADS" not in self._job.spec.env
         throttled = (self._mean(task.signal("cpu_throttled")) or 0.0) > _THROTTLED_CORES
         ready = min(ran + waited, 1.0)
         threads = max((told or 1.0) + readers, (ran + waited) / ready if ready > 0.0 else 1.0)
@@ -381,7 +381,7 @@ class _View:
         it.
         """
         steps: dict[object, list[TracedStep]] = defaultdict(list)
-        synchronous = (self._job.plan or {}).get("synchronous") is not False
+        synchronous = self._job.synchronous
         for step in self._traced:
             if step.told.task.name.is_worker:
                 steps[step.told.step if synchronous else step.told].append(step)

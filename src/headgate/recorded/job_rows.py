@@ -13,6 +13,7 @@ import numpy as np
 
 from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskOfRun
+from headgate.model.plans import APART
 from headgate.recorded import stepping
 from headgate.recorded.faults import survived
 from headgate.recorded.jobs import (
@@ -29,6 +30,7 @@ from headgate.recorded.proofs import OUTCOMES, Gain, Proof
 from headgate.recorded.stepping import Stepping
 from headgate.recorded.steps import divide
 from headgate.recorded.store import RunReader
+from headgate.recorded.stored import job_or_name, plan_of, profile_of
 from headgate.recorded.usage import EMPTY, Array, Signal, highest, settings, total
 from headgate.sampling.columns import COLUMNS, Column
 
@@ -97,8 +99,8 @@ def job(
     course = tuple(
         replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after
     )
-    plan = as_object(row["plan"])
-    synchronous = plan.get("synchronous") is not False
+    plan = plan_of(row["plan"])
+    synchronous = plan is None or plan.synchronous
     begins = [start for start, _ in running(course)]
     reported = _progress(reader, list(tasks), after, attempt, begins, most)
     progress = together(reported, synchronous=synchronous)
@@ -109,7 +111,7 @@ def job(
         state=state,
         reason=reason,
         exit_code=row["exit_code"],
-        spec=as_object(row["spec"]),
+        spec=job_or_name(row["name"], row["spec"]),
         submitted=max(submitted, after),
         started=row["started"],
         ended=row["ended"],
@@ -122,9 +124,10 @@ def job(
         division=divide(
             steps.sums[task.id] for task in records if task.is_worker and task.id in steps.sums
         ),
-        profile=as_object(row["profile"]) or None,
+        profile=profile_of(row["profile"]),
         verified=row.get("verified"),
-        plan=plan or None,
+        plan=plan,
+        apart=bool(as_object(row["plan"]).get(APART)),
         memory_peak_bytes=max(
             (peak for task in records if (peak := task.memory_peak) is not None), default=None
         ),
@@ -198,7 +201,7 @@ def used_beside(
         state=row["state"] or "waiting",
         reason=row["reason"] or "",
         exit_code=row["exit_code"],
-        spec=as_object(row["spec"]),
+        spec=job_or_name(row["name"], row["spec"]),
         submitted=max(submitted, after),
         started=row["started"],
         ended=row["ended"],

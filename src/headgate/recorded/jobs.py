@@ -10,7 +10,9 @@ from typing import Any, get_args
 
 from headgate.model.events import ENDED, FAULTS, NAMED_BY_REASON, JobState
 from headgate.model.identifiers import TaskName, TaskOfRun
-from headgate.model.shares import slice_of
+from headgate.model.jobs import Job
+from headgate.model.plans import Plan
+from headgate.model.profiles import Profile
 from headgate.recorded.faults import Survived
 from headgate.recorded.progress import ProgressSeries
 from headgate.recorded.proofs import Proof
@@ -23,6 +25,8 @@ STATES: tuple[JobState, ...] = get_args(JobState)
 _FASTER = 1.25
 """From so many times the speed on, one worker instead of several is worth a word."""
 
+_THREADS = "OMP_NUM_THREADS"
+_NOT_PROFILED = Profile("", "", "run")
 
 Usage = Mapping[Column, Signal]
 
@@ -114,6 +118,8 @@ class RecordedJob:
     """All that was recorded of a job. Figures of several tasks are added up.
 
     Args:
+        spec: As it was handed in; without a command where its record is damaged.
+        apart: Whether its workers turned out to share nothing.
         decisions: About what it was entitled to, in the order of time.
         division: How the sampled steps of its workers divide.
         tasks: Workers first, by index, then servers.
@@ -133,7 +139,7 @@ class RecordedJob:
     state: str
     reason: str
     exit_code: int | None
-    spec: Mapping[str, Any]
+    spec: Job
     submitted: float
     started: float | None
     ended: float | None
@@ -144,9 +150,10 @@ class RecordedJob:
     entitled: Signal
     decisions: tuple[RecordedDecision, ...]
     division: StepBreakdown | None
-    profile: Mapping[str, Any] | None
+    profile: Profile | None
     verified: str | None = field(default=None, kw_only=True)
-    plan: Mapping[str, Any] | None
+    plan: Plan | None
+    apart: bool = field(default=False, kw_only=True)
     memory_peak_bytes: float | None
     cpu_seconds: float | None
     checkpoints: Sequence[Mapping[str, Any]] = ()
@@ -173,8 +180,8 @@ class RecordedJob:
         """A limit that its user set, such as `memory_bytes` of each of its tasks, or `cores` of
         all; None: no limit.
         """
-        found = (self.spec.get("limits") or {}).get(name)
-        return float(found) if isinstance(found, int | float) else None
+        limit = getattr(self.spec.limits, name)
+        return float(limit) if limit is not None else None
 
     def allowed_cores(self, task: RecordedTask, cores: float) -> float:
         """The most cores that its user lets a task have on a node of so many: its part of `limits:
@@ -192,22 +199,29 @@ class RecordedJob:
 
     def _allowed(self, task: RecordedTask, cores: float) -> Mapping[str, float]:
         """By each of its user's settings the most cores that it leaves a task."""
-        plan, role = self.spec.get("plan") or {}, task.name.role
-        roles = [each for each in self.spec.get("roles") or () if each.get("name") == role]
+        plan, role = self.spec.plan, self.spec.role_of(task.name)
         of_plan = "cores_per_worker" if task.is_worker else "cores_per_server"
-        found: dict[str, float] = {}
-        if share := self.spec.get("share"):
-            beside = max(sum(each.node == task.node for each in self.tasks), 1)
-            found[f"share: {share}"] = slice_of(share) * cores / beside
+        allowed: dict[str, float] = {}
+        if self.spec.slice is not None:
+            beside = max(sum(other.node == task.node for other in self.tasks), 1)
+            allowed[f"share: {self.spec.share}"] = self.spec.slice * cores / beside
         if whole := self.limit("cores"):
-            found[f"limits: {{cores: {whole:g}}}"] = whole / max(len(self.tasks), 1)
-        for most, of in (
-            (plan.get(of_plan), ""),
-            *((each.get("cores"), f"` of role `{role}") for each in roles),
-        ):
-            if most:
-                found[f"{'cores' if of else of_plan}: {float(most):g}{of}"] = float(most)
-        return found
+            allowed[f"limits: {{cores: {whole:g}}}"] = whole / max(len(self.tasks), 1)
+        if plan is not None and (most := getattr(plan, of_plan)):
+            allowed[f"{of_plan}: {most:g}"] = most
+        if role is not None and role.cores:
+            allowed[f"cores: {role.cores:g}` of role `{role.name}"] = role.cores
+        return allowed
+
+    @property
+    def cost(self) -> Profile:
+        """Its profile; one in which nothing was measured where it has none."""
+        return self.profile or _NOT_PROFILED
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether each of its steps waits for all workers, as far as its plan is known."""
+        return self.plan is None or self.plan.synchronous
 
     @property
     def distributed(self) -> bool:
@@ -221,32 +235,27 @@ class RecordedJob:
     @property
     def arguments(self) -> str:
         """The arguments of its script, or its command, as they are typed."""
-        run = self.spec.get("run")
-        command = [run] if isinstance(run, str) else [shlex.join(map(str, run or ()))]
-        return " ".join(filter(None, [*command, shlex.join(map(str, self.spec.get("args") or ()))]))
+        run = self.spec.run
+        command = run if isinstance(run, str) else shlex.join(run or ())
+        return " ".join(filter(None, [command, shlex.join(self.spec.args)]))
 
     @property
     def told_threads(self) -> str:
         """What `OMP_NUM_THREADS` says in its own `env`, or in that of one of its roles; empty:
         nothing.
         """
-        environments = [
-            each.get("env") or {} for each in (*(self.spec.get("roles") or ()), self.spec)
-        ]
-        return next(
-            (str(env["OMP_NUM_THREADS"]) for env in environments if "OMP_NUM_THREADS" in env), ""
-        )
+        environments = [*(role.env for role in self.spec.roles), self.spec.env]
+        return next((env[_THREADS] for env in environments if _THREADS in env), "")
 
     @property
     def alone(self) -> str:
         """The command that runs it as a single process; empty if it is no script, or if another
         launcher's contract asks for what it has.
         """
-        script, launch = self.spec.get("script"), self.spec.get("launch")
-        if not script or launch not in (None, "none"):
+        if not self.spec.script or self.spec.contract is not None:
             return ""
         return shlex.join(
-            ["headgate", "run", *self.where, "--strategy", "single", str(script), *self._rest]
+            ["headgate", "run", *self.where, "--strategy", "single", self.spec.script, *self._rest]
         )
 
     @property
@@ -254,14 +263,12 @@ class RecordedJob:
         """The command that runs it once more as it was; empty if it is no script of one task, or if
         its job says more than a command does.
         """
-        says_more = any(
-            self.spec.get(key) for key in ("env", "python", "launch", "roles", "isolation")
-        )
-        script = self.spec.get("script")
+        spec, script = self.spec, self.spec.script
+        says_more = any((spec.env, spec.python, spec.launch, spec.roles, spec.isolation))
         if not script or self.distributed or says_more or self.limit("cores") is not None:
             return ""
-        folder = str(self.spec.get("workdir") or ".")
-        name = str(script).removeprefix(f"{folder}/")
+        folder = spec.workdir or "."
+        name = script.removeprefix(f"{folder}/")
         command = shlex.join(["headgate", "run", *self.where, name, *self._rest])
         return f"cd {shlex.quote(folder)} && {command}"  # in another folder it would be another job
 
@@ -272,13 +279,11 @@ class RecordedJob:
         """
         steps = [task.division for task in self.tasks if task.is_worker]
         told = [step for step in steps if step is not None and step.exposed_fraction is not None]
-        otherwise = (self.plan or {}).get("synchronous") is False or "weak" in (
-            self.spec.get("allow") or ()
-        )
         if (
-            self.spec.get("launch") not in (None, "none")
-            or self.spec.get("roles")
-            or otherwise
+            self.spec.contract is not None
+            or self.spec.roles
+            or not self.synchronous
+            or "weak" in self.spec.allow
             or not len(told) == len(steps) > 1
         ):
             return ""
@@ -309,53 +314,44 @@ class RecordedJob:
         another launcher can be planned if its user said what becomes of its batch. No run of
         several workers leaves a profile.
         """
-        script, launch, batch = (
-            self.spec.get("script"),
-            self.spec.get("launch"),
-            self.spec.get("batch"),
-        )
-        launched = launch not in (None, "none")
-        if not script or (launched and not batch):
+        script, launch, batch = self.spec.script, self.spec.contract, self.spec.batch
+        if not script or (launch is not None and batch is None):
             return ""
-        options = ["--launch", str(launch), "--batch", str(batch)] if launched else []
-        profiled = shlex.join(["headgate", "profile", str(script), *self._rest])
+        options = ["--launch", launch, "--batch", str(batch)] if launch is not None else []
+        profiled = shlex.join(["headgate", "profile", script, *self._rest])
         # it plans for all
         there = self.where[: self.where.index("--nodes")] if "--nodes" in self.where else self.where
-        planned = shlex.join(["headgate", "plan", str(script), *options, *there, *self._rest])
+        planned = shlex.join(["headgate", "plan", script, *options, *there, *self._rest])
         return f"{profiled} && {planned}"
 
     @property
     def _rest(self) -> list[str]:
         """The arguments of its script, as they stand behind it on a command line."""
-        args = [str(arg) for arg in self.spec.get("args") or ()]
-        return ["--", *args] if args else []
+        return ["--", *self.spec.args] if self.spec.args else []
 
     @property
     def least_workers(self) -> int:
         """The fewest that its plan can have: those of its `limits: {workers: ...}`, and the chief
         and a worker of TensorFlow's parameter servers.
         """
-        served = (
-            self.spec.get("launch") == "tensorflow" and (self.plan or {}).get("strategy") == "ps"
-        )
-        fewest, *_ = (self.spec.get("limits") or {}).get("workers") or (1,)
-        return max(2 if served else 1, int(fewest))
+        has_servers = self.plan is not None and self.plan.strategy == "ps"
+        served = self.spec.launch == "tensorflow" and has_servers
+        return max(2 if served else 1, self.spec.limits.workers[0])
 
     def with_workers(self, count: int) -> str:
         """The command that runs it with so many workers; empty if it is no script, or if it has no
         more. Another launcher's contract needs no strategy.
         """
-        script, launch, plan = self.spec.get("script"), self.spec.get("launch"), self.plan or {}
+        script, launch, plan = self.spec.script, self.spec.contract, self.plan
         if not script or count >= self.workers:
             return ""
-        strategy, servers = str(plan.get("strategy") or "allreduce"), int(plan.get("servers") or 0)
-        launched = launch not in (None, "none")
-        options = ["--launch", str(launch)] if launched else []
-        options += [] if launched and strategy != "ps" else ["--strategy", strategy]
-        options += ["--servers", str(servers)] if servers else []
-        if plan.get("synchronous") is False:
-            staleness = plan.get("staleness")
-            options += ["--async"] if staleness is None else ["--staleness", str(staleness)]
+        strategy = plan.strategy if plan is not None else "allreduce"
+        options = ["--launch", launch] if launch is not None else []
+        options += [] if launch is not None and strategy != "ps" else ["--strategy", strategy]
+        options += ["--servers", str(plan.servers)] if plan is not None and plan.servers else []
+        if plan is not None and not plan.synchronous:
+            stale = plan.staleness
+            options += ["--async"] if stale is None else ["--staleness", str(stale)]
         return shlex.join(
             [
                 "headgate",
@@ -364,7 +360,7 @@ class RecordedJob:
                 *options,
                 "--workers",
                 str(count),
-                str(script),
+                script,
                 *self._rest,
             ]
         )

@@ -18,6 +18,8 @@ from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.attribution import TimeEstimate, exact
 from headgate.diagnosis.job_figures import figures
 from headgate.diagnosis.own_steps import PARTS
+from headgate.model.plans import APART
+from headgate.model.records import plain
 from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.recorded.job_rows import loads
 from headgate.recorded.jobs import RecordedJob
@@ -262,16 +264,7 @@ def _packages(meta: Mapping[str, str]) -> dict[str, str]:
 def _of_jobs(
     first: tuple[Recording, RecordedJob], second: tuple[Recording, RecordedJob]
 ) -> Iterator[Difference]:
-    # The plan that a user states is also the one that was taken.
-    asked = [
-        {key: value for key, value in job.spec.items() if key not in ("name", "plan")}
-        | {"roles": {role["name"]: role for role in job.spec.get("roles") or ()}}
-        for _, job in (first, second)
-    ]
-    flat = [
-        dict(_flat({**each, "plan": job.plan or {}}))
-        for each, (_, job) in zip(asked, (first, second), strict=True)
-    ]
+    flat = [dict(_flat(_settings(job))) for _, job in (first, second)]
     for key in sorted(flat[0].keys() | flat[1].keys()):
         first_value, second_value = flat[0].get(key), flat[1].get(key)
         before, env, name = key.rpartition("env.")
@@ -286,6 +279,20 @@ def _of_jobs(
     yield from _differ("threads", *(said_threads(count) if count else "" for count in counts))
     yield from _differ("nodes", *(listed(sorted(job.nodes)) for _, job in (first, second)))
     yield from _differ("neighbours", *(listed(_beside(run, job)) for run, job in (first, second)))
+
+
+def _settings(job: RecordedJob) -> dict[str, Any]:
+    """What a job was and how it was laid out. The plan that a user states is also the one that was
+    taken.
+    """
+    settings: dict[str, Any] = plain(job.spec)
+    del settings["name"]
+    apart = {APART: True} if job.apart else {}
+    return {
+        **settings,
+        "roles": {role.name: plain(role) for role in job.spec.roles},
+        "plan": {**plain(job.plan), **apart} if job.plan is not None else {},
+    }
 
 
 def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:

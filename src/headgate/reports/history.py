@@ -13,11 +13,14 @@ import numpy as np
 from headgate.diagnosis.fairness import AloneRate
 from headgate.model.errors import HeadgateError
 from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
+from headgate.model.jobs import Job
+from headgate.model.records import plain
 from headgate.recorded import runs
-from headgate.recorded.job_rows import as_object, loads
+from headgate.recorded.job_rows import loads
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import NODE, Recording
 from headgate.recorded.store import RunReader
+from headgate.recorded.stored import job_or_name
 from headgate.recorded.usage import Array
 
 _SAME = ("script", "run", "args", "workdir", "python", "env")
@@ -47,7 +50,7 @@ class _OtherRun(NamedTuple):
     ended: float
     nodes: Mapping[str, Any]
     jobs: Sequence[Mapping[str, Any]]
-    kinds: Mapping[str, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]
+    kinds: Mapping[str, Sequence[tuple[Mapping[str, Any], Job]]]
 
 
 class OtherRuns:
@@ -112,9 +115,9 @@ def _others_of(run: Recording) -> Iterator[_OtherRun]:
                 ]
         except (HeadgateError, KeyError, ValueError):
             continue  # one without an end was interrupted
-        kinds: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+        kinds: dict[str, list[tuple[Mapping[str, Any], Job]]] = {}
         for row in rows:
-            spec = as_object(row["spec"])
+            spec = job_or_name(row["name"], row["spec"])
             kinds.setdefault(_kind(spec), []).append((row, spec))
         yield _OtherRun(folder, began, began + ended, nodes, rows, kinds)
 
@@ -165,19 +168,19 @@ def _rates(
     return [rate for rate in rates if rate is not None]
 
 
-def _kind(spec: Mapping[str, Any]) -> str:
+def _kind(spec: Job) -> str:
     """What two jobs have alike that are the same."""
-    return json.dumps([spec.get(key) for key in _SAME], sort_keys=True, default=str)
+    return json.dumps([plain(getattr(spec, name)) for name in _SAME], sort_keys=True)
 
 
-def _is_same(spec: Mapping[str, Any], wanted: Mapping[str, Any], cores: float | None) -> bool:
-    limit = (spec.get("limits") or {}).get("cores")
+def _is_same(spec: Job, wanted: Job, cores: float | None) -> bool:
+    limit = spec.limits.cores
     if limit is None or cores is None:
         fits = limit is cores
     else:
         fits = abs(limit - cores) <= _SAME_CORES * cores
-    named = spec.get("script") is not None or spec.get("run") is not None
-    return fits and named and all(spec.get(key) == wanted.get(key) for key in _SAME)
+    named = spec.script is not None or bool(spec.run)
+    return fits and named and all(getattr(spec, name) == getattr(wanted, name) for name in _SAME)
 
 
 def _beside(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

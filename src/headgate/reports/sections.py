@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.attribution import LEAST_SECONDS
@@ -14,6 +13,7 @@ from headgate.diagnosis.nics import NicUse
 from headgate.diagnosis.own_steps import PARTS, Part
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.events import FAULTS, state_in_words
+from headgate.model.profiles import Dataset, Profile, TimeFit
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded.faults import KIND, survived
 from headgate.recorded.job_rows import loads
@@ -40,6 +40,8 @@ _MOST_LINES = 30
 """Jobs whose verdicts stand above all; the summary has those of all."""
 _MOST = 500
 """Rows of a table of what happened."""
+
+_NO_DATA = Dataset(None, None, None)
 
 _Columns = Sequence[tuple[str, str, str]]
 """Name, kind and meaning of each."""
@@ -277,7 +279,7 @@ def tasks(job: RecordedJob, throughput: Plot | None) -> Markup:
     return render(
         "tasks.html",
         job=job,
-        plan=planned(job.plan or {}, len(job.nodes) or 1),
+        plan=planned(job),
         columns=_TASKS,
         throughput=frames([throughput], "plots throughput") if throughput is not None else None,
         drawings=[drawing(step) for step in job.sampled],
@@ -324,7 +326,7 @@ def profiles(jobs: Sequence[RecordedJob]) -> Markup | None:
             "job": job,
             "colour": job_colour(index)[0],
             "facts": [*(_facts(job.profile) if job.profile else ()), *_verified(job)],
-            "notes": (job.profile or {}).get("notes") or (),
+            "notes": job.cost.notes,
         }
         for index, job in enumerate(jobs)
         if job.profile or job.verified
@@ -337,45 +339,34 @@ def _verified(job: RecordedJob) -> list[tuple[str, object]]:
     return [("Several workers", sentence(store.parse(job.verified)))] if job.verified else []
 
 
-def _facts(profile: Mapping[str, Any]) -> list[tuple[str, object]]:
+def _facts(profile: Profile) -> list[tuple[str, object]]:
     """Names and values; numbers as arguments of the template's `figure`."""
-    data: Mapping[str, Any] = profile.get("dataset") or {}
-    layers: Mapping[str, int] = profile.get("layers") or {}
-    sparse = profile.get("parameters_sparse")
+    data, sparse = profile.dataset or _NO_DATA, profile.parameters_sparse
+    layers = ", ".join(f"{count}\u00a0{kind}" for kind, count in profile.layers.items())
+    forward = profile.flops_per_sample_forward
     return [
-        (
-            "Framework",
-            (
-                f"{profile.get('framework') or 'none'} {profile.get('framework_version') or ''}"
-            ).strip(),
-        ),
-        ("Parameters", _count(profile.get("parameters_dense"), "parameters_dense")),
+        ("Framework", f"{profile.framework or 'none'} {profile.framework_version}".strip()),
+        ("Parameters", _count(profile.parameters_dense, "parameters_dense")),
         ("… sparse", _count(sparse, "parameters_sparse") if sparse else None),
-        ("Layers", ", ".join(f"{count}\u00a0{kind}" for kind, count in layers.items()) or None),
-        ("FLOPs a sample", _count(profile.get("flops_per_sample"), "flops_per_sample")),
-        ("… forward", _count(profile.get("flops_per_sample_forward"), "flops_per_sample_forward")),
-        ("Batch", _count(profile.get("batch"), "batch")),
-        ("Data set", f"{say(data['samples'])} samples" if data.get("samples") else None),
-        ("A sample", say_bytes(data["bytes_per_sample"]) if data.get("bytes_per_sample") else None),
+        ("Layers", layers or None),
+        ("FLOPs a sample", _count(profile.flops_per_sample, "flops_per_sample")),
+        ("… forward", _count(forward, "flops_per_sample_forward")),
+        ("Batch", _count(profile.batch, "batch")),
+        ("Data set", f"{say(data.samples)} samples" if data.samples else None),
+        ("A sample", _size(data.bytes_per_sample)),
         (
             "Reading one",
-            say_step_time(data["read_seconds_per_sample"])
-            if data.get("read_seconds_per_sample")
-            else None,
+            say_step_time(data.read_seconds_per_sample) if data.read_seconds_per_sample else None,
         ),
-        ("Optimizer", profile.get("optimizer")),
-        (
-            "Its state",
-            say_bytes(profile["optimizer_state_bytes"])
-            if profile.get("optimizer_state_bytes")
-            else None,
-        ),
-        (
-            "Memory peak",
-            say_bytes(profile["memory_peak_bytes"]) if profile.get("memory_peak_bytes") else None,
-        ),
-        *[("Step of b samples", _fit(fit)) for fit in profile.get("fits") or ()],
+        ("Optimizer", profile.optimizer),
+        ("Its state", _size(profile.optimizer_state_bytes)),
+        ("Memory peak", _size(profile.memory_peak_bytes)),
+        *[("Step of b samples", _fit(fit)) for fit in profile.fits],
     ]
+
+
+def _size(count: float | None) -> str | None:
+    return say_bytes(count) if count else None
 
 
 def _count(value: float | None, key: str) -> dict[str, object] | None:
@@ -391,12 +382,11 @@ def _count(value: float | None, key: str) -> dict[str, object] | None:
     return {"value": value, "text": say(value), "key": key}
 
 
-def _fit(fit: Mapping[str, Any]) -> str:
-    error = fit.get("relative_error")
-    threads = counted(int(fit.get("threads") or 1), "thread")
-    sure = f", ±{say(error, '%')}" if error is not None else ""
-    alpha, beta = say_step_time(fit["alpha_seconds"]), say_step_time(fit["beta_seconds_per_sample"])
-    return f"{alpha} + {beta} · b on {fit.get('device', 'cpu')} with {threads}{sure}"
+def _fit(fit: TimeFit) -> str:
+    threads = counted(fit.threads, "thread")
+    sure = f", ±{say(fit.relative_error, '%')}" if fit.relative_error is not None else ""
+    alpha, beta = say_step_time(fit.alpha_seconds), say_step_time(fit.beta_seconds_per_sample)
+    return f"{alpha} + {beta} · b on {fit.device} with {threads}{sure}"
 
 
 def faults(run: Recording) -> Markup | None:

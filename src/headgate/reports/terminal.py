@@ -122,7 +122,7 @@ def _together(run: Recording, width: int) -> Iterator[Text | Table]:
     """
     for job in run.jobs:
         if job.distributed:
-            yield Text(f"{job.name}: {planned(job.plan or {}, len(job.nodes) or 1)}")
+            yield Text(f"{job.name}: {planned(job)}")
             headings = ("Cores", "Memory\npeak", "Step", "Exposed", "In a\nstep", "Out a\nstep")
             columns = [
                 TableColumn("Task"),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from headgate.diagnosis.job_figures import JobFigures
-from headgate.model.plans import APART
 from headgate.model.units import say_bytes, say_seconds
-from headgate.recorded.jobs import RecordedNode
+from headgate.recorded.jobs import RecordedJob, RecordedNode
 from headgate.recorded.recording import Recording
 
 MISSING = "–"
@@ -78,48 +76,41 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def planned(plan: Mapping[str, Any], nodes: int) -> str:
-    """A plan of several tasks in words.
-
-    Args:
-        plan: The fields of a `Plan`.
-        nodes: How many nodes its tasks were on.
-    """
-    workers, servers, behind = (
-        plan.get("workers") or 1,
-        plan.get("servers") or 0,
-        plan.get("staleness"),
+def planned(job: RecordedJob) -> str:
+    """The plan of a job of several tasks, in words."""
+    plan, nodes = job.plan, counted(len(job.nodes) or 1, "node")
+    if plan is None:
+        return f"{counted(job.workers or 1, 'worker')} on {nodes}."
+    tasks = counted(plan.workers, "task" if plan.strategy == "roles" else "worker") + (
+        f" and {counted(plan.servers, 'server')}" if plan.servers else ""
     )
-    backup = plan.get("backup_workers") or 0
-    tasks = counted(workers, "task" if plan.get("strategy") == "roles" else "worker") + (
-        f" and {counted(servers, 'server')}" if servers else ""
-    )
-    where = f"{tasks} on {counted(nodes, 'node')}"
-    if plan.get(APART):
-        told = f"{where}, which share nothing: each trains the whole job"
-    elif plan.get("strategy") == "allreduce":
-        told = (
+    where = f"{tasks} on {nodes}"
+    if job.apart:
+        text = f"{where}, which share nothing: each trains the whole job"
+    elif plan.strategy == "allreduce":
+        text = (
             f"All-reduce: {where}; in every step the workers add up their gradients among "
             "themselves"
         )
-    elif plan.get("strategy") != "ps":
-        told = where
-    elif plan.get("synchronous") is not False:
-        whom = f"{workers - backup} of the {workers} workers" if backup else "all workers"
-        told = f"Parameter servers, synchronous: {where}; a step waits for {whom}"
-    elif behind is not None:
-        told = (
+    elif plan.strategy != "ps":
+        text = where
+    elif plan.synchronous:
+        heard = plan.workers - plan.backup_workers
+        whom = f"{heard} of the {plan.workers} workers" if plan.backup_workers else "all workers"
+        text = f"Parameter servers, synchronous: {where}; a step waits for {whom}"
+    elif plan.staleness is not None:
+        text = (
             f"Parameter servers, bounded staleness: {where}; no worker is more than "
-            f"{counted(behind, 'step')} ahead"
+            f"{counted(plan.staleness, 'step')} ahead"
         )
     else:
-        told = f"Parameter servers, asynchronous: {where}; no worker waits for another"
-    batch = plan.get("batch_per_worker")
-    if isinstance(batch, list | tuple):
-        told += f"; batches of {listed([f'{size:,}' for size in batch])} samples"
+        text = f"Parameter servers, asynchronous: {where}; no worker waits for another"
+    batch = plan.batch_per_worker
+    if isinstance(batch, tuple):
+        text += f"; batches of {listed([f'{size:,}' for size in batch])} samples"
     elif batch is not None:
-        told += f"; {counted(batch, 'sample')} of a step on each worker"
-    return f"{told}."
+        text += f"; {counted(batch, 'sample')} of a step on each worker"
+    return f"{text}."
 
 
 def said_gpus(job: JobFigures) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from headgate.diagnosis.own_causes import evaluations
 from headgate.model.errors import HeadgateError, StorageError
+from headgate.model.profiles import Profile
 from headgate.recorded import runs
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.recorded.recording import Recording, read
@@ -180,7 +181,7 @@ def _warm_at(
 
 def _handed_in(job: RecordedJob) -> float:
     """Second of the run."""
-    return float(job.spec.get("at") or 0.0)
+    return job.spec.at
 
 
 def _warm_stretch(job: RecordedJob, warm: int) -> tuple[float, float]:
@@ -238,7 +239,7 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
         "memory_peak_bytes": job.memory_peak_bytes,
         "loss": float(known[-1]) if len(known) else None,
         "workers": _workers(job, start, end),
-        **_model(job.profile or {}),
+        **_model(job.cost),
         "verdict": told["verdict"]["name"],
         "why": told["verdict"]["why"],
         "lost": [
@@ -256,9 +257,7 @@ def _workers(job: RecordedJob, start: float, end: float) -> dict[str, dict[str, 
     """
     workers = [task for task in job.tasks if task.is_worker]
     divisions = [task.division for task in workers if task.division is not None]
-    coordinated = (
-        len(workers) > 1 and len(divisions) == 1 and not (job.plan or {}).get("synchronous", True)
-    )
+    coordinated = len(workers) > 1 and len(divisions) == 1 and not job.synchronous
     if not coordinated:
         return {task.name: _worker(task, task.division, start, end) for task in workers}
     own = replace(divisions[0], step_seconds=divisions[0].step_seconds * len(workers))
@@ -282,23 +281,19 @@ def _worker(
     }
 
 
-def _model(profile: Mapping[str, Any]) -> dict[str, float | None]:
+def _model(profile: Profile) -> dict[str, float | None]:
     """Samples of a batch, bytes of its parameters, and of those that it uses: rows of tables that
     it does not touch are left out. Rows of tables on servers are not known, nor what tables there
     are in other frameworks than PyTorch.
     """
-    dense, tables, sparse = (
-        float(profile.get(f"{each}_bytes") or 0.0) for each in ("dense", "dense_table", "sparse")
-    )
-    rows, part, batch = (
-        profile.get(each) for each in ("sparse_bytes_per_sample", "dense_table_touched", "batch")
-    )
-    touched = (
-        dense - tables + tables * (part if part is not None else 1.0) + (rows or 0.0) * (batch or 0)
-    )
-    known = profile.get("dense_table_bytes") is not None and (rows is not None or not sparse)
+    dense, sparse = profile.dense_bytes or 0, profile.sparse_bytes or 0
+    tables, rows = profile.dense_table_bytes, profile.sparse_bytes_per_sample
+    part = profile.dense_table_touched if profile.dense_table_touched is not None else 1.0
+    unused = (tables or 0) * (1.0 - part)
+    touched = dense - unused + (rows or 0.0) * (profile.batch or 0)
+    known = tables is not None and (rows is not None or not sparse)
     return {
-        "batch": batch,
+        "batch": profile.batch,
         "model_bytes": dense + sparse or None,
         "touched_bytes": (known and touched) or None,
     }
