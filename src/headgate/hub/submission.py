@@ -52,6 +52,7 @@ class Submission:
         cwd: Where they stood.
         command: What they typed.
         mode: `run` or `profile`.
+        label: What finds the run again, such as the cell of a study; empty: none.
         resume: Where to go on from, by job.
         resumed_from: Id of the run that is gone on with.
         from_scratch: Names of those of its jobs that start from the beginning all the same.
@@ -71,6 +72,7 @@ class Submission:
     cwd: str
     command: tuple[str, ...]
     mode: str = "run"
+    label: str = ""
     resume: Mapping[str, Checkpoint] = field(default_factory=dict)
     resumed_from: str | None = None
     from_scratch: tuple[str, ...] = ()

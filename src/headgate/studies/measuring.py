@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.own_causes import evaluations
+from headgate.diagnosis.verdicts import verdict
 from headgate.model.errors import HeadgateError, StorageError
 from headgate.model.profiles import Profile
 from headgate.recorded import runs
@@ -43,6 +45,7 @@ _LEAST_SEEN = 3.0
 """Seconds that tell whether others disturbed a cell: in a shorter window one reading, and its
 error, would decide.
 """
+_MORE_STEPS = "give each more steps"
 _CLOCKS = 0.1
 """Seconds by which a reading may reach beyond a window."""
 _CONNECTIONS: tuple[Column, ...] = ("tcp_in", "tcp_out")
@@ -65,12 +68,14 @@ class NotTogetherError(NotMeasuredError):
     """Jobs were hardly warm at the same time, as some start faster than others.
 
     Args:
+        why: What was seen.
+        cure: What to do where no start of theirs helps; empty: nothing is known.
         at: Second of the run at which each job that is measured has to be started instead.
     """
 
-    def __init__(self, message: str, at: Mapping[str, float]) -> None:
-        super().__init__(message)
-        self.at = at
+    def __init__(self, why: str, cure: str, at: Mapping[str, float]) -> None:
+        super().__init__(f"{why}: {cure}" if cure else why)
+        self.why, self.at = why, at
 
 
 def measured(folder: Path, jobs: Sequence[str], warm: int) -> dict[str, Any]:
@@ -100,9 +105,7 @@ def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
                 f"{job.name} ended as {job.state}: {job.reason or 'no reason is known'}"
             )
     start, end = _window(run, jobs, warm)
-    told = {
-        each["job"]: each for each in explained.as_json(run.id, explained.explained(run))["jobs"]
-    }
+    accounts = {account.job: account for account in explained.explained(run)}
     foreign, stolen, disturbed = _others(run, start, end)
     return {
         "run": run.id,
@@ -112,7 +115,9 @@ def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
         "stolen_cores": stolen,
         "disturbed": disturbed,
         "jobs": {
-            job.name: _job(job, start, end, told[job.name]) for job in run.jobs if job.name in jobs
+            job.name: _job(job, start, end, accounts[job.name])
+            for job in run.jobs
+            if job.name in jobs
         },
         **_nodes(run, jobs, start, end),
     }
@@ -132,20 +137,19 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
             f"jobs were warm together for {max(end - start, 0.0):.1f} s, while one was for "
             f"{shortest:.1f} s"
         )
-        message = f"{both}: give each more steps"
         later = {
             job.name: _handed_in(job) + start - stretches[job.name][0]
             for job in run.jobs
             if job.name in jobs
         }
         least = min(later.values())
-        raise NotTogetherError(message, {name: at - least for name, at in later.items()})
+        raise NotTogetherError(both, _MORE_STEPS, {name: at - least for name, at in later.items()})
     for job in background:  # it may tell no steps, and need not be warm
         times, _, _ = _counted(job)
         began = float(times[0]) if len(times) else job.started or 0.0
         if began > end:
             late = f"the background {job.name} was under way only when others had ended"
-            raise NotTogetherError(late, _warm_at(run, stretches, began * _LEAD))
+            raise NotTogetherError(late, "", _warm_at(run, stretches, began * _LEAD))
         start = max(start, began)
         last = max(each.ended or 0.0 for each in run.jobs if each.name in jobs)
         if job.ended is not None and job.ended < last:
@@ -154,14 +158,10 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
     for job in run.jobs:
         times, steps, _ = _counted(job)
         if job.name in jobs and not _enough(steps[(times >= start) & (times <= end)]):
-            message = (
-                f"jobs were warm together for {max(end - start, 0.0):.1f} s: give each more steps"
-            )
-            raise (
-                NotTogetherError(message, _warm_at(run, stretches, start * _LEAD))
-                if background
-                else NotMeasuredError(message)
-            )
+            short = f"jobs were warm together for {max(end - start, 0.0):.1f} s"
+            if not background:
+                raise NotMeasuredError(f"{short}: {_MORE_STEPS}")
+            raise NotTogetherError(short, _MORE_STEPS, _warm_at(run, stretches, start * _LEAD))
     return start, end
 
 
@@ -216,7 +216,7 @@ def _counted(job: RecordedJob) -> tuple[Array, Array, Array]:
     return job.progress.t[kept], np.maximum.accumulate(told[kept]), job.progress.samples[kept]
 
 
-def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) -> dict[str, Any]:
+def _job(job: RecordedJob, start: float, end: float, account: Account) -> dict[str, Any]:
     times, steps, samples = _counted(job)
     done = float(np.diff(np.interp([start, end], times, steps))[0])
     has_samples = bool(np.isfinite(samples).all())
@@ -224,13 +224,13 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
     used = _inside(job.signal("cpu_cores"), [(start, end)])
     began = _handed_in(job)  # not when its tasks began: a container is made before
     known = job.progress.loss[np.isfinite(job.progress.loss)]
+    unit = "samples"
+    if not has_samples:
+        unit = "steps" if np.isfinite(job.progress.step).any() else "epochs"
+    cause = verdict(account)
     return {
         "nodes": sorted(job.nodes),
-        "unit": "samples"
-        if has_samples
-        else "steps"
-        if np.isfinite(job.progress.step).any()
-        else "epochs",
+        "unit": unit,
         "rate": made / (end - start),
         "step_seconds": (end - start) / done,
         "elapsed": (job.ended or end) - began,
@@ -240,13 +240,24 @@ def _job(job: RecordedJob, start: float, end: float, told: Mapping[str, Any]) ->
         "loss": float(known[-1]) if len(known) else None,
         "workers": _workers(job, start, end),
         **_model(job.cost),
-        "verdict": told["verdict"]["name"],
-        "why": told["verdict"]["why"],
+        "verdict": cause.name,
+        "why": cause.why,
         "lost": [
-            {key: each[key] for key in ("to", "resource", "seconds", "low")}
-            for each in told["lost"]
+            {
+                "to": loss.to,
+                "resource": loss.resource,
+                "seconds": loss.lost.seconds,
+                "low": loss.lost.low,
+            }
+            for loss in account.losses
         ],
-        "more": told["more"],
+        "more": {
+            resource: {
+                times: speed._asdict() if speed is not None else None
+                for times, speed in speeds.items()
+            }
+            for resource, speeds in account.more.named().items()
+        },
     }
 
 

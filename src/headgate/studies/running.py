@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,7 @@ class StudyRun:
         began = time.monotonic()
         try:
             run = cell_run(self._study, cell)
-            figures = self._figures(run, f"{run.key} {block} {attempt}")
+            figures = self._figures(run, self._label(run.key, block, attempt))
         except NotMeasuredError as error:
             return replace(made, state="failed", reason=str(error))
         except (HubError, StorageError):
@@ -198,12 +198,12 @@ class StudyRun:
         self._seconds.setdefault(cell, []).append(took)
         return replace(made, state="measured", figures={**figures, "took": took})
 
-    def _figures(self, run: CellRun, mark: str) -> Mapping[str, Any]:
+    def _figures(self, run: CellRun, label: str) -> Mapping[str, Any]:
         """Run a cell and read what it came to. Jobs that start faster than others are from then on
         started later.
         """
         for start in range(1, _MOST_STARTS + 1):
-            folder = self._ran(run, mark)
+            folder = self._ran(run, label)
             try:
                 return measured(folder, [job.name for job in run.measured], self._study.warm)
             except NotTogetherError as error:
@@ -212,26 +212,23 @@ class StudyRun:
                     raise
                 self._at[_company(run.cell)] = error.at
                 first = next(name for name, at in error.at.items() if at == latest)
-                self._say(
-                    f"  {str(error).partition(': ')[0]}: from now on {first} starts after "
-                    f"{latest:.0f} s"
-                )
+                self._say(f"  {error.why}: from now on {first} starts after {latest:.0f} s")
         raise AssertionError("a cell is started at least once")
 
-    def _ran(self, run: CellRun, mark: str) -> Path:
+    def _ran(self, run: CellRun, label: str) -> Path:
         """Run a cell, or wait for a run of it that is under way; the run's folder."""
         names = [job.name for job in run.measured]
-        folder = self._orphans.pop(mark, None)
+        folder = self._orphans.pop(label, None)
         if folder is not None and runs.alive(folder):
             self._say("  this cell was under way when the study was interrupted: waiting for it")
             self._attach(folder, names)
         if folder is None or any(
             job.state != "done" for job in runs.summary(folder).jobs if job.name in names
         ):
-            folder = self._submitted(run, names, mark)
+            folder = self._submitted(run, names, label)
         return folder
 
-    def _submitted(self, run: CellRun, names: list[str], mark: str) -> Path:
+    def _submitted(self, run: CellRun, names: list[str], label: str) -> Path:
         """Run a cell; the run's folder."""
         with self._lab_of(run) as where:
             later = self._at.get(_company(run.cell), {})
@@ -241,9 +238,7 @@ class StudyRun:
                 replace(job, at=max(job.at, later.get(job.name, usual))) for job in run.measured
             ]
             jobs = submitting.submission([*measured_jobs, *run.background], **where)
-            jobs = replace(
-                jobs, command=("headgate", "study", self._journal.folder.name, *mark.split())
-            )
+            jobs = replace(jobs, command=("headgate", "study", *label.split("/")), label=label)
             with submitting.submitted(jobs, run.policy, kill=True) as (hub, answer):
                 _follow(hub, answer["run"], names, [job.name for job in run.background])
         return Path(answer["path"])
@@ -281,21 +276,19 @@ class StudyRun:
                     hub, folder.name, names, [name for name in states if name not in names], states
                 )
 
+    def _label(self, key: str, block: int, attempt: int) -> str:
+        """What the run of a cell is found by."""
+        return f"{self._journal.folder.name}/{key}/{block}/{attempt}"
+
     def _started_before(self) -> Iterator[tuple[str, Path]]:
-        """Runs that this study started and knows nothing of, for it was killed, by the mark of
-        their cell.
+        """Runs with a label that this study may have started before it was killed, by that; those
+        that it knows are left out.
         """
         known = {measurement.figures.get("run") for measurement in self._journal.measurements()}
-        opening = f"headgate study {self._journal.folder.name} "
         for folder in runs.listing():
-            if folder.name in known:
-                continue
-            try:
-                command = runs.meta(folder).get("command", "")
-            except HeadgateError:
-                continue
-            if command.startswith(opening):
-                yield command.removeprefix(opening), folder
+            if folder.name not in known:
+                with suppress(HeadgateError):  # what cannot be read is measured again
+                    yield runs.meta(folder).get("label", ""), folder
 
 
 def _company(cell: Cell) -> tuple[str, ...]:

@@ -126,6 +126,8 @@ class LiveRun:
         if submission.engine != LOCAL:
             meta |= {"engine": submission.engine.name, "address": submission.engine.address}
             meta["shared_files"] = str(int(submission.engine.shared_files))
+        if submission.label:
+            meta["label"] = submission.label
         if submission.only:
             meta["only"] = ",".join(submission.only)
         if submission.cluster:
