@@ -8,20 +8,24 @@ repository.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
 
 import headgate
 from headgate import cli
 from headgate.config import clusterfile, jobfile, planfile
+from headgate.model.declarations import declared_fields
 from headgate.studies import studyfile
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
 FROM_THE_ROOT = {
@@ -47,6 +51,8 @@ FRAMEWORKS = ("headgate.torch", "headgate.keras", "headgate.jax")
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is generated."""
+    from mkdocs.structure.files import File  # the pages themselves are made without MkDocs
+
     for name, page in FROM_THE_ROOT.items():
         files.append(File.generated(config, page, content=of_the_root((ROOT / name).read_text())))
     files.append(File.generated(config, "reference/commands.md", content=commands()))
@@ -155,14 +161,24 @@ def python() -> str:
         "# Python names\n\nGenerated from docstrings. [From Python](../python.md) has examples, "
         "[contributing](../contributing.md) says how plug-ins are registered.\n\n## headgate\n"
     )
-    text += "".join(
-        f"\n::: {home}.{name}\n" for name, home in headgate._HOMES.items() if not name.isupper()
-    )
+    for name, home in headgate._HOMES.items():
+        if not name.isupper():
+            text += f"\n::: {home}.{name}\n{stated(getattr(headgate, name))}"
     for module in FRAMEWORKS:
         text += f"\n## {module}\n" + "".join(
             f"\n::: {module}.{name}\n" for name in exported(module) if name != "Stop"
         )
     return text + "\n## Planner and contracts\n" + "".join(f"\n::: {name}\n" for name in MORE)
+
+
+def stated(named: Any) -> str:
+    """A table of the fields that a dataclass declares; empty where it declares none."""
+    is_record: bool = dataclasses.is_dataclass(named)
+    declared = declared_fields(named) if is_record else ()
+    rows = [f"| `{field.name}` | {field.declaration.help} |" for field in declared]
+    if not rows:
+        return ""
+    return "\n".join(["\n| field | meaning |", "|---|---|", *rows]) + "\n"
 
 
 def exported(module: str) -> list[str]:

@@ -201,37 +201,6 @@ def of_engines(name: str) -> Callable[[_F], _F]:
     )
 
 
-def launched(command: _F) -> _F:
-    """Gives a command the options on scripts of other launchers, as keyword arguments: fields of
-    `Job`.
-    """
-    for option in reversed(
-        (
-            click.option(
-                "--launch",
-                type=click.Choice(["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]),
-                help="Tell workers of each other as this launcher does: torchrun. none: as no "
-                "other. Default: as the script says.",
-            ),
-            click.option(
-                "--batch",
-                type=click.Choice(["per-worker", "global"]),
-                help=(
-                    "What a script for another launcher does with its batch: each worker has "
-                    "all of it, or a part."
-                ),
-            ),
-            click.option(
-                "--parameters",
-                metavar="N",
-                help="How many parameters a script for another launcher trains: 124M.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
 def environment(command: _F) -> _F:
     """Gives a command `--env`, as the keyword argument `given`."""
     return click.option(
@@ -351,23 +320,6 @@ def layout(command: _F) -> _F:
                 "--nodes", metavar="A,B,...", help="Use only these nodes of the cluster: a,b."
             ),
             stated_plan,
-            click.option(
-                "--moves",
-                type=Whole(min=0),
-                metavar="N",
-                help="Move a running job to a better plan at most N times. Default: 2.",
-            ),
-            click.option(
-                "--verify",
-                type=click.Choice(["auto", "strict", "off"]),
-                help="Compare what several workers train with what one does, and warn where it "
-                "differs (auto), or stop the job (strict), or do not (off). Default: auto.",
-            ),
-            click.option(
-                "--no-encrypt",
-                is_flag=True,
-                help="Do not encrypt traffic between tasks: for private networks.",
-            ),
         )
     ):
         command = option(command)

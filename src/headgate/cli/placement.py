@@ -10,7 +10,7 @@ from headgate.engines.engine_options import takers, usual
 from headgate.hub.submission import reach
 from headgate.model.cluster import Node
 from headgate.model.errors import UsageError
-from headgate.model.jobs import Allowed, Job, VerifyRule
+from headgate.model.jobs import Allowed, Job
 from headgate.model.plans import Plan, Strategy
 from headgate.scripts.launchers import has_launcher, without_strategy
 
@@ -31,16 +31,11 @@ class PlacementOptions:
     asynchronous: bool = False
     staleness: int | None = None
     backup_workers: int | None = None
-    moves: int | None = None
-    verify: VerifyRule | None = None
-    no_encrypt: bool = False
 
     @property
     def states_plan(self) -> bool:
         """Whether it says anything of a job's plan."""
-        return (
-            self.plan_file is not None or self.no_encrypt or self.moves is not None or self._flagged
-        )
+        return self.plan_file is not None or self._flagged
 
     @property
     def _flagged(self) -> bool:
@@ -53,18 +48,13 @@ class PlacementOptions:
         Raises:
             UsageError: It makes no sense.
         """
-        if self.verify is not None:
-            job = replace(job, verify=self.verify)
         if not self.states_plan:
             return job
         try:
-            plan = self._plan(job) if self._flagged or self.plan_file is not None else job.plan
+            plan = self._plan(job)
             # Who asks for it on the command line allows it.
-            asynchronous = plan is not None and not plan.synchronous
-            extra: frozenset[Allowed] = frozenset({"async"} if asynchronous else ())
-            moves = job.moves if self.moves is None else self.moves
-            encrypt = job.encrypt and not self.no_encrypt
-            return replace(job, plan=plan, allow=job.allow | extra, encrypt=encrypt, moves=moves)
+            extra: frozenset[Allowed] = frozenset(() if plan.synchronous else {"async"})
+            return replace(job, plan=plan, allow=job.allow | extra)
         except ValueError as error:
             raise UsageError(str(error)) from None
 

@@ -13,20 +13,17 @@ from typing import Any
 import click
 import yaml
 
-from headgate.cli import plan_view, profile_jobs
+from headgate.cli import job_options, plan_view, profile_jobs
 from headgate.cli.options import (
     CommandLine,
-    Finite,
     OfJobs,
     Whole,
     example,
-    launched,
     of_engines,
     stated_plan,
 )
 from headgate.cli.placement import PlacementOptions
 from headgate.cli.plan_view import RankedPlans
-from headgate.cli.running import launches
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Allowed, Job
@@ -57,15 +54,19 @@ from headgate.sampling import machine
 )
 @click.option("--engine", metavar="NAME", help="Plan for the nodes of this engine's cluster.")
 @of_engines("address")
-@launched
+@job_options.of_jobs(*job_options.LAUNCHED)
 @click.option(
     "--allow",
     multiple=True,
     type=click.Choice(["async", "weak"]),
     help="Allow plans that change the mathematics: async, or weak, a larger batch in all.",
 )
-@click.option("--cores", type=Finite(min=0, min_open=True), help="Most cores for the whole job: 8.")
-@click.option("--memory", help="Most memory of a task: 2GiB.")
+@job_options.of_jobs(
+    "limits.cores",
+    "limits.memory_bytes",
+    cores="Most cores for the whole job: 8.",
+    memory="Most memory of a task: 2GiB.",
+)
 @click.option(
     "--top",
     type=Whole(min=1),
@@ -118,12 +119,7 @@ def command(
     cluster: str | None,
     engine: str | None,
     address: str | None,
-    launch: str | None,
-    batch: str | None,
-    parameters: str | None,
     allow: tuple[Allowed, ...],
-    cores: float | None,
-    memory: str | None,
     top: int,
     explain: int | None,
     changes: tuple[str, ...],
@@ -152,8 +148,7 @@ def command(
     """
     here = machine.detect(runs.home() / "node.json")
     asked: CommandLine = ctx.meta["asked"]
-    said = partial(launches, launch=launch, batch=batch, parameters=parameters)
-    jobs = profile_jobs.jobs(scripts, asked, key, cores, memory, here, said)
+    jobs = profile_jobs.jobs(scripts, asked, key, here, job_options.stated(ctx))
     options = PlacementOptions(engine=engine, address=address, **stated)
     jobs = [
         (options.applied(replace(job, allow=job.allow | frozenset(allow))), profile)
@@ -212,7 +207,7 @@ def command(
                 "--cluster": cluster,
                 "--engine": engine,
                 "--address": address,
-                "--launch": launch,
+                "--launch": job_options.stated(ctx).get("launch"),
             }
             words = [
                 word

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from headgate.cli import standard_input
-from headgate.cli.options import OfJobs, launched
-from headgate.cli.running import launches, read
+from headgate.cli import job_options, standard_input
+from headgate.cli.options import OfJobs
+from headgate.cli.running import read
 from headgate.client import profiling
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Limits
@@ -30,7 +30,7 @@ from headgate.task.step_timing import BUSY
     metavar="NAME",
     help="Measure only this job of a job file: --job digits.",
 )
-@launched
+@job_options.of_jobs(*job_options.LAUNCHED)
 @click.option("--again", is_flag=True, help="Measure again, even if a profile is stored.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.pass_context
@@ -38,9 +38,6 @@ def command(
     ctx: click.Context,
     targets: tuple[str, ...],
     names: tuple[str, ...],
-    launch: str | None,
-    batch: str | None,
-    parameters: str | None,
     again: bool,
     as_json: bool,
 ) -> None:
@@ -62,7 +59,8 @@ def command(
     """
     if len(targets) > 1:
         raise UsageError(f"found {len(targets)} files; expected one script, or one job file")
-    jobs = launches(read(targets, ctx.meta["asked"], None, Limits()), launch, batch, parameters)
+    jobs = read(targets, ctx.meta["asked"], None, Limits())
+    jobs = job_options.applied(jobs, job_options.stated(ctx))
     unknown = sorted(set(names) - {job.name for job in jobs})
     if unknown:
         raise UsageError(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headgate import lab
+from headgate.cli import job_options
 from headgate.cli.hub_link import reached
 from headgate.cli.options import CommandLine
-from headgate.cli.running import read, stated_limits
+from headgate.cli.running import read
 from headgate.client import submitting
 from headgate.config import clusterfile
 from headgate.engines.base import LOCAL, EngineSpec
@@ -21,7 +21,6 @@ from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import NotFoundError, UsageError
 from headgate.model.jobs import Job
 from headgate.model.profiles import Profile
-from headgate.model.units import size
 from headgate.profiling import calibration, store
 from headgate.recorded import runs
 from headgate.scripts.program import program, unprofiled
@@ -31,12 +30,10 @@ def jobs(
     scripts: Sequence[str],
     asked: CommandLine,
     key: str | None,
-    cores: float | None,
-    memory: str | None,
     here: Node,
-    said: Callable[[list[Job]], list[Job]],
+    stated: Mapping[str, Any],
 ) -> list[tuple[Job, Profile]]:
-    """The jobs of a command line, as `said` besides, each with what it costs.
+    """The jobs of a command line, each with what it costs.
 
     Raises:
         UsageError: It makes no sense.
@@ -44,11 +41,10 @@ def jobs(
     """
     if not scripts and asked == CommandLine() and key is not None:
         # It is never started: a name for what the profile was measured of.
-        [job] = said([_limited(Job(name="job", run="true"), cores, memory)])
-        return [(job, stored(key))]
-    found = submitting.submission(
-        said(read(scripts, asked, None, stated_limits(cores, memory)))
-    ).jobs
+        named = Job(name="job", run="true", limits=job_options.limits(stated))
+        return [(job_options.applied([named], stated)[0], stored(key))]
+    jobs = read(scripts, asked, None, job_options.limits(stated))
+    found = submitting.submission(job_options.applied(jobs, stated)).jobs
     if key is not None:
         if len(found) > 1:
             raise UsageError(
@@ -89,16 +85,6 @@ def _own(job: Job, here: Node) -> Profile:
     raise NotFoundError(
         f"no stored profile of {name}, and without one nothing can be said of its plans; {cure}"
     )
-
-
-def _limited(job: Job, cores: float | None, memory: str | None) -> Job:
-    try:
-        return replace(
-            job,
-            limits=replace(job.limits, cores=cores, memory_bytes=size(memory) if memory else None),
-        )
-    except ValueError as error:
-        raise UsageError(f"found --memory {memory!r}; {error}") from None
 
 
 def stored(key: str) -> Profile:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from headgate.cli import options
+from headgate.cli import job_options, options
 from headgate.cli.former_variables import kept
 from headgate.cli.placement import PlacementOptions, Where
 from headgate.cli.running import stated_variables, submit, with_variables
@@ -50,9 +50,13 @@ from headgate.recorded.stored import job_of
 )
 @options.environment
 @options.layout
+@job_options.of_jobs(*job_options.LAID_OUT)
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     run: str | None,
     named: tuple[str, ...],
     from_scratch: bool,
@@ -83,7 +87,10 @@ def command(
     if runs.summary(folder).state == "interrupted":
         await_guards()
     submission = _laid_out(
-        unfinished(folder, named, from_scratch), PlacementOptions(**where), folder
+        unfinished(folder, named, from_scratch),
+        PlacementOptions(**where),
+        job_options.stated(ctx),
+        folder,
     )
     submission = kept(submission, folder, added)
     submission = replace(submission, jobs=tuple(with_variables(submission.jobs, added)))
@@ -93,14 +100,17 @@ def command(
     return submit(submission, policy, detach, as_json)
 
 
-def _laid_out(submission: Submission, said: PlacementOptions, folder: Path) -> Submission:
+def _laid_out(
+    submission: Submission, options: PlacementOptions, stated: Mapping[str, Any], folder: Path
+) -> Submission:
     """A submission with what the command line says of where and how."""
-    if said.states_plan and len(submission.jobs) > 1:
+    states_plan = options.states_plan or job_options.goes_with_plans(stated)
+    if states_plan and len(submission.jobs) > 1:
         names = ", ".join(job.name for job in submission.jobs)
         raise UsageError(f"found a plan for several jobs ({names}); it can be said for one only")
-    jobs = tuple(said.applied(job) for job in submission.jobs)
+    jobs = tuple(options.applied(job) for job in job_options.applied(submission.jobs, stated))
     return submitting.launched(
-        replace(submission, jobs=jobs, **said.place(_where(folder)).fields())
+        replace(submission, jobs=jobs, **options.place(_where(folder)).fields())
     )
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from headgate.cli import options
-from headgate.cli.options import Whole
+from headgate.cli import job_options, options
 from headgate.model.errors import UsageError
 
 
@@ -23,79 +22,8 @@ from headgate.model.errors import UsageError
         "headgate:rho=1.5."
     ),
 )
-@click.option(
-    "--cores",
-    type=options.Finite(min=0, min_open=True),
-    help="Most cores for each script: 2, or 0.5.",
-)
-@click.option("--memory", help="Most memory for each script: 2GiB.")
-@click.option("--gpu-memory", help="Memory that each script is expected to hold on its GPU: 10GiB.")
-@click.option(
-    "--gpus", type=Whole(min=0), metavar="N", help="GPUs for each script: 1. With 0 it sees none."
-)
-@click.option(
-    "--exclusive", is_flag=True, help="No other job of Headgate's on the GPUs of each script."
-)
-@click.option(
-    "--isolation",
-    metavar="NAME",
-    help="What limits tasks: process (default; cgroups), container, vm, vm+container, a plug-in's.",
-)
-@click.option(
-    "--image",
-    help=(
-        "container, vm+container: an image, pytorch/pytorch, or host (default): what this "
-        "machine has installed."
-    ),
-)
-@click.option(
-    "--runtime",
-    metavar="NAME",
-    help=(
-        "container: what runs it, as the Docker daemon calls it, such as runsc; its default "
-        "otherwise."
-    ),
-)
-@click.option(
-    "--mount",
-    "mounts",
-    metavar="PATH[:OTHER][:rw]",
-    multiple=True,
-    help=(
-        "container, vm, vm+container: also show it this folder, read-only or with :rw "
-        "writable: ~/data:/mnt:rw."
-    ),
-)
-@click.option(
-    "--stop-signal",
-    metavar="NAME",
-    help=(
-        "Signal that asks a script to end if it uses no library of Headgate's: SIGINT. "
-        "Default: SIGTERM."
-    ),
-)
-@click.option(
-    "--tty", is_flag=True, help="Have the jobs print to a pseudo-terminal, as bars of Rich want."
-)
 @options.environment
-@click.option(
-    "--priority",
-    type=options.Finite(min=0, min_open=True, max=100),
-    metavar="N",
-    help=(
-        "Claim of each job on what is contended, relative to the others, up to 100: 3. Default: 1."
-    ),
-)
-@click.option(
-    "--timeout", metavar="TIME", help="Longest that an attempt of each job may run: 90m, or 2h."
-)
-@click.option(
-    "--retries",
-    type=Whole(min=0, max=1000),
-    metavar="N",
-    help="How often each job is started again after it failed: 2. Default: 0.",
-)
-@options.launched
+@job_options.of_jobs()
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option(
@@ -110,24 +38,7 @@ def command(
     targets: tuple[str, ...],
     name: str | None,
     policy: str | None,
-    cores: float | None,
-    memory: str | None,
-    gpu_memory: str | None,
-    gpus: int | None,
-    exclusive: bool,
-    isolation: str | None,
-    image: str | None,
-    runtime: str | None,
-    mounts: tuple[str, ...],
-    stop_signal: str | None,
-    tty: bool,
     given: tuple[str, ...],
-    priority: float | None,
-    timeout: str | None,
-    retries: int | None,
-    launch: str | None,
-    batch: str | None,
-    parameters: str | None,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -142,14 +53,19 @@ def command(
     Closing the terminal detaches: the jobs go on.
 
     \b
-    Example: headgate run train.py headgate run a.py b.py --policy srpt headgate run train.py --
-             --epochs 5 headgate run -m package.train -- --epochs 5 headgate run train.py --priority
-             3 --timeout 2h --retries 2 --env SEED=1 headgate run --gpus 1 --exclusive train.py
-             headgate run --tty train.py headgate run --cores 1 python -m package.train --epochs 5
-             headgate run jobs.yaml --detach headgate run train.py --cluster lab.yaml --strategy ps
-             --workers 4 --servers 2 headgate run --workers 4 -- torchrun train.py headgate run
-             ddp.py --cluster lab.yaml --batch per-worker headgate run train.py --isolation
-             container --image pytorch/pytorch --mount ~/data --mount /out:rw
+    Example: headgate run train.py
+             headgate run a.py b.py --policy srpt
+             headgate run train.py -- --epochs 5
+             headgate run -m package.train -- --epochs 5
+             headgate run train.py --priority 3 --timeout 2h --retries 2 --env SEED=1
+             headgate run --gpus 1 --exclusive train.py
+             headgate run --tty train.py
+             headgate run --cores 1 python -m package.train --epochs 5
+             headgate run jobs.yaml --detach
+             headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
+             headgate run --workers 4 -- torchrun train.py
+             headgate run ddp.py --cluster lab.yaml --batch per-worker
+             headgate run train.py --isolation container --image pytorch/pytorch --mount /out:rw
 
     \b
     Exit codes: 0   every job is done
@@ -166,17 +82,12 @@ def command(
     )
 
     placement_options = placement.PlacementOptions(**where)
-    stated = running.stated_limits(cores, memory, gpu_memory, gpus, exclusive)
-    jobs = running.read(targets, ctx.meta["asked"], name, stated)
-    jobs = running.tried(jobs, priority, timeout, retries)
+    stated = job_options.stated(ctx)
+    jobs = running.read(targets, ctx.meta["asked"], name, job_options.limits(stated))
     jobs = running.with_variables(jobs, running.stated_variables(given))
-    jobs = running.launches(
-        running.boxed(jobs, isolation, image, runtime, mounts, stop_signal, tty),
-        launch,
-        batch,
-        parameters,
-    )
-    if placement_options.states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
+    jobs = job_options.applied(jobs, stated)
+    states_plan = placement_options.states_plan or job_options.goes_with_plans(stated)
+    if states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
         raise UsageError(
             f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` "
             "and `moves:`"

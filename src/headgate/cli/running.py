@@ -23,66 +23,11 @@ from headgate.cli.standard_input import Handover
 from headgate.client import submitting
 from headgate.client.starting import clean, connect_or_start
 from headgate.hub.submission import Submission
-from headgate.model import units
 from headgate.model.errors import UsageError
 from headgate.model.jobs import NAME_PATTERN, Job, Limits, is_variable
-from headgate.model.mounts import Mount
 from headgate.model.roles import Role
 from headgate.scripts import launchers
 from headgate.scripts.program import program, python_name, source, words_of
-
-
-def boxed(
-    jobs: list[Job],
-    isolation: str | None,
-    image: str | None,
-    runtime: str | None,
-    mounts: Sequence[str],
-    stops: str | None,
-    tty: bool,
-) -> list[Job]:
-    """The jobs, boxed in, asked to end and given a terminal as is said; where nothing is said, as
-    they were.
-    """
-    added = tuple(str(Mount.of(mount, os.getcwd())) for mount in mounts)
-    return _with(
-        jobs,
-        added,
-        isolation=isolation,
-        image=image,
-        runtime=runtime,
-        stop_signal=stops,
-        tty=tty or None,
-    )
-
-
-def launches(
-    jobs: list[Job], launch: str | None, batch: str | None, parameters: str | None
-) -> list[Job]:
-    """The jobs, with what the command line says of scripts for other launchers; where it says
-    nothing, as they were.
-    """
-    try:
-        count = units.count(parameters) if parameters is not None else None
-    except ValueError as error:
-        raise UsageError(f"found --parameters {parameters!r}; {error}") from None
-    return _with(jobs, launch=launch, batch=batch, parameters=count)
-
-
-def tried(
-    jobs: list[Job], priority: float | None, timeout: str | None, retries: int | None
-) -> list[Job]:
-    """The jobs, with what the command line says of their claim, and of how long and how often they
-    may be tried; where it says nothing, as they were.
-
-    Raises:
-        UsageError: The time makes no sense.
-    """
-    try:
-        seconds = units.seconds(timeout) if timeout is not None else None
-    except ValueError as error:
-        raise UsageError(f"found --timeout {timeout!r}; {error}") from None
-    return _with(jobs, priority=priority, timeout=seconds, retries=retries)
 
 
 def stated_variables(given: Sequence[str]) -> dict[str, str]:
@@ -125,15 +70,6 @@ def _variable(given: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
-def _with(jobs: list[Job], mounts: Sequence[str] = (), **asked: object) -> list[Job]:
-    """The jobs with more mounts and with these fields, where they are not None."""
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    try:
-        return [replace(job, mounts=(*job.mounts, *mounts), **given) for job in jobs]
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
 def submission(jobs: Sequence[Job], said: PlacementOptions) -> Submission:
     """Jobs, and where and how they are to run.
 
@@ -164,25 +100,6 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
             if not as_json:
                 click.echo(f"run {run} in {answer['path']}")
         return follow(hub, run, as_json, interrupts, handed.watch)
-
-
-def stated_limits(
-    cores: float | None = None,
-    memory: str | None = None,
-    gpu_memory: str | None = None,
-    gpus: int | None = None,
-    exclusive: bool = False,
-) -> Limits:
-    """The limits that a command line states.
-
-    Raises:
-        UsageError: They make no sense.
-    """
-    memory_bytes, gpu_memory_bytes = _bytes("--memory", memory), _bytes("--gpu-memory", gpu_memory)
-    if gpus == 0 and (exclusive or gpu_memory is not None):
-        other = "--exclusive" if exclusive else "--gpu-memory"
-        raise UsageError(f"found --gpus 0 with {other}; leave one of them out")
-    return Limits(cores, memory_bytes, gpus, gpu_memory_bytes=gpu_memory_bytes, exclusive=exclusive)
 
 
 def read(
@@ -262,13 +179,6 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
                     f"goes before the script: {ctx.command_path} {name} ...",
                     err=True,
                 )
-
-
-def _bytes(option: str, memory: str | None) -> int | None:
-    try:
-        return units.memory(memory) if memory is not None else None
-    except ValueError as error:
-        raise UsageError(f"found {option} {memory!r}; {error}") from None
 
 
 def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from headgate.cli import options
+from headgate.cli import job_options, options
 from headgate.cli.options import Whole
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Limits
@@ -23,7 +23,7 @@ _CODES = {"same": 0, "differs": 8, "unknown": 9}
 @click.argument("targets", nargs=-1, metavar="FILE [-- ARGS] | COMMAND")
 @click.option("--job", "name", metavar="NAME", help="Verify this job of a job file: --job digits.")
 @options.stated_plan
-@options.launched
+@job_options.of_jobs(*job_options.LAUNCHED)
 @click.option(
     "--steps", type=Whole(min=1), metavar="N", help="Compare N steps. Default: 6; with --resume 24."
 )
@@ -54,9 +54,6 @@ def command(
     /,
     targets: tuple[str, ...],
     name: str | None,
-    launch: str | None,
-    batch: str | None,
-    parameters: str | None,
     steps: int | None,
     resume: bool,
     seed: int | None,
@@ -97,9 +94,8 @@ def command(
 
     if len(targets) > 1:
         raise UsageError(f"found {len(targets)} files; expected one script, or one job file")
-    jobs = running.launches(
-        running.read(targets, ctx.meta["asked"], None, Limits()), launch, batch, parameters
-    )
+    jobs = running.read(targets, ctx.meta["asked"], None, Limits())
+    jobs = job_options.applied(jobs, job_options.stated(ctx))
     jobs = [job for job in jobs if name is None or job.name == name]
     if len(jobs) != 1:
         raise UsageError(f"found {len(jobs)} jobs; expected one: name it with --job")

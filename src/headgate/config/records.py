@@ -76,7 +76,11 @@ def _as_written(field: DeclaredField, nested: Mapping[type, type[Entry]]) -> Any
         written = Union[tuple(_member(hint, nested) for hint in field.members)]  # noqa: UP007
     bounds = {"ge": declaration.least, "gt": declaration.above, "le": declaration.most}
     stated: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
-    return Annotated[written, Field(**stated)] if stated else written
+    if not stated:
+        return written
+    # Next to the number itself, so that the JSON schema has them.
+    number, *read = get_args(written)
+    return Annotated[number, Field(**stated), *read]
 
 
 def _member(hint: Any, nested: Mapping[type, type[Entry]]) -> Any:

@@ -30,7 +30,7 @@ from headgate.model.shares import FRACTIONS, is_fraction, slice_of
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a job may be called: it names a folder and a cgroup."""
 
-MOST_PRIORITY = 100.0
+MOST_PRIORITY: float = 100
 """Of a job in a file."""
 
 Allowed = Literal["async", "weak"]
