@@ -13,7 +13,7 @@ import headgate
 PACKAGE = Path(headgate.__file__).parent
 
 FRAMEWORKS = {"torch", "keras", "jax"}
-OF_EACH_FRAMEWORK = {"Costs", "Session", "Trained"}
+OF_EACH_FRAMEWORK = {"Costs", "Session", "TrainingState"}
 """The same thing for PyTorch, Keras and JAX; a script has one of them."""
 OF_SAMPLERS = {"_Node", "_Processes"}
 """What a sampler reads of a node, and of the processes of a task; each in the module of its

@@ -20,7 +20,7 @@ from tests.harness.warm import TORCH, WarmProcess, warm_python
 
 from headgate.engines.channel import Connection, listen
 from headgate.engines.launch import inject, server_command
-from headgate.hub.state.peers import AttemptMeetings, Peers
+from headgate.hub.state.peers import AttemptSyncPoints, Peers
 from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan
 from headgate.testing import wait
@@ -72,7 +72,7 @@ class Gang:
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.peers = Peers(plan, encrypt)
-        self.meetings = AttemptMeetings(self.peers.workers, self._pass_on)
+        self.sync_points = AttemptSyncPoints(self.peers.workers, self._pass_on)
         self._plan = plan
         self._command = command
         self._warm = warm
@@ -139,7 +139,7 @@ class Gang:
         code = self._processes[name].popen.wait(_SECONDS)
         with self._lock:
             self.peers.leave(TaskName(name))
-            self.meetings.leave(TaskName(name))
+            self.sync_points.leave(TaskName(name))
         self._tell()
         return code
 
@@ -298,10 +298,10 @@ class Gang:
                 self._tell()
             case "meet":
                 with self._lock:
-                    self.meetings.meet(name, message)
-            case "elsewhere":
+                    self.sync_points.wait(name, message)
+            case "position":
                 with self._lock:
-                    self.meetings.elsewhere(name, message["standing"])
+                    self.sync_points.pass_position(name, message["standing"])
             case "joining" if donor is not None:
                 self._waiting.append(name)
                 if not self._asked:

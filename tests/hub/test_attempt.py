@@ -223,9 +223,9 @@ def together() -> Told:
 
 def test_workers_meet_once_all_that_count_have_come(told: Told) -> None:
     told.start(TaskName("worker-2"), joins=True)
-    told.attempt.meetings.meet(TaskName("worker-1"), {"standing": standing(), "value": 1.5})
+    told.attempt.sync_points.wait(TaskName("worker-1"), {"standing": standing(), "value": 1.5})
     assert [message for _, message in told.sent if message["type"] == "met"] == []
-    told.attempt.meetings.meet(TaskName("worker-0"), {"standing": standing(), "value": 2.5})
+    told.attempt.sync_points.wait(TaskName("worker-0"), {"standing": standing(), "value": 2.5})
     met = [(task, message) for task, message in told.sent if message["type"] == "met"]
     assert [task for task, _ in met] == ["r/a/worker-1", "r/a/worker-0"]
     assert [(each["index"], each["value"]) for each in met[0][1]["given"]] == [(0, 2.5), (1, 1.5)]
@@ -233,7 +233,7 @@ def test_workers_meet_once_all_that_count_have_come(told: Told) -> None:
 
 def test_a_meeting_does_not_wait_for_a_worker_that_is_lost(told: Told) -> None:
     for name in ("worker-0", "worker-1"):
-        told.attempt.meetings.meet(TaskName(name), {"standing": standing(), "value": None})
+        told.attempt.sync_points.wait(TaskName(name), {"standing": standing(), "value": None})
     told.sent.clear()
     told.attempt.leave(TaskName("worker-2"), well=False)
     assert [task for task, message in told.sent if message["type"] == "met"] == [
@@ -244,13 +244,11 @@ def test_a_meeting_does_not_wait_for_a_worker_that_is_lost(told: Told) -> None:
 
 def test_where_a_worker_waits_is_told_to_the_others_while_it_does(told: Told) -> None:
     waits = standing(waits=True)
-    told.attempt.meetings.elsewhere(TaskName("worker-0"), waits)  # its meeting has been
-    assert [message for _, message in told.sent if message["type"] == "elsewhere"] == []
-    told.attempt.meetings.meet(TaskName("worker-0"), {"standing": standing(), "value": None})
-    told.attempt.meetings.elsewhere(TaskName("worker-0"), waits)
-    found = {
-        task: message["index"] for task, message in told.sent if message["type"] == "elsewhere"
-    }
+    told.attempt.sync_points.pass_position(TaskName("worker-0"), waits)  # all had come
+    assert [message for _, message in told.sent if message["type"] == "position"] == []
+    told.attempt.sync_points.wait(TaskName("worker-0"), {"standing": standing(), "value": None})
+    told.attempt.sync_points.pass_position(TaskName("worker-0"), waits)
+    found = {task: message["index"] for task, message in told.sent if message["type"] == "position"}
     assert found == {"r/a/worker-1": 0, "r/a/worker-2": 0}
 
 
@@ -278,7 +276,7 @@ def test_workers_that_end_at_different_places_have_failed(
 ) -> None:
     told = together()
     for number, end in enumerate(ends):
-        told.attempt.meetings.elsewhere(TaskName(f"worker-{number}"), {**end, "ended": True})
+        told.attempt.sync_points.pass_position(TaskName(f"worker-{number}"), {**end, "ended": True})
     exit = told.attempt.end(TaskName("worker-1"), Exit(code))
     assert exit.code == (1 if words else code)
     assert words in (exit.reason or "")

@@ -18,6 +18,7 @@ from headgate.hub.parts.listener import MOST_COMPLAINTS, HubListener
 from headgate.hub.parts.throttle import AT_ONCE
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import MOST_METRICS
+from headgate.hub.state.peers import AttemptSyncPoints
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Node
@@ -254,6 +255,20 @@ def test_a_message_that_makes_no_sense_costs_nothing_but_itself_and_is_told(
     assert len(told) == len(ODD), "\n".join(told)
     assert all("left out" in text and len(text) < 500 for text in told)
     assert isinstance(events[-1], TaskExited)
+
+
+def test_a_position_of_an_earlier_version_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[dict[str, int]] = []
+    monkeypatch.setattr(
+        AttemptSyncPoints, "pass_position", lambda self, name, position: passed.append(position)
+    )
+
+    def say(listener: HubListener, task: TaskId) -> None:
+        listener.message(task, {"type": "elsewhere", "standing": {"step": 1}})
+        listener.message(task, {"type": "position", "standing": {"step": 2}})
+
+    heard(say)
+    assert passed == [{"step": 1}, {"step": 2}]
 
 
 def test_of_a_task_that_says_nothing_but_nonsense_people_are_warned_twenty_times() -> None:

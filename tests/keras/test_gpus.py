@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.keras import backends
-from headgate.keras.trained import Trained
+from headgate.keras.training_state import TrainingState
 
 jax = pytest.importorskip("jax")
 
@@ -51,7 +51,7 @@ def of_torch(number: int | None) -> SimpleNamespace:
 
 def gpus_of(variables: list[Any], computed: Any = 2.5) -> set[int]:
     """Those of a model that has these variables, and of which a step returned that."""
-    trained = Trained(None)
+    trained = TrainingState(None)
     trained.add(SimpleNamespace(variables=variables), None)
     return trained.gpus(computed)
 

@@ -71,6 +71,19 @@ def test_orders_are_taken_once_and_a_stop_stays(listener: ChannelListener) -> No
     assert channel.pending
 
 
+@pytest.mark.parametrize("name", ["position", "elsewhere"])
+def test_positions_of_others_are_known_until_all_have_come(
+    listener: ChannelListener, name: str
+) -> None:
+    channel = opened(listener)
+    listener.send({"type": name, "index": 1, "standing": {"step": 3, "waits": True}})
+    listener.send({"type": name, "index": 2, "standing": {"step": 4, "ended": True}})
+    wait.until(lambda: len(channel.positions) == 2)
+    listener.send({"type": "met", "given": []})
+    wait.until(lambda: channel.met is not None)
+    assert channel.positions == {2: {"step": 4, "ended": True}}
+
+
 def test_a_hold_ends_with_a_release_also_where_another_one_follows(
     listener: ChannelListener,
 ) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 SCRIPT = """
 import json, os, pathlib, pickle, shutil, tempfile
-from headgate.task.file_writes import Writing
+from headgate.task.file_writes import WriteWatcher
 
-writing = Writing()
-writing.watch()
+writes = WriteWatcher()
+writes.watch()
 found = []
 def told():
     found.clear()
-    writing.tell(found.append)
+    writes.tell(found.append)
     return [pathlib.Path(each["path"]).name for each in found]
 
 open("plain.txt", "w").close()
@@ -55,11 +55,11 @@ if not child:
 assert os.waitpid(child, 0)[1] == 0
 
 for number in range(20_000):  # nothing is told meanwhile
-    writing.wrote(f"{number}.txt")
-assert len(writing._found) < 20_000
+    writes.wrote(f"{number}.txt")
+assert len(writes._found) < 20_000
 assert len(told()) <= 1000
 
-writing.ignore()
+writes.ignore()
 open("more.txt", "w").close()
 assert told() == []
 print("well")

@@ -20,7 +20,7 @@ from headgate.task.grants import (
     Grant,
     Turns,
 )
-from headgate.task.overheads import Asides
+from headgate.task.overheads import OverheadClock
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
 
@@ -89,8 +89,8 @@ def test_a_pause_holds_the_next_step_until_it_is_lifted_and_never_for_long() -> 
 def test_what_a_step_waits_for_its_turn_is_told_and_no_other_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = Asides()
-    monkeypatch.setattr(gate_module, "asides", told)
+    told = OverheadClock()
+    monkeypatch.setattr(gate_module, "overheads", told)
     sent: list[dict[str, object]] = []
     engine = Engine(cores=0.5)
     steps(engine, gate_of(engine), 20, 0.1, cpu=0.1)

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from headgate.task.overheads import Asides
+from headgate.task.overheads import OverheadClock
 
 
 def test_seconds_are_summed_up_and_told_once_a_second() -> None:
     now = [0.0]
-    asides, told = Asides(lambda: now[0]), list[dict[str, Any]]()
-    asides.tell(told.append)
-    asides.add("evaluation", 0.25)
-    asides.tell(told.append)
-    asides.add("evaluation", 0.5)
-    asides.add("evaluation", 0.5)
-    asides.add("saving", 1e-6)  # too little to be told
-    asides.tell(told.append)
+    overheads, told = OverheadClock(lambda: now[0]), list[dict[str, Any]]()
+    overheads.tell(told.append)
+    overheads.add("evaluation", 0.25)
+    overheads.tell(told.append)
+    overheads.add("evaluation", 0.5)
+    overheads.add("evaluation", 0.5)
+    overheads.add("saving", 1e-6)  # too little to be told
+    overheads.tell(told.append)
     assert told == [{"type": "asides", "seconds": {"evaluation": 0.25}}]
     now[0] = 1.0
-    asides.tell(told.append)
-    asides.add("saving", 0.5)
-    asides.tell(told.append, now=True)
+    overheads.tell(told.append)
+    overheads.add("saving", 0.5)
+    overheads.tell(told.append, now=True)
     assert [each["seconds"] for each in told[1:]] == [
         {"evaluation": 1.0},
         {"saving": pytest.approx(0.5, abs=1e-5)},
@@ -32,15 +32,15 @@ def test_seconds_are_summed_up_and_told_once_a_second() -> None:
 
 
 def test_time_in_the_collector_of_garbage_counts() -> None:
-    asides, told = Asides(), list[dict[str, Any]]()
+    overheads, told = OverheadClock(), list[dict[str, Any]]()
     kept = [[number] for number in range(200_000)]
-    asides.watch_garbage()
-    asides.watch_garbage()
+    overheads.watch_garbage()
+    overheads.watch_garbage()
     try:
         gc.collect()
     finally:
-        gc.callbacks.remove(asides._collected)
-    asides.tell(told.append)
-    assert asides._collected not in gc.callbacks
+        gc.callbacks.remove(overheads._collected)
+    overheads.tell(told.append)
+    assert overheads._collected not in gc.callbacks
     assert told[0]["seconds"]["garbage-collection"] > 0.001
     assert len(kept) == 200_000

@@ -23,7 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 import headgate.torch as hg
 
-Trained = list[torch.Tensor]
+TrainingState = list[torch.Tensor]
 TASK = os.environ.get("HEADGATE_TASK", "plain").rpartition("/")[2]
 EPOCHS = 10
 SAMPLES = 50  # in batches of 12: five to an epoch, of which the last has two samples
@@ -44,7 +44,7 @@ def loader(**options: Any) -> DataLoader[Any]:
     return DataLoader(dataset(), **{"batch_size": 12, "shuffle": True, **options})
 
 
-def weights(*models: nn.Module) -> Trained:
+def weights(*models: nn.Module) -> TrainingState:
     return [tensor.detach().clone() for model in models for tensor in model.state_dict().values()]
 
 
@@ -57,7 +57,7 @@ def train(
     at_epoch: Callable[[nn.Module, int], object] = lambda model, epoch: None,
     loss_reduction: str = "mean",
     every: int = 1,
-) -> Trained:
+) -> TrainingState:
     """The loop that most scripts have."""
     model = network() if model is None else model
     optimizer = optimizer_of(model.parameters())
@@ -86,24 +86,24 @@ def adamw(parameters: Any) -> Any:
     return torch.optim.AdamW(parameters, lr=0.01)
 
 
-def momentum() -> Trained:
+def momentum() -> TrainingState:
     return train(lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9))
 
 
-def adagrad() -> Trained:
+def adagrad() -> TrainingState:
     return train(lambda parameters: torch.optim.Adagrad(parameters, lr=0.05))
 
 
-def clipped() -> Trained:
+def clipped() -> TrainingState:
     return train(sgd, before_step=lambda model: nn.utils.clip_grad_norm_(model.parameters(), 0.1))
 
 
-def accumulated() -> Trained:
+def accumulated() -> TrainingState:
     """A step after every third batch, also across the end of an epoch."""
     return train(adamw, every=3)
 
 
-def hooked() -> Trained:
+def hooked() -> TrainingState:
     """Hooks change gradients by more than a factor, before they are added to those of the batch
     before.
     """
@@ -127,7 +127,7 @@ def hooked() -> Trained:
     return train(adamw, model, at_epoch=more, every=3)
 
 
-def hooked_and_summed() -> Trained:
+def hooked_and_summed() -> TrainingState:
     model: Any = Branched()
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
@@ -138,7 +138,7 @@ def hooked_and_summed() -> Trained:
     return train(sgd, model, loss_of=loss_of, loss_reduction="sum", every=2)
 
 
-def stepped_in_backward() -> Trained:
+def stepped_in_backward() -> TrainingState:
     """Each parameter is stepped by an optimizer of its own as soon as its gradient is complete."""
     model: Any = network()
     batches = loader()
@@ -171,11 +171,11 @@ class Tied(nn.Module):
         return out
 
 
-def tied() -> Trained:
+def tied() -> TrainingState:
     return train(sgd, Tied())
 
 
-def summed() -> Trained:
+def summed() -> TrainingState:
     def loss_of(out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(out, labels, reduction="sum")
 
@@ -186,7 +186,7 @@ def summed() -> Trained:
     )
 
 
-def summed_and_accumulated() -> Trained:
+def summed_and_accumulated() -> TrainingState:
     def loss_of(out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(out, labels, reduction="sum")
 
@@ -212,7 +212,7 @@ def train_masked(
     every: int = 1,
     model: Any = None,
     **options: Any,
-) -> Trained:
+) -> TrainingState:
     """With a loss that is a mean over some of the samples; `say`: where the script says of how
     many.
     """
@@ -311,7 +311,7 @@ def guarded(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torc
     return each.sum() / max(1, int(mask.sum())) + (each * mask).sum() / mask.sum().clamp(min=1)
 
 
-MASKED: dict[str, Callable[[], Trained]] = {
+MASKED: dict[str, Callable[[], TrainingState]] = {
     "ignoring": lambda: train_masked(ignoring),
     "ignoring_accumulated": lambda: train_masked(ignoring, every=3),
     "of_classes": lambda: train_masked(of_classes),
@@ -352,14 +352,14 @@ class Branched(nn.Module):
         return out
 
 
-def unused() -> Trained:
+def unused() -> TrainingState:
     """Momentum and weight decay go on where a gradient is zero, and stand still where there is
     none.
     """
     return train(adamw, Branched())
 
 
-def frozen() -> Trained:
+def frozen() -> TrainingState:
     model = network()
     for parameter in model[0].parameters():  # type: ignore[index]
         parameter.requires_grad = False
@@ -373,7 +373,7 @@ def frozen() -> Trained:
     return train(sgd, model, at_epoch=thaw)
 
 
-def scaled() -> Trained:
+def scaled() -> TrainingState:
     """A gradient scaler skips the steps in which any gradient is infinite."""
     model, batches = network(), loader()
     optimizer = adamw(model.parameters())
@@ -393,7 +393,7 @@ def scaled() -> Trained:
     return [*weights(model), torch.tensor(scaler.get_scale())]
 
 
-def mixed() -> Trained:
+def mixed() -> TrainingState:
     """In bfloat16 nobody gets the same to the last bit, but what is learned is near."""
 
     def loss_of(out: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -424,15 +424,15 @@ class Sparse(nn.Module):
         return out
 
 
-def sparse() -> Trained:
+def sparse() -> TrainingState:
     return train(sgd, Sparse())
 
 
-def sparse_adagrad() -> Trained:
+def sparse_adagrad() -> TrainingState:
     return train(lambda parameters: torch.optim.Adagrad(parameters, lr=0.1), Sparse())
 
 
-def two_backwards() -> Trained:
+def two_backwards() -> TrainingState:
     """Two losses, each with a backward of its own, add up in one step."""
     model, batches = network(), loader()
     optimizer = sgd(model.parameters())
@@ -446,7 +446,7 @@ def two_backwards() -> Trained:
     return weights(model)
 
 
-def two_models() -> Trained:
+def two_models() -> TrainingState:
     """Each with an optimizer; the loss of one reaches into the other, whose gradient is then thrown
     away.
     """
@@ -483,7 +483,7 @@ class Checkpointed(nn.Module):
         return out
 
 
-def checkpointed() -> Trained:
+def checkpointed() -> TrainingState:
     """A backward within the backward."""
     return train(
         sgd,
@@ -492,7 +492,7 @@ def checkpointed() -> Trained:
     )
 
 
-def quasi_newton() -> Trained:
+def quasi_newton() -> TrainingState:
     """An optimizer that calls for gradients as often as it likes."""
     model, batches = network(), loader(batch_size=25)
     optimizer = torch.optim.LBFGS(
@@ -528,7 +528,7 @@ class Large(nn.Module):
         return out
 
 
-def large() -> Trained:
+def large() -> TrainingState:
     return train(sgd, Large())
 
 
@@ -540,11 +540,11 @@ class Stream(IterableDataset[Any]):
             yield torch.randn(FEATURES), torch.randint(0, CLASSES, ())
 
 
-def streamed() -> Trained:
+def streamed() -> TrainingState:
     return train(sgd, batches=DataLoader(Stream(), batch_size=12))
 
 
-def in_a_list() -> Trained:
+def in_a_list() -> TrainingState:
     return train(sgd, batches=list(loader()))
 
 
@@ -561,7 +561,7 @@ class Recurrent(nn.Module):
         return out
 
 
-def along_another_dimension() -> Trained:
+def along_another_dimension() -> TrainingState:
     """As many steps in a series as samples in a batch: nothing but what the script says tells one
     from the other.
     """
@@ -578,7 +578,7 @@ def along_another_dimension() -> Trained:
     return weights(model)
 
 
-def sampled_in_batches() -> Trained:
+def sampled_in_batches() -> TrainingState:
     data = dataset()
     return train(
         sgd,
@@ -588,7 +588,7 @@ def sampled_in_batches() -> Trained:
     )
 
 
-def with_replacement() -> Trained:
+def with_replacement() -> TrainingState:
     data = dataset()
     generator = torch.Generator().manual_seed(3)
     sampler = RandomSampler(data, replacement=True, num_samples=40, generator=generator)
@@ -606,15 +606,15 @@ class Shuffling:
         return 5
 
 
-def sampled_by_own() -> Trained:
+def sampled_by_own() -> TrainingState:
     return train(sgd, batches=DataLoader(dataset(), batch_sampler=Shuffling()))
 
 
-def read_ahead() -> Trained:
+def read_ahead() -> TrainingState:
     return train(sgd, batches=loader(num_workers=2, persistent_workers=True))
 
 
-def validated() -> Trained:
+def validated() -> TrainingState:
     """Between epochs the whole validation set is gone through, with no gradients and in evaluation
     mode.
     """
@@ -637,7 +637,7 @@ def validated() -> Trained:
     return [*weights(model), total]
 
 
-CASES: dict[str, Callable[[], Trained]] = {
+CASES: dict[str, Callable[[], TrainingState]] = {
     "sgd": lambda: train(sgd),
     "adamw": lambda: train(adamw),
     **{
@@ -689,11 +689,11 @@ USUAL = (
 """What most trainings do, in float32 too; special cases only where more digits tell of a smaller
 mistake.
 """
-SPARSE_MASKED: dict[str, Callable[[], Trained]] = {
+SPARSE_MASKED: dict[str, Callable[[], TrainingState]] = {
     "sparse_ignoring": lambda: train_masked(ignoring, model=Sparse()),
     "sparse_said_after_each": lambda: train_masked(hidden, say="after", every=2, model=Sparse()),
 }
-SPARSE_CASES: dict[str, Callable[[], Trained]] = {
+SPARSE_CASES: dict[str, Callable[[], TrainingState]] = {
     **{case.__name__: case for case in (sparse, sparse_adagrad)},
     **SPARSE_MASKED,
 }
@@ -753,8 +753,8 @@ def _new_session() -> None:
         _link.append(link)
         distributed.Worker._connected = lambda self, device: link  # type: ignore[method-assign, assignment, return-value]
     if before._worker is not None:
-        before._worker.meetings.close(None)
-    before._channel.elsewhere.clear()
+        before._worker.sync_points.close(None)
+    before._channel.positions.clear()
     atexit.unregister(before.close)
     environment = TaskEnvironment(
         channel="", task="", checkpoints=os.environ.get("HEADGATE_CHECKPOINTS")

@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 import headgate.torch as hg
-from headgate.torch import held, session
+from headgate.torch import boundary_state, session
 
 Mark = Callable[[int], None]
 Attempting = Callable[..., Any]
@@ -192,7 +192,7 @@ def test_an_average_that_stays_into_the_next_epoch_is_not_saved(
 def test_without_a_copy_a_checkpoint_waits_until_what_is_trained_is_back(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "MOST_BYTES", 0)
+    monkeypatch.setattr(boundary_state, "MOST_BYTES", 0)
     whole = alone(after_each_epoch)
     first = attempt(after_each_epoch, order_at=1)
     assert (first.checkpoint["epoch"], first.checkpoint["position"]) == (1, 0)
@@ -202,8 +202,8 @@ def test_without_a_copy_a_checkpoint_waits_until_what_is_trained_is_back(
 def test_a_stop_ends_in_time_and_says_that_nothing_was_saved(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "MOST_BYTES", 0)
-    monkeypatch.setattr(held, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(boundary_state, "MOST_BYTES", 0)
+    monkeypatch.setattr(boundary_state, "_GRACE_SECONDS", 0.0)
     first = attempt(after_each_epoch, order_at=1)
     assert first.result is None
     assert not first.of("checkpoint")
@@ -213,7 +213,7 @@ def test_a_stop_ends_in_time_and_says_that_nothing_was_saved(
 def test_weights_that_the_script_clamps_after_each_step_are_those_that_are_trained(
     attempt: Attempting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "MOST_BYTES", 0)
+    monkeypatch.setattr(boundary_state, "MOST_BYTES", 0)
 
     def clamped(mark: Mark) -> dict[str, torch.Tensor]:
         training = Averaged()

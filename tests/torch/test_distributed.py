@@ -21,7 +21,7 @@ import pytest
 from tests.harness.gang import Gang
 
 from headgate.model.plans import Plan
-from headgate.torch import weighing
+from headgate.torch import gradient_weights
 
 SOURCE = Path(__file__).parents[2] / "src"
 PREAMBLE = """
@@ -169,7 +169,7 @@ def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
     by_name = {span["name"]: span for span in spans["spans"]}
     assert {"input", "forward", "backward", "push", "optimizer"} <= by_name.keys()
     assert sum(span["seconds"] for span in spans["spans"]) == pytest.approx(spans["seconds"])
-    told = 8 * weighing.NUMBERS  # at the head of a round
+    told = 8 * gradient_weights.NUMBERS  # at the head of a round
     # and gradients, and the control vector
     size = told + 8 * (8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)
     assert (by_name["push"]["bytes_out"], by_name["push"]["bytes_in"]) == (size, size)

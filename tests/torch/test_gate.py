@@ -11,7 +11,7 @@ import pytest
 from tests.harness.warm import TORCH, warm_python
 
 from headgate.testing.listener import ChannelListener
-from headgate.torch.trained import Trained
+from headgate.torch.training_state import TrainingState
 
 SOURCE = Path(__file__).parents[2] / "src"
 SECONDS = 240.0
@@ -144,7 +144,7 @@ def test_all_gpus_that_models_are_on_are_told() -> None:
     def on(gpu: int | None) -> SimpleNamespace:
         return SimpleNamespace(is_cuda=gpu is not None, device=SimpleNamespace(index=gpu))
 
-    trained = Trained(None)
+    trained = TrainingState(None)
     for places, copies in (((None, 3), None), ((0, 1), None), ((1,), [1, 2])):
         parameters = [on(place) for place in places]
         trained.models.append(

@@ -16,7 +16,7 @@ from tests.harness.gang import Gang
 
 from headgate.model.plans import Plan
 from headgate.torch import gradient_hooks
-from headgate.torch.control import ReduceError
+from headgate.torch.control_vector import ReduceError
 
 CASES = ("hooked", "hooked_and_summed", "stepped_in_backward")
 

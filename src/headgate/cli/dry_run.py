@@ -39,7 +39,7 @@ from headgate.sampling import machine
 from headgate.scripts import contracts, inspection
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.task.membership import LOOPBACK
-from headgate.verification.standing import bars, is_off, standing
+from headgate.verification.prior_verdict import bars, is_off, standing
 from headgate.verification.verdict import Verification
 from headgate.verification.wording import kept_alone, sentence
 

@@ -34,7 +34,7 @@ from headgate.scripts.program import program
 from headgate.task import landlock
 from headgate.task.recording import VARIABLE, Recipe
 from headgate.verification import comparing, folders, network, records, store
-from headgate.verification.standing import hides_steps
+from headgate.verification.prior_verdict import hides_steps
 from headgate.verification.verdict import LeftOut, Sameness, StopPlace, Verification, Why
 
 STEPS = 6

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
-from headgate.task.file_writes import writing
+from headgate.task.file_writes import file_writes
 
 if TYPE_CHECKING:
     from headgate.jax.session import Session
@@ -213,4 +213,4 @@ def _joined(what: str) -> Session | None:
 
 
 if TaskEnvironment.read().channel is not None:
-    writing.watch()
+    file_writes.watch()

@@ -9,7 +9,7 @@ import jax
 
 from headgate.jax import joining
 from headgate.jax.placing import Placing, length, nbytes
-from headgate.jax.trained import Trained
+from headgate.jax.training_state import TrainingState
 from headgate.task import step_timing
 from headgate.task.core_wait import CoreWait
 from headgate.task.step_timing import FIRST_STEPS, Step
@@ -80,7 +80,7 @@ class Costs:
                 )
             self._sizes.add(step.samples)
 
-    def profile(self, trained: Trained | None) -> dict[str, Any]:
+    def profile(self, trained: TrainingState | None) -> dict[str, Any]:
         """The fields of `headgate.Profile` of what was prepared."""
         device = jax.local_devices()[0]
         name = "cpu" if device.platform == "cpu" else device.device_kind

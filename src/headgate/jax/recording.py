@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from headgate.jax.trained import Trained
+from headgate.jax.training_state import TrainingState
 from headgate.task.recording import WEIGHT, TaskRecorder
 
 _ROUNDINGS = 4.0
@@ -50,7 +50,7 @@ def _watch(name: str, recorder: TaskRecorder) -> None:
     setattr(jax.random, name, drawing)
 
 
-def prepared(recorder: TaskRecorder, trained: Trained) -> None:
+def prepared(recorder: TaskRecorder, trained: TrainingState) -> None:
     """The state is about to be handed to the script: in float64, and some roundings away, as the
     recipe says.
     """
@@ -75,7 +75,7 @@ def _eps(kind: Any) -> float:
     return float(finfo(kind).eps)
 
 
-def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: Trained) -> None:
+def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: TrainingState) -> None:
     """A step was reported, with its state."""
     if trained.known:
         arrays = trained.arrays()

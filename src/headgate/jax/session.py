@@ -22,13 +22,13 @@ from headgate.jax import checkpoints, joining, recording
 from headgate.jax.costs import Costs
 from headgate.jax.placing import Placing, length
 from headgate.jax.stopping import StopTogether
-from headgate.jax.trained import Trained
+from headgate.jax.training_state import TrainingState
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
 from headgate.task.saving import CheckpointError
 from headgate.task.scalars import traced
 from headgate.task.session import StartPoint, TaskSession
 from headgate.task.step_timing import FIRST_STEPS, Step, StepMeter
-from headgate.task.sync_points import Meetings
+from headgate.task.sync_points import SyncPoints
 
 _wait: Any = jax.block_until_ready
 _MOST_AHEAD = 1000
@@ -62,8 +62,8 @@ class Session(TaskSession):
         super().__init__(environment, channel)
         self._placing = Placing()
         self._samples = self._progress.samples
-        self._trained: Trained | None = None
-        self._before: list[Trained] = []  # what was trained before it
+        self._trained: TrainingState | None = None
+        self._before: list[TrainingState] = []  # what was trained before it
         self._ends: list[dict[str, Any]] = list((self._resume or {}).get("ends", ()))
         self._reports: deque[_Report] = deque()
         self._passes = Passes()
@@ -79,8 +79,11 @@ class Session(TaskSession):
         self._computed: Any = ()
         self._gate = Gate(channel, lambda: _wait(self._computed), self._placing.gpus)
         if self.plan:
-            self._requests, self._meetings = StopTogether(channel), Meetings(channel, self.standing)
-            self._meetings.watch(self.standing)
+            self._requests, self._sync_points = (
+                StopTogether(channel),
+                SyncPoints(channel, self.script_position),
+            )
+            self._sync_points.watch(self.script_position)
         at_end(self.close)
 
     def join(self) -> str:
@@ -107,7 +110,7 @@ class Session(TaskSession):
         former, again = self._trained, self._trained is not None and self._epoch is not None
         if former is not None and not again:
             self._before.append(former)
-        self._trained = trained = Trained(
+        self._trained = trained = TrainingState(
             parts, 0 if former is None else former.first if again else former.end
         )
         resume = self._resume
@@ -240,8 +243,8 @@ class Session(TaskSession):
 
     # --- several workers --------------------------------------------------------------------------
 
-    def standing(self) -> dict[str, Any]:
-        return {**super().standing(), "rounds": self._deals, "dropped": self._dropped}
+    def script_position(self) -> dict[str, Any]:
+        return {**super().script_position(), "rounds": self._deals, "dropped": self._dropped}
 
     def settings(self) -> list[dict[str, float]]:
         return [] if self._trained is None else [self._trained.sizes()]
@@ -281,7 +284,7 @@ class Session(TaskSession):
         return False
 
     @property
-    def _all(self) -> list[Trained]:
+    def _all(self) -> list[TrainingState]:
         return [*self._before, *([] if self._trained is None else [self._trained])]
 
     def state_bytes(self) -> int | None:

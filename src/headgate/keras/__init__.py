@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.keras import environment
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
-from headgate.task.file_writes import writing
+from headgate.task.file_writes import file_writes
 
 if TYPE_CHECKING:
     from headgate.keras.session import Session
@@ -221,4 +221,4 @@ def _join(together: bool = False) -> Session | None:
 
 
 if TaskEnvironment.read().channel is not None:
-    writing.watch()
+    file_writes.watch()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from headgate.keras import backends
-from headgate.keras.trained import Trained, bytes_of, variables
+from headgate.keras.training_state import TrainingState, bytes_of, variables
 from headgate.task import step_timing
 from headgate.task.core_wait import CoreWait
 
@@ -67,7 +67,7 @@ class Costs:
         notes: What a reader of the profile should know.
     """
 
-    def __init__(self, trained: Trained, source: str, joins: bool) -> None:
+    def __init__(self, trained: TrainingState, source: str, joins: bool) -> None:
         self._trained = trained
         self._source = source
         self._joins = joins

@@ -18,7 +18,7 @@ from headgate.keras.reading import Reading
 from headgate.keras.replicas import as_one_process
 from headgate.keras.session import Session
 from headgate.keras.strategies import check_fit
-from headgate.task.overheads import asides
+from headgate.task.overheads import overheads
 from headgate.task.saving import ResumeError
 from headgate.task.session import StartPoint
 
@@ -230,7 +230,7 @@ class Fitting:
         self._test_began = time.perf_counter()
 
     def on_test_end(self, logs: Any = None) -> None:
-        asides.add("evaluation", time.perf_counter() - self._test_began)
+        overheads.add("evaluation", time.perf_counter() - self._test_began)
 
     # --- the compiled step ------------------------------------------------------------------------
 

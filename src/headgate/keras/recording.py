@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headgate.keras import backends
-from headgate.keras.trained import Trained, array_of, variables
+from headgate.keras.training_state import TrainingState, array_of, variables
 from headgate.task.recording import BUFFER, DROPOUT, NOISE, WEIGHT, TaskRecorder
 
 _ROUNDINGS = 4.0
@@ -37,7 +37,7 @@ def begin(recorder: TaskRecorder) -> None:
             keras.backend.set_floatx("float64")
 
 
-def begins(recorder: TaskRecorder, trained: Trained) -> None:
+def begins(recorder: TaskRecorder, trained: TrainingState) -> None:
     """The first step is about to begin: nothing drops out where each worker draws for itself, and
     the weights are some roundings away where the recipe says so.
     """
@@ -82,7 +82,7 @@ def _without_draws(layer: Any, recorder: TaskRecorder) -> None:
             recorder.left_out(what)
 
 
-def _drawn(trained: Trained) -> list[Any]:
+def _drawn(trained: TrainingState) -> list[Any]:
     """The states of the random generators of layers."""
     layers = (layer for model in trained.models for layer in _layers(model))
     generators = [
@@ -91,7 +91,7 @@ def _drawn(trained: Trained) -> list[Any]:
     return [array_of(generator.state).tolist() for generator in generators]
 
 
-def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: Trained) -> None:
+def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: TrainingState) -> None:
     """A step is done."""
     global _states
     arrays = list(_arrays(trained))
@@ -101,7 +101,7 @@ def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: Trai
     recorder.state(steps, epoch, arrays)
 
 
-def _arrays(trained: Trained) -> Iterator[tuple[str, str, Any]]:
+def _arrays(trained: TrainingState) -> Iterator[tuple[str, str, Any]]:
     for number, (model, optimizer) in enumerate(zip(trained.models, trained.optimizers), 1):
         if backends.backend_of(backends.keras_of(model)) == "jax" and getattr(
             model, "_jax_state", None

@@ -17,12 +17,12 @@ from headgate.keras import backends, checkpoints, cluster, recording, strategies
 from headgate.keras.agreement import Agreement
 from headgate.keras.costs import Costs
 from headgate.keras.exchanges import exchanging
-from headgate.keras.trained import Trained, array_of, random_states, restore_random
+from headgate.keras.training_state import TrainingState, array_of, random_states, restore_random
 from headgate.task import Channel, Gate, TaskEnvironment, at_end
 from headgate.task.scalars import read, traced
 from headgate.task.session import StartPoint, TaskSession
 from headgate.task.step_timing import FIRST_STEPS, Step, StepMeter
-from headgate.task.sync_points import Meetings
+from headgate.task.sync_points import SyncPoints
 
 
 class Session(TaskSession):
@@ -57,7 +57,7 @@ class Session(TaskSession):
         self.strategy: Any = None
         super().__init__(environment, channel)
         self._leads = self._agreement is None or self._agreement.leads
-        self.trained = Trained(self._saved, self.note)
+        self.trained = TrainingState(self._saved, self.note)
         self.costs = Costs(self.trained, environment.mode, together)
         self.meter = StepMeter(self._measured, read, every_step=self.profiling)
         self._latest: Any = None
@@ -78,8 +78,11 @@ class Session(TaskSession):
         self._begun = False  # a step that `fit` has begun
         self._recorded = self.steps
         if self._agreement is not None:
-            self._requests, self._meetings = self._agreement, Meetings(channel, self.standing)
-            self._meetings.watch(self._waiting)
+            self._requests, self._sync_points = (
+                self._agreement,
+                SyncPoints(channel, self.script_position),
+            )
+            self._sync_points.watch(self._waiting)
         at_end(self.close)
 
     def join(self) -> str:
@@ -200,8 +203,8 @@ class Session(TaskSession):
 
     def left(self) -> None:
         self.ended()
-        if self._meetings is not None:
-            self._meetings.left()  # in which epoch, where the script broke off one
+        if self._sync_points is not None:
+            self._sync_points.left()  # in which epoch, where the script broke off one
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
         """Take in a step of the script's own loop, or metrics of a step that `fit` did."""
@@ -257,16 +260,19 @@ class Session(TaskSession):
             self.send_profile()
 
     def _waiting(self) -> dict[str, Any]:
-        """Its standing, and whether it waits for the others."""
-        standing, line = {**self.standing(), "rounds": self.steps + self._begun}, exchanging()
+        """Its position in the script, and whether it waits for the others."""
+        script_position, line = (
+            {**self.script_position(), "rounds": self.steps + self._begun},
+            exchanging(),
+        )
         if line is None:
-            return standing
+            return script_position
         where = (
             f"in {line}, where workers exchange what they have"
             if line
             else "where workers exchange what they have"
         )
-        return {**standing, "exchanges": True, "what": where}
+        return {**script_position, "exchanges": True, "what": where}
 
     # --- inside -----------------------------------------------------------------------------------
 

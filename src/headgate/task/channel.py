@@ -24,6 +24,8 @@ from headgate.task.grants import Grant
 
 PROTOCOL = 1
 _CONNECT_SECONDS = 5.0
+_POSITIONS = ("position", "elsewhere")
+"""Names of the message that tells where another worker is; hubs before 0.3 use the second."""
 _BACKLOG_BYTES = 1 << 20
 """Unsent bytes past which what can be missed (progress, spans) is dropped."""
 _LINE_BYTES = 1 << 20
@@ -46,8 +48,8 @@ class Channel:
         spin: Whether compute threads that wait may spin; no, where others want the cores.
         gate: What steps are held to; None: to nothing.
         state: The checkpoint that a task which joins others starts from; empty until it was told.
-        met: What the workers gave at the latest meeting; None until they have all come.
-        elsewhere: Where other workers are that this one cannot meet, by index.
+        met: What the workers gave at the latest barrier; None until they have all come.
+        positions: Where other workers are that this one may wait for in vain, by index.
         watcher: Where set, called from the reading thread with each view and each `state`; must not
             block.
     """
@@ -63,7 +65,7 @@ class Channel:
         self.gate: Grant | None = None
         self.state = ""
         self.met: list[Mapping[str, Any]] | None = None
-        self.elsewhere: dict[int, Mapping[str, Any]] = {}
+        self.positions: dict[int, Mapping[str, Any]] = {}
         self.watcher: Callable[[Mapping[str, Any]], None] | None = None
         self._threads: int | None = None
         self._checkpoint = False
@@ -154,8 +156,8 @@ class Channel:
         if left:
             self._wake()
 
-    def meet(self, message: Mapping[str, object]) -> None:
-        """Send what this task gives at a meeting; `met` is None until all have."""
+    def sync(self, message: Mapping[str, object]) -> None:
+        """Send what this task gives at a barrier; `met` is None until all have."""
         self.met = None
         self.send(message)
 
@@ -293,7 +295,7 @@ class Channel:
         except (ValueError, KeyError, TypeError):
             return
         with self._lock:
-            if kind in ("peers", "state", "met", "elsewhere"):
+            if kind in ("peers", "state", "met", *_POSITIONS):
                 self._told_of_others(kind, message)
             else:
                 self._ordered(kind, message)
@@ -335,11 +337,13 @@ class Channel:
             self.state = str(message.get("path", ""))
         elif kind == "met":
             self.met = message["given"]
-            self.elsewhere = {
-                i: told for i, told in self.elsewhere.items() if not told.get("waits")
+            self.positions = {
+                index: position
+                for index, position in self.positions.items()
+                if not position.get("waits")
             }
-        elif kind == "elsewhere":
-            self.elsewhere[message["index"]] = message["standing"]
+        elif kind in _POSITIONS:
+            self.positions[message["index"]] = message["standing"]
 
     def _ended(self) -> None:
         with self._lock:

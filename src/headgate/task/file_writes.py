@@ -20,7 +20,7 @@ _DEVICES = ("/dev/", "/proc/", "/sys/")
 _CACHES = ("__pycache__", "torchinductor_")
 
 
-class Writing:
+class WriteWatcher:
     """Notes which files this process writes anew, appends to, or puts in place by renaming.
 
     Those that several processes write by agreement are left out: what is opened without being
@@ -81,4 +81,4 @@ def _is_shared(path: str) -> bool:
     return hidden or path.startswith(_DEVICES) or path.endswith((".lock", ".pyc"))
 
 
-writing = Writing()
+file_writes = WriteWatcher()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headgate.task.grants import Bucket, Grant, Pause, Turns
-from headgate.task.overheads import asides
+from headgate.task.overheads import overheads
 
 if TYPE_CHECKING:
     from headgate.task.channel import Channel
@@ -71,7 +71,7 @@ class Gate:
         held = self._clock() - began
         self.held += held
         if self._grant is not None and not self._grant.cores and not self._grant.paused:
-            asides.add("turns", held)
+            overheads.add("turns", held)
 
     def pause(self) -> None:
         """What comes next is no step: let others have the device meanwhile."""

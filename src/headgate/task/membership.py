@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from headgate.task.channel import Channel
-from headgate.task.file_writes import writing
+from headgate.task.file_writes import file_writes
 from headgate.task.stop import PeerLost, Stop
 
 WELCOME_SECONDS = 60.0
@@ -102,7 +102,7 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
         plan["strategy"] == "allreduce" and plan["workers"] == 1
     )
     if alone:
-        writing.ignore()
+        file_writes.ignore()
         return {}
     refusal = named_cluster(os.environ, plan["workers"] + plan["servers"])
     if refusal:

@@ -54,7 +54,7 @@ _SHARED = "/dev/shm"
 
 
 @dataclass(frozen=True)
-class Told:
+class RankInfo:
     """What a worker is told of the others.
 
     Args:
@@ -87,7 +87,7 @@ class Told:
                 time.sleep(0.02)
 
 
-def worker(told: Told, command: Sequence[str]) -> int:
+def worker(told: RankInfo, command: Sequence[str]) -> int:
     """Run a command as a rank of `mpirun`.
 
     Returns:
@@ -173,7 +173,9 @@ def found() -> tuple[str, str]:
     return program, asked.stdout.decode(errors="replace").strip()
 
 
-def _rank_of(told: Told, daemon: MpiDaemon, folder: Path) -> tuple[Mapping[str, str], Connection]:
+def _rank_of(
+    told: RankInfo, daemon: MpiDaemon, folder: Path
+) -> tuple[Mapping[str, str], Connection]:
     """The variables of this worker's rank, once `mpirun` has started its proxy; and the connection
     to that.
     """
@@ -205,7 +207,7 @@ def _hold(agent: Connection, daemon: MpiDaemon) -> None:
     agent.close()
 
 
-def _mpirun(told: Told, folder: Path) -> Sequence[str]:
+def _mpirun(told: RankInfo, folder: Path) -> Sequence[str]:
     """The command of `mpirun`: Open MPI's; or that of MPICH, which Intel's and others come of.
 
     Raises:
@@ -301,7 +303,7 @@ def _folder(place: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def agent(told: Told, host: str, command: Sequence[str]) -> int:
+def agent(told: RankInfo, host: str, command: Sequence[str]) -> int:
     """Have the first worker of a node run a command, as `ssh` would; it is `mpirun`'s, which takes
     this for `ssh`.
     """
@@ -312,7 +314,7 @@ def agent(told: Told, host: str, command: Sequence[str]) -> int:
     return 0
 
 
-def proxy(told: Told) -> int:
+def proxy(told: RankInfo) -> int:
     """Give a worker the variables of its rank, and end with it."""
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_ID"])
     variables = {name: value for name, value in os.environ.items() if _OF_MPI.fullmatch(name)}
@@ -326,7 +328,7 @@ def proxy(told: Told) -> int:
 
 
 def main() -> int:
-    told = Told(**json.loads(os.environ[VARIABLE]))
+    told = RankInfo(**json.loads(os.environ[VARIABLE]))
     what, *words = sys.argv[1:]
     if what == "--agent":
         return agent(told, words[0], words[1:])

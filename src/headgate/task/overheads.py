@@ -14,7 +14,7 @@ _LEAST_SECONDS = 1e-3
 """Less is told with what comes after it."""
 
 
-class Asides:
+class OverheadClock:
     """Seconds by what they were spent on, summed up and told about once a second.
 
     Args:
@@ -64,4 +64,4 @@ class Asides:
             self._collecting_since = None
 
 
-asides = Asides()
+overheads = OverheadClock()

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.task.file_writes import writing
-from headgate.task.overheads import asides
+from headgate.task.file_writes import file_writes
+from headgate.task.overheads import overheads
 from headgate.task.scalars import read
 
 EVERY_SECONDS = 0.1
@@ -111,8 +111,8 @@ class ProgressReporter:
             self._deliver()
 
     def _deliver(self, now: bool = False) -> None:
-        writing.tell(lambda message: self._send(message, False))
-        asides.tell(lambda message: self._send(message, True), now)
+        file_writes.tell(lambda message: self._send(message, False))
+        overheads.tell(lambda message: self._send(message, True), now)
         if not self._unsent:
             return
         step = whole(self.said, self.step)

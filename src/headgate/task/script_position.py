@@ -1,7 +1,7 @@
 """Where the workers of a job stand in their script, compared. Workers that step together have to
 stand at the same place, with the same settings.
 
-A standing is a JSON object. `rounds`: exchanges between the workers that this one has taken part
+A position is a JSON object. `rounds`: exchanges between the workers that this one has taken part
 in. `phase`, `epoch`, `batch`, `step`: the loop over `epochs`, its epoch, the batch, the optimizer
 steps; left out where unknown. `settings`: for each optimizer what its parameter groups hold, by
 name, one value or a list with one for each group. `data`: tells the samples of its batch from
@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-Standing = Mapping[str, Any]
+Position = Mapping[str, Any]
 
 CURE = (
     "let all decide alike: by hg.mean(value), hg.agree(flag), or a scheduler given to "
@@ -37,27 +37,27 @@ class WorkersDiffer(RuntimeError):
     """
 
 
-def difference(standings: Mapping[int, Standing]) -> str:
+def difference(positions: Mapping[int, Position]) -> str:
     """What differs between the workers of these indices, where, and what to do; empty where nothing
     does that matters.
     """
-    first = next(iter(standings.values()))
+    first = next(iter(positions.values()))
     if any(
-        _differ(first.get(name), each.get(name)) for each in standings.values() for name in _PLACE
+        _differ(first.get(name), each.get(name)) for each in positions.values() for name in _PLACE
     ):
         return (
-            f"the workers are at different places of the script: {_each(standings, place)}; {CURE}"
+            f"the workers are at different places of the script: {_each(positions, place)}; {CURE}"
         )
-    if any(each.get("rounds") != first.get("rounds") for each in standings.values()):
-        told = _each(standings, lambda standing: f"took {standing['rounds']} steps with others")
+    if any(each.get("rounds") != first.get("rounds") for each in positions.values()):
+        told = _each(positions, lambda position: f"took {position['rounds']} steps with others")
         return f"the workers do not take the same steps: {told} ({place(first)}); {CURE}"
-    settings = _settings(standings)
+    settings = _settings(positions)
     if settings:
         return (
             f"the workers train with different settings: {'; '.join(settings)} "
             f"({place(first)}); {CURE}"
         )
-    weights = [each.get("weights") for each in standings.values()]
+    weights = [each.get("weights") for each in positions.values()]
     if any(_drawn_apart(weights[0], weight) for weight in weights):
         return (
             "the workers' weights are not the same any more: the script changed them after "
@@ -66,7 +66,7 @@ def difference(standings: Mapping[int, Standing]) -> str:
             "its own random or other "
             f"numbers ({place(first)}); change them before prepare, or by what is the same in all"
         )
-    buffers = _apart(standings)
+    buffers = _apart(positions)
     if buffers:
         return (
             f"the workers' buffers are not the same any more: {buffers}. The model changes "
@@ -75,7 +75,7 @@ def difference(standings: Mapping[int, Standing]) -> str:
             "hg.keep(module, "
             "across='mean') or across='sum', or run with --strategy single"
         )
-    if any(each.get("data") != first.get("data") for each in standings.values()):
+    if any(each.get("data") != first.get("data") for each in positions.values()):
         return (
             "the workers draw different batches from a loader: its sampler has a random "
             "generator of its own (seed it "
@@ -86,25 +86,25 @@ def difference(standings: Mapping[int, Standing]) -> str:
     return ""
 
 
-def place(standing: Standing) -> str:
+def place(position: Position) -> str:
     """A place in the script, in words; epochs and batches are counted from 0."""
-    words = [str(standing["what"])] if standing.get("what") else []
+    words = [str(position["what"])] if position.get("what") else []
     where = [
-        f"{name} {standing[name]}" for name in ("epoch", "batch") if standing.get(name) is not None
+        f"{name} {position[name]}" for name in ("epoch", "batch") if position.get(name) is not None
     ]
     if where and not words:
         where[0] = f"at {where[0]}"
     words += where
-    if standing.get("step") is not None:
-        words.append(f"after step {standing['step']}")
+    if position.get("step") is not None:
+        words.append(f"after step {position['step']}")
     return ", ".join(words) or "somewhere"
 
 
-def _each(standings: Mapping[int, Standing], words: Any) -> str:
+def _each(positions: Mapping[int, Position], words: Any) -> str:
     """What each worker has, those with the same together."""
     alike: dict[str, list[int]] = {}
-    for index, standing in standings.items():
-        alike.setdefault(str(words(standing)), []).append(index)
+    for index, position in positions.items():
+        alike.setdefault(str(words(position)), []).append(index)
     told = [f"{names(indices)} {what}" for what, indices in list(alike.items())[:_SHOWN]]
     return ", ".join(told) + (f", and {len(alike) - _SHOWN} more" if len(alike) > _SHOWN else "")
 
@@ -115,10 +115,10 @@ def names(indices: Iterable[int]) -> str:
     return " and ".join(each) if len(each) <= _SHOWN else f"{each[0]} and {len(each) - 1} others"
 
 
-def _settings(standings: Mapping[int, Standing]) -> list[str]:
+def _settings(positions: Mapping[int, Position]) -> list[str]:
     """Which settings differ, in words."""
     found: list[str] = []
-    each = {index: standing.get("settings") or [] for index, standing in standings.items()}
+    each = {index: position.get("settings") or [] for index, position in positions.items()}
     if len({len(optimizers) for optimizers in each.values()}) > 1:
         return [
             (
@@ -164,9 +164,9 @@ def _drawn_apart(one: Any, other: Any) -> bool:
     )
 
 
-def _apart(standings: Mapping[int, Standing]) -> str:
+def _apart(positions: Mapping[int, Position]) -> str:
     """Buffers that differ between workers, by name."""
-    held = [each.get("buffers") or {} for each in standings.values()]
+    held = [each.get("buffers") or {} for each in positions.values()]
     names = []
     for name in dict.fromkeys(name for buffers in held for name in buffers):
         values = [buffers[name] for buffers in held if name in buffers]

@@ -18,13 +18,13 @@ from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
 from headgate.task.gate import Gate
 from headgate.task.membership import plan_of
-from headgate.task.overheads import asides
+from headgate.task.overheads import overheads
 from headgate.task.progress import ProgressReporter, whole
 from headgate.task.recording import recorder
 from headgate.task.saving import Saver, restored
 from headgate.task.step_timing import FIRST_STEPS, is_told
 from headgate.task.stop import Stop
-from headgate.task.sync_points import Meetings
+from headgate.task.sync_points import SyncPoints
 
 _FLUSH_SECONDS = 2.0
 
@@ -119,7 +119,7 @@ class TaskSession(ABC):
         self._saver = Saver(environment.checkpoints, channel.send)
         self._gate = Gate(channel)
         self._requests: Requests = channel
-        self._meetings: Meetings | None = None
+        self._sync_points: SyncPoints | None = None
         self._phase = -1
         self._epoch: int | None = None
         self._ended = False
@@ -129,7 +129,7 @@ class TaskSession(ABC):
         if self.recorder is not None:
             self.recorder.begins_at(self.steps, channel.stop)
             self.profiled = True  # what is recorded is slower
-        asides.watch_garbage()
+        overheads.watch_garbage()
 
     # --- what a framework says --------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class TaskSession(ABC):
         """What workers compare between two epochs, by name; None where their steps do."""
         return None
 
-    def standing(self) -> dict[str, Any]:
+    def script_position(self) -> dict[str, Any]:
         """Where this worker is, for others that step with it; see
         `headgate.task.script_position`.
         """
@@ -210,7 +210,7 @@ class TaskSession(ABC):
         """A number in the type of `value`."""
         return number
 
-    def check_meeting(self, what: str) -> None:  # noqa: B027 - most can meet anywhere
+    def check_barrier(self, what: str) -> None:  # noqa: B027 - most can meet anywhere
         """Raise where other workers do not come to a meeting that is called here."""
 
     # --- epochs -----------------------------------------------------------------------------------
@@ -263,8 +263,8 @@ class TaskSession(ABC):
         self._gate.pause()
         self.flush()
         self._follow_threads()
-        if self._meetings is not None and (settings := self.settings()) is not None:
-            self._meetings.compare(settings)
+        if self._sync_points is not None and (settings := self.settings()) is not None:
+            self._sync_points.compare(settings)
         self.boundary()
         stopping = self._requests.stopping
         why = stopping or self.asked()
@@ -281,8 +281,8 @@ class TaskSession(ABC):
     def left(self) -> None:
         """The script has left a loop over epochs."""
         self._epoch = None
-        if self._meetings is not None:
-            self._meetings.left()
+        if self._sync_points is not None:
+            self._sync_points.left()
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -353,37 +353,37 @@ class TaskSession(ABC):
         self.flush(wait=True)
         if self.meter.steps:
             self.send_profile()
-        if self._meetings is not None:
+        if self._sync_points is not None:
             self.leave(by_itself=not (self._ended or self._channel.stopping))
         self._channel.flush(_FLUSH_SECONDS)
-        if self._meetings is not None:
-            self._meetings.exit_failed()
+        if self._sync_points is not None:
+            self._sync_points.exit_failed()
 
     def leave(self, by_itself: bool) -> None:
         """The script of a worker ends; `by_itself`: it was not asked to."""
-        if self._meetings is not None:
-            self._meetings.close(self.standing() if by_itself else None)
+        if self._sync_points is not None:
+            self._sync_points.close(self.script_position() if by_itself else None)
 
     # --- other workers ----------------------------------------------------------------------------
 
     @property
     def rank(self) -> int:
         """This worker's index."""
-        return 0 if self._meetings is None else int(self._channel.welcome["index"])
+        return 0 if self._sync_points is None else int(self._channel.welcome["index"])
 
     def mean(self, value: Any) -> Any:
         """The mean of a number over the workers, in its type."""
-        if self._meetings is None:
+        if self._sync_points is None:
             return value
-        self.check_meeting("hg.mean()")
-        return self.like(value, self._met(self._meetings.mean(float(value))))
+        self.check_barrier("hg.mean()")
+        return self.like(value, self._met(self._sync_points.mean(float(value))))
 
     def agree(self, flag: Any) -> Any:
         """Whether the flag holds in any worker."""
-        if self._meetings is None:
+        if self._sync_points is None:
             return flag
-        self.check_meeting("hg.agree()")
-        return self._met(self._meetings.agree(bool(flag)))
+        self.check_barrier("hg.agree()")
+        return self._met(self._sync_points.agree(bool(flag)))
 
     def _met(self, result: Any) -> Any:
         """The result of a meeting. Ends this worker where there is none, because the job ends."""

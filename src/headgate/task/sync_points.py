@@ -1,5 +1,7 @@
-"""Where the workers of a job meet: each gives a value and gets those of all, by way of the engine.
-Each also learns of workers that are elsewhere, and will not come to where it waits for them.
+"""Points in the script at which all workers of a job wait for each other.
+
+Each worker gives a value and gets those of all, by way of the engine. Each also learns of workers
+that are elsewhere in the script and will not come to where it waits for them.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headgate.task.channel import Channel
-from headgate.task.script_position import CURE, Standing, WorkersDiffer, difference, names, place
+from headgate.task.script_position import CURE, Position, WorkersDiffer, difference, names, place
 
 PATIENCE_SECONDS = 3.0
 """How long a worker that is asked to stop waits for the others to come."""
@@ -30,23 +32,23 @@ script's end.
 """
 
 
-class Meetings:
+class SyncPoints:
     """One worker's side.
 
     Args:
         channel: To the engine.
-        where: The worker's standing.
+        where: The worker's position.
 
     Attributes:
         failure: What made this worker fail; empty while nothing did.
     """
 
-    def __init__(self, channel: Channel, where: Callable[[], Standing]) -> None:
+    def __init__(self, channel: Channel, where: Callable[[], Position]) -> None:
         self._channel = channel
         self._where = where
         self._leaving: threading.Timer | None = None
         self._index = int(channel.welcome["index"])
-        self._meets = False
+        self._waits = False
         self.failure = ""
 
     def exchange(self, what: str, value: Any) -> dict[int, Any] | None:
@@ -60,10 +62,10 @@ class Meetings:
         Raises:
             WorkersDiffer: The others are elsewhere.
         """
-        given = self.meet({**self._where(), "what": f"in {what}"}, value)
+        given = self.barrier({**self._where(), "what": f"in {what}"}, value)
         if given is None:
             return None
-        text = difference({index: standing for index, (standing, _) in given.items()})
+        text = difference({index: position for index, (position, _) in given.items()})
         if text:
             self.fail(f"{text}; and call {what} in all workers alike")
         return {index: value for index, (_, value) in given.items()}
@@ -92,44 +94,47 @@ class Meetings:
         Raises:
             WorkersDiffer: They are not.
         """
-        given = self.meet({**self._where(), "settings": settings})
+        given = self.barrier({**self._where(), "settings": settings})
         text = (
-            difference({index: standing for index, (standing, _) in given.items()}) if given else ""
+            difference({index: position for index, (position, _) in given.items()}) if given else ""
         )
         if text:
             self.fail(text)
 
-    def meet(self, standing: Standing, value: Any = None) -> dict[int, tuple[Standing, Any]] | None:
-        """Wait for all workers; standing and value of each by index. None: the job ends
-        meanwhile.
+    def barrier(
+        self, position: Position, value: Any = None
+    ) -> dict[int, tuple[Position, Any]] | None:
+        """Wait for all workers; the position and value of each, by index.
+
+        None: the job ends meanwhile.
         """
         channel, waited = self._channel, 0
-        self._meets = True
-        channel.meet({"type": "meet", "standing": standing, "value": value})
+        self._waits = True
+        channel.sync({"type": "meet", "standing": position, "value": value})
         while not channel.wait_for(
             lambda: channel.met is not None, _TELL_SECONDS, through_stop=True
         ):
-            self.look(standing, in_step=False)
+            self.look(position, in_step=False)
             late = channel.stopping and time.monotonic() - channel.pending_since > PATIENCE_SECONDS
             if late or not channel.connected:
                 return None
             waited += 1
             if waited == 1:
-                channel.send({"type": "elsewhere", "standing": {**standing, "waits": True}})
+                channel.send({"type": "position", "standing": {**position, "waits": True}})
             elif waited == _NOTE_SECONDS:
                 text = (
-                    f"worker-{self._index} is {place(standing)}, and has waited {waited} s "
+                    f"worker-{self._index} is {place(position)}, and has waited {waited} s "
                     "for the others"
                 )
                 channel.send({"type": "note", "text": f"{text}, who have to come there too"})
-        self._meets = False
+        self._waits = False
         return {each["index"]: (each["standing"], each["value"]) for each in channel.met or ()}
 
-    def look(self, standing: Standing, in_step: bool = True, still: bool = False) -> None:
-        """Called by a worker that waits for the others, in a step or at a meeting.
+    def look(self, position: Position, in_step: bool = True, still: bool = False) -> None:
+        """Check on the others while this worker waits for them, in a step or at a barrier.
 
         Args:
-            standing: Where it is; `rounds` and `step` count those that it has begun.
+            position: Where it is; `rounds` and `step` count those that it has begun.
             in_step: Whether in a step.
             still: Whether it has been there for long: then `dropped` counts as well, the batches
                 that no step was made of. Of one that another worker has dropped, this one makes a
@@ -139,22 +144,22 @@ class Meetings:
         Raises:
             WorkersDiffer: One of them is elsewhere, and cannot come there any more.
         """
-        for index, other in list(self._channel.elsewhere.items()):
+        for index, other in list(self._channel.positions.items()):
             behind = not in_step or any(
-                other[count] < standing[count] for count in ("rounds", "step")
+                other[count] < position[count] for count in ("rounds", "step")
             )
             behind = behind or (
                 still
-                and (other["dropped"] > standing["dropped"] or standing.get("exchanges", False))
+                and (other["dropped"] > position["dropped"] or position.get("exchanges", False))
             )
             if other.get("waits"):
                 past = in_step  # else at this same meeting
             elif other.get("left"):
-                past = standing.get("epoch") is not None and standing["phase"] <= other["phase"]
+                past = position.get("epoch") is not None and position["phase"] <= other["phase"]
             else:
                 past = True
             if past and behind:
-                here = f"{names([self._index])} waits for it {place(standing)}"
+                here = f"{names([self._index])} waits for it {place(position)}"
                 self.fail(f"{names([index])} is {place(other)}, and {here}; {CURE}")
 
     def fail(self, text: str) -> None:
@@ -166,38 +171,38 @@ class Meetings:
         self.failure = text
         raise WorkersDiffer(text)
 
-    def watch(self, where: Callable[[], Standing]) -> None:
+    def watch(self, where: Callable[[], Position]) -> None:
         """From now on end this worker where it waits for one that will not come, in a step that the
         framework waits in.
 
         Args:
-            where: The worker's standing, in which `rounds` or `step` counts a step that it has
+            where: The worker's position, in which `rounds` or `step` counts a step that it has
                 begun.
         """
         threading.Thread(
-            target=self._watch, args=(where,), name="headgate-meetings", daemon=True
+            target=self._watch, args=(where,), name="headgate-sync-points", daemon=True
         ).start()
 
     def left(self) -> None:
         """The script has left a loop over `epochs`; the others are told if it goes on."""
         self._stay()
-        standing = {**self._where(), "what": "past its loop over epochs", "left": True}
+        position = {**self._where(), "what": "past its loop over epochs", "left": True}
         self._leaving = threading.Timer(
-            _LEAVE_SECONDS, self._channel.send, [{"type": "elsewhere", "standing": standing}]
+            _LEAVE_SECONDS, self._channel.send, [{"type": "position", "standing": position}]
         )
         self._leaving.daemon = True
         self._leaving.start()
 
-    def close(self, standing: Standing | None) -> None:
+    def close(self, position: Position | None) -> None:
         """The script ends.
 
         Args:
-            standing: Where it is by itself; None: it was asked to end.
+            position: Where it is by itself; None: it was asked to end.
         """
         self._stay()
-        if standing is not None and not self.failure and not _raised():
+        if position is not None and not self.failure and not _raised():
             self._channel.send(
-                {"type": "elsewhere", "standing": {**standing, "what": "at its end", "ended": True}}
+                {"type": "position", "standing": {**position, "what": "at its end", "ended": True}}
             )
 
     def exit_failed(self) -> None:
@@ -217,20 +222,20 @@ class Meetings:
             self._leaving.cancel()
             self._leaving = None
 
-    def _watch(self, where: Callable[[], Standing]) -> None:
+    def _watch(self, where: Callable[[], Position]) -> None:
         channel = self._channel
         last, times = where(), 0
-        while channel.wait_for(lambda: bool(channel.elsewhere), threading.TIMEOUT_MAX):
+        while channel.wait_for(lambda: bool(channel.positions), threading.TIMEOUT_MAX):
             channel.wait_for(lambda: False, _GRACE_SECONDS)
             if channel.stopping or not channel.connected:
                 return
-            standing = where()
-            times = times + 1 if standing == last and not self._meets else 0
-            last = standing
+            position = where()
+            times = times + 1 if position == last and not self._waits else 0
+            last = position
             if not times:
                 continue
             try:
-                self.look(standing, still=times >= _STILL)
+                self.look(position, still=times >= _STILL)
             except WorkersDiffer as error:
                 self._exit(str(error))
 

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headgate.task import Channel, Epochs, Stop, TaskEnvironment
-from headgate.task.file_writes import writing
+from headgate.task.file_writes import file_writes
 from headgate.task.recording import recorder
 from headgate.torch import checkpoints, sparse_layers
 from headgate.torch.buffers import MEAN, SUM
-from headgate.torch.kept import ACROSS
+from headgate.torch.extra_state import ACROSS
 
 if TYPE_CHECKING:
     from headgate.torch.session import Session
@@ -262,17 +262,17 @@ def _join() -> Session | None:
 def _opened(environment: TaskEnvironment) -> Session:
     channel = Channel.open(environment, "torch", torch.__version__, torch.initial_seed())
     if recorder() is not None:
-        from headgate.torch.recorded import RecordedSession
         from headgate.torch.recording import steps
+        from headgate.torch.recording_session import RecordingSession
 
         if (recording := steps()) is not None:
-            return RecordedSession(environment, channel, recording)
+            return RecordingSession(environment, channel, recording)
     from headgate.torch.session import Session
 
     return Session(environment, channel)
 
 
 if TaskEnvironment.read().channel is not None:
-    writing.watch()
+    file_writes.watch()
     checkpoints.watch_saving()
     sparse_layers.watch(_on_servers, _table_for)

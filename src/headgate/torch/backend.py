@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 import torch
 
 if TYPE_CHECKING:
-    from headgate.torch.sharding import Dealer
+    from headgate.torch.sharding import Assigner
 
 MIB = 1 << 20
 
@@ -339,7 +339,7 @@ class Asynchronous(WorkerGroup):
             told.
     """
 
-    dealer: Dealer
+    assigner: Assigner
     staleness: int = 0
 
     @abstractmethod

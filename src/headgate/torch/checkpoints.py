@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from headgate.task import saving
-from headgate.task.file_writes import writing
-from headgate.task.overheads import asides
+from headgate.task.file_writes import file_writes
+from headgate.task.overheads import overheads
 from headgate.task.saving import CheckpointError, ResumeError
 
 __all__ = ["CheckpointError", "ResumeError", "read", "storable", "write"]
@@ -126,11 +126,11 @@ def watch_saving() -> None:
     def begin(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
         nonlocal begun
         begun = time.perf_counter()
-        writing.wrote(name)
+        file_writes.wrote(name)
         opens(self, name, *args, **kwargs)
 
     def end(self: Any, *args: Any) -> None:
         closes(self, *args)
-        asides.add("saving", time.perf_counter() - begun)
+        overheads.add("saving", time.perf_counter() - begun)
 
     writer.__init__, writer.__exit__ = begin, end

@@ -17,7 +17,7 @@ from headgate.task.core_wait import CoreWait
 from headgate.torch import batches
 from headgate.torch.meter import Step
 from headgate.torch.rng import cuda_in_use
-from headgate.torch.trained import Trained
+from headgate.torch.training_state import TrainingState
 
 
 def parameters(models: Iterable[nn.Module]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Costs:
         core_wait: Whether others used the machine meanwhile.
     """
 
-    def __init__(self, trained: Trained, source: str) -> None:
+    def __init__(self, trained: TrainingState, source: str) -> None:
         self._models = trained.models
         self._optimizers = trained.optimizers
         self._source = source

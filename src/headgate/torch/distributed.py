@@ -13,23 +13,23 @@ from torch import nn
 
 from headgate.task import Channel, Stop
 from headgate.task.script_position import CURE, difference, place
-from headgate.task.sync_points import Meetings
+from headgate.task.sync_points import SyncPoints
 from headgate.torch import gradient_hooks, loss_mean, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import REMOTE, Asynchronous, Backend, Observer, TimedRound, WorkerGroup
 from headgate.torch.buffers import Buffers, check_layers
 from headgate.torch.closures import Arguments, averaged
-from headgate.torch.control import ReduceError
-from headgate.torch.coupling import warner
+from headgate.torch.control_vector import ReduceError
+from headgate.torch.extra_state import MEAN, WORKER, KeptObject, WorkerStates, compared
+from headgate.torch.gradient_weights import GradientWeights, Weight
 from headgate.torch.gradients import check_averaged, check_same
-from headgate.torch.kept import MEAN, WORKER, AcrossWorkers, KeptObject, compared
 from headgate.torch.reduce import Reducer
-from headgate.torch.sharding import Dealer, Dealt, Slices
-from headgate.torch.shards import Sharing
-from headgate.torch.standing import Stands, sizes
-from headgate.torch.trained import Added
-from headgate.torch.waiting import Waits
-from headgate.torch.weighing import Weighing, Weight
+from headgate.torch.sample_comparison import warner
+from headgate.torch.sharded_loaders import Sharing
+from headgate.torch.sharding import Assigned, Assigner, Slices
+from headgate.torch.straggler_wait import StragglerWait
+from headgate.torch.training_state import Added
+from headgate.torch.worker_position import WorkerPosition, sizes
 
 _MOST_PARTS = 1024
 """The latest rounds that a reported loss stands for: a script may report none, or one an epoch."""
@@ -62,7 +62,7 @@ class Worker:
         index: This worker's index in the plan.
         workers: Workers of the plan.
         in_step: Whether the workers step together.
-        meetings: With the other workers.
+        sync_points: With the other workers.
         buffers: Those of the models.
     """
 
@@ -84,22 +84,22 @@ class Worker:
         self._models: list[nn.Module] = []
         self._iterated = False
         self._rounds: dict[int, int] = {}
-        self._fed: dict[int, Dealt | None] = {}
-        self._weighing = Weighing(
+        self._fed: dict[int, Assigned | None] = {}
+        self._weighing = GradientWeights(
             self._named, self._meet_to_weigh, self._take_part, owner.note, warner(self, channel)
         )
-        self._batch: tuple[int, Dealt] | None = None
+        self._batch: tuple[int, Assigned] | None = None
         self._weight: Weight | None = None
         self._parts: deque[Any] = deque(maxlen=_MOST_PARTS)  # of the rounds since the latest report
         self._agreed = AgreedRequests(channel)
-        self._waits = Waits(channel.send)
+        self._waits = StragglerWait(channel.send)
         self.index = int(channel.welcome["index"])
         self.workers = int(plan["workers"])
         self.in_step = bool(plan["synchronous"])
         self.buffers = Buffers(self._models)
-        self._stands = Stands(owner.place, lambda: owner.step, self.buffers)
+        self._position = WorkerPosition(owner.place, lambda: owner.step, self.buffers)
         self._sizes: dict[str, float] = {}
-        self.meetings = Meetings(channel, self._standing)
+        self.sync_points = SyncPoints(channel, self._standing)
         self.sharing: Sharing | None = None
 
     @property
@@ -210,14 +210,14 @@ class Worker:
         if index or steps:
             torch.manual_seed((torch.initial_seed() + index + 65537 * steps) % 2**63)
 
-    def fetched(self, loader: int, dealt: Dealt | None, batch: Any) -> None:
+    def fetched(self, loader: int, assigned: Assigned | None, batch: Any) -> None:
         """The loader of this number has given a batch."""
         self._iterated = True
-        if dealt is not None or self._divides():  # not a validation's
-            self._fed[loader] = dealt
-            self._weighing.fetched(loader, batch, 0 if dealt is None else dealt.taken)
-        if dealt is not None and self.sharing is not None:
-            self.sharing.dealer.given(loader, dealt.number)
+        if assigned is not None or self._divides():  # not a validation's
+            self._fed[loader] = assigned
+            self._weighing.fetched(loader, batch, 0 if assigned is None else assigned.taken)
+        if assigned is not None and self.sharing is not None:
+            self.sharing.assigner.given(loader, assigned.number)
 
     def say_weight(self, value: Any) -> None:
         """The script says what the loss of the batch is a mean over.
@@ -256,7 +256,7 @@ class Worker:
             else value
         )
 
-    def compare(self, kept: Mapping[str, KeptObject]) -> AcrossWorkers:
+    def compare(self, kept: Mapping[str, KeptObject]) -> WorkerStates:
         """What of what the script keeps is each worker's own; all workers call it alike, at the
         same place.
         """
@@ -269,9 +269,9 @@ class Worker:
             "of the first worker"
             for name in own
         ]
-        return AcrossWorkers(notes=notes)
+        return WorkerStates(notes=notes)
 
-    def check_meeting(self, what: str) -> None:
+    def check_barrier(self, what: str) -> None:
         """Something that all workers have to come to is called in a pass over training data.
 
         Raises:
@@ -307,7 +307,7 @@ class Worker:
         self._reducer.settle()
         self._weighing.settle()
         check_averaged(optimizer, self._reducer.averages)
-        self._stands.steps(optimizer)
+        self._position.steps(optimizer)
         if self.workers == 1:
             return None
         replaced = averaged(args, kwargs, self._mean_loss)
@@ -378,15 +378,15 @@ class Worker:
                 )
             return {"ahead": ahead}
         if isinstance(self._link, Backend) and self._reducer is not None:
-            standing = {"rounds": self._reducer.rounds, "used": self._stands.used}
+            position = {"rounds": self._reducer.rounds, "used": self._position.used}
             late = {"weighed_late": self._reducer.said.waits, "weighing": self._weighing.state()}
-            return {**self._link.before_save(), **standing, **late}
+            return {**self._link.before_save(), **position, **late}
         return {}
 
     def left(self) -> None:
         """The script has left a loop over epochs."""
         if self.in_step:
-            self.meetings.left()
+            self.sync_points.left()
             self._sizes = sizes(self._models)
 
     def close(self, by_itself: bool) -> None:
@@ -395,8 +395,8 @@ class Worker:
         Args:
             by_itself: It was not asked to.
         """
-        end = self._stands.end(self._passed, self._sizes) if by_itself and self.in_step else None
-        self.meetings.close(end)
+        end = self._position.end(self._passed, self._sizes) if by_itself and self.in_step else None
+        self.sync_points.close(end)
         self._waits.close()
         if self._link is not None:
             self._link.close()
@@ -418,9 +418,9 @@ class Worker:
         link = self._link = self._connected(device)
         link.observer = self._owner
         link.look = self._look
-        dealer: Dealer
+        assigner: Assigner
         if isinstance(link, Backend):
-            dealer = self._slices = self._slices_of(link)
+            assigner = self._slices = self._slices_of(link)
             flags, agree = self._agreed.flags, self._agreed.agree
             self._reducer = Reducer(
                 link, self, self._mark, flags, agree, self._differs, self._exchanged
@@ -431,12 +431,12 @@ class Worker:
             if self._joined is not None:
                 self._reducer.rounds = self._joined["rounds"]
                 self._reducer.said.waits = self._joined["weighed_late"]
-                self._stands.used = self._joined["used"]
+                self._position.used = self._joined["used"]
                 self._weighing.go_on(self._joined["weighing"])
         elif isinstance(link, Asynchronous):
-            dealer = link.dealer
+            assigner = link.assigner
         stream = rng.Stream(rng.capture((), devices=False))
-        self.sharing = Sharing(dealer, stream, self._divides, self._owner.place, self._smallest)
+        self.sharing = Sharing(assigner, stream, self._divides, self._owner.place, self._smallest)
         return link
 
     def _slices_of(self, link: Backend) -> Slices:
@@ -470,11 +470,13 @@ class Worker:
         loader: int | None = None
         if self._fed:
             loader = min(self._fed)
-            dealt = self._fed[loader]
+            assigned = self._fed[loader]
             self._fed = {}
-            self._batch = None if dealt is None else (loader, dealt)
+            self._batch = None if assigned is None else (loader, assigned)
             self._weight = (
-                None if dealt is None else Weight(float(dealt.taken), 1.0 if dealt.taken else 0.0)
+                None
+                if assigned is None
+                else Weight(float(assigned.taken), 1.0 if assigned.taken else 0.0)
             )
         weight = self._weight
         # all of them train on the same: a whole batch, or what the script reads by itself
@@ -510,9 +512,9 @@ class Worker:
             self._reducer.take_part()
 
     def _backward_failed(self, error: BaseException) -> None:
-        if self._reducer is not None and not self.meetings.failure:
+        if self._reducer is not None and not self.sync_points.failure:
             # ends the worker, if the script goes on to its end
-            self.meetings.failure = self._reducer.failed(error)
+            self.sync_points.failure = self._reducer.failed(error)
 
     def _named(self, parameter: torch.Tensor) -> str:
         for model in self._models:
@@ -522,7 +524,7 @@ class Worker:
         return f"a parameter of shape {tuple(parameter.shape)}"
 
     def _meet_to_weigh(self, value: Any) -> Mapping[int, Any] | None:
-        return self.meetings.exchange("weighing a loss", value)
+        return self.sync_points.exchange("weighing a loss", value)
 
     # --- where the others are ---------------------------------------------------------------------
 
@@ -535,19 +537,19 @@ class Worker:
         """Where this worker is between two rounds; without what differs where workers do not step
         together.
         """
-        standing = self._stands.now(self._passed)
+        position = self._position.now(self._passed)
         return (
-            standing
+            position
             if self.in_step
-            else {name: standing[name] for name in ("rounds", "phase", "epoch")}
+            else {name: position[name] for name in ("rounds", "phase", "epoch")}
         )
 
     def _mark(self) -> int:
         parameter = None if self._reducer is None else self._reducer.one_of_all
-        return self._stands.exchanges(self._batch, self._passed, parameter)
+        return self._position.exchanges(self._batch, self._passed, parameter)
 
     def _look(self) -> None:
-        self.meetings.look({**self._standing(), "rounds": self._passed + 1})
+        self.sync_points.look({**self._standing(), "rounds": self._passed + 1})
 
     def _differs(self, before: int, alone: bool) -> None:
         """The marks of a round differ: find out what does.
@@ -556,22 +558,22 @@ class Worker:
             WorkersDiffer: Something that matters.
             Stop: The job ends meanwhile.
         """
-        standing = self._stands.told(before)
+        position = self._position.told(before)
         if alone:
-            self.meetings.fail(
+            self.sync_points.fail(
                 f"worker-{self.index} does not do what the other workers do: it is "
-                f"{place(standing)}; {CURE}"
+                f"{place(position)}; {CURE}"
             )
-        given = self.meetings.meet(standing)
+        given = self.sync_points.barrier(position)
         if given is None:
             raise Stop
         text = difference({index: each for index, (each, _) in given.items()})
         if text:
-            self.meetings.fail(text)
+            self.sync_points.fail(text)
 
     def _exchanged(self, exchange: TimedRound) -> None:
-        if self._channel.elsewhere:  # the round may have been ended without one that has left
-            self.meetings.look(self._standing())
+        if self._channel.positions:  # the round may have been ended without one that has left
+            self.sync_points.look(self._standing())
         if isinstance(self._link, Backend):
             self.buffers.combine(
                 self._link.add_up, 0.0 if self._weight is None else self._weight.samples

@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd import graph
 
 from headgate.torch.backend import REMOTE
-from headgate.torch.control import ReduceError
+from headgate.torch.control_vector import ReduceError
 
 _CLOSE = 1e-5
 _LOOK_AT_GPU = 50

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headgate.torch.backend import REMOTE
-from headgate.torch.control import ReduceError
+from headgate.torch.control_vector import ReduceError
 
 _SMALL = 1 << 16
 """Elements of the largest gradient that is looked at, where there are so small ones."""

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from headgate.torch import batches, rng
-from headgate.torch.replaying import KeptBatch, Replay, is_cut_off, is_in_cycle
-from headgate.torch.sharding import Dealt, Hand
-from headgate.torch.shards import ShardingSampler, Sharing
-from headgate.torch.watching import OpenIterator, SkippingSampler
+from headgate.torch.batch_replay import KeptBatch, Replay, is_cut_off, is_in_cycle
+from headgate.torch.loader_hooks import OpenIterator, SkippingSampler
+from headgate.torch.sharded_loaders import ShardingSampler, Sharing
+from headgate.torch.sharding import Assigned, ShardAssignment
 
 
 class Watcher(Protocol):
@@ -93,7 +93,7 @@ class OneLoader(Protocol):
 
     def looks_for_cycle(self) -> bool: ...
 
-    def deal(self, done: int) -> Hand | None: ...
+    def assign(self, done: int) -> ShardAssignment | None: ...
 
     def batches(self) -> int | None: ...
 
@@ -128,12 +128,12 @@ class Iteration:
         self._whole = state.batches()
         self.batches = self._whole if loaders.sharing is None else None
         self.before = loaders.counts()
-        self.dealt: Dealt | None = None
+        self.assigned: Assigned | None = None
         self.endless = False
         self._watcher = loaders.watcher
         self._open = open_inner
         self._inner: Iterator[Any] | None = None
-        self._hand: Hand | None = None
+        self._assignment: ShardAssignment | None = None
         self._read = 0
         self._begun = False
         self._kept: list[KeptBatch] = []
@@ -146,7 +146,7 @@ class Iteration:
             self.first: rng.RngState | None = None
             with loaders.drawing():
                 self.created = loaders.capture_rng(devices=False)
-                self._inner = self._opened(state.deal(0))
+                self._inner = self._opened(state.assign(0))
         else:
             self.done = position["done"]
             self.reopened = position["reopened"]
@@ -162,8 +162,8 @@ class Iteration:
             self._begin()
         self._watcher.fetching(self)
         if (
-            self._hand is not None
-            and self._hand.stale
+            self._assignment is not None
+            and self._assignment.stale
             and (self.endless or self.state.draws_ahead())
         ):
             if self.state.cannot_rejoin:
@@ -204,7 +204,7 @@ class Iteration:
         """What it takes to rejoin; `inside` says whether it was created in the epoch that is to be
         resumed.
         """
-        done = None if self._hand is None else self._hand.done
+        done = None if self._assignment is None else self._assignment.done
         return {
             "done": self.done if done is None else done,
             "reopened": self.reopened,
@@ -250,7 +250,7 @@ class Iteration:
         assert inner is not None
         if isinstance(inner, Replay):
             batch = next(inner)
-            self.dealt = inner.dealt
+            self.assigned = inner.assigned
             return batch
         if not self.endless:
             return self._fresh(inner)
@@ -258,30 +258,30 @@ class Iteration:
         before = rng.capture((), devices=False) if looks else {}
         batch = self._fresh(inner)
         self._drawn |= looks and not rng.same(before, rng.capture((), devices=False))
-        self._kept.append((batch, self.dealt))
+        self._kept.append((batch, self.assigned))
         return batch
 
     # --- where data is shared with other workers --------------------------------------------------
 
     def _fresh(self, inner: Iterator[Any]) -> Any:
         """The next batch of an iterator, or this worker's part of it."""
-        state, hand = self.state, self._hand
+        state, assignment = self.state, self._assignment
         if state.shards is not None:
             batch = next(inner)
-            self.dealt = None if hand is None else state.shards.dealt()
+            self.assigned = None if assignment is None else state.shards.assigned()
             return batch
-        if hand is None:
+        if assignment is None:
             return self._read_next(inner)
-        number = hand.next()
+        number = assignment.next()
         if number is None:
             raise StopIteration
         while self._read <= number:
             try:
                 batch = self._read_next(inner)
             except StopIteration:
-                hand.ended(number)
+                assignment.ended(number)
                 raise
-        return self._part_of(batch, number, hand)
+        return self._part_of(batch, number, assignment)
 
     def _read_next(self, inner: Iterator[Any]) -> Any:
         # what is read may be drawn at random, and has to be the same for all
@@ -290,14 +290,14 @@ class Iteration:
         self._read += 1
         return batch
 
-    def _part_of(self, batch: Any, number: int, hand: Hand) -> Any:
+    def _part_of(self, batch: Any, number: int, assignment: ShardAssignment) -> Any:
         dim = self.state.batch_dim
         whole = batches.size(batch, dim)
         if not whole:
-            self.dealt = None
+            self.assigned = None
             return batch
-        begin, end = hand.part(number, whole)
-        self.dealt = Dealt(number, whole, end - begin)
+        begin, end = assignment.part(number, whole)
+        self.assigned = Assigned(number, whole, end - begin)
         if begin == end:
             sharing = self.state.loaders.sharing
             begin, end = 0, min(whole, 1 if sharing is None else sharing.smallest())
@@ -316,21 +316,21 @@ class Iteration:
         """Whether others left batches undone that this worker read past: draws the pass again, up
         to those.
         """
-        hand = self._hand
-        if hand is None or not hand.more(not self.state.cannot_rejoin):
+        assignment = self._assignment
+        if assignment is None or not assignment.more(not self.state.cannot_rejoin):
             return False
         self._inner = None
         self.state.drop_iterator()
-        self._inner = self._rejoined(self.began, hand)
+        self._inner = self._rejoined(self.began, assignment)
         return True
 
-    def _opened(self, hand: Hand | None, skipped: int = 0) -> Iterator[Any]:
-        self._hand = hand
+    def _opened(self, assignment: ShardAssignment | None, skipped: int = 0) -> Iterator[Any]:
+        self._assignment = assignment
         if self.state.shards is not None:
-            self.state.shards.take(hand, skipped)
+            self.state.shards.take(assignment, skipped)
         return self._open()
 
-    def _rejoined(self, done: int, hand: Hand | None = None) -> Iterator[Any]:
+    def _rejoined(self, done: int, assignment: ShardAssignment | None = None) -> Iterator[Any]:
         """The inner iterator as it was after so many batches, with the random states of that
         moment.
 
@@ -340,7 +340,7 @@ class Iteration:
         """
         state, loaders = self.state, self.state.loaders
         skipped = 0 if self.endless else done
-        hand = state.deal(skipped) if hand is None else hand
+        assignment = state.assign(skipped) if assignment is None else assignment
         with loaders.drawing():
             now = loaders.capture_rng()
             permanent = state.skip
@@ -349,7 +349,7 @@ class Iteration:
                 self._opened(None)
             loaders.restore_rng(self.created)
             skip.count = skipped if state.by_index else 0
-            inner = self._opened(hand, skipped)
+            inner = self._opened(assignment, skipped)
             if self.first is not None:
                 loaders.restore_rng(self.first)
             if state.by_index:

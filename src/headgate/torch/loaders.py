@@ -21,10 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from headgate.torch import rng
 from headgate.torch.iteration import Iteration, Watcher
-from headgate.torch.positions import EARLIER, NOW, matched
-from headgate.torch.sharding import Hand, Pass
-from headgate.torch.shards import ShardingSampler, Sharing
-from headgate.torch.watching import (
+from headgate.torch.loader_hooks import (
     MARK,
     OpenIterator,
     SkippingSampler,
@@ -33,6 +30,9 @@ from headgate.torch.watching import (
     gives_batches_of_indices,
     watched,
 )
+from headgate.torch.loader_matching import EARLIER, NOW, matched
+from headgate.torch.sharded_loaders import ShardingSampler, Sharing
+from headgate.torch.sharding import Pass, ShardAssignment
 
 Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
 """Epoch; batches of it that are done, None where a resume has to start it again; positions of the
@@ -119,10 +119,12 @@ class Loaders:
         return tuple(state.ended for state in self.states)
 
     @property
-    def dealing(self) -> bool:
+    def assigning(self) -> bool:
         """Whether a pass is running whose batches are dealt among workers."""
         running = [state.current() for state in self.states]
-        return any(iteration is not None and iteration.dealt is not None for iteration in running)
+        return any(
+            iteration is not None and iteration.assigned is not None for iteration in running
+        )
 
     def number_iteration(self) -> int:
         self._iterations += 1
@@ -317,7 +319,7 @@ class LoaderState:
             sampler = self.skip.around(sampler)
         return sampler if self.shards is None else self.shards.around(sampler)
 
-    def deal(self, done: int) -> Hand | None:
+    def assign(self, done: int) -> ShardAssignment | None:
         """This worker's part of the pass that begins now after `done` batches; None: it takes all
         of it.
         """
@@ -326,7 +328,7 @@ class LoaderState:
             return None
         phase, epoch = sharing.place()
         by_index = self.shards is not None
-        return sharing.dealer.deal(
+        return sharing.assigner.assign(
             Pass(phase, epoch, self.index, self.ended, done, self.batches(), by_index)
         )
 
@@ -338,7 +340,7 @@ class LoaderState:
         """
         sharing, now = self.loaders.sharing, time.monotonic()
         if self.loaders.source is not None or (
-            sharing is not None and not sharing.dealer.gives_again
+            sharing is not None and not sharing.assigner.gives_again
         ):
             return False
         looks = sharing is not None or self._looks < _LOOKS or now - self._looked > _LOOK_SECONDS

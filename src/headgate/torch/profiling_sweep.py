@@ -18,9 +18,9 @@ import torch
 from headgate.task import step_timing
 from headgate.torch import batches
 from headgate.torch.costs import Costs
+from headgate.torch.loader_hooks import OpenIterator
 from headgate.torch.meter import Step
 from headgate.torch.rng import cuda_in_use
-from headgate.torch.watching import OpenIterator
 
 BUDGET_SECONDS = 20.0
 _ENOUGH_SECONDS = 5.0

@@ -20,14 +20,21 @@ from typing import Callable, Protocol
 import torch
 from torch import nn
 
-from headgate.torch import gradient_hooks, weighing
-from headgate.torch.accumulated import Accumulated
+from headgate.torch import gradient_hooks, gradient_weights
+from headgate.torch.accumulated_gradients import AccumulatedGradients
 from headgate.torch.backend import REMOTE, Backend, RoundResult, TimedRound
 from headgate.torch.buckets import GradientBuckets, rows, sparse_parameters
-from headgate.torch.control import HEAD, Agreed, Interruption, ReduceError, Said, Shape
-from headgate.torch.late import Late
-from headgate.torch.said_weights import Meant, SaidWeights
-from headgate.torch.weighing import Weight
+from headgate.torch.control_vector import (
+    HEAD,
+    ControlInput,
+    ControlSum,
+    Interruption,
+    ReduceError,
+    Shape,
+)
+from headgate.torch.declared_weights import DeclaredWeights, WeightTarget
+from headgate.torch.deferred_reads import DeferredReads
+from headgate.torch.gradient_weights import Weight
 
 
 class Weigher(Protocol):
@@ -110,10 +117,10 @@ class Reducer:
         self._arrived: dict[int, int] = {}
         # and the gradient that it had before
         self._tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        self._accumulated = Accumulated()
+        self._accumulated = AccumulatedGradients()
         self._launched = 0
-        self._late = Late(backend.look)
-        self.said = SaidWeights(self._parameters)
+        self._late = DeferredReads(backend.look)
+        self.said = DeclaredWeights(self._parameters)
         self._marks = (0, 0)
         self._interruption = Interruption()
 
@@ -278,7 +285,11 @@ class Reducer:
         sparse = [p for p in parameters if id(p) in self._sparse]
         self._shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
         self._buckets = GradientBuckets(
-            [dense[i] for i in order], sparse, weighing.NUMBERS, self._shape.numbers, self._backend
+            [dense[i] for i in order],
+            sparse,
+            gradient_weights.NUMBERS,
+            self._shape.numbers,
+            self._backend,
         )
         self._backend.register(self._buckets.buffers)
 
@@ -337,12 +348,12 @@ class Reducer:
             ReduceError: It comes too late.
         """
         meant = self.said.said(fetched)
-        if meant is Meant.EXCHANGED:
+        if meant is WeightTarget.EXCHANGED:
             kept = self.said.put_back()
             self._begin_round()
             self._arrived, self._tables = dict(kept.arrived), dict(kept.tables)
             self._accumulated.earlier = dict(kept.earlier)
-        if meant is not Meant.NEXT:
+        if meant is not WeightTarget.NEXT:
             self._end_round()
 
     @torch.no_grad()
@@ -416,7 +427,7 @@ class Reducer:
     def _write_control(self, buckets: GradientBuckets) -> None:
         stop, checkpoint = self._flags()
         self._marks = self._marks[1], self._mark()
-        said = Said(
+        said = ControlInput(
             float(self._weight.counts),
             stop,
             checkpoint,
@@ -437,18 +448,18 @@ class Reducer:
         """Put the sums into `.grad`; the parameters whose gradients then have hooks to run."""
         control = buckets.control_of(result.sums)
         slots = list(buckets.slots.values())
-        agreed: Agreed | None = None
-        head: Agreed | None
+        agreed: ControlSum | None = None
+        head: ControlSum | None
         if control.is_cuda:
             # Not to wait for the GPU in every step, what was agreed is looked at one round later;
             # by all alike.
             before = self._late.swap(control[HEAD])
-            head = None if before is None else Agreed.read(before, Shape(0, 0, 0))
+            head = None if before is None else ControlSum.read(before, Shape(0, 0, 0))
             total: torch.Tensor | float = control[0].clamp_min(torch.finfo(control.dtype).tiny)
             if buckets.sparse or any(id(slot.parameter) not in self._arrived for slot in slots):
-                agreed = Agreed.read(control.tolist(), self._shape)
+                agreed = ControlSum.read(control.tolist(), self._shape)
         else:
-            head = agreed = Agreed.read(control.tolist(), self._shape)
+            head = agreed = ControlSum.read(control.tolist(), self._shape)
             total = agreed.weight or 1.0
         if head is not None:
             if head.mark != self._marks[not control.is_cuda]:
@@ -494,7 +505,9 @@ class Reducer:
             gradient = parameter.grad = torch.empty_like(parameter)
         return _real(gradient.detach())
 
-    def _sum_sparse(self, parameters: Sequence[nn.Parameter], agreed: Agreed) -> list[torch.Tensor]:
+    def _sum_sparse(
+        self, parameters: Sequence[nn.Parameter], agreed: ControlSum
+    ) -> list[torch.Tensor]:
         """Sum the sparse gradients; returns the parameters that have only what backward added."""
         total = agreed.weight or 1.0
         used = [p for p, is_used in zip(parameters, agreed.sparse) if is_used]

@@ -23,19 +23,19 @@ from headgate.task.session import StartPoint, TaskSession
 from headgate.torch import batches, checkpoints, data_notes, rng
 from headgate.torch.agreed_requests import AgreedRequests
 from headgate.torch.backend import Movement, TimedRound
-from headgate.torch.counted import Counted
+from headgate.torch.boundary_state import BoundarySaver, BoundaryState
 from headgate.torch.distributed import Worker
-from headgate.torch.evaluating import Evaluating
-from headgate.torch.held import Boundaries, HeldState
+from headgate.torch.evaluation_time import EvaluationTime
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
-from headgate.torch.measuring import Measuring, fetched, kept
+from headgate.torch.main_optimizer import MainOptimizer
+from headgate.torch.manual_epochs import NEAR_SECONDS, ManualEpochs
+from headgate.torch.measurements import Measurements, fetched, kept
 from headgate.torch.meter import Meter
-from headgate.torch.own_counts import NEAR_SECONDS, OwnCounts
 from headgate.torch.schedulers import steps_on_mean
 from headgate.torch.spinning import Spinning
-from headgate.torch.strays import Strays, watch
-from headgate.torch.trained import Trained
+from headgate.torch.training_state import TrainingState
+from headgate.torch.unprepared import Unprepared, watch
 
 PATIENCE_SECONDS = 3.0
 """How long an order waits for a step boundary before any report or fetch has to do, at the cost of
@@ -51,15 +51,15 @@ class Session(TaskSession):
     def __init__(self, environment: TaskEnvironment, channel: Channel) -> None:
         super().__init__(environment, channel, fetched)
         member = (int(channel.welcome["index"]), int(self.plan["workers"])) if self.plan else (0, 1)
-        self._trained = Trained(self._resume, self.note, self._in_epoch, member)
+        self._trained = TrainingState(self._resume, self.note, self._in_epoch, member)
         self._gate = Gate(channel, self._trained.settle, self._trained.gpus)
         self._worker: Worker | None = None
         self._requests: Channel | AgreedRequests = channel
         if self.plan:
             self._worker = Worker(channel, self.plan, self._resume, self)
-            self._requests, self._meetings = self._worker.requests, self._worker.meetings
+            self._requests, self._sync_points = self._worker.requests, self._worker.sync_points
         self._loaders = Loaders(self)
-        self._measuring = Measuring(
+        self._measuring = Measurements(
             self._trained, environment.mode, lambda: bool(self._loaders.states), self.measured
         )
         self.meter, self._costs, self._sweep = (
@@ -70,16 +70,16 @@ class Session(TaskSession):
         if self._sweep is not None:
             self._loaders.source = self._sweep.source
         self._spinning = Spinning()
-        self._evaluating = Evaluating(self._trained.models)
-        watch(Strays(self._trained, self.note, lambda: self._worker))
-        self._boundaries = Boundaries(channel, self._saver, self._trained.weights)
+        self._evaluating = EvaluationTime(self._trained.models)
+        watch(Unprepared(self._trained, self.note, lambda: self._worker))
+        self._boundaries = BoundarySaver(channel, self._saver, self._trained.weights)
         self._to_arrive = self._resume is not None
         self._ends: list[rng.RngState] = list((self._resume or {}).get("ends", ()))
         self._stepped = False
         self._held_in, self._trains_on = 0, -1  # numbers of a pass and of a loader
-        self._counted = Counted(self._trained.optimizers)
+        self._counted = MainOptimizer(self._trained.optimizers)
         self._hooked = False
-        self._own_counts = OwnCounts(self._loaders, self.note, self._as_lowest)
+        self._own_counts = ManualEpochs(self._loaders, self.note, self._as_lowest)
         self._fed: set[int] = set()
         self._feeding: set[int] = set()
         self._samples: dict[int, tuple[int, int]] = {}
@@ -198,9 +198,9 @@ class Session(TaskSession):
         floats = isinstance(value, torch.Tensor) and value.is_floating_point()
         return torch.full_like(value.detach(), number) if floats else number
 
-    def check_meeting(self, what: str) -> None:
-        if self._worker is not None and self._loaders.dealing:
-            self._worker.check_meeting(what)
+    def check_barrier(self, what: str) -> None:
+        if self._worker is not None and self._loaders.assigning:
+            self._worker.check_barrier(what)
 
     @property
     def is_main(self) -> bool:
@@ -314,11 +314,11 @@ class Session(TaskSession):
             batch = self._sweep.part(batch)
         size = batches.size(batch, iteration.state.batch_dim)
         index = iteration.state.index
-        dealt = iteration.dealt
+        assigned = iteration.assigned
         if self._worker is not None:
-            self._worker.fetched(index, dealt, batch)
+            self._worker.fetched(index, assigned, batch)
         if size is not None:
-            whole = size if dealt is None or dealt.whole is None else dealt.whole
+            whole = size if assigned is None or assigned.whole is None else assigned.whole
             before = self._samples.get(index, (0, 0))
             self._samples[index] = before[0] + whole, before[1] + size
         self._fed.add(iteration.number)
@@ -526,7 +526,7 @@ class Session(TaskSession):
             return
         notes: list[str] = []
         place = self.placed(self._position(iteration, None, notes.append, {}))
-        self._boundaries.hold(HeldState(self.steps, place, self._contents(place), tuple(notes)))
+        self._boundaries.hold(BoundaryState(self.steps, place, self._contents(place), tuple(notes)))
 
     def position(self, why: str, at: Iteration | None, after: int | None) -> dict[str, Any] | None:
         joins, worker = why == "join", self._worker

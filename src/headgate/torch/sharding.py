@@ -1,6 +1,6 @@
 """The samples of global batches that a worker takes.
 
-A `Dealer` says so for every pass over a training loader. `Slices` gives every worker its slice of
+A `Assigner` says so for every pass over a training loader. `Slices` gives every worker its slice of
 every batch. Servers of an asynchronous plan lease whole batches instead, with a dealer of their
 own.
 """
@@ -37,7 +37,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Dealt:
+class Assigned:
     """This worker's part of a global batch.
 
     Args:
@@ -54,7 +54,7 @@ class Dealt:
     mark: int | None = None
 
 
-class Hand(ABC):
+class ShardAssignment(ABC):
     """What a worker takes in one pass.
 
     Attributes:
@@ -106,7 +106,7 @@ class Hand(ABC):
         return None
 
 
-class Dealer(ABC):
+class Assigner(ABC):
     """Deals every pass over a training loader.
 
     Attributes:
@@ -117,7 +117,7 @@ class Dealer(ABC):
     gives_again: bool = False
 
     @abstractmethod
-    def deal(self, coming: Pass) -> Hand:
+    def assign(self, coming: Pass) -> ShardAssignment:
         """What this worker takes in the pass that begins."""
 
     def given(self, loader: int, number: int) -> None:  # noqa: B027 - most dealers have nothing to learn from it
@@ -126,7 +126,7 @@ class Dealer(ABC):
         """
 
 
-class Slices(Dealer):
+class Slices(Assigner):
     """Every worker takes its slice of every batch, in the order of their indices.
 
     Args:
@@ -151,7 +151,7 @@ class Slices(Dealer):
         self._smallest = smallest
         self.members = tuple(members)
 
-    def deal(self, coming: Pass) -> Hand:
+    def assign(self, coming: Pass) -> ShardAssignment:
         return _Slicing(self, coming.done)
 
     def part(self, samples: int) -> tuple[int, int]:
@@ -168,7 +168,7 @@ class Slices(Dealer):
         return self._proportions[member]
 
 
-class _Slicing(Hand):
+class _Slicing(ShardAssignment):
     def __init__(self, slices: Slices, done: int) -> None:
         self._slices = slices
         self._members = slices.members

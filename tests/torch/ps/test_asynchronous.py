@@ -19,7 +19,7 @@ from tests.harness.warm import TORCH
 
 from headgate.model.plans import Plan
 from headgate.testing import wait
-from headgate.torch.ps.asynchronous.leased import Leased
+from headgate.torch.ps.asynchronous.lease_client import LeaseClient
 from headgate.torch.ps.transport import snapshots
 from headgate.torch.ps.transport.calls import Answer, Caller
 from headgate.torch.sharding import Pass
@@ -231,7 +231,7 @@ def test_what_a_resume_will_train_on_again_is_told_when_it_is_saved_and_when_it_
 
 def test_a_batch_counts_as_held_before_the_script_has_it() -> None:
     caller = Caller(mock.Mock(servers=1, handlers={}, watchers=[]), mock.Mock(), mock.Mock())
-    leased = Leased(caller, lambda: None, lambda text: None, lambda: None)
+    leased = LeaseClient(caller, lambda: None, lambda text: None, lambda: None)
     told = []
 
     def call(
@@ -248,13 +248,13 @@ def test_a_batch_counts_as_held_before_the_script_has_it() -> None:
 
 
 def test_batches_past_the_saved_position_are_counted() -> None:
-    leased = Leased(mock.Mock(), lambda: None, lambda text: None, lambda: None)
+    leased = LeaseClient(mock.Mock(), lambda: None, lambda text: None, lambda: None)
     this, other = Pass(0, 0, 0, 0, 0, 10, True), Pass(0, 1, 0, 0, 0, 10, True)
-    leased.deal(this)
+    leased.assign(this)
     (former,) = leased._passes.values()
-    leased.deal(other)
+    leased.assign(other)
     (later,) = leased._passes.values()
-    leased.deal(this)
+    leased.assign(this)
     leased.take_positions([(*former, 4, [6, 7]), (*later, 2, [3])])
     assert leased.ahead == 2 + 3
     assert leased.positions == {former: 4, later: 2}

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from headgate.torch.ps import optimizers
-from headgate.torch.ps.asynchronous.parameters import Held
+from headgate.torch.ps.asynchronous.parameters import ServerChunk
 from headgate.torch.ps.optimizers import OptimizerError, cut, cut_state, joined_state, part
 from headgate.torch.ps.tables.model_tables import check
 from headgate.torch.ps.transport.payload import octets, pack, unpack
@@ -58,7 +58,7 @@ class Servers:
         recipe = optimizers.recipe(optimizer)
         self.chunks = cut(self.tensors, 2, optimizers.element_wise(type(optimizer)))
         self.held = [
-            Held(
+            ServerChunk(
                 **over_the_wire(
                     {
                         "values": [
@@ -145,7 +145,7 @@ def test_a_server_goes_on_from_what_it_saved() -> None:
     gradients: list[torch.Tensor | None] = [torch.randn_like(tensor) for tensor in servers.tensors]
     servers.step(gradients, {0: {"lr": 0.05}})
     again = Servers(optimizer)
-    again.held = [Held(**over_the_wire(held.saved())) for held in servers.held]
+    again.held = [ServerChunk(**over_the_wire(held.saved())) for held in servers.held]
     for one in (servers, again):
         one.step(gradients, {})
     assert all(torch.equal(a, b) for a, b in zip(servers.values(), again.values()))

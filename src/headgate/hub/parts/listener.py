@@ -192,7 +192,7 @@ class HubListener(Listener):
         job = live.spec.name
         try:
             match message["type"]:
-                case "hello" | "listening" | "gpus" | "joining" | "meet" | "elsewhere":
+                case "hello" | "listening" | "gpus" | "joining" | "meet" | "position" | "elsewhere":
                     self._introduced(task, message)
                 case "progress":
                     attempt.tasks[name].reports_itself = True
@@ -251,9 +251,9 @@ class HubListener(Listener):
             case "joining":
                 attempt.join(name)
             case "meet":
-                attempt.meetings.meet(name, message)
-            case "elsewhere":
-                attempt.meetings.elsewhere(name, message["standing"])
+                attempt.sync_points.wait(name, message)
+            case "position" | "elsewhere":  # its name before 0.3
+                attempt.sync_points.pass_position(name, message["standing"])
 
     def ended(self, task: TaskId, exit: Exit) -> None:
         """A task has ended, or could not be started; on the loop."""

@@ -24,7 +24,7 @@ from headgate.model.records import plain
 from headgate.recorded import runs
 from headgate.scripts import inspection
 from headgate.verification import store
-from headgate.verification.standing import bars, is_off, standing, unknown
+from headgate.verification.prior_verdict import bars, is_off, standing, unknown
 from headgate.verification.verdict import Sameness, Verification, Why
 from headgate.verification.wording import sentence
 

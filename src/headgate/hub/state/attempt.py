@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
-from headgate.hub.state.peers import AttemptMeetings, Peers
+from headgate.hub.state.peers import AttemptSyncPoints, Peers
 from headgate.hub.state.stragglers import Stragglers
 from headgate.model.events import Exit, Progress
 from headgate.model.identifiers import EVALUATOR, JobId, TaskId, TaskName
@@ -166,7 +166,7 @@ class Attempt:
         self._connected: set[TaskName] = set()
         self._course = MergedProgress()
         self._reports = Counter[TaskName]()
-        self.meetings = AttemptMeetings(
+        self.sync_points = AttemptSyncPoints(
             self._peers.workers, lambda name, message: send(job.task(name), message)
         )
         self._waiting: list[TaskName] = []
@@ -283,7 +283,7 @@ class Attempt:
         self.tasks[name].state = "leaving"
         self._peers.part(name)
         self._tell()
-        self.meetings.settle()
+        self.sync_points.settle()
 
     def leave(self, name: TaskName, well: bool) -> None:
         """A task has ended, well or not."""
@@ -295,7 +295,7 @@ class Attempt:
                 file: writer for file, writer in self._written.items() if writer != name
             }
         self._peers.leave(name)
-        self.meetings.leave(name)
+        self.sync_points.leave(name)
         self.stragglers.drop(name)
         self._waiting = [each for each in self._waiting if each != name]
         self._tell()
@@ -309,7 +309,7 @@ class Attempt:
         worker that takes steps of its own has failed. A failure with a file may come from another
         worker that writes it too.
         """
-        text = self.meetings.fault(name, exit.code) if self.plan.in_step else ""
+        text = self.sync_points.fault(name, exit.code) if self.plan.in_step else ""
         if text:
             return replace(exit, code=1, reason=text)
         if not exit.ok and is_out_of_memory(exit.reason or ""):

@@ -177,11 +177,11 @@ class Peers:
         return {**shared, "client_secret": self._client_secret}
 
 
-class AttemptMeetings:
-    """The meetings of one attempt.
+class AttemptSyncPoints:
+    """Where the workers of one attempt wait for each other.
 
     Args:
-        workers: The names of those that a meeting needs.
+        workers: The names of all who have to come.
         send: Sends a message to a worker, by its name.
     """
 
@@ -195,7 +195,7 @@ class AttemptMeetings:
         self._given: dict[TaskName, Mapping[str, Any]] = {}
         self._ends: dict[TaskName, Mapping[str, Any]] = {}
 
-    def meet(self, name: TaskName, message: Mapping[str, Any]) -> None:
+    def wait(self, name: TaskName, message: Mapping[str, Any]) -> None:
         """A worker has come and waits for the others."""
         self._given[name] = {
             "index": name.index,
@@ -204,15 +204,15 @@ class AttemptMeetings:
         }
         self.settle()
 
-    def elsewhere(self, name: TaskName, standing: Mapping[str, Any]) -> None:
-        """A worker tells where it is: others may wait for it in vain."""
-        if standing.get("waits") and name not in self._given:
-            return  # the meeting has been meanwhile
-        if standing.get("ended"):
-            self._ends[name] = standing
+    def pass_position(self, name: TaskName, position: Mapping[str, Any]) -> None:
+        """Tell the other workers where one is: they may wait for it in vain."""
+        if position.get("waits") and name not in self._given:
+            return  # all have come meanwhile
+        if position.get("ended"):
+            self._ends[name] = position
         for other in self._workers():
             if other != name:
-                self._send(other, {"type": "elsewhere", "index": name.index, "standing": standing})
+                self._send(other, {"type": "position", "index": name.index, "standing": position})
 
     def leave(self, name: TaskName) -> None:
         """A worker has ended."""

@@ -84,7 +84,7 @@ def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backen
             _checkpoints(),
             lambda: dense.observer,
             lambda: dense.counted,
-            dense.meet,
+            dense.barrier,
         )
         return dense
 
@@ -101,9 +101,11 @@ def asynchronous_backend(channel: Channel) -> Asynchronous:
     Raises:
         RuntimeError: The hub told no view of the job's tasks.
     """
-    from headgate.torch.ps.asynchronous.worker import OnServers
+    from headgate.torch.ps.asynchronous.worker import AsynchronousWorker
 
-    return _tied(channel, lambda links, loop: OnServers(channel, links, loop, _checkpoints()))
+    return _tied(
+        channel, lambda links, loop: AsynchronousWorker(channel, links, loop, _checkpoints())
+    )
 
 
 def _tied(channel: Channel, make: Callable[[Links, Loop], _Tie]) -> _Tie:

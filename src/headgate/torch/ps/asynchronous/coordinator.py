@@ -181,9 +181,9 @@ class Broadcasts(Handler):
             self._givers.setdefault(number, []).append(request)
             self._had[request.worker] = number + 1
             for waiting in self._waiting.pop(number, []):
-                self._hand(number, waiting)
+                self._assignment(number, waiting)
         elif (number := request.content["number"]) in self._values:
-            self._hand(number, request)
+            self._assignment(number, request)
         else:
             self._waiting.setdefault(number, []).append(request)
         self._drop()
@@ -192,7 +192,7 @@ class Broadcasts(Handler):
         self._active = view.active
         self._drop()
 
-    def _hand(self, number: int, request: Request) -> None:
+    def _assignment(self, number: int, request: Request) -> None:
         request.answer(value=self._values[number])
         self._had[request.worker] = number + 1
 

@@ -13,7 +13,7 @@ from headgate.torch.ps import optimizers
 from headgate.torch.ps.transport.requests import Handler, Request
 
 
-class Held:
+class ServerChunk:
     """The pieces of a chunk, one after the other in one tensor, and the optimizer that steps them.
 
     Args:
@@ -113,7 +113,7 @@ class Parameters(Handler):
     }
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
-        self._held = {name: Held(**held) for name, held in saved.items()}
+        self._held = {name: ServerChunk(**held) for name, held in saved.items()}
         self._waiting: dict[str, list[tuple[str, Request]]] = {}
 
     def handle(self, operation: str, request: Request) -> None:
@@ -121,7 +121,7 @@ class Parameters(Handler):
         name = content["name"]
         if operation == "parameters.create":
             if name not in self._held:
-                self._held[name] = Held(
+                self._held[name] = ServerChunk(
                     content["values"], content["states"], content["groups"], content["recipe"]
                 )
             request.answer()

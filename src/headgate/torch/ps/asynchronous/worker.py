@@ -15,19 +15,19 @@ from torch import nn
 
 from headgate.task import Channel
 from headgate.torch.backend import Asynchronous, Movement
-from headgate.torch.ps.asynchronous.leased import Leased
+from headgate.torch.ps.asynchronous.lease_client import LeaseClient
 from headgate.torch.ps.asynchronous.remote_optimizer import RemoteOptimizer
 from headgate.torch.ps.asynchronous.schedules import Schedule
 from headgate.torch.ps.tables.model_tables import RemoteTables
 from headgate.torch.ps.transport.calls import Answer, Caller, transfers
 from headgate.torch.ps.transport.links import Links
 from headgate.torch.ps.transport.loop import Loop
-from headgate.torch.waiting import Waits
+from headgate.torch.straggler_wait import StragglerWait
 
 _GOODBYE_SECONDS = 1.0
 
 
-class OnServers(Asynchronous):
+class AsynchronousWorker(Asynchronous):
     """The worker.
 
     Args:
@@ -51,8 +51,10 @@ class OnServers(Asynchronous):
         self._told: Answer | None = None
         self._closed = False
         self._noted: set[str] = set()
-        self._waits = Waits(channel.send)
-        self.dealer = self._leased = Leased(self.caller, self._refresh, self._note, self._freeze)
+        self._waits = StragglerWait(channel.send)
+        self.assigner = self._leased = LeaseClient(
+            self.caller, self._refresh, self._note, self._freeze
+        )
 
     @property
     def lowest(self) -> bool:

@@ -71,11 +71,11 @@ class _Offers:
             self._exchange.accepted(server, message.json()["descriptor"])
 
 
-class Behind(Exception):
+class SumsExpired(Exception):
     """The servers do not keep the sums that this worker needs next any more."""
 
 
-class Forsaken(Exception):
+class HubLost(Exception):
     """Nothing moves, and the hub, which would replace what is gone, is gone itself."""
 
 
@@ -168,8 +168,8 @@ class Client:
             event: That of one buffer, to wait for its sum alone.
 
         Raises:
-            Behind: They are not to be had any more.
-            Forsaken: Nobody is left to send them.
+            SumsExpired: They are not to be had any more.
+            HubLost: Nobody is left to send them.
         """
         while not (event or running.done).wait(_LOOK_SECONDS):
             if self.error is not None:
@@ -303,7 +303,7 @@ class Client:
         if header.view != self._links.view.number or header.round != self._next:
             return
         if content["gone"]:
-            self.fail(Behind("the servers no longer keep the sums that come next for it"))
+            self.fail(SumsExpired("the servers no longer keep the sums that come next for it"))
             return
         self._answers[server] = content["views"]
         self._settle()
@@ -370,7 +370,7 @@ class Client:
             return
         waited = f"a step has waited {still:.0f} s for {self._waited(running)}"
         if self._hub_gone():
-            self.fail(Forsaken(f"{waited}, and the hub is gone"))
+            self.fail(HubLost(f"{waited}, and the hub is gone"))
         elif not running.noted:
             running.noted = True
             self._note(waited)

@@ -14,8 +14,8 @@ import torch
 
 from headgate.task import Channel, Stop
 from headgate.torch.backend import MIB, Backend, Passage, RoundResult, Transfer
-from headgate.torch.control import ReduceError
-from headgate.torch.ps.rounds.client import Behind, Client, Forsaken
+from headgate.torch.control_vector import ReduceError
+from headgate.torch.ps.rounds.client import Client, HubLost, SumsExpired
 from headgate.torch.ps.rounds.exchange import Exchange, Round
 from headgate.torch.ps.tables.model_tables import RemoteTables
 from headgate.torch.ps.transport.links import Links
@@ -105,7 +105,7 @@ class Dense(Backend):
     def took_part(self, fraction: float | None) -> None:
         self.tables.fraction = fraction
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until all workers call it, between two rounds."""
         self.broadcast([torch.zeros(1)])
 
@@ -203,14 +203,14 @@ class Dense(Backend):
     def _wait(self, running: Round, event: threading.Event | None = None) -> None:
         try:
             self._client.wait(running, self.look, event)
-        except Behind as error:
+        except SumsExpired as error:
             text = f"too far behind the others to catch up, and ends: {error}"
             self._channel.send(
                 {"type": "fault", "text": text, "seconds": 0.0, "steps": 0, "leaves": True}
             )
             self._channel.flush(_GOODBYE_SECONDS)
             raise Stop from error
-        except Forsaken as error:
+        except HubLost as error:
             print(f"worker-{self.index} ends: {error}", file=sys.stderr)
             raise Stop from error
 

@@ -102,7 +102,7 @@ class RemoteTables:
         folder: str | None,
         observer: Callable[[], Observer | None],
         members: Callable[[], Sequence[int]] = tuple,
-        meet: Callable[[], None] = lambda: None,
+        barrier: Callable[[], None] = lambda: None,
     ) -> None:
         self.caller = caller
         self._together = together
@@ -111,7 +111,7 @@ class RemoteTables:
         self.arriving: Callable[[torch.Tensor], None] = lambda weight: None
         self.fraction: float | None = 1.0
         self._members = members
-        self._meet = meet
+        self._barrier = barrier
         self._adopted: list[_Adopted] = []
         caller.greetings.append(self._greet)
 
@@ -148,7 +148,7 @@ class RemoteTables:
                 weight._deferred,
                 self._folder,
                 self._observer,
-                self._meet,
+                self._barrier,
                 before,
             )
             adopted = _Adopted(

@@ -98,7 +98,7 @@ class RemoteTable:
         deferred: DeferredTable,
         folder: str | None,
         observer: Callable[[], Observer | None],
-        meet: Callable[[], None],
+        barrier: Callable[[], None],
         steps: int = 0,
     ) -> None:
         self.name = name
@@ -106,7 +106,7 @@ class RemoteTable:
         self._deferred = deferred
         self._folder = folder
         self._observer = observer
-        self._meet = meet
+        self._barrier = barrier
         self._rows = Rows(deferred.rows, caller.servers)
         self._pushed: list[Answer] = []
         self.steps = self.taken = steps
@@ -219,11 +219,11 @@ class RemoteTable:
     def write(self, field: str | None, values: torch.Tensor) -> None:
         """Overwrite all rows, with the values that the lowest of the workers gives."""
         self.settle()
-        self._meet()  # nobody looks up rows as they were before
+        self._barrier()  # nobody looks up rows as they were before
         if self._caller.lowest:
             for answer in self.written(field, values):
                 answer.wait()
-        self._meet()  # and nobody goes on with these
+        self._barrier()  # and nobody goes on with these
 
     def written(self, field: str | None, values: torch.Tensor) -> Sequence[Answer]:
         answers: list[Answer] = []

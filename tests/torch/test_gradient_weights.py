@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from headgate.model.plans import Plan
-from headgate.torch import normalisers, terms
+from headgate.torch import loss_terms, normalisers
+from headgate.torch.gradient_weights import GradientWeights, LossError, Weight
 from headgate.torch.loss_mean import LossReading, read, watch
-from headgate.torch.sharding import Dealt
-from headgate.torch.weighing import LossError, Weighing, Weight
+from headgate.torch.sharding import Assigned
 
 model = nn.Linear(3, 5)
 labels = torch.tensor([0, 1, -100, 2])
@@ -198,13 +198,14 @@ class _Round:
         self._parts = parts
         self.notes: list[str] = []
         self.workers = [
-            Weighing(lambda p: "head", self._meet, lambda: None, self.notes.append) for _ in parts
+            GradientWeights(lambda p: "head", self._meet, lambda: None, self.notes.append)
+            for _ in parts
         ]
         normalisers.follow()
 
     def _meet(self, value: Any) -> dict[int, Any]:
         return {
-            n: {"slots": terms.told(each._own), "said": False}
+            n: {"slots": loss_terms.told(each._own), "said": False}
             for n, each in enumerate(self.workers)
         }
 
@@ -216,7 +217,9 @@ class _Round:
             for worker, (begin, end) in zip(self.workers, self._parts):
                 loss = self._part(begin, end)
                 worker.sees([loss])
-                worker.weigh(Weight(float(end - begin), 1.0), 0, Dealt(0, len(data), end - begin))
+                worker.weigh(
+                    Weight(float(end - begin), 1.0), 0, Assigned(0, len(data), end - begin)
+                )
                 made.append(loss)
             sums = [sum(numbers) for numbers in zip(*(worker.numbers() for worker in self.workers))]
             for worker, loss in zip(self.workers, made):
@@ -439,22 +442,24 @@ def test_the_loss_that_workers_report_is_that_of_one_process(
     )
 
 
-def _alone() -> Weighing:
-    return Weighing(lambda parameter: "head", lambda value: None, lambda: None, lambda text: None)
+def _alone() -> GradientWeights:
+    return GradientWeights(
+        lambda parameter: "head", lambda value: None, lambda: None, lambda text: None
+    )
 
 
 def test_a_backward_that_is_given_a_gradient_is_read_or_refused() -> None:
     weighing = _alone()
     watch(weighing.sees, lambda error: None)
     F.cross_entropy(out(), labels).backward(torch.tensor(2.0))  # type: ignore[no-untyped-call]
-    assert weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4)).counts == 3
+    assert weighing.weigh(Weight(4.0, 1.0), 0, Assigned(0, 12, 4)).counts == 3
     each().backward(mask / mask.sum())
-    weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
+    weighing.weigh(Weight(4.0, 1.0), 0, Assigned(0, 12, 4))
     weighing.say(2)  # it may be said after backward
     weighing.settle()
-    weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
+    weighing.weigh(Weight(4.0, 1.0), 0, Assigned(0, 12, 4))
     each().backward(mask / mask.sum())
-    weighing.weigh(Weight(4.0, 1.0), 0, Dealt(0, 12, 4))
+    weighing.weigh(Weight(4.0, 1.0), 0, Assigned(0, 12, 4))
     with pytest.raises(LossError, match="begins with gradients that the script gives"):
         weighing.settle()
 

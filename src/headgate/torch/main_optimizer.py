@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-class Counted:
+class MainOptimizer:
     """Those of the optimizer that was prepared first. In a later loop over epochs, and once another
     one was prepared after this one had trained, those of the first that trains there.
 

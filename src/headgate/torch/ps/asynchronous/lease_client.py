@@ -10,13 +10,13 @@ from typing import Any
 from headgate.torch.ps.asynchronous.leases import LATER, OVER
 from headgate.torch.ps.asynchronous.schedules import PassProgress, Schedule
 from headgate.torch.ps.transport.calls import Caller
-from headgate.torch.sharding import Dealer, Hand, Pass
+from headgate.torch.sharding import Assigner, Pass, ShardAssignment
 
 Key = tuple[int, int]
 """A loader's number, and that of the pass over it."""
 
 
-class Leased(Dealer):
+class LeaseClient(Assigner):
     """Takes leases from server 0.
 
     Args:
@@ -55,7 +55,7 @@ class Leased(Dealer):
         self.schedules: list[Schedule] = []
         self._pace: PassProgress | None = None
 
-    def deal(self, coming: Pass) -> Hand:
+    def assign(self, coming: Pass) -> ShardAssignment:
         # Passes are counted alike by all workers, and later ones have higher numbers.
         number = ((coming.phase + 1) << 40) + ((coming.epoch + 1) << 20) + coming.nth
         key = (coming.loader, number)
@@ -130,9 +130,9 @@ class Leased(Dealer):
         return found
 
 
-class _LeasedHand(Hand):
-    def __init__(self, dealer: Leased, key: Key, coming: Pass) -> None:
-        self._dealer = dealer
+class _LeasedHand(ShardAssignment):
+    def __init__(self, assigner: LeaseClient, key: Key, coming: Pass) -> None:
+        self._assigner = assigner
         self._key = key
         self._below = coming.done
         self.steps_back = coming.by_index
@@ -142,12 +142,12 @@ class _LeasedHand(Hand):
         self._found: int | None = None
 
     def next(self) -> int | None:
-        dealer, key = self._dealer, self._key
+        assigner, key = self._assigner, self._key
         if self._found is not None:
             found, self._found = self._found, None
             return found
         while True:
-            number = dealer.ask(key, self._below)
+            number = assigner.ask(key, self._below)
             if number == LATER:
                 if not self._acknowledge_given():  # it reads ahead: what it holds is not used yet
                     self._left_early = True
@@ -155,11 +155,11 @@ class _LeasedHand(Hand):
             elif not isinstance(number, int):
                 return None
             elif number < self._last and not self._by_index:
-                dealer.note(
+                assigner.note(
                     f"batch {number} of a stream is left out: its worker was lost, and it "
                     "cannot be read again"
                 )
-                dealer.given(key[0], number)
+                assigner.given(key[0], number)
                 self._acknowledge_given()
             else:
                 self._last = number
@@ -172,7 +172,7 @@ class _LeasedHand(Hand):
         if can_be_drawn:
             self._found = self.next()
         else:
-            self._dealer.note(
+            self._assigner.note(
                 "a loader that reads ahead and cannot go back ends its pass before other "
                 "workers have ended theirs: "
                 "what one of them might leave undone would be left out"
@@ -183,21 +183,21 @@ class _LeasedHand(Hand):
         return 0, samples
 
     def ended(self, number: int) -> bool:
-        dealer, key = self._dealer, self._key
-        dealer.held[key] = [held for held in dealer.held.get(key, ()) if held != number]
-        dealer.caller.ask(
+        assigner, key = self._assigner, self._key
+        assigner.held[key] = [held for held in assigner.held.get(key, ()) if held != number]
+        assigner.caller.ask(
             0, "coordinator.ends", {"loader": key[0], "epoch": key[1], "total": number}
         )
         return True  # some that others hold may come back
 
     @property
     def done(self) -> int | None:
-        self._dealer.freeze()
-        return self._dealer.positions.get(self._key, self._below)
+        self._assigner.freeze()
+        return self._assigner.positions.get(self._key, self._below)
 
     def _acknowledge_given(self) -> bool:
         """Batches that were given and that no step followed are done; whether there were any."""
-        leases = self._dealer.take_given()
+        leases = self._assigner.take_given()
         if leases:
-            self._dealer.caller.ask(0, "coordinator.done", {"leases": leases})
+            self._assigner.caller.ask(0, "coordinator.done", {"leases": leases})
         return bool(leases)

@@ -22,7 +22,7 @@ _LOOKED_AT = 64
 """Variables, about, of an NNX object that are looked at for changes."""
 
 
-class Trained:
+class TrainingState:
     """The parts of the state, in the order in which they were prepared.
 
     Args:

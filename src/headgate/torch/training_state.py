@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from headgate.task.saving import ResumeError
-from headgate.torch import batches, late_groups, sparse_layers
+from headgate.torch import added_groups, batches, sparse_layers
+from headgate.torch.added_groups import AddedGroups, unwrapped
+from headgate.torch.extra_state import WORKER, KeptObject, WorkerStates, of_worker
 from headgate.torch.gradients import Gradients, put_back
-from headgate.torch.kept import WORKER, AcrossWorkers, KeptObject, of_worker
-from headgate.torch.late_groups import LateGroups, unwrapped
 from headgate.torch.rng import cuda_in_use
 from headgate.torch.step_weights import StepWeights
 
@@ -58,7 +58,7 @@ class Added:
     loaded: bool
 
 
-class Trained:
+class TrainingState:
     """Models, optimizers, schedulers and whatever else the script wants kept, in the order in which
     they were prepared.
 
@@ -90,7 +90,7 @@ class Trained:
         self.models: list[nn.Module] = []
         self.optimizers: list[Any] = []
         self._prepared: dict[str, list[_Prepared]] = {"optimizers": [], "schedulers": []}
-        self._late: list[LateGroups] = []
+        self._late: list[AddedGroups] = []
         self._trained: set[int] = set()
         # without their objects
         self._former: dict[int, tuple[weakref.ref[Any], int, _Prepared]] = {}
@@ -98,7 +98,7 @@ class Trained:
         self._arrived = False
         self._settled = False
         self.kept: dict[str, KeptObject] = {}
-        self._compared = AcrossWorkers()
+        self._compared = WorkerStates()
         self.weights = StepWeights()
         self.gradients = Gradients()
 
@@ -250,7 +250,7 @@ class Trained:
                 torch.cuda.synchronize(gpu)
 
     def compare(
-        self, across: Callable[[Mapping[str, KeptObject]], AcrossWorkers], tells: bool
+        self, across: Callable[[Mapping[str, KeptObject]], WorkerStates], tells: bool
     ) -> None:
         """Find out what of what is kept is each worker's own; all workers call it alike.
 
@@ -291,7 +291,7 @@ class Trained:
             "kept": {**kept, **compared.means},
             "own": {**alone, **compared.own},
             "gradients": self.gradients.left_over(inner) if gradients else [],
-            "groups": [late_groups.names(optimizer, inner) for optimizer in self.optimizers],
+            "groups": [added_groups.names(optimizer, inner) for optimizer in self.optimizers],
             "frozen": [
                 [n for n, p in model.named_parameters() if not p.requires_grad] for model in inner
             ],
@@ -400,7 +400,7 @@ class Trained:
         late = self._load(
             section,
             number,
-            lambda saved: late_groups.load(target, saved, groups, self.models),
+            lambda saved: added_groups.load(target, saved, groups, self.models),
             "optimizer",
         )
         if late is not None and self._arrived:

@@ -33,7 +33,7 @@ _TO_SAVE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
-class HeldState:
+class BoundaryState:
     """What a checkpoint holds.
 
     Args:
@@ -49,7 +49,7 @@ class HeldState:
     notes: tuple[str, ...] = ()
 
 
-class Holding:
+class LatestBoundary:
     """Holds the latest copy, and sees that it costs little.
 
     Args:
@@ -61,7 +61,7 @@ class Holding:
         self._cost = 0.0
         self._at: float | None = None
         self._too_large = False
-        self.held: HeldState | None = None
+        self.held: BoundaryState | None = None
 
     @property
     def due(self) -> bool:
@@ -70,7 +70,7 @@ class Holding:
             self._at is None or (self._clock() - self._at) * SHARE >= self._cost
         )
 
-    def hold(self, now: HeldState) -> None:
+    def hold(self, now: BoundaryState) -> None:
         """Copy a state, unless it is too large, in place of the one before."""
         begun = self._clock()
         self._too_large = (
@@ -81,7 +81,7 @@ class Holding:
         self._cost = self._at - begun
 
 
-class Boundaries:
+class BoundarySaver:
     """Saves what was true at a step boundary where the script is at none.
 
     Args:
@@ -98,7 +98,7 @@ class Boundaries:
         self._channel = channel
         self._saver = saver
         self._weights = weights
-        self._holding = Holding()
+        self._holding = LatestBoundary()
         self._lock = threading.Lock()
         self._watched = False
         self._ended = False
@@ -115,7 +115,7 @@ class Boundaries:
         """Whether it is time for another copy."""
         return self._holding.due
 
-    def hold(self, held: HeldState) -> None:
+    def hold(self, held: BoundaryState) -> None:
         """Copy what a checkpoint would hold now, unless it is too large."""
         self._holding.hold(held)
         if not self._watched and self._holding.held is not None:
@@ -147,13 +147,13 @@ class Boundaries:
         )
 
     @property
-    def held(self) -> HeldState | None:
+    def held(self) -> BoundaryState | None:
         """The copy, if there is one."""
         return self._holding.held
 
     def in_place_of(
         self, after: int | None, epochs: int | None, note: Callable[[str], None]
-    ) -> HeldState | None:
+    ) -> BoundaryState | None:
         """The copy, where that is what is to be saved and not what is there now.
 
         Args:
@@ -173,7 +173,7 @@ class Boundaries:
         return self.held
 
     def save(
-        self, why: str, held: HeldState, note: Callable[[str], None] = lambda text: None
+        self, why: str, held: BoundaryState, note: Callable[[str], None] = lambda text: None
     ) -> bool:
         """Save the copy; whether it was saved.
 

@@ -1,7 +1,7 @@
 """How a loader gives a worker its samples alone.
 
 Every worker draws the same global batches: the same sampler, the same random stream. Of each it
-takes the part that it is dealt (`dealing`), and only that part's samples are read.
+takes the part that it is assigned (`sharding`), and only that part's samples are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from headgate.torch.rng import Stream
-from headgate.torch.sharding import Dealer, Dealt, Hand
+from headgate.torch.sharding import Assigned, Assigner, ShardAssignment
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Sharing:
         smallest: Fewest samples that the model can be trained on.
     """
 
-    dealer: Dealer
+    assigner: Assigner
     stream: Stream
     divides: Callable[[], bool]
     place: Callable[[], tuple[int, int]]
@@ -61,36 +61,37 @@ class ShardingSampler:
     def __init__(self, draws: Draws, smallest: Callable[[], int]) -> None:
         self._draws = draws
         self._smallest = smallest
-        self._hand: Hand | None = None
+        self._assignment: ShardAssignment | None = None
         self._done = 0
         self._sampler: Any = None
-        self._dealt: deque[Dealt] = deque()
+        self._dealt: deque[Assigned] = deque()
 
     def around(self, sampler: Any) -> ShardingSampler:
         """Itself, drawing from `sampler`."""
         self._sampler = sampler
         return self
 
-    def take(self, hand: Hand | None, done: int = 0) -> None:
-        """Iterators begun from now on give what `hand` says (None: everything), and draw batch
-        `done` first.
+    def take(self, assignment: ShardAssignment | None, done: int = 0) -> None:
+        """Give in later iterators what `assignment` says, from batch `done` on.
+
+        None: they give everything.
         """
-        self._hand = hand
+        self._assignment = assignment
         self._done = done
 
     def __iter__(self) -> Iterator[Any]:
         draws = _Draws(iter(self._sampler), self._draws, _draws_late(self._sampler))
-        if self._hand is None:
+        if self._assignment is None:
             return draws
         # a loader with workers asks twice while its iterator is made: the second counts
         self._dealt = deque()
-        batches = _Numbered(draws, self._done, self._hand.steps_back)
-        return _parts(batches, self._hand, self._dealt, self._smallest())
+        batches = _Numbered(draws, self._done, self._assignment.steps_back)
+        return _parts(batches, self._assignment, self._dealt, self._smallest())
 
     def __len__(self) -> int:
         return len(self._sampler)
 
-    def dealt(self) -> Dealt:
+    def assigned(self) -> Assigned:
         """What the batch that the loader gives now is of: they come in the order in which they were
         drawn.
         """
@@ -156,20 +157,22 @@ class _Numbered:
         return self._passed.pop(number)
 
 
-def _parts(batches: _Numbered, hand: Hand, dealt: deque[Dealt], smallest: int) -> Iterator[Any]:
-    """This worker's part of each batch, and in `dealt` what it is of."""
+def _parts(
+    batches: _Numbered, assignment: ShardAssignment, assigned: deque[Assigned], smallest: int
+) -> Iterator[Any]:
+    """This worker's part of each batch, and in `assigned` what it is of."""
     while True:
-        number = hand.next()
+        number = assignment.next()
         batch = None if number is None else batches.batch(number)
-        if number is None or (batch is None and not hand.ended(number)):
+        if number is None or (batch is None and not assignment.ended(number)):
             batches.leave()
             return
         if batch is None:
             continue
         if not isinstance(batch, Sequence) and not hasattr(batch, "shape"):
             batch = list(batch)
-        begin, end = hand.part(number, len(batch))
-        dealt.append(Dealt(number, len(batch), end - begin, _mark(batch)))
+        begin, end = assignment.part(number, len(batch))
+        assigned.append(Assigned(number, len(batch), end - begin, _mark(batch)))
         yield batch[begin:end] if end > begin else batch[:smallest]
 
 

@@ -39,7 +39,7 @@ def names(optimizer: Any, models: Sequence[nn.Module]) -> list[Any]:
 
 def load(
     optimizer: Any, saved: Mapping[str, Any], named: Sequence[Any], models: Sequence[nn.Module]
-) -> LateGroups | None:
+) -> AddedGroups | None:
     """Load an optimizer's state from a checkpoint.
 
     Args:
@@ -61,7 +61,7 @@ def load(
     known = {number for group in first for number in group["params"]}
     states = {number: state for number, state in saved["state"].items() if number in known}
     optimizer.load_state_dict({**saved, "state": states, "param_groups": first})
-    return LateGroups(optimizer, saved, named, models)
+    return AddedGroups(optimizer, saved, named, models)
 
 
 def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -75,7 +75,7 @@ def _same(saved: Any, added: Sequence[Any]) -> bool:
     return saved is None or [list(each) for each in saved] == added
 
 
-class LateGroups:
+class AddedGroups:
     """The groups that an optimizer of a checkpoint has more than that of the script has so far.
 
     Args:

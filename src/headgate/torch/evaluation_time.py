@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from headgate.task.overheads import asides
+from headgate.task.overheads import overheads
 
 
-class Evaluating:
+class EvaluationTime:
     """Hooks the models while no training step runs, and leaves them as they were when one does.
 
     Args:
@@ -56,7 +56,7 @@ class Evaluating:
             handle.remove()
         self._handles, _active = [], None
         if self._first is not None:
-            asides.add("evaluation", max(self._last - self._first, 0.0))
+            overheads.add("evaluation", max(self._last - self._first, 0.0))
             self._first = None
 
     def begins(self) -> None:
@@ -68,10 +68,10 @@ class Evaluating:
 
 
 _train = nn.Module.train
-_switching: Evaluating | None = None
+_switching: EvaluationTime | None = None
 
 
-def _watch_modes(evaluating: Evaluating) -> None:
+def _watch_modes(evaluating: EvaluationTime) -> None:
     """Have it told of modules that are set to evaluation mode, in the class of all modules: an
     attribute of a model would be copied and pickled with it.
     """
@@ -86,7 +86,7 @@ def _switch(module: nn.Module, mode: bool = True) -> nn.Module:
     return _train(module, mode)
 
 
-_active: Evaluating | None = None
+_active: EvaluationTime | None = None
 """Told by the hooks, which are plain functions, so that a model can be copied or pickled while
 hooked.
 """

@@ -11,7 +11,7 @@ _LOOK_SECONDS = 0.5
 _NAP_SECONDS = 0.0002
 
 
-class Late:
+class DeferredReads:
     """Numbers on a GPU, one call later than they were there.
 
     Args:

@@ -74,7 +74,7 @@ _WHOLE = 2**63
 Shape = Sequence[int]
 
 
-class Coupling:
+class SampleComparison:
     """Tells once of a loss that compares samples.
 
     Data that are the same in two steps are no samples: the first step with a form of loss is
@@ -123,7 +123,7 @@ class Coupling:
             self._tell(kind)
 
 
-class OneOfSeveral(Protocol):
+class PeerWarner(Protocol):
     """A worker of several."""
 
     workers: int
@@ -132,7 +132,7 @@ class OneOfSeveral(Protocol):
     def is_main(self) -> bool: ...
 
 
-def warner(member: OneOfSeveral, channel: Channel) -> Callable[[str], None]:
+def warner(member: PeerWarner, channel: Channel) -> Callable[[str], None]:
     """What warns of a loss that compares samples, by one of all workers."""
 
     def warn(kind: str) -> None:

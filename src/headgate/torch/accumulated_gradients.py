@@ -9,7 +9,7 @@ import torch
 from headgate.torch import gradient_hooks
 
 
-class Accumulated:
+class AccumulatedGradients:
     """What parameters had accumulated, by `id`, until what backward adds is written back."""
 
     def __init__(self) -> None:

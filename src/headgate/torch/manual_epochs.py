@@ -21,7 +21,7 @@ _REPLAYED = 3
 """Steps in a row after a loader's end: one that reads ahead takes one or two of them."""
 
 
-class OwnCounts:
+class ManualEpochs:
     """Says whether an order waits, and what such a script should know.
 
     Args:

@@ -15,10 +15,10 @@ from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from headgate.torch.distributed import Worker
-from headgate.torch.trained import Trained
+from headgate.torch.training_state import TrainingState
 
 
-class Strays:
+class Unprepared:
     """Tells of them at their first step.
 
     Args:
@@ -28,7 +28,10 @@ class Strays:
     """
 
     def __init__(
-        self, trained: Trained, note: Callable[[str], None], worker: Callable[[], Worker | None]
+        self,
+        trained: TrainingState,
+        note: Callable[[str], None],
+        worker: Callable[[], Worker | None],
     ) -> None:
         self._trained = trained
         self._note = note
@@ -98,10 +101,10 @@ def _parts(schedulers: Iterable[Any]) -> Iterator[Any]:
         yield from _parts(getattr(scheduler, "_schedulers", ()))
 
 
-_listener: list[Strays] = []
+_listener: list[Unprepared] = []
 
 
-def watch(strays: Strays) -> None:
+def watch(strays: Unprepared) -> None:
     """Have every step of an optimizer and a scheduler told to `strays` from now on, and to none
     before.
     """

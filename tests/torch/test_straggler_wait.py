@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headgate.torch.waiting import Waits
+from headgate.torch.straggler_wait import StragglerWait
 
 
 class Told:
@@ -15,7 +15,7 @@ class Told:
 
     def __init__(self) -> None:
         self.messages: list[Mapping[str, Any]] = []
-        self.waits = Waits(self.messages.append)
+        self.waits = StragglerWait(self.messages.append)
         self.now = 0.0
         self.step = 0
 

@@ -56,7 +56,7 @@ def bytes_of(found: Iterable[Any]) -> int:
     return sum(_elements(v.shape) * np.dtype(_numpy_type(v.dtype)).itemsize for v in found)
 
 
-class Trained:
+class TrainingState:
     """Models and their optimizers, in the order in which they were prepared.
 
     A model may be built, and get its optimizer, long after `prepare`. `load` loads each as soon as

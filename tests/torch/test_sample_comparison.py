@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from headgate.model.plans import Plan
-from headgate.torch.coupling import Coupling
+from headgate.torch.sample_comparison import SampleComparison
 
 N = 8
 MATRICES = "use_mm_for_euclid_dist"
@@ -194,7 +194,7 @@ ALONE: dict[str, tuple[Loss, Callable[[], Any]]] = {
 def told(loss: Loss, draw: Callable[[], Any]) -> list[str]:
     """What is told in three steps."""
     kinds: list[str] = []
-    coupling = Coupling(kinds.append)
+    coupling = SampleComparison(kinds.append)
     for _ in range(3):
         coupling.fed(N)
         made = loss(draw(), N)
@@ -216,7 +216,7 @@ def test_a_loss_of_samples_by_themselves_is_not_told(loss: str) -> None:
 
 def test_a_step_with_batches_of_several_sizes_is_not_judged() -> None:
     kinds: list[str] = []
-    coupling = Coupling(kinds.append)
+    coupling = SampleComparison(kinds.append)
     for _ in range(3):
         coupling.fed(N)
         coupling.fed(N // 2)

@@ -17,12 +17,12 @@ from typing import Any, Optional
 
 import torch
 
-from headgate.torch import gradient_hooks, normalisers, terms
-from headgate.torch.control import ReduceError
-from headgate.torch.coupling import Coupling, sorted_nodes
+from headgate.torch import gradient_hooks, loss_terms, normalisers
+from headgate.torch.control_vector import ReduceError
 from headgate.torch.loss_mean import LossReading, is_selected, parameter_of, read
-from headgate.torch.sharding import Dealt
-from headgate.torch.terms import Summed, TermSlot
+from headgate.torch.loss_terms import Summed, TermSlot
+from headgate.torch.sample_comparison import SampleComparison, sorted_nodes
+from headgate.torch.sharding import Assigned
 
 _QUIET = 12
 """Rounds in a row that need no waiting, after which no worker waits for a form of loss that it had
@@ -33,11 +33,11 @@ _LOOKS = 2
 _DIGITS = 6
 _COUNTING, _TAKEN, _WAITS, _NEEDS = range(4)
 _FIRST = 4 + 2 * _DIGITS
-NUMBERS = _FIRST + terms.NUMBERS
+NUMBERS = _FIRST + loss_terms.NUMBERS
 """Numbers at the head of a round."""
 _SAID = "said"
 
-Meet = Callable[[Any], Optional[Mapping[int, Any]]]
+Exchange = Callable[[Any], Optional[Mapping[int, Any]]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class LossError(ReduceError):
     """The loss of a batch is no mean that several workers can weigh."""
 
 
-class Weighing:
+class GradientWeights:
     """What losses are means over: as the script says it, by batch or backward; else as their graphs
     show it.
 
@@ -83,16 +83,16 @@ class Weighing:
     def __init__(
         self,
         name: Callable[[torch.Tensor], str],
-        meet: Meet,
+        barrier: Exchange,
         begins: Callable[[], None],
         note: Callable[[str], None],
         coupled: Callable[[str], None] = lambda kind: None,
     ) -> None:
         self._name = name
-        self._meet = meet
+        self._barrier = barrier
         self._begins = begins
         self._note = note
-        self._coupling = Coupling(coupled)
+        self._coupling = SampleComparison(coupled)
         self.by_batch: Callable[[Any], Any] | None = None
         self.lacks = False
         self._said: float | None = None
@@ -198,7 +198,7 @@ class Weighing:
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def weigh(self, weight: Weight, loader: int | None, dealt: Dealt | None) -> Weight:
+    def weigh(self, weight: Weight, loader: int | None, assigned: Assigned | None) -> Weight:
         """The weight of a backward's gradients, as far as this worker knows by itself.
 
         Args:
@@ -229,7 +229,7 @@ class Weighing:
             self._asks = self._everybody or (bool(seen.terms) and self._shape not in self._forms)
             self._form = self._shape
             if weight.samples and not seen.doubt:
-                self._own, self._doubt = self._slots(seen, dealt)
+                self._own, self._doubt = self._slots(seen, assigned)
                 if self._asks:
                     self._form = _mark([slot.form for slot in self._own])
             self._doubt = self._doubt or (seen.doubt if weight.samples else "")
@@ -241,17 +241,22 @@ class Weighing:
             self._weight = weight if over is None else replace(weight, over=over)
         return self._weight
 
-    def _slots(self, seen: LossReading, dealt: Dealt | None) -> tuple[list[TermSlot], str]:
-        found, doubt = terms.slots(
+    def _slots(self, seen: LossReading, assigned: Assigned | None) -> tuple[list[TermSlot], str]:
+        found, doubt = loss_terms.slots(
             seen.terms, self._taken, self._origin if self._asks else lambda node: ""
         )
-        if not doubt and dealt is not None and dealt.whole and dealt.whole != dealt.taken:
-            whole, taken = dealt.whole, dealt.taken
+        if (
+            not doubt
+            and assigned is not None
+            and assigned.whole
+            and assigned.whole != assigned.taken
+        ):
+            whole, taken = assigned.whole, assigned.taken
             for term in seen.terms:
                 over, of_all = term.count, (whole, term.elements * whole / taken if taken else 0.0)
                 if term.elements and not term.counted and over != term.elements and over in of_all:
                     return found, f"it is a sum divided by {over:g}, the samples of all workers"
-        return ([], doubt) if len(found) > terms.MOST else (found, doubt)
+        return ([], doubt) if len(found) > loss_terms.MOST else (found, doubt)
 
     def numbers(self) -> list[float]:
         """What this worker tells all others at the head of the round."""
@@ -358,14 +363,14 @@ class Weighing:
         )
 
     def _summed(self, sums: Sequence[float]) -> dict[tuple[str, int], Summed]:
-        size = terms.NUMBERS // terms.MOST
+        size = loss_terms.NUMBERS // loss_terms.MOST
         parts = [sums[_FIRST + n * size : _FIRST + (n + 1) * size] for n in range(len(self._own))]
         return {
             slot.key: Summed.read(part, sums[_COUNTING]) for slot, part in zip(self._own, parts)
         }
 
     def _united(self) -> dict[tuple[str, int], Summed]:
-        given = self._meet({"slots": terms.told(self._own), "said": not self._weighs})
+        given = self._barrier({"slots": loss_terms.told(self._own), "said": not self._weighs})
         if given is None:
             return {}
         if any(each["said"] for each in given.values()):
@@ -373,7 +378,7 @@ class Weighing:
                 self._doubt
                 or "some workers say what it weighs, by report(weight=), and others do not"
             )
-        summed, doubt = terms.united(given)
+        summed, doubt = loss_terms.united(given)
         self._doubt = self._doubt or doubt
         if any(len(each["slots"]) != len(summed) for each in given.values()):
             self._note(
@@ -386,7 +391,7 @@ class Weighing:
     def _look(self, summed: Mapping[tuple[str, int], Summed]) -> None:
         for slot in self._own if self._weighs else ():
             if slot.key in summed and not self._doubt:
-                self._doubt = terms.doubt(
+                self._doubt = loss_terms.doubt(
                     slot, summed[slot.key], self._taken, is_selected, not self._asks
                 )
 

@@ -81,7 +81,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Said:
+class ControlInput:
     """What one worker says in a round.
 
     Args:
@@ -115,9 +115,11 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Agreed:
-    """What all workers of a round say. A field of `Said` is true where any worker says so. The
-    weights are added up. The mark is that of all workers; None where they differ.
+class ControlSum:
+    """What all workers of a round say.
+
+    A field of `ControlInput` is true where any worker says so. The weights are added up. The mark
+    is that of all workers; None where they differ.
     """
 
     weight: float
@@ -130,7 +132,7 @@ class Agreed:
     overflows: Sequence[bool]
 
     @classmethod
-    def read(cls, numbers: Sequence[float], shape: Shape) -> Agreed:
+    def read(cls, numbers: Sequence[float], shape: Shape) -> ControlSum:
         """From the sum of what all said; of its head alone where `shape` has no parameters."""
         parts, end = [], _HEAD
         for size in (shape.dense, shape.sparse, shape.sparse, shape.tables):

@@ -13,7 +13,7 @@ from headgate.torch.recording import StepRecorder
 from headgate.torch.session import Session
 
 
-class RecordedSession(Session):
+class RecordingSession(Session):
     """A session that hands models, batches and losses to what records them.
 
     Args:
@@ -51,4 +51,6 @@ class RecordedSession(Session):
 
     def fetched(self, iteration: Iteration, batch: Any) -> Any:
         batch = super().fetched(iteration, batch)
-        return self._recording.batch(batch, iteration.dealt is None or iteration.dealt.taken > 0)
+        return self._recording.batch(
+            batch, iteration.assigned is None or iteration.assigned.taken > 0
+        )

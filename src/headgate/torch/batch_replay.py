@@ -13,9 +13,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from headgate.torch.sharding import Dealt
+from headgate.torch.sharding import Assigned
 
-KeptBatch = tuple[Any, Optional[Dealt]]
+KeptBatch = tuple[Any, Optional[Assigned]]
 """A batch, and the part of a global batch that it is."""
 _WRAPPERS = (enumerate, zip, map, filter, itertools.chain, itertools.islice)
 _RANGE = type(iter(range(0)))
@@ -70,9 +70,9 @@ class Replay(Iterator[Any]):
     def __init__(self, batches: list[KeptBatch], done: int) -> None:
         self._batches = batches
         self._next = done % len(batches)
-        self.dealt: Dealt | None = None
+        self.assigned: Assigned | None = None
 
     def __next__(self) -> Any:
-        batch, self.dealt = self._batches[self._next]
+        batch, self.assigned = self._batches[self._next]
         self._next = (self._next + 1) % len(self._batches)
         return batch

@@ -46,7 +46,7 @@ class KeptObject:
 
 
 @dataclass(frozen=True)
-class AcrossWorkers:
+class WorkerStates:
     """The states of all workers, as far as one is not enough.
 
     Args:
@@ -60,7 +60,7 @@ class AcrossWorkers:
     notes: Sequence[str] = ()
 
 
-def compared(kept: Mapping[str, KeptObject], gather: Gather) -> AcrossWorkers:
+def compared(kept: Mapping[str, KeptObject], gather: Gather) -> WorkerStates:
     """What a checkpoint has to hold of the states of several workers."""
     states = {name: each.object.state_dict() for name, each in kept.items()}
     marks = {
@@ -76,10 +76,10 @@ def compared(kept: Mapping[str, KeptObject], gather: Gather) -> AcrossWorkers:
         if differs and each.across in (None, EQUAL):
             notes.append(_note(name, each.across, differs))
     if not wanted:
-        return AcrossWorkers(notes=notes)
+        return WorkerStates(notes=notes)
     all_states = gather({name: states[name] for name in wanted})
     by_name = {name: {index: of[name] for index, of in all_states.items()} for name in wanted}
-    return AcrossWorkers(
+    return WorkerStates(
         own={name: of for name, of in by_name.items() if kept[name].across != MEAN},
         means={
             name: _mean(list(of.values()))

@@ -14,8 +14,8 @@ from torch import nn
 
 from headgate.torch.backend import REMOTE
 from headgate.torch.buffers import Buffers
-from headgate.torch.control import MARKS
-from headgate.torch.sharding import Dealt
+from headgate.torch.control_vector import MARKS
+from headgate.torch.sharding import Assigned
 
 _OURS = {"params", "param_names"}
 _PLAIN = {int, float, bool, str, type(None)}
@@ -30,7 +30,7 @@ _ELEMENTS = 4096
 _Groups = list[list[tuple[str, Any]]]
 
 
-class Stands:
+class WorkerPosition:
     """What a worker's next exchange of gradients is of.
 
     Args:
@@ -68,7 +68,7 @@ class Stands:
         self.used.append(known)
 
     def exchanges(
-        self, batch: tuple[int, Dealt] | None, rounds: int, parameter: torch.Tensor | None = None
+        self, batch: tuple[int, Assigned] | None, rounds: int, parameter: torch.Tensor | None = None
     ) -> int:
         """An exchange is due: a mark of it, the same in all workers that stand at the same place
         with the same settings, and nearly never in others.
@@ -79,23 +79,23 @@ class Stands:
             rounds: Exchanges before it.
             parameter: One of those that are trained: whether all have the same is seen by it.
         """
-        standing = self.now(rounds)
+        position = self.now(rounds)
         if parameter is not None and (not parameter.is_cuda or self._step() % _LOOK_AT_GPU == 1):
-            standing["weights"] = _direction(parameter)
+            position["weights"] = _direction(parameter)
         changed = self._buffers.mark()
         if changed:
-            standing["changed"] = changed
+            position["changed"] = changed
         if batch is not None:
-            loader, dealt = batch
-            standing |= {"batch": dealt.number, "loader": loader, "data": dealt.mark}
+            loader, assigned = batch
+            position |= {"batch": assigned.number, "loader": loader, "data": assigned.mark}
         self._marks = {
             id(used): self._marks.get(id(used)) or zlib.crc32(repr(used).encode())
             for used in self.used
         }
         marks = [self._marks[id(used)] for used in self.used]
-        self._told.append({**standing, "used": self.used})
+        self._told.append({**position, "used": self.used})
         self.used = []
-        return zlib.crc32(repr([*standing.values(), *marks]).encode()) % MARKS
+        return zlib.crc32(repr([*position.values(), *marks]).encode()) % MARKS
 
     def now(self, rounds: int) -> dict[str, Any]:
         """Where the worker is between exchanges."""
@@ -117,12 +117,12 @@ class Stands:
         }
 
     def told(self, before: int = 0) -> dict[str, Any]:
-        """The standing that belongs to the mark of the latest exchange, or of the one before it."""
-        standing = dict(self._told[-1 - before])
-        standing["settings"] = [_columns(groups) for groups in standing.pop("used")]
-        standing["buffers"] = self._buffers.told()
-        standing.pop("changed", None)
-        return standing
+        """The position that belongs to the mark of the latest exchange, or of the one before it."""
+        position = dict(self._told[-1 - before])
+        position["settings"] = [_columns(groups) for groups in position.pop("used")]
+        position["buffers"] = self._buffers.told()
+        position.pop("changed", None)
+        return position
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ _REMEMBERED = 21
 _CALM = 3  # rounds as usual after which a wait is over
 
 
-class Waits:
+class StragglerWait:
     """The waits of a worker, round by round (asynchronous: step by step).
 
     A round is slow if it waits so much longer than usual that this alone would fill another usual

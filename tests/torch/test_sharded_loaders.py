@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from headgate.torch import rng
 from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
-from headgate.torch.sharding import Dealer, Hand, Pass, Slices, divided
-from headgate.torch.shards import ShardingSampler, Sharing
+from headgate.torch.sharded_loaders import ShardingSampler, Sharing
+from headgate.torch.sharding import Assigner, Pass, ShardAssignment, Slices, divided
 
 
 @given(
@@ -80,12 +80,12 @@ class Watching:
 class Reader:
     """One of several workers, as far as its data goes."""
 
-    def __init__(self, loader: Any, dealer: Dealer) -> None:
+    def __init__(self, loader: Any, assigner: Assigner) -> None:
         self.watching = Watching()
         self.loaders = Loaders(self.watching)
         torch.manual_seed(5)
         stream = rng.Stream(rng.capture((), devices=False))
-        self.loaders.sharing = Sharing(dealer, stream, lambda: True, lambda: (0, 0), lambda: 1)
+        self.loaders.sharing = Sharing(assigner, stream, lambda: True, lambda: (0, 0), lambda: 1)
         self.loader = self.loaders.prepare(loader)
         self.iteration = iter(self.loader)
 
@@ -93,9 +93,9 @@ class Reader:
         """The samples that count of the next batch."""
         torch.rand(7)  # the script draws what it likes meanwhile
         batch: list[int] = next(self.iteration).tolist()
-        dealt = self.iteration.dealt
-        assert dealt is not None
-        return batch[: dealt.taken]
+        assigned = self.iteration.assigned
+        assert assigned is not None
+        return batch[: assigned.taken]
 
 
 LOADERS: dict[str, Callable[[], Any]] = {
@@ -121,8 +121,8 @@ def test_what_a_worker_that_leaves_would_have_taken_the_others_take(loader: str)
             del readers[1]
             for reader in readers:
                 assert reader.loaders.sharing is not None
-                assert isinstance(reader.loaders.sharing.dealer, Slices)
-                reader.loaders.sharing.dealer.members = (0, 2)
+                assert isinstance(reader.loaders.sharing.assigner, Slices)
+                reader.loaders.sharing.assigner.members = (0, 2)
         batches.append([reader.next() for reader in readers])
         if number in (0, 4):
             assert [len(part) for part in batches[-1]] == ([4, 2, 2] if number == 0 else [5, 3])
@@ -135,18 +135,18 @@ def test_what_a_worker_that_leaves_would_have_taken_the_others_take(loader: str)
     )
 
 
-class Leases(Dealer):
+class Leases(Assigner):
     """Whole batches, in an order that servers would say."""
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers
 
-    def deal(self, coming: Pass) -> Hand:
+    def assign(self, coming: Pass) -> ShardAssignment:
         assert (coming.batches, coming.by_index) == (8, True)
-        return Leased(self.numbers)
+        return LeaseClient(self.numbers)
 
 
-class Leased(Hand):
+class LeaseClient(ShardAssignment):
     steps_back = True
 
     def __init__(self, numbers: tuple[int, ...]) -> None:
@@ -164,8 +164,8 @@ class Leased(Hand):
 
 def test_leased_batches_come_whole_in_any_order_and_together_are_all() -> None:
     readers = [
-        Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), dealer)
-        for dealer in (Leases(0, 3, 4, 7, 5), Leases(1, 2, 6))
+        Reader(DataLoader(Numbers(), batch_size=8, shuffle=True), assigner)
+        for assigner in (Leases(0, 3, 4, 7, 5), Leases(1, 2, 6))
     ]
     batches = {}
     for reader in readers:
@@ -174,7 +174,7 @@ def test_leased_batches_come_whole_in_any_order_and_together_are_all() -> None:
                 samples = reader.next()
             except StopIteration:
                 break
-            batches[reader.iteration.dealt.number] = samples
+            batches[reader.iteration.assigned.number] = samples
     alone = Reader(
         DataLoader(Numbers(), batch_size=8, shuffle=True), Slices(0, (0,), None, lambda: 1)
     )
@@ -198,8 +198,8 @@ class Drawn(RandomSampler):
 @pytest.mark.parametrize("sampler", [RandomSampler, Drawn])
 def test_one_without_a_batch_draws_what_the_others_draw(sampler: type[RandomSampler]) -> None:
     readers = [
-        Reader(DataLoader(Numbers(), batch_size=8, sampler=sampler(Numbers())), dealer)
-        for dealer in (Leases(), Leases(0, 1), Leases(*range(8)))
+        Reader(DataLoader(Numbers(), batch_size=8, sampler=sampler(Numbers())), assigner)
+        for assigner in (Leases(), Leases(0, 1), Leases(*range(8)))
     ]
     following = []
     for reader in readers:
@@ -214,10 +214,11 @@ def test_one_without_a_batch_draws_what_the_others_draw(sampler: type[RandomSamp
 
 def test_a_batch_too_small_for_all_is_borrowed_from() -> None:
     sampler = ShardingSampler(nullcontext, lambda: 2).around([[1, 2, 3, 4], [5]])
-    sampler.take(Slices(1, (0, 1, 2), None, lambda: 2).deal(Pass(0, 0, 0, 0, 0, 2, True)))
+    sampler.take(Slices(1, (0, 1, 2), None, lambda: 2).assign(Pass(0, 0, 0, 0, 0, 2, True)))
     assert list(sampler) == [[1, 2], [5]]
     assert [
-        (dealt.number, dealt.whole, dealt.taken) for dealt in (sampler.dealt(), sampler.dealt())
+        (assigned.number, assigned.whole, assigned.taken)
+        for assigned in (sampler.assigned(), sampler.assigned())
     ] == [
         (0, 4, 0),
         (1, 1, 1),

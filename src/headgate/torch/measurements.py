@@ -13,10 +13,10 @@ from headgate.task.step_timing import FIRST_STEPS, Timing, is_warm
 from headgate.torch.costs import Costs
 from headgate.torch.meter import Meter, Step
 from headgate.torch.profiling_sweep import ProfilingSweep
-from headgate.torch.trained import Trained
+from headgate.torch.training_state import TrainingState
 
 
-class Measuring:
+class Measurements:
     """Takes what the meter measured.
 
     Args:
@@ -33,7 +33,7 @@ class Measuring:
 
     def __init__(
         self,
-        trained: Trained,
+        trained: TrainingState,
         mode: str,
         has_loaders: Callable[[], bool],
         tell: Callable[[Step], None],

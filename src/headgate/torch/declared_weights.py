@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 
 from headgate.torch import gradient_hooks
-from headgate.torch.control import ReduceError
+from headgate.torch.control_vector import ReduceError
 
 Tables = Mapping[int, "tuple[torch.Tensor, torch.Tensor | None]"]
 """Weights that live on servers, and the gradients that they had before a backward, by `id`."""
 
 
-class Meant(enum.Enum):
+class WeightTarget(enum.Enum):
     """Which backward a weight is of that is said now."""
 
     NEXT = enum.auto()
@@ -45,7 +45,7 @@ class KeptBackward:
     earlier: Mapping[int, torch.Tensor]
 
 
-class SaidWeights:
+class DeclaredWeights:
     """Knows which backward a weight is of, and keeps what is exchanged once it is said.
 
     Args:
@@ -84,7 +84,7 @@ class SaidWeights:
             self._pending = self._versions()
         return self.waits
 
-    def said(self, fetched: bool) -> Meant:
+    def said(self, fetched: bool) -> WeightTarget:
         """The script says a weight. It is of the backward that has ended, if no step was taken
         since, and otherwise of the next one.
 
@@ -97,13 +97,13 @@ class SaidWeights:
         """
         if self._pending is not None:
             self._check_untouched()
-            return Meant.ENDED
+            return WeightTarget.ENDED
         if self._says_before or (fetched and not self._unsaid):
             self._says_before = True
-            return Meant.NEXT
+            return WeightTarget.NEXT
         if self._kept is not None:
             self._check_untouched()
-            return Meant.EXCHANGED
+            return WeightTarget.EXCHANGED
         raise ReduceError(
             "report(weight=...) came after optimizer.step(), or after backward only in a later "
             "step; call it "
