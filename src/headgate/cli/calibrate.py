@@ -57,14 +57,14 @@ def command(
     nodes: tuple[Node, ...] = ()
     if where.engine == LOCAL:
         network = calibration.network(
-            where.cluster, Cluster(where.nodes), home, again=again, told=_told
+            where.cluster, Cluster(where.nodes), home, again=again, progress=_told
         )
     else:
         with reached(where.engine) as there:
             name, on = there.called(), there.cluster()
-            machines = calibration.machines(there, on, home, again=again, told=_told)
+            machines = calibration.machines(there, on, home, again=again, progress=_told)
             network = calibration.network(
-                name, on, home, again=again, told=_told, between=links.by(there)
+                name, on, home, again=again, progress=_told, between=links.by(there)
             )
             nodes = calibration.known(name, on, home).nodes
     if as_json:

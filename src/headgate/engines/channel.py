@@ -111,7 +111,7 @@ class Connection:
         return max(-self._credit / MESSAGES_A_SECOND, 0.0)
 
     def _admit(self, hello: Mapping[str, Any]) -> bool:
-        task = TaskId(said) if isinstance(said := hello.get("task"), str) else None
+        task = TaskId(first_task) if isinstance(first_task := hello.get("task"), str) else None
         key = self._key_of(task) if task is not None and hello.get("type") == "hello" else None
         if key is None or not hmac.compare_digest(key.encode(), _bytes(hello.get("key"))):
             return False

@@ -51,14 +51,14 @@ class Connections:
         selector: selectors.BaseSelector,
         key_of: Callable[[TaskId], str | None],
         greeted: Callable[[TaskId, Connection], None],
-        said: Callable[[TaskId, Mapping[str, object]], None],
+        on_message: Callable[[TaskId, Mapping[str, object]], None],
         listener: Listener,
     ) -> None:
         self._path = path
         self._selector = selector
         self._key_of = key_of
         self._greeted = greeted
-        self._said = said
+        self._said = on_message
         self._listener = listener
         self._server = listen(path)
         self._number = path.stat().st_ino
@@ -116,12 +116,18 @@ class Connections:
         """Go on with what has waited long enough, and close what has not said hello for too
         long.
         """
-        for stranger in [each for each in self._strangers if now >= each.since + HELLO_SECONDS]:
+        for stranger in [
+            unknown_connection
+            for unknown_connection in self._strangers
+            if now >= unknown_connection.since + HELLO_SECONDS
+        ]:
             self._disconnect(stranger)
         if self._accepts_again is not None and now >= self._accepts_again:
             self._accepts_again = None
             self._selector.register(self._server, selectors.EVENT_READ, self._accept)
-        for connection in [each for each, until in self._paused.items() if now >= until]:
+        for connection in [
+            paused_connection for paused_connection, until in self._paused.items() if now >= until
+        ]:
             del self._paused[connection]
             self._watch(connection)
 

@@ -78,7 +78,11 @@ def declared() -> Mapping[str, Declaration]:
 def usual(engine: str, option: str) -> str:
     """The value that the environment gives an engine's option; empty: none."""
     options = declared()[engine].options if engine in declared() else ()
-    variables = [each.variable for each in options if each.name == option and each.variable]
+    variables = [
+        engine_option.variable
+        for engine_option in options
+        if engine_option.name == option and engine_option.variable
+    ]
     return "".join(os.environ.get(variable, "") for variable in variables)
 
 
@@ -87,5 +91,5 @@ def takers(option: str) -> tuple[str, ...]:
     return tuple(
         engine.name
         for engine in declared().values()
-        if any(each.name == option for each in engine.options)
+        if any(engine_option.name == option for engine_option in engine.options)
     )

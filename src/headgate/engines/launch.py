@@ -55,15 +55,15 @@ def interpreter(job: Job, path: str | None) -> str:
     Raises:
         UsageError: There is none.
     """
-    found = program(job)
-    named = found.python if found is not None else None
+    program_run = program(job)
+    named = program_run.python if program_run is not None else None
     if is_foreign(job):
         return named or "python"
     for name in (named,) if named else ("python", "python3"):
         if os.sep in name:
             name = os.path.join(job.workdir, name)
-        if (there := shutil.which(name, path=path)) is not None:
-            return there
+        if (on_path := shutil.which(name, path=path)) is not None:
+            return on_path
     wanted = named or "python"
     raise UsageError(
         f"job {job.name!r}: found no {wanted!r} on the PATH; name an interpreter with `python:`"
@@ -79,9 +79,9 @@ def command(job: Job, path: str | None, first: tuple[str, ...] = ()) -> tuple[st
     """
     if job.script is not None:
         return (interpreter(job, path), job.script, *first, *job.args)
-    if first and (found := program(job)) is not None and not isinstance(job.run, str):
+    if first and (program_run := program(job)) is not None and not isinstance(job.run, str):
         words = (*(job.run or ()), *job.args)
-        at = len(words) - len(found.args)
+        at = len(words) - len(program_run.args)
         return (*words[:at], *first, *words[at:])
     if isinstance(job.run, str):
         # "$@" hands the arguments through the shell without its reading them.
@@ -153,7 +153,9 @@ def files_of(injected: Path) -> list[str]:
     lead to.
     """
     folders = [
-        each for each in (injected, observation(injected), transport(injected)) if each.is_dir()
+        injected_files
+        for injected_files in (injected, observation(injected), transport(injected))
+        if injected_files.is_dir()
     ]
     return [
         *map(str, folders),
@@ -359,12 +361,15 @@ def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, 
     operations that wait.
     """
     count = _count(env) or threads
-    found = dict.fromkeys(_THREAD_VARIABLES, str(count))
-    found |= {"TF_NUM_INTRAOP_THREADS": str(count), "TF_NUM_INTEROP_THREADS": str(max(2, count))}
+    thread_settings = dict.fromkeys(_THREAD_VARIABLES, str(count))
+    thread_settings |= {
+        "TF_NUM_INTRAOP_THREADS": str(count),
+        "TF_NUM_INTEROP_THREADS": str(max(2, count)),
+    }
     # `headgate.jax` sets it as its task begins, by what that has then.
     if "NPROC" not in env and not _uses(job, "jax"):
-        found["PJRT_NPROC"] = str(count)
-    return found
+        thread_settings["PJRT_NPROC"] = str(count)
+    return thread_settings
 
 
 def _with_gpus(
@@ -372,13 +377,13 @@ def _with_gpus(
 ) -> dict[str, str]:
     """What tells a task of its GPUs."""
     names = [called.get(gpu, str(gpu)) for gpu in gpus]
-    told = {"CUDA_VISIBLE_DEVICES": ",".join(names)}
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(names)}
     if names and not any(name.isdigit() for name in names):
-        told["HEADGATE_GPUS"] = ",".join(map(str, gpus))
+        visible["HEADGATE_GPUS"] = ",".join(map(str, gpus))
     if "CUDA_VISIBLE_DEVICES" not in env and "CUDA_DEVICE_ORDER" not in env:
         # as the numbers count; CUDA's own order puts the fastest first
-        told["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    return told
+        visible["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    return visible
 
 
 def _leaving_memory(env: Mapping[str, str]) -> dict[str, str]:
@@ -395,13 +400,13 @@ def _told(
     task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str
 ) -> dict[str, str]:
     """What the library in a task is told by its environment."""
-    told = {
+    variables = {
         "HEADGATE_TASK": task,
         "HEADGATE_CHECKPOINTS": str(checkpoints),
         "HEADGATE_MODE": mode,
         "HEADGATE_ZMQ": str(transport(injected)),
     }
-    return told if resume is None else {**told, "HEADGATE_RESUME": resume.path}
+    return variables if resume is None else {**variables, "HEADGATE_RESUME": resume.path}
 
 
 def _files(

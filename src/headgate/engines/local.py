@@ -322,13 +322,13 @@ class LocalEngine(Engine):
         self._listener.exited(id, Exit(code=None, reason=f"could not be started: {error}"))
 
     def _isolation_of(self, launch: Launch) -> Isolation:
-        if (found := self._isolations.get(launch.isolation)) is None:
+        if (isolation := self._isolations.get(launch.isolation)) is None:
             if self._others is None:
                 raise UsageError(
                     f"isolation {launch.isolation!r} is for tasks on this machine; leave it out"
                 )
-            found = self._isolations[launch.isolation] = self._others(launch.isolation)
-        return found
+            isolation = self._isolations[launch.isolation] = self._others(launch.isolation)
+        return isolation
 
     def _stop_start(self, id: TaskId) -> None:
         """Let a start end that has not begun, or that waits for others to be there."""

@@ -69,15 +69,15 @@ class Kills:
         Args:
             now: Seconds on a clock that never goes back.
         """
-        told = None
+        notice = None
         if self._untold and now >= self._tells_at:
-            told = f"{self._say()}; a process that waits for it may wait in vain"
+            notice = f"{self._say()}; a process that waits for it may wait in vain"
             self._tells_at, self._pause = (
                 now + self._pause,
                 min(2 * self._pause, _MOST_PAUSE_SECONDS),
             )
         self._note(self._box.kills(), now)
-        return told
+        return notice
 
     def ended(self, exit: Exit, now: float, by_us: bool) -> tuple[Exit, str | None]:
         """How the task ended, its kills as the reason only where they are; and what people should
@@ -121,13 +121,13 @@ class Kills:
         """
         if exit.ok or self._last is None:
             return False
-        since, said = now - self._last, "\n".join(_last_words(self._lines))
+        since, last_words = now - self._last, "\n".join(_last_words(self._lines))
         if main:
             return since <= _MAIN_SECONDS
-        if _NAMED.search(said):
+        if _NAMED.search(last_words):
             return since <= _NAMED_SECONDS
-        other = any(map(_EXCEPTION.match, said.split("\n")))
-        return since <= _SOON_SECONDS and (not other or _LIKELY.search(said) is not None)
+        other = any(map(_EXCEPTION.match, last_words.split("\n")))
+        return since <= _SOON_SECONDS and (not other or _LIKELY.search(last_words) is not None)
 
 
 def _last_words(lines: Sequence[str]) -> Sequence[str]:

@@ -61,13 +61,15 @@ def machine(node: Node, home: Path, *, again: bool = False) -> CalibratedMachine
     of = _machine(core_speed.known(cache, node.cpu_model, node.cores), node)
     if of is not None and not again:
         return of
-    found = measure(bool(node.gpus), str(home))
+    measures = measure(bool(node.gpus), str(home))
     by_name = {
-        gpu.name: found.gpus[gpu.name]["gflops"] for gpu in node.gpus if gpu.name in found.gpus
+        gpu.name: measures.gpus[gpu.name]["gflops"]
+        for gpu in node.gpus
+        if gpu.name in measures.gpus
     }
-    measured = {**found.rates, "gpus": by_name, "calibration": asdict(found)}
+    measured = {**measures.rates, "gpus": by_name, "calibration": asdict(measures)}
     core_speed.keep(cache, node.cpu_model, node.cores, measured)
-    return found
+    return measures
 
 
 def measure(with_gpus: bool, folder: str | None = None) -> CalibratedMachine:
@@ -106,10 +108,10 @@ def _all_reduce(rates: dict[str, float]) -> list[str]:
 
 def _machine(known: Mapping[str, Any], node: Node) -> CalibratedMachine | None:
     try:
-        found = known["calibration"]
-        rates = {str(name): float(rate) for name, rate in found["rates"].items()}
-        of_gpus = {str(name): dict(each) for name, each in found["gpus"].items()}
-        notes = tuple(map(str, found["notes"]))
+        calibration = known["calibration"]
+        rates = {str(name): float(rate) for name, rate in calibration["rates"].items()}
+        of_gpus = {str(name): dict(gpu_rates) for name, gpu_rates in calibration["gpus"].items()}
+        notes = tuple(map(str, calibration["notes"]))
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     if not notes and {gpu.name for gpu in node.gpus} != set(of_gpus):
@@ -126,7 +128,7 @@ def machines(
     home: Path,
     *,
     again: bool = False,
-    told: Callable[[Node], None] = lambda _: None,
+    progress: Callable[[Node], None] = lambda _: None,
 ) -> dict[tuple[str, ...], CalibratedMachine]:
     """Measure the machines of an engine's cluster, one of those that are alike, or read what is
     known of them.
@@ -136,7 +138,7 @@ def machines(
         cluster: Its nodes.
         home: Headgate's folder.
         again: Measure, though it is known.
-        told: Called with each node that was measured.
+        progress: Called with each node that was measured.
 
     Returns:
         By the names of the nodes that are alike.
@@ -145,18 +147,22 @@ def machines(
         HeadgateError: One cannot be measured, or what was cannot be written.
     """
     name, nodes = engine.called(), cluster.nodes
-    found = {} if again else _kinds(name, nodes, home)
+    known_kinds = {} if again else _kinds(name, nodes, home)
     for node in nodes:
-        if _kind(node) not in found:
+        if _kind(node) not in known_kinds:
             try:
-                found[_kind(node)] = engine.ask(node.name, measure, bool(node.gpus))
+                known_kinds[_kind(node)] = engine.ask(node.name, measure, bool(node.gpus))
             except HeadgateError as error:
                 raise HeadgateError(f"node {node.name} cannot be measured: {error}") from error
-            told(node)
-    _keep(name, home, machines={kind: asdict(each) for kind, each in found.items()})
+            progress(node)
+    _keep(
+        name,
+        home,
+        machines={kind: asdict(machine_of_kind) for kind, machine_of_kind in known_kinds.items()},
+    )
     return {
-        tuple(node.name for node in nodes if _kind(node) == kind): each
-        for kind, each in found.items()
+        tuple(node.name for node in nodes if _kind(node) == kind): machine_of_kind
+        for kind, machine_of_kind in known_kinds.items()
     }
 
 
@@ -166,7 +172,7 @@ def network(
     home: Path,
     *,
     again: bool = False,
-    told: Callable[[MeasuredLink], None] = lambda _: None,
+    progress: Callable[[MeasuredLink], None] = lambda _: None,
     between: Between = links.in_lab,
 ) -> tuple[MeasuredLink, ...]:
     """Measure the links between the nodes of a cluster, or read what is known of them; none where
@@ -177,7 +183,7 @@ def network(
         cluster: Its nodes; other nodes, addresses or stated rates have it measured again.
         home: Headgate's folder.
         again: Measure, though it is known.
-        told: Called with each link as it is measured.
+        progress: Called with each link as it is measured.
         between: What measures a link.
 
     Raises:
@@ -188,21 +194,21 @@ def network(
     same, before = _links(name, cluster.nodes, home)
     if before and len(same) == len(cluster.nodes) and not again:
         return before
-    found = links.measure(cluster.nodes, told, between)
-    _keep(name, home, nodes=_print(cluster.nodes), links=[asdict(link) for link in found])
-    return found
+    measured_links = links.measure(cluster.nodes, progress, between)
+    _keep(name, home, nodes=_print(cluster.nodes), links=[asdict(link) for link in measured_links])
+    return measured_links
 
 
-def calibrated(name: str, cluster: Cluster, here: Node, home: Path) -> Cluster:
+def calibrated(name: str, cluster: Cluster, measured_node: Node, home: Path) -> Cluster:
     """The nodes of a lab with what is known of this machine's cores and was measured of their
     links, as `known`.
     """
     of_lab = (
         replace(
             node,
-            core_gflops=here.core_gflops,
-            core_convolution_gflops=here.core_convolution_gflops,
-            core_copy_bytes_per_second=here.core_copy_bytes_per_second,
+            core_gflops=measured_node.core_gflops,
+            core_convolution_gflops=measured_node.core_convolution_gflops,
+            core_copy_bytes_per_second=measured_node.core_copy_bytes_per_second,
         )
         for node in cluster.nodes
     )
@@ -230,14 +236,14 @@ def known(name: str, cluster: Cluster, home: Path) -> Cluster:
     )
 
 
-def _with_machine(node: Node, found: CalibratedMachine | None) -> Node:
-    if found is None:
+def _with_machine(node: Node, machine: CalibratedMachine | None) -> Node:
+    if machine is None:
         return node
-    rates: dict[str, Any] = {name: rate for name, rate in found.rates.items() if name in _RATES}
-    all_reduce = found.rates.get(ALL_REDUCE)
+    rates: dict[str, Any] = {name: rate for name, rate in machine.rates.items() if name in _RATES}
+    all_reduce = machine.rates.get(ALL_REDUCE)
     link = GpuLink(all_reduce, "measured") if all_reduce and len(node.gpus) > 1 else node.gpu_link
     gpus = (
-        replace(gpu, gflops=found.gpus.get(gpu.name, {}).get("gflops", gpu.gflops))
+        replace(gpu, gflops=machine.gpus.get(gpu.name, {}).get("gflops", gpu.gflops))
         for gpu in node.gpus
     )
     return replace(node, gpus=tuple(gpus), gpu_link=link, **rates)
@@ -277,11 +283,13 @@ def _links(
     content = _content(name, home)
     try:
         before = dict(content.get("nodes", {}))
-        same = frozenset(each for each, facts in _print(nodes).items() if before.get(each) == facts)
-        found = tuple(MeasuredLink(**link) for link in content.get("links", ()))
+        same = frozenset(
+            source for source, facts in _print(nodes).items() if before.get(source) == facts
+        )
+        measured_links = tuple(MeasuredLink(**link) for link in content.get("links", ()))
     except (TypeError, ValueError):
         return frozenset(), ()
-    return same, tuple(link for link in found if {link.sender, link.receiver} <= same)
+    return same, tuple(link for link in measured_links if {link.sender, link.receiver} <= same)
 
 
 def _kinds(name: str, nodes: Sequence[Node], home: Path) -> dict[str, CalibratedMachine]:
@@ -289,18 +297,22 @@ def _kinds(name: str, nodes: Sequence[Node], home: Path) -> dict[str, Calibrated
     content = _content(name, home).get("machines")
     if not isinstance(content, dict):
         return {}
-    found = {
+    machines_of_kinds = {
         _kind(node): _machine({"calibration": content.get(_kind(node))}, node) for node in nodes
     }
-    return {kind: each for kind, each in found.items() if each is not None}
+    return {
+        kind: machine_of_kind
+        for kind, machine_of_kind in machines_of_kinds.items()
+        if machine_of_kind is not None
+    }
 
 
 def _content(name: str, home: Path) -> dict[str, Any]:
     try:
-        found = json.loads(_path(name, home).read_text())
+        content = json.loads(_path(name, home).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _path(name: str, home: Path) -> Path:

@@ -47,11 +47,15 @@ def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Mea
         cluster: The nodes.
         stores: Of the runs.
     """
-    found = []
+    measurements = []
     for path in stores:
         with suppress(HeadgateError):  # of another version, or being written for the first time
-            found += [each for each in of_run(path, profile, cluster) if each.others <= BUSY]
-    return found
+            measurements += [
+                measurement
+                for measurement in of_run(path, profile, cluster)
+                if measurement.others <= BUSY
+            ]
+    return measurements
 
 
 def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[MeasuredPlan]:
@@ -62,7 +66,7 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
     """
     with RunReader(store) as reader:
         meta = reader.meta()
-        there = {node["name"]: node for node in json.loads(meta.get("node", "[]"))}
+        nodes_by_name = {node["name"]: node for node in json.loads(meta.get("node", "[]"))}
         jobs = list(reader.rows("jobs"))
         for row in jobs:
             plan = _plan(row["plan"])
@@ -70,14 +74,14 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
                 continue
             names = {*plan.worker_nodes, *plan.server_nodes}
             beside = {name for other in jobs if other is not row for name in _nodes(other["plan"])}
-            if names & beside or not _as_they_were(names, there, cluster):
+            if names & beside or not _as_they_were(names, nodes_by_name, cluster):
                 continue
             seconds = _step_seconds(reader, row["name"])
             samples = samples_of(
                 plan, profile, grows=json.loads(row["spec"] or "{}").get("batch") == "per-worker"
             )
             if seconds is not None and samples is not None:
-                cores = {node: float(there[node]["cores"]) for node in names}
+                cores = {node: float(nodes_by_name[node]["cores"]) for node in names}
                 # Of a job whose steps were not looked at nobody knows whether it wanted more cores
                 # than it had.
                 seen = json.loads(row["profile"]).get("source") == "run"
@@ -114,13 +118,13 @@ def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float])
         for i, name in enumerate(plan.server_nodes)
     ]
     most = 0.0
-    for node, there in cores.items():
+    for node, node_cores in cores.items():
         whole, own = used(f"node:{node}"), sum(used(task) for task, name in tasks if name == node)
         caps = [plan.cores_per_worker] * plan.worker_nodes.count(node)
         caps += [plan.cores_per_server] * plan.server_nodes.count(node)
-        has_all = own > (1 - 2 * _IDLE) * sum(there if cap is None else cap for cap in caps)
-        if whole > there * (1 - _IDLE) and not has_all:
-            most = max(most, (whole - own) / there)
+        has_all = own > (1 - 2 * _IDLE) * sum(node_cores if cap is None else cap for cap in caps)
+        if whole > node_cores * (1 - _IDLE) and not has_all:
+            most = max(most, (whole - own) / node_cores)
     return most
 
 
@@ -135,12 +139,12 @@ def _step_seconds(reader: RunReader, job: str) -> float | None:
         if TaskOfRun(task).name.is_worker:
             workers.setdefault(task, []).append((at, step))
     # Synchronous workers all make the same steps; of others the usual one stands for all.
-    found = [
+    all_seconds = [
         seconds
         for worker in workers.values()
         if (seconds := step_seconds(worker, FEWEST_STEPS)) is not None
     ]
-    return median(found) if found else None
+    return median(all_seconds) if all_seconds else None
 
 
 def samples_of(plan: Plan, profile: Profile, grows: bool = False) -> int | None:
@@ -178,14 +182,15 @@ def _is_of(text: str | None, profile: Profile) -> bool:
 
 
 def _as_they_were(
-    names: set[str], there: Mapping[str, Mapping[str, Any]], cluster: Cluster
+    names: set[str], nodes_by_name: Mapping[str, Mapping[str, Any]], cluster: Cluster
 ) -> bool:
     now: dict[str, Node] = {node.name: node for node in cluster.nodes}
-    if not names <= now.keys() & there.keys():
+    if not names <= now.keys() & nodes_by_name.keys():
         return False
     return all(
-        there[name]["cores"] == now[name].cores
-        and there[name]["memory_bytes"] == now[name].memory_bytes
-        and [gpu["name"] for gpu in there[name]["gpus"]] == [gpu.name for gpu in now[name].gpus]
+        nodes_by_name[name]["cores"] == now[name].cores
+        and nodes_by_name[name]["memory_bytes"] == now[name].memory_bytes
+        and [gpu["name"] for gpu in nodes_by_name[name]["gpus"]]
+        == [gpu.name for gpu in now[name].gpus]
         for name in names
     )

@@ -121,10 +121,10 @@ def gpus() -> dict[str, dict[str, float]]:
     Raises:
         HeadgateError: It cannot be measured: torch is missing, or sees no GPU.
     """
-    found = {str(name): dict(rates) for name, rates in _measured(_GPU, {}).items()}
-    if not found:
+    rates_by_gpu = {str(name): dict(rates) for name, rates in _measured(_GPU, {}).items()}
+    if not rates_by_gpu:
         raise HeadgateError("torch sees no GPU; install a build of it for CUDA")
-    return found
+    return rates_by_gpu
 
 
 def all_reduce() -> float | None:

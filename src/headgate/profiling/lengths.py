@@ -118,10 +118,10 @@ def _read(path: Path) -> list[Took]:
         return []
     infinity = float("inf")
     return [
-        each
-        for each in tooks
-        if 0 < each.work < infinity
-        and 0 < each.seconds < infinity
-        and 0 <= each.memory_bytes < infinity
-        and 0 <= each.gpu_memory_bytes < infinity
+        took
+        for took in tooks
+        if 0 < took.work < infinity
+        and 0 < took.seconds < infinity
+        and 0 <= took.memory_bytes < infinity
+        and 0 <= took.gpu_memory_bytes < infinity
     ]

@@ -85,7 +85,7 @@ def by(engine: Engine) -> Between:
 
 def measure(
     nodes: Sequence[Node],
-    told: Callable[[MeasuredLink], None] = lambda _: None,
+    progress: Callable[[MeasuredLink], None] = lambda _: None,
     between: Between = in_lab,
 ) -> tuple[MeasuredLink, ...]:
     """Measures the links of a ring over the nodes, and from the end of the fastest link to all
@@ -94,7 +94,7 @@ def measure(
 
     Args:
         nodes: At least two.
-        told: Called with each as it is known.
+        progress: Called with each as it is known.
         between: What measures a link.
 
     Raises:
@@ -105,7 +105,7 @@ def measure(
     def add(sender: Node, receiver: Node) -> None:
         if sender.name != receiver.name and (sender.name, receiver.name) not in measured_links:
             link = measured_links[sender.name, receiver.name] = between(sender, receiver)
-            told(link)
+            progress(link)
 
     for sender, receiver in zip(nodes, (*nodes[1:], nodes[0])):
         add(sender, receiver)

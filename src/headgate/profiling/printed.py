@@ -82,12 +82,12 @@ def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
     seconds = step_seconds(reports, FEWEST_STEPS)
     if seconds is None or job.contract is None:
         return None
-    each = [
+    seconds_per_step = [
         (b[0] - a[0]) / (b[1] - a[1])
         for a, b in pairwise(reports[len(reports) // 3 :])
         if b[1] > a[1]
     ]
-    logs = [log(value) for value in each if value > 0]
+    logs = [log(value) for value in seconds_per_step if value > 0]
     device = node.gpus[0].name if node.gpus and job.limits.gpus != 0 else "cpu"
     # The times of single lines say little: they come together.
     spread = min(stdev(logs) / len(logs) ** 0.5, 1.0) if len(logs) > 1 else None

@@ -33,13 +33,15 @@ def key(job: Job, node: Node) -> str:
     Raises:
         UsageError: The script cannot be read.
     """
-    found, file = program(job), Path(job.script) if job.script is not None else source(job)
+    program_run, file = program(job), Path(job.script) if job.script is not None else source(job)
     try:
         text = file.read_bytes() if file is not None else repr(job.run or job.roles).encode()
     except OSError as error:
         raise UsageError(f"job {job.name!r}: cannot read {file}: {error.strerror}") from error
     arguments, python = (
-        (job.args, job.python) if found is None or file is None else (found.args, found.python)
+        (job.args, job.python)
+        if program_run is None or file is None
+        else (program_run.args, program_run.python)
     )
     kind = repr((node.cpu_model, node.cores, [gpu.name for gpu in node.gpus]))
     return _digest(text, repr(python), kind) + _digest(

@@ -158,7 +158,9 @@ class SimulatedEngine:
         self._count.subtract(self._settled.pop(work.id, ("", ()))[1])
         self._count[action.node] += 1
         if self._modelled is not None and work.job.profile and len(work.tasks) == work.needs:
-            work.curve = self._modelled.curve(work.job, [each.node for each in work.tasks.values()])
+            work.curve = self._modelled.curve(
+                work.job, [simulated.node for simulated in work.tasks.values()]
+            )
         if work.job.gpus:
             for gpu in gpus:
                 beside = self._on_gpu.setdefault((action.node, gpu), {})
@@ -215,19 +217,19 @@ class SimulatedEngine:
         fewest tasks are, or are to be, for what there is, among those whose GPUs are as many and as
         large as its limits say. Where pairs cost each other something, a task counts for more.
         """
-        found, gpus = list[str](), limits.gpus or 0
+        chosen, gpus = list[str](), limits.gpus or 0
         on_gpus = replace(limits, memory_bytes=None)  # which may be more than a node has
         for _ in range(workers):
             fitting = [node for node in self._nodes.values() if misfit(node, on_gpus) is None]
             crowd = {
-                node.name: self._crowd(node, model, gpus > 0) + found.count(node.name)
+                node.name: self._crowd(node, model, gpus > 0) + chosen.count(node.name)
                 for node in fitting
             }
             sizes = {node.name: len(node.gpus) if gpus else node.cores for node in fitting}
-            found.append(min(crowd, key=lambda name: crowd[name] / sizes[name]))
-        self._settled[id] = model, tuple(found)
-        self._count.update(found)
-        return tuple(found)
+            chosen.append(min(crowd, key=lambda name: crowd[name] / sizes[name]))
+        self._settled[id] = model, tuple(chosen)
+        self._count.update(chosen)
+        return tuple(chosen)
 
     def _crowd(self, node: Node, model: str, on_gpus: bool) -> float:
         """How many tasks those on a node, or about to be there, count for to one more."""
@@ -283,11 +285,11 @@ class SimulatedEngine:
         job is in the job's seconds.
         """
         others, rest = [], node.cores
-        for each in self._on_cores[node.name].values():
-            if each.work is task.work:
-                rest -= each.cores
+        for held in self._on_cores[node.name].values():
+            if held.work is task.work:
+                rest -= held.cores
             else:
-                others.append((each.work.job.model, each.cores))
+                others.append((held.work.job.model, held.cores))
         return self._interference.on_cores(node.kind, task.work.job.model, node.cores, rest, others)
 
     def _speed_on_gpus(self, task: RunningTask) -> float:

@@ -78,16 +78,16 @@ class Modelled:
         """The speed of a job whose tasks are on these nodes; its GPUs are divided evenly among
         them.
         """
-        there = tuple(name for name in nodes for _ in range(max(job.gpus // len(nodes), 1)))
+        placed = tuple(name for name in nodes for _ in range(max(job.gpus // len(nodes), 1)))
         most = _most(job)
         layout = tuple(
-            sorted((self._kind_of[name], count) for name, count in Counter(there).items())
+            sorted((self._kind_of[name], count) for name, count in Counter(placed).items())
         )
         key = (job.profile, job.gpus, most, layout)
         if key not in self._curves:
             whole = self._throughput(job, self._asked(job), (most,))[0]
             cores = (most,) if job.gpus else _grid(most)
-            speeds = self._throughput(job, there, cores)
+            speeds = self._throughput(job, placed, cores)
             self._curves[key] = Curve(
                 tuple((x, speed / whole) for x, speed in zip(cores, speeds, strict=True))
             )
@@ -107,7 +107,9 @@ class Modelled:
             def held(node: Node) -> int:
                 return len(node.gpus) if job.gpus else max(math.floor(node.cores / most + 1e-9), 1)
 
-            enough = (each for each in self._kinds if len(each.names) * held(each.node) >= workers)
+            enough = (
+                known for known in self._kinds if len(known.names) * held(known.node) >= workers
+            )
             kind = next(enough, None)
             nodes = [
                 node for node in self._cluster.nodes if kind is None or node.name in kind.names
@@ -127,12 +129,12 @@ class Modelled:
                 workers=workers,
                 batch_per_worker=None,
                 worker_nodes=nodes,
-                cores_per_worker=None if job.gpus else each,
+                cores_per_worker=None if job.gpus else core_count,
             )
-            for each in cores
+            for core_count in cores
         ]
-        found: list[float] = costs.many(plans)[0].tolist()
-        return found
+        throughputs: list[float] = costs.many(plans)[0].tolist()
+        return throughputs
 
     def _of(self, profile: str, on_gpus: bool) -> CostModel:
         if (profile, on_gpus) not in self._costs:
@@ -158,4 +160,6 @@ def _grid(most: float) -> tuple[float, ...]:
     parts = {part / _PARTS for part in range(1, _PARTS + 1)}
     grown = {_GROWTH**i for i in range(int(math.log(max(most, 1.0)) / math.log(_GROWTH)) + 1)}
     whole = {float(count) for count in range(1, int(most) + 1)}
-    return tuple(sorted(each for each in parts | grown | whole | {most} if each <= most))
+    return tuple(
+        sorted(fraction for fraction in parts | grown | whole | {most} if fraction <= most)
+    )

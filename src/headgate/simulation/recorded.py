@@ -71,24 +71,26 @@ def _job(
         json.loads(row.get("profile") or "{}"),
     )
     limits = spec.get("limits") or {}
-    found, spent = _cores(reader, name), _cpu_seconds(reader, name)
+    cores_used, spent = _cores(reader, name), _cpu_seconds(reader, name)
     # no reading stands for its first moments
-    used = completed(found, row["started"], row["ended"], spent)
+    used = completed(cores_used, row["started"], row["ended"], spent)
     core_seconds, seconds = max(used.integral, spent), row["ended"] - row["started"]
     tasks = list(reader.rows("tasks", "job = ?", [name]))
-    last = max((each["attempt"] or 0 for each in tasks), default=0)
-    at_last = [TaskOfRun(each["id"]) for each in tasks if (each["attempt"] or 0) == last]
+    last = max((task_row["attempt"] or 0 for task_row in tasks), default=0)
+    at_last = [
+        TaskOfRun(task_row["id"]) for task_row in tasks if (task_row["attempt"] or 0) == last
+    ]
     gpus = int(limits.get("gpus") or 0) * max(sum(task.name.is_worker for task in at_last), 1)
     progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
     startup, begins = None, row["started"]
     if not gpus and core_seconds > 0:
         startup = 0.0
         if progress and len(tasks) == 1:
-            begins = _begins(found, progress[0]["t"])
+            begins = _begins(cores_used, progress[0]["t"])
             startup = float(used.cumulative(np.array([begins]))[0])
     follows = _on_torch(profile)
     cores = (
-        _most(reader, name, _from(found, begins), follows)
+        _most(reader, name, _from(cores_used, begins), follows)
         or core_seconds / max(seconds, 1e-9)
         or 1.0
     )
@@ -97,8 +99,12 @@ def _job(
         # computed.
         seconds = min((core_seconds - startup) / cores, row["ended"] - begins)
     # the worker whose reports set the pace of its job's
-    lead = min((each["task"] for each in progress), default="")
-    points = [each for each in progress if each["loss"] is not None and each["task"] == lead]
+    lead = min((progress_row["task"] for progress_row in progress), default="")
+    points = [
+        progress_row
+        for progress_row in progress
+        if progress_row["loss"] is not None and progress_row["task"] == lead
+    ]
     points = points[:: max(math.ceil(len(points) / _LOSSES), 1)]
     foretold = _goes_by_losses(spec.get("progress") or {})
     return TraceJob(
@@ -115,9 +121,17 @@ def _job(
         gpu_memory_bytes=limits.get("gpu_memory_bytes"),
         share=spec.get("share"),
         threads_follow=follows,
-        steps=max((each["step"] for each in progress if each["step"] is not None), default=None),
+        steps=max(
+            (progress_row["step"] for progress_row in progress if progress_row["step"] is not None),
+            default=None,
+        ),
         epochs=max(
-            (each["epochs"] for each in progress if each["epochs"] is not None), default=None
+            (
+                progress_row["epochs"]
+                for progress_row in progress
+                if progress_row["epochs"] is not None
+            ),
+            default=None,
         ),
         losses=_losses(points, used, startup or 0.0, row["started"], row["ended"]),
         told=tuple((point["step"], point["epoch"]) for point in points) if foretold else (),
@@ -137,11 +151,11 @@ def _due(submitted: float, spec: Mapping[str, Any], ended: Mapping[str, float | 
     )
 
 
-def _begins(used: Signal, told: float) -> float:
+def _begins(used: Signal, time: float) -> float:
     """When a job begins with its work: with its first report, or when it uses more than one core
     for the first time.
     """
-    return float(min([told, *used.start[used.value > _ONE_CORE][:1]]))
+    return float(min([time, *used.start[used.value > _ONE_CORE][:1]]))
 
 
 def _from(used: Signal, begins: float) -> Signal:
@@ -164,7 +178,7 @@ def _goes_by_losses(rule: dict[str, Any]) -> bool:
     or early stopping.
     """
     ends = (rule.get(name) for name in ("goal", "patience", "told"))
-    return rule.get("metric", "loss") == "loss" and not any(each is not None for each in ends)
+    return rule.get("metric", "loss") == "loss" and not any(end is not None for end in ends)
 
 
 # --- what it used ---------------------------------------------------------------------------------
@@ -221,15 +235,19 @@ def _room(
         rows = list(reader.rows("shares", "task = ?", [id], order="t"))
         if not rows:
             continue
-        entitled = np.array([each["entitled_cores"] for each in rows], dtype=float)
-        array = np.array([each["threads"] for each in rows], dtype=float)
+        entitled = np.array([usage_row["entitled_cores"] for usage_row in rows], dtype=float)
+        array = np.array([usage_row["threads"] for usage_row in rows], dtype=float)
         had = array if follows else np.full_like(array, array[0])
         # Who has no weight is entitled to all there is, and so are the others.
         sure = np.where(
-            [each["cpu_weight"] is not None for each in rows], np.minimum(entitled, had), 0.0
+            [usage_row["cpu_weight"] is not None for usage_row in rows],
+            np.minimum(entitled, had),
+            0.0,
         )
         whole = (had >= array) & (entitled >= _CLEARLY * cores.get(node, 0.0))
-        last = np.maximum(np.searchsorted([each["t"] for each in rows], at, side="right") - 1, 0)
+        last = np.maximum(
+            np.searchsorted([usage_row["t"] for usage_row in rows], at, side="right") - 1, 0
+        )
         room, alone = room + sure[last], alone & whole[last]
     return room, alone
 

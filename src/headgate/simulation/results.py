@@ -91,11 +91,15 @@ def rho(jobs: list[JobOutcome], outcome: Outcome, speeds: Speeds) -> Array:
     sums = np.concatenate([[0.0], np.cumsum(present[:-1] * np.diff(edges))])
     spent = np.maximum(ended - came, 1e-9)
     others = np.maximum((np.interp(ended, edges, sums) - np.interp(came, edges, sums)) / spent, 1.0)
-    array = np.array([outcome.capacity if each.job.gpus else outcome.cores for each in jobs])
+    array = np.array(
+        [outcome.capacity if job_outcome.job.gpus else outcome.cores for job_outcome in jobs]
+    )
     parts = zip(jobs, (array / others).tolist(), strict=True)
-    alone = np.array([_alone(each, part, speeds, outcome.modelled) for each, part in parts])
-    found: Array = spent / alone
-    return found
+    alone = np.array(
+        [_alone(job_outcome, part, speeds, outcome.modelled) for job_outcome, part in parts]
+    )
+    ratios: Array = spent / alone
+    return ratios
 
 
 def presence(came: Array, ended: Array) -> tuple[Array, Array]:
@@ -112,12 +116,12 @@ def _alone(outcome: JobOutcome, part: float, speeds: Speeds, modelled: Modelled 
     job, startup = outcome.job, outcome.startup_core_seconds
     if job.gpus:
         return startup + job.seconds * max(job.gpus / part, 1.0)
-    each, most = part / job.workers, job.cores / job.workers
+    cores_each, most = part / job.workers, job.cores / job.workers
     if modelled is not None and job.profile:
-        speed = modelled.usual(job).at(each)
+        speed = modelled.usual(job).at(cores_each)
     else:
-        speed = speeds.relative(job.model, each, most)
-    return startup / min(each, most, 1.0) + job.seconds / speed
+        speed = speeds.relative(job.model, cores_each, most)
+    return startup / min(cores_each, most, 1.0) + job.seconds / speed
 
 
 def _busy_seconds(outcome: Outcome, until: float) -> float:

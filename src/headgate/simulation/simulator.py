@@ -150,8 +150,8 @@ class _Simulation:
         self._queue = self._queued(trace, chosen)
         self._controller = Controller(chosen.policy, self._queue)
         gpus, cores = (
-            float(sum(each))
-            for each in zip(*((len(node.gpus), node.cores) for node in cluster.nodes))
+            float(sum(column))
+            for column in zip(*((len(node.gpus), node.cores) for node in cluster.nodes))
         )
         capacity = gpus if self._on_gpus else cores
         order = self._queue.order.name if self._queue is not None else ""
@@ -301,9 +301,9 @@ class _Simulation:
         watched.used(self._now, sum(used))
         for task, cores in zip(tasks, used, strict=True):
             self._step(Usage(task.id, cores, float(work.job.memory_bytes or 0), seconds=seconds))
-        told = watched.told(self._now, asks=len(self._works) > 1)
-        if told is not None:
-            self._step(told)
+        reported = watched.told(self._now, asks=len(self._works) > 1)
+        if reported is not None:
+            self._step(reported)
         self._predict(work)
 
     def _predict(self, work: Work) -> None:

@@ -35,14 +35,14 @@ def fitting(trace: Trace, cluster: Cluster) -> Trace:
     reasons = [reason for job in trace.jobs if (reason := against(job, specs, begin)) is not None]
     jobs, notes = trace.jobs, list(trace.notes)
     if reasons:
-        said = f"{len(reasons)} of {len(jobs)} jobs"
+        how_many = f"{len(reasons)} of {len(jobs)} jobs"
         if 2 * len(reasons) >= len(jobs):
             raise UsageError(
-                reasons[0] if len(jobs) == 1 else f"{said} cannot run there: {reasons[0]}"
+                reasons[0] if len(jobs) == 1 else f"{how_many} cannot run there: {reasons[0]}"
             )
         jobs = tuple(job for job in jobs if against(job, specs, begin) is None)
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        notes.append(f"{said} cannot run there and are left out: {reasons[0]}{more}")
+        notes.append(f"{how_many} cannot run there and are left out: {reasons[0]}{more}")
     notes += _strays(jobs)
     return made(trace.name, jobs, notes) if notes != list(trace.notes) else trace
 
@@ -104,7 +104,7 @@ class Specs:
         self.gpus = sum(gpus)
         self.gpus_of_node = max(gpus)
         self._places = {
-            each: sum(have // each for have in gpus) for each in range(1, self.gpus_of_node + 1)
+            count: sum(have // count for have in gpus) for count in range(1, self.gpus_of_node + 1)
         }
         self._divisions: dict[tuple[int, int], tuple[int, int]] = {}
         self._specs: dict[tuple[object, ...], tuple[Job, Plan]] = {}
@@ -127,8 +127,8 @@ class Specs:
         sizes = (
             size for size in range(min(job.gpus, self.gpus_of_node), 0, -1) if job.gpus % size == 0
         )
-        each = next((size for size in sizes if self._places[size] * size >= job.gpus), 1)
-        return job.gpus // each, each
+        gpus_each = next((size for size in sizes if self._places[size] * size >= job.gpus), 1)
+        return job.gpus // gpus_each, gpus_each
 
     def spec(self, job: TraceJob) -> tuple[Job, Plan]:
         """What its user would have handed in, and a plan without nodes; the same for jobs that are

@@ -67,9 +67,9 @@ _MOST_WORKERS = 1000
 class _Wrong(ValueError):
     """What was found, and the cure."""
 
-    def __init__(self, column: str, found: str, cure: str) -> None:
-        super().__init__(found)
-        self.column, self.found, self.cure = column, found, cure
+    def __init__(self, column: str, text: str, cure: str) -> None:
+        super().__init__(text)
+        self.column, self.found, self.cure = column, text, cure
 
 
 def _jobs(path: str, rows: Iterator[list[str]]) -> tuple[list[TraceJob], list[str]]:
@@ -86,7 +86,7 @@ def _jobs(path: str, rows: Iterator[list[str]]) -> tuple[list[TraceJob], list[st
         raise UsageError(f"{path} is no CSV file; expected a trace, or a run's folder")
     columns = _columns(path, [cell.strip().lower() for cell in header])
     lines: dict[str, int] = {}
-    found, wrong, count = [], list[Problem](), 0
+    jobs, wrong, count = [], list[Problem](), 0
     for number, row in _rows(rows):
         if row is not None and not any(cell.strip() for cell in row):
             continue
@@ -100,14 +100,14 @@ def _jobs(path: str, rows: Iterator[list[str]]) -> tuple[list[TraceJob], list[st
                     "give each job its own",
                 )
         except _Wrong as error:
-            said = (
+            column_name = (
                 header[columns[error.column]].strip() if error.column in columns else error.column
             )
-            wrong.append(Problem(said, number, error.found, error.cure))
+            wrong.append(Problem(column_name, number, error.found, error.cure))
             continue
         if job is not None:
             lines[job.name] = number
-            found.append(job)
+            jobs.append(job)
     if wrong and 2 * len(wrong) >= count:
         more = Problem(
             "lines",
@@ -118,11 +118,11 @@ def _jobs(path: str, rows: Iterator[list[str]]) -> tuple[list[TraceJob], list[st
         raise InvalidFileError(
             path, [*wrong[:_PROBLEMS], *([more] if len(wrong) > _PROBLEMS else [])]
         )
-    if not found:
+    if not jobs:
         raise UsageError(
             f"{path} has no jobs; expected a line for each below that with the names of the columns"
         )
-    return found, [*_left_out(wrong, count), *_unused(header, columns)]
+    return jobs, [*_left_out(wrong, count), *_unused(header, columns)]
 
 
 def _rows(rows: Iterator[list[str]]) -> Iterator[tuple[int, list[str] | None]]:
@@ -145,9 +145,11 @@ def _cells(
     if row is None:
         raise _Wrong("line", "it is no CSV", "expected cells with commas between")
     if any(cell.strip() for cell in row[len(header) :]):
-        found = f"found {len(row)} cells"
+        complaint = f"found {len(row)} cells"
         raise _Wrong(
-            "line", found, f"expected {len(header)}, as the line with the names of the columns has"
+            "line",
+            complaint,
+            f"expected {len(header)}, as the line with the names of the columns has",
         )
     return {what: row[i].strip() if i < len(row) else "" for what, i in columns.items()}
 
@@ -183,8 +185,8 @@ def _columns(path: str, header: list[str]) -> dict[str, int]:
     if not {"gpus", "cores", "millicores"} & columns.keys():
         missing.append("num_gpu (or cores)")
     if missing:
-        found = f"found the columns {', '.join(header)}"
-        raise InvalidFileError(path, [Problem(name, 1, found, "add it") for name in missing])
+        complaint = f"found the columns {', '.join(header)}"
+        raise InvalidFileError(path, [Problem(name, 1, complaint, "add it") for name in missing])
     return columns
 
 

@@ -103,7 +103,7 @@ class Trace:
         work = sum(job.seconds * job.size for job in jobs)
         if not self.on_gpus:
             own = (job.startup_core_seconds for job in jobs)
-            work += sum(startup_core_seconds if each is None else each for each in own)
+            work += sum(startup_core_seconds if capacity is None else capacity for capacity in own)
         return work / (max(self.jobs[-1].submitted, 1e-9) * load)
 
     @property

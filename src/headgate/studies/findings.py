@@ -66,26 +66,26 @@ class StudyCell:
 
     def seconds(self, job: str, metric: Metric) -> dict[int, float]:
         """A figure of a job by block; blocks that lack it are left out."""
-        found: dict[int, float] = {}
+        seconds_by_run: dict[int, float] = {}
         for block, figures in self.figures.items():
-            told = figures["jobs"][job]
-            value = 1.0 / told["rate"] if metric == "step" else told["elapsed"]
-            value = told["cpu_seconds_per_step"] if metric == "cpu" else value
+            job_figures = figures["jobs"][job]
+            value = 1.0 / job_figures["rate"] if metric == "step" else job_figures["elapsed"]
+            value = job_figures["cpu_seconds_per_step"] if metric == "cpu" else value
             if value:
-                found[block] = float(value)
-        return found
+                seconds_by_run[block] = float(value)
+        return seconds_by_run
 
     def batch_seconds(self, job: str) -> dict[int, float]:
         """Seconds of a batch by block, where it tells steps, or samples and how many a batch
         has.
         """
-        found: dict[int, float] = {}
+        seconds_by_run: dict[int, float] = {}
         for block, figures in self.figures.items():
-            told = figures["jobs"][job]
-            size = {"steps": 1.0, "samples": told.get("batch")}.get(told["unit"])
+            job_figures = figures["jobs"][job]
+            size = {"steps": 1.0, "samples": job_figures.get("batch")}.get(job_figures["unit"])
             if size:
-                found[block] = float(size) / told["rate"]
-        return found
+                seconds_by_run[block] = float(size) / job_figures["rate"]
+        return seconds_by_run
 
     def units(self, job: str) -> set[str]:
         """What its rates count: samples, steps or epochs."""
@@ -174,7 +174,7 @@ class CellSharing:
     @property
     def without(self) -> tuple[tuple[str, str], ...]:
         """The values of the other axes."""
-        return tuple(each for each in self.values if each[0] != MITIGATION)
+        return tuple(setting for setting in self.values if setting[0] != MITIGATION)
 
     @property
     def dominates(self) -> bool:
@@ -205,18 +205,18 @@ class Findings:
         effects = [effect for effect in self.effects if effect.metric == "step"]
         ranks = {"slower": 0, "faster": 0, "unsure": 1, "none": 2}
         lines = [
-            f"{each.title}: {each.words}."
-            for each in sorted(effects, key=lambda each: ranks[each.change])
+            f"{shown_effect.title}: {shown_effect.words}."
+            for shown_effect in sorted(effects, key=lambda ranked: ranks[ranked.change])
         ]
         lines += [
             f"{effect.title}: {METRICS[effect.metric]}{effect.words}."
             for effect in self.effects
             if effect.metric != "step" and effect.change in ("slower", "faster")
         ]
-        plain = {each.without: each for each in self.sharing if each.mitigation is None}
-        for each in self.sharing:
-            mitigated = each.mitigation is not None and each.without in plain
-            lines += _gained(each, plain[each.without]) if mitigated else _shared(each)
+        plain = {shared.without: shared for shared in self.sharing if shared.mitigation is None}
+        for shared in self.sharing:
+            mitigated = shared.mitigation is not None and shared.without in plain
+            lines += _gained(shared, plain[shared.without]) if mitigated else _shared(shared)
         return lines
 
 
@@ -228,20 +228,27 @@ def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -
         kept: All measurements, the oldest first; those on the machine of the last one count.
     """
     machine = kept[-1].machine if kept else about["machine"]
-    here = [each for each in kept if each.machine == machine]
-    latest = {_place(each.cell): each.key for each in here}
-    valid = [each for each in here if latest[_place(each.cell)] == each.key]
-    planned = {_place(each): each for each in about["cells"]}
+    of_machine = [measurement for measurement in kept if measurement.machine == machine]
+    latest = {_place(measurement.cell): measurement.key for measurement in of_machine}
+    valid = [
+        measurement
+        for measurement in of_machine
+        if latest[_place(measurement.cell)] == measurement.key
+    ]
+    planned = {_place(cell_data): cell_data for cell_data in about["cells"]}
     attempts = _calmer(valid)
-    cells = {place: _cell(place, told, valid, attempts) for place, told in planned.items()}
+    cells = {
+        place: _cell(place, place_figures, valid, attempts)
+        for place, place_figures in planned.items()
+    }
     floors = _Floors(cells)
     axes: Mapping[str, Sequence[str]] = about["axes"]
     effects = [effect for metric in METRICS for effect in _effects(cells, axes, floors, metric)]
     priorities: Mapping[str, float] = about.get("priorities", {})
     shared = [
-        each
+        cell_sharing
         for cell in cells.values()
-        if (each := _sharing(cell, cells, floors, priorities)) is not None
+        if (cell_sharing := _sharing(cell, cells, floors, priorities)) is not None
     ]
     notes = list(_notes(about, machine, len(kept) - len(valid), cells.values()))
     return Findings(
@@ -265,31 +272,39 @@ def _calmer(valid: Sequence[Measurement]) -> dict[int, int]:
     """Of each block the attempt that counts: the one with fewer disturbed cells, once it has all
     that were measured.
     """
-    found: dict[int, int] = {}
-    for block in {each.block for each in valid}:
-        good = [each for each in valid if each.block == block and each.state == "measured"]
-        done = Counter(each.attempt for each in good)
-        disturbed = Counter(each.attempt for each in good if each.figures["disturbed"])
-        found[block] = int(done[1] >= done[0] and disturbed[1] < disturbed[0])
-    return found
+    minutes: dict[int, int] = {}
+    for block in {measurement.block for measurement in valid}:
+        good = [
+            measurement
+            for measurement in valid
+            if measurement.block == block and measurement.state == "measured"
+        ]
+        done = Counter(measurement.attempt for measurement in good)
+        disturbed = Counter(
+            measurement.attempt for measurement in good if measurement.figures["disturbed"]
+        )
+        minutes[block] = int(done[1] >= done[0] and disturbed[1] < disturbed[0])
+    return minutes
 
 
 def _cell(
     place: _Place,
-    told: Mapping[str, Any],
+    cell_data: Mapping[str, Any],
     valid: Sequence[Measurement],
     attempts: Mapping[int, int],
 ) -> StudyCell:
-    mine = [each for each in valid if _place(each.cell) == place]
+    mine = [measurement for measurement in valid if _place(measurement.cell) == place]
     good = [
-        each for each in mine if each.state == "measured" and each.attempt == attempts[each.block]
+        measurement
+        for measurement in mine
+        if measurement.state == "measured" and measurement.attempt == attempts[measurement.block]
     ]
-    chosen = {each.block: each.figures for each in good}
+    chosen = {measurement.block: measurement.figures for measurement in good}
     state, reason = ("measured", "") if chosen else ("not measured", "its turn has not come")
     if mine and not chosen:
         state, reason = mine[-1].state, mine[-1].reason
     disturbed = sum(bool(figures["disturbed"]) for figures in chosen.values())
-    return StudyCell(told["name"], *place, chosen, state, reason, len(mine), disturbed)
+    return StudyCell(cell_data["name"], *place, chosen, state, reason, len(mine), disturbed)
 
 
 class _Floors:
@@ -305,7 +320,7 @@ class _Floors:
             if again.is_repeat and again.scenario in scenarios and job in again.workloads:
                 once = self._cells[again.scenario, again.workloads, again.values, False]
                 repeats.append(paired(once.seconds(job, metric), again.seconds(job, metric)))
-        return noise_floor([each for each in repeats if each is not None])
+        return noise_floor([repeat for repeat in repeats if repeat is not None])
 
 
 def _effects(
@@ -321,12 +336,12 @@ def _effects(
             for what, base, value, other in _bases(cell, cells, axes):
                 alike = metric != "step" or cell.units(job) == other.units(job)
                 both = [
-                    each.seconds(job, metric) if alike else each.batch_seconds(job)
-                    for each in (other, cell)
+                    side.seconds(job, metric) if alike else side.batch_seconds(job)
+                    for side in (other, cell)
                 ]
                 if (ratio := paired(*both)) is not None:
                     floor = floors.of((cell.scenario, other.scenario), job, metric)
-                    rest = tuple(each for each in cell.values if each[0] != what)
+                    rest = tuple(setting for setting in cell.values if setting[0] != what)
                     yield Effect(job, cell.scenario, what, value, base, rest, metric, ratio, floor)
 
 
@@ -336,14 +351,16 @@ def _bases(
     """What a cell differs in from others, their value of that, its own, and these."""
     for axis, value in cell.values:
         base = axes[axis][0]
-        values = tuple((name, base if name == axis else each) for name, each in cell.values)
+        values = tuple(
+            (name, base if name == axis else setting_value) for name, setting_value in cell.values
+        )
         if (
             base != value
             and (other := cells.get((cell.scenario, cell.workloads, values, False))) is not None
         ):
             yield axis, base, value, other
     if cell.scenario in ("shared", "distributed"):
-        values = tuple(each for each in cell.values if each[0] != "strategy")
+        values = tuple(setting for setting in cell.values if setting[0] != "strategy")
         if (other := cells.get(("solo", cell.workloads, values, False))) is not None:
             yield "scenario", "solo", cell.scenario, other
 
@@ -360,19 +377,19 @@ def _sharing(
     if cell.scenario != "simultaneous" or cell.is_repeat:
         return None
     rates: dict[str, dict[str, dict[int, float]]] = {"together": {}, "alone": {}, "slice": {}}
-    without = tuple(each for each in cell.values if each[0] != MITIGATION)
+    without = tuple(setting for setting in cell.values if setting[0] != MITIGATION)
     for job in cell.workloads:
         alone, sliced = (
             cells.get((scenario, (job,), without, False)) for scenario in ("solo", "slice")
         )
         if alone is None or sliced is None:
             return None
-        for kind, each in (("together", cell), ("alone", alone), ("slice", sliced)):
+        for kind, cell_of_kind in (("together", cell), ("alone", alone), ("slice", sliced)):
             rates[kind][job] = {
-                block: 1.0 / seconds for block, seconds in each.seconds(job, "step").items()
+                block: 1.0 / seconds for block, seconds in cell_of_kind.seconds(job, "step").items()
             }
     blocks = sorted(
-        set.intersection(*(set(each) for kind in rates.values() for each in kind.values()))
+        set.intersection(*(set(setting) for kind in rates.values() for setting in kind.values()))
     )
     if not blocks:
         return None
@@ -416,12 +433,12 @@ def _cause(cell: StudyCell, most: float, least: float) -> str:
     for figures in cell.figures.values():
         for job in figures["jobs"].values():
             elapsed += job["elapsed"]
-            for each in job["lost"]:
+            for lost_part in job["lost"]:
                 if (
-                    each["to"] in cell.workloads
-                    and each.get("low", each["seconds"]) > LEAST_SECONDS
+                    lost_part["to"] in cell.workloads
+                    and lost_part.get("low", lost_part["seconds"]) > LEAST_SECONDS
                 ):
-                    lost[each["resource"]] += each["seconds"]
+                    lost[lost_part["resource"]] += lost_part["seconds"]
     worst = lost.most_common(1)
     return worst[0][0] if worst and worst[0][1] >= _LEAST_LOST * elapsed else ""
 
@@ -434,11 +451,11 @@ def _verdict(cell: StudyCell, job: str) -> str:
 def _gained(sharing: CellSharing, plain: CellSharing) -> Iterator[str]:
     """What a mitigation did for the job that got least without it."""
     job, way = plain.least, sharing.mitigation or ""
-    each = "" if way.startswith("policy") else " each"
+    suffix = "" if way.startswith("policy") else " each"
     values = "".join(f", {axis} {value}" for axis, value in sharing.without)
     yield (
-        f"With {way}{each}{values}, {job} got {say_ratio(sharing.phi[job])} of its due instead of "
-        f"{say_ratio(plain.phi[job])}; S = {say_ratio(sharing.total)} instead of "
+        f"With {way}{suffix}{values}, {job} got {say_ratio(sharing.phi[job])} of its due instead "
+        f"of {say_ratio(plain.phi[job])}; S = {say_ratio(sharing.total)} instead of "
         f"{say_ratio(plain.total)}, "
         f"D = {say_ratio(sharing.dominance)} instead of {say_ratio(plain.dominance)}."
     )
@@ -447,7 +464,7 @@ def _gained(sharing: CellSharing, plain: CellSharing) -> Iterator[str]:
 def _shared(sharing: CellSharing) -> Iterator[str]:
     values = "".join(f", {axis} {value}" for axis, value in sharing.without)
     at_once = f"{' + '.join(sharing.phi)} at once{values}"
-    total, dominance = (say_ratio(each) for each in (sharing.total, sharing.dominance))
+    total, dominance = (say_ratio(line) for line in (sharing.total, sharing.dominance))
     if not sharing.total.has_interval:
         yield (
             f"{at_once}: S = {total}, D = {dominance}; no finding with fewer than "
@@ -506,23 +523,23 @@ def between(first: Findings, second: Findings) -> tuple[list[tuple[str, Ratio, f
     floors; and names of those that only one has.
     """
     ours, theirs = (
-        {cell.name: cell for cell in each.cells if cell.figures} for each in (first, second)
+        {cell.name: cell for cell in side.cells if cell.figures} for side in (first, second)
     )
-    found = []
+    lines = []
     for name in (our for our in ours if our in theirs):
         for job in ours[name].workloads:
             ratio = unpaired(
-                *(list(each[name].seconds(job, "step").values()) for each in (ours, theirs))
+                *(list(effect[name].seconds(job, "step").values()) for effect in (ours, theirs))
             )
             floor = max(
-                _Floors({_key(c): c for c in each.cells}).of((ours[name].scenario,), job, "step")
-                for each in (first, second)
+                _Floors({_key(c): c for c in side.cells}).of((ours[name].scenario,), job, "step")
+                for side in (first, second)
             )
             if ratio is not None and not ours[name].is_repeat:
-                found.append(
+                lines.append(
                     (name if len(ours[name].workloads) == 1 else f"{job} in {name}", ratio, floor)
                 )
-    return found, sorted(ours.keys() ^ theirs.keys())
+    return lines, sorted(ours.keys() ^ theirs.keys())
 
 
 def _key(cell: StudyCell) -> _Place:

@@ -110,8 +110,11 @@ class CellRun:
 
 def cells(study: Study) -> list[Cell]:
     """All cells, those that others are compared with before these."""
-    found = list(_cells(study))
-    return [*found, *(replace(cell, is_repeat=True) for cell in found if is_baseline(study, cell))]
+    all_cells = list(_cells(study))
+    return [
+        *all_cells,
+        *(replace(cell, is_repeat=True) for cell in all_cells if is_baseline(study, cell)),
+    ]
 
 
 def is_baseline(study: Study, cell: Cell) -> bool:
@@ -148,10 +151,10 @@ def _cells(study: Study) -> Iterator[Cell]:
     at_once = list(itertools.combinations(names, 2)) if "pairs" in study.scenarios else [names]
     every = axes(study)
     for scenario in scenarios:
-        here = [axis for axis in every if _ONLY_IN.get(axis, scenario) == scenario]
-        for values in itertools.product(*(every[axis] for axis in here)):
-            for each in at_once if scenario == "simultaneous" else [(name,) for name in names]:
-                cell = Cell(scenario, each, tuple(zip(here, values, strict=True)))
+        axes_here = [axis for axis in every if _ONLY_IN.get(axis, scenario) == scenario]
+        for values in itertools.product(*(every[axis] for axis in axes_here)):
+            for group in at_once if scenario == "simultaneous" else [(name,) for name in names]:
+                cell = Cell(scenario, group, tuple(zip(axes_here, values, strict=True)))
                 if not any(_matches(cell, left_out) for left_out in study.skip):
                     yield cell
 
@@ -200,7 +203,9 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
     background = study.background if cell.scenario == "shared" else ()
     beside = tuple(
         replace(job, name=f"background-{job.name}"[:64], timeout=job.timeout or _BACKGROUND_SECONDS)
-        for job in (_job(each, values, ("background", each.job.name)) for each in background)
+        for job in (
+            _job(job_file, values, ("background", job_file.job.name)) for job_file in background
+        )
     )
     return CellRun(cell, tuple(measured), beside, policy, lab)
 
@@ -286,15 +291,15 @@ def _lab(study: Study, values: Mapping[str, str]) -> str:
         raise UsageError(
             f"{study.cluster} describes other machines; a study needs a lab: `lab: true`"
         )
-    told = yaml.load(Path(study.cluster).read_text(encoding="utf-8"), Loader)  # noqa: S506  # a safe one
+    cluster_data = yaml.load(Path(study.cluster).read_text(encoding="utf-8"), Loader)  # noqa: S506  # a safe one
     for axis in OF_LAB & values.keys():
-        for part in [told] if axis == "overlay" else told["nodes"]:
+        for part in [cluster_data] if axis == "overlay" else cluster_data["nodes"]:
             part.pop(axis, None)
             if values[axis] != UNLIMITED:
                 part[axis] = values[axis]
-    told.pop("name", None)
-    named = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:6]
-    return str(yaml.safe_dump({**told, "name": f"study-{named}"}, sort_keys=False))
+    cluster_data.pop("name", None)
+    named = hashlib.sha256(json.dumps(cluster_data, sort_keys=True).encode()).hexdigest()[:6]
+    return str(yaml.safe_dump({**cluster_data, "name": f"study-{named}"}, sort_keys=False))
 
 
 def _digest(path: str | None) -> str | None:
@@ -335,14 +340,14 @@ class PlannedTime:
         return 0.0 if cell in self.lacking else sum(self.seconds[name] for name in cell.workloads)
 
     def __str__(self) -> str:
-        told = (
+        text = (
             f"{len(self.cells)} cells × {self.repetitions}, about {say_seconds(round(self.total))}"
         )
         if self.lacking:
-            told += f" ({len(self.lacking)} cannot be measured here)"
+            text += f" ({len(self.lacking)} cannot be measured here)"
         if self.guessed:
-            told += f" (guessed for {', '.join(self.guessed)}: `takes:` would say)"
-        return told
+            text += f" (guessed for {', '.join(self.guessed)}: `takes:` would say)"
+        return text
 
 
 def planned_time(study: Study, repetitions: int, known: Mapping[str, float]) -> PlannedTime:
@@ -352,8 +357,13 @@ def planned_time(study: Study, repetitions: int, known: Mapping[str, float]) -> 
         known: Seconds of a run that were measured before, by workload.
     """
     takes = {workload.job.name: workload.takes for workload in study.workloads}
-    seconds = {name: known.get(name, said or _GUESSED_SECONDS) for name, said in takes.items()}
-    guessed = tuple(name for name, said in takes.items() if name not in known and said is None)
+    seconds = {
+        name: known.get(name, seconds_each or _GUESSED_SECONDS)
+        for name, seconds_each in takes.items()
+    }
+    guessed = tuple(
+        name for name, seconds_each in takes.items() if name not in known and seconds_each is None
+    )
     every = cells(study)
     return PlannedTime(
         every,
@@ -391,12 +401,12 @@ def check_budget(study: Study, planned: PlannedTime) -> None:
         )
     fits = {name: total for name, total in shorter.items() if total <= study.budget}
     if fits:
-        name, total = max(fits.items(), key=lambda each: each[1])
+        name, total = max(fits.items(), key=lambda cell_time: cell_time[1])
         cure = f"cut {name}: then it takes {say_seconds(round(total))}"
     elif not shorter:
         cure = "raise `budget`, or give the workloads fewer steps"
     else:
-        name, total = min(shorter.items(), key=lambda each: each[1])
+        name, total = min(shorter.items(), key=lambda cell_time: cell_time[1])
         cure = (
             f"cut {name} first: then it takes {say_seconds(round(total))}, still too long; "
             "or raise `budget`"

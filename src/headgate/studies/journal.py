@@ -96,10 +96,10 @@ class Journal:
         and last.
         """
         try:
-            found = json.loads((self.folder / ABOUT).read_text())
+            content = json.loads((self.folder / ABOUT).read_text())
         except (OSError, ValueError) as error:
             raise StorageError(f"cannot read {self.folder / ABOUT}: {error}") from error
-        return found if isinstance(found, dict) else {}
+        return content if isinstance(content, dict) else {}
 
     def describe(self, about: Mapping[str, Any]) -> None:
         """Write `about`.
@@ -116,13 +116,15 @@ class Journal:
                 f"cannot write {self.folder / ABOUT}: {error.strerror}; make room there"
             ) from error
 
-    def add(self, found: Measurement) -> None:
+    def add(self, measurement: Measurement) -> None:
         """Keep a measurement: it is on the disk when this returns.
 
         Raises:
             StorageError: It cannot be written.
         """
-        line = json.dumps({name: getattr(found, name) for name in Measurement.__slots__}) + "\n"
+        line = (
+            json.dumps({name: getattr(measurement, name) for name in Measurement.__slots__}) + "\n"
+        )
         path = self.folder / RESULTS
         try:
             with open(path, "a+b", buffering=0) as file:
@@ -148,7 +150,7 @@ class Journal:
         """All that were kept, the oldest first; a line that was being written when its process was
         killed is none.
         """
-        found = []
+        measured = []
         path = self.folder / RESULTS
         try:
             lines = path.read_bytes().splitlines() if path.exists() else []
@@ -156,10 +158,10 @@ class Journal:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         for line in lines:
             try:
-                found.append(Measurement(**json.loads(line)))
+                measured.append(Measurement(**json.loads(line)))
             except (ValueError, TypeError):
                 continue
-        return found
+        return measured
 
 
 def _ends_well(fd: int) -> bool:
@@ -192,9 +194,15 @@ def create(name: str, path: str, about: Mapping[str, Any]) -> Journal:
         raise StorageError(
             f"cannot write {made.folder}: {error.strerror}; make room, or set HEADGATE_HOME"
         ) from error
-    here = machine()
+    this_machine = machine()
     made.describe(
-        {"name": name, "began": time.time(), "machine": here, "machine_last": here, **about}
+        {
+            "name": name,
+            "began": time.time(),
+            "machine": this_machine,
+            "machine_last": this_machine,
+            **about,
+        }
     )
     return made
 
@@ -217,8 +225,8 @@ def find(prefix: str | None) -> Journal:
     if prefix is None and every:
         return Journal(every[-1])
     for matches in (str.__eq__, str.startswith, str.__contains__):
-        if found := [path for path in every if prefix is not None and matches(path.name, prefix)]:
-            return Journal(found[-1])
+        if paths := [path for path in every if prefix is not None and matches(path.name, prefix)]:
+            return Journal(paths[-1])
     names = (
         ", ".join(path.name for path in every[-5:])
         or "none; make one with: headgate study FILE.yaml"

@@ -18,7 +18,7 @@ _DEVICE = ""
 """Cores of any node."""
 
 
-def keep(found: Findings, path: Path) -> int:
+def keep(findings: Findings, path: Path) -> int:
     """Add the pairs of a study to a table: those that ran with the first value of each axis and
     without a mitigation. Rows of the same names are replaced. Returns how many pairs there were.
 
@@ -26,13 +26,13 @@ def keep(found: Findings, path: Path) -> int:
         UsageError: The file has another content.
         StorageError: It cannot be written.
     """
-    first = {axis: values[0] for axis, values in found.about["axes"].items()}
+    first = {axis: values[0] for axis, values in findings.about["axes"].items()}
     pairs = [
-        each
-        for each in found.sharing
-        if len(each.phi) == 2
-        and each.mitigation is None
-        and all(first[axis] == value for axis, value in each.without)
+        shared
+        for shared in findings.sharing
+        if len(shared.phi) == 2
+        and shared.mitigation is None
+        and all(first[axis] == value for axis, value in shared.without)
     ]
     if not pairs:
         return 0
@@ -43,7 +43,7 @@ def keep(found: Findings, path: Path) -> int:
     rows = table.setdefault(_DEVICE, {})
     cells = {
         (cell.scenario, cell.workloads, cell.values): cell
-        for cell in found.cells
+        for cell in findings.cells
         if not cell.is_repeat
     }
     for pair in pairs:
@@ -94,8 +94,8 @@ def _mean(values: Any) -> float:
 
 def _of_nodes(cell: StudyCell, *columns: str) -> float | None:
     """The mean of what all nodes did while a job was alone; None where nothing is known."""
-    told = [
+    totals = [
         sum(node[column][0] or 0.0 for node in figures["nodes"].values() for column in columns)
         for figures in cell.figures.values()
     ]
-    return _mean(told) if told else None
+    return _mean(totals) if totals else None

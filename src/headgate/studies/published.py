@@ -41,13 +41,13 @@ class PublishedFigure:
     @property
     def row(self) -> tuple[str, ...]:
         """As a row of a table."""
-        here = say_ratio(self.here) if self.here is not None else MISSING
+        ratio_text = say_ratio(self.here) if self.here is not None else MISSING
         return (
             self.published,
             self.source,
             self.compared,
             self.bounds,
-            here,
+            ratio_text,
             self.holds,
             self.why or MISSING,
         )
@@ -55,31 +55,38 @@ class PublishedFigure:
 
 def comparisons(study: Findings) -> list[PublishedFigure]:
     """Each statement of the study's file, with each cell that it is about."""
-    return [each for told in study.about.get("published", ()) for each in _compared(study, told)]
+    return [
+        published_ratio
+        for published_entry in study.about.get("published", ())
+        for published_ratio in _compared(study, published_entry)
+    ]
 
 
-def _compared(study: Findings, told: Mapping[str, Any]) -> Iterator[PublishedFigure]:
-    of = {**told["where"], **told["of"]}
+def _compared(study: Findings, published_entry: Mapping[str, Any]) -> Iterator[PublishedFigure]:
+    of = {**published_entry["where"], **published_entry["of"]}
     cells = [
         (cell, job)
         for cell in study.cells
         if not cell.is_repeat
-        and cell.scenario == told["scenario"]
+        and cell.scenario == published_entry["scenario"]
         and of.items() <= dict(cell.values).items()
         for job in cell.workloads
-        if job in (told["workload"] or cell.workloads)
+        if job in (published_entry["workload"] or cell.workloads)
     ]
-    found = False
+    is_comparable = False
     for cell, job in cells:
-        if not told["against"]:
-            found = True
+        if not published_entry["against"]:
+            is_comparable = True
             yield _comparison(
-                told, f"{told['figure']}, {cell.name}", _of_model(cell, job, told["figure"]), cell
+                published_entry,
+                f"{published_entry['figure']}, {cell.name}",
+                _of_model(cell, job, published_entry["figure"]),
+                cell,
             )
             continue
-        [(what, base)] = told["against"].items()
+        [(what, base)] = published_entry["against"].items()
         for effect in study.effects:
-            rest = tuple(each for each in cell.values if each[0] != what)
+            rest = tuple(setting for setting in cell.values if setting[0] != what)
             mine = (
                 effect.job,
                 effect.scenario,
@@ -90,24 +97,39 @@ def _compared(study: Findings, told: Mapping[str, Any]) -> Iterator[PublishedFig
             )
             value = dict(cell.values).get(what, cell.scenario)
             if (
-                mine == (job, cell.scenario, what, base, rest, told["figure"])
+                mine == (job, cell.scenario, what, base, rest, published_entry["figure"])
                 and effect.value == value
             ):
-                found = True
-                yield _comparison(told, f"{told['figure']}, {effect.title}", effect.ratio, cell)
+                is_comparable = True
+                yield _comparison(
+                    published_entry,
+                    f"{published_entry['figure']}, {effect.title}",
+                    effect.ratio,
+                    cell,
+                )
                 break
         else:
-            found = True
-            yield _comparison(told, f"{told['figure']}, {cell.name}, against {base}", None, cell)
-    if not found:
-        yield _comparison(told, f"{told['figure']}, {told['scenario']}", None, None)
+            is_comparable = True
+            yield _comparison(
+                published_entry,
+                f"{published_entry['figure']}, {cell.name}, against {base}",
+                None,
+                cell,
+            )
+    if not is_comparable:
+        yield _comparison(
+            published_entry,
+            f"{published_entry['figure']}, {published_entry['scenario']}",
+            None,
+            None,
+        )
 
 
 def _comparison(
-    told: Mapping[str, Any], compared: str, here: Ratio | None, cell: StudyCell | None
+    published_entry: Mapping[str, Any], compared: str, ratio: Ratio | None, cell: StudyCell | None
 ) -> PublishedFigure:
-    low, high = told["low"], told["high"]
-    bounds = " to ".join(f"{each:g}" for each in (low, high) if each is not None)
+    low, high = published_entry["low"], published_entry["high"]
+    bounds = " to ".join(f"{bound:g}" for bound in (low, high) if bound is not None)
     if low is None or high is None:
         bounds = f"at {'most' if low is None else 'least'} {bounds}"
     lack = (
@@ -117,21 +139,31 @@ def _comparison(
     )
     least, most = low if low is not None else 0.0, high if high is not None else float("inf")
     holds: Holds = "not measured"
-    if here is not None:
-        lies = least <= here.low and here.high <= most
-        holds = "yes" if lies else "no" if here.high < least or here.low > most else "not clear"
+    if ratio is not None:
+        lies = least <= ratio.low and ratio.high <= most
+        holds = "yes" if lies else "no" if ratio.high < least or ratio.low > most else "not clear"
     why = {"yes": "", "not measured": lack if cell is not None else "the study has no such cell"}
     return PublishedFigure(
-        told["says"], told["source"], compared, bounds, here, holds, why.get(holds, told["differs"])
+        published_entry["says"],
+        published_entry["source"],
+        compared,
+        bounds,
+        ratio,
+        holds,
+        why.get(holds, published_entry["differs"]),
     )
 
 
 def _of_model(cell: StudyCell, job: str, figure: str) -> Ratio | None:
     """Bytes that a worker receives or sends in a step, over those of the model."""
-    found: dict[int, float] = {}
+    seconds_by_run: dict[int, float] = {}
     for block, figures in cell.figures.items():
         of_job = figures["jobs"][job]
-        moved = [each[figure] for each in of_job.get("workers", {}).values()]
+        moved = [worker[figure] for worker in of_job.get("workers", {}).values()]
         if moved and None not in moved and of_job.get("model_bytes"):
-            found[block] = sum(moved) / len(moved) / of_job["model_bytes"]
-    return over_blocks(found.__getitem__, sorted(found)) if all(found.values()) else None
+            seconds_by_run[block] = sum(moved) / len(moved) / of_job["model_bytes"]
+    return (
+        over_blocks(seconds_by_run.__getitem__, sorted(seconds_by_run))
+        if all(seconds_by_run.values())
+        else None
+    )

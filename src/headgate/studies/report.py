@@ -39,13 +39,17 @@ def tell(study: Findings, console: Console) -> None:
     for line in (*study.sentences(), *study.notes):
         console.print(Text(line), soft_wrap=True)
     console.print()
-    for each in tables(study):
+    for one_table in tables(study):
         table = Table(
-            box=None, pad_edge=False, header_style="dim", title=each.title, title_justify="left"
+            box=None,
+            pad_edge=False,
+            header_style="dim",
+            title=one_table.title,
+            title_justify="left",
         )
-        for index, name in enumerate(each.columns):
+        for index, name in enumerate(one_table.columns):
             table.add_column(name, justify="right" if index else "left")
-        for row in each.rows:
+        for row in one_table.rows:
             table.add_row(*map(Text, row))
         console.print(table)
         console.print()
@@ -67,7 +71,7 @@ def as_json(study: Findings) -> dict[str, Any]:
             }
             for effect in study.effects
         ],
-        "sharing": [{**asdict(each), "dominates": each.dominates} for each in study.sharing],
+        "sharing": [{**asdict(shared), "dominates": shared.dominates} for shared in study.sharing],
         "published": [asdict(comparison) for comparison in comparisons(study)],
         "findings": study.sentences(),
         "notes": list(study.notes),
@@ -77,7 +81,7 @@ def as_json(study: Findings) -> dict[str, Any]:
 def as_markdown(study: Findings) -> str:
     """A page for a repository or an issue: what follows first, then the tables."""
     lines = [f"# {study.about['name']}", "", _told(study), ""]
-    lines += [f"- {each}" for each in (*study.sentences(), *study.notes)]
+    lines += [f"- {sentence}" for sentence in (*study.sentences(), *study.notes)]
     for table in tables(study):
         rows = [table.columns, ["---"] * len(table.columns), *table.rows]
         lines += [
@@ -190,33 +194,33 @@ def _csv(kept: Sequence[Measurement]) -> str:
     )
     writer = csv.writer(text)
     writer.writerow((*head, "run", "disturbed", "foreign_cores", "stolen_cores", "job", *figures))
-    for each in kept:
-        cell = each.cell
+    for measurement in kept:
+        cell = measurement.cell
         values = " ".join(f"{axis}={value}" for axis, value in cell["values"])
         row = (
             cell["name"],
-            each.key,
+            measurement.key,
             cell["scenario"],
             values,
-            each.block,
-            each.attempt,
+            measurement.block,
+            measurement.attempt,
             cell["is_repeat"],
         )
         run = [
-            each.figures.get(name, "")
+            measurement.figures.get(name, "")
             for name in ("run", "disturbed", "foreign_cores", "stolen_cores")
         ]
         for job in cell["workloads"]:
-            told = each.figures.get("jobs", {}).get(job, {})
+            job_figures = measurement.figures.get("jobs", {}).get(job, {})
             writer.writerow(
                 (
                     *row,
-                    each.state,
-                    each.reason,
-                    each.at,
+                    measurement.state,
+                    measurement.reason,
+                    measurement.at,
                     *run,
                     job,
-                    *(told.get(name) for name in figures),
+                    *(job_figures.get(name) for name in figures),
                 )
             )
     return text.getvalue()

@@ -71,7 +71,7 @@ class StudyRun:
             if measurement.machine == self._machine
         )
         # what failed is done again
-        self._done = {_place(each): each for each in known if each.state == "measured"}
+        self._done = {_place(cell): cell for cell in known if cell.state == "measured"}
         # the second at which each job is started
         self._at: dict[tuple[str, ...], Mapping[str, float]] = {}
         self._keys: dict[Cell, str] = {}
@@ -124,19 +124,21 @@ class StudyRun:
             if (self._key(cell), number, attempt) in self._done:
                 continue
             missing = [
-                each for block, each in every if (self._key(each), block, 0) not in self._done
+                cell_of_block
+                for block, cell_of_block in every
+                if (self._key(cell_of_block), block, 0) not in self._done
             ]
             left = sum(map(self._expected, missing)) + (self._expected(cell) if attempt else 0.0)
             place = f"{len(every) - len(missing) + (not attempt)}/{len(every)}"
             self._say(
                 f"[{place}] block {number + 1}: {cell.name}; about {say_seconds(round(left))} left"
             )
-            found = self._measure(number, attempt, cell)
-            self._journal.add(found)
-            self._done[_place(found)] = found
-            self._tried.setdefault(cell, []).append(found)
-            if found.state != "measured":
-                self._say(f"  {found.state}: {found.reason}")
+            result = self._measure(number, attempt, cell)
+            self._journal.add(result)
+            self._done[_place(result)] = result
+            self._tried.setdefault(cell, []).append(result)
+            if result.state != "measured":
+                self._say(f"  {result.state}: {result.reason}")
 
     def _key(self, cell: Cell) -> str:
         if cell not in self._keys:
@@ -153,7 +155,10 @@ class StudyRun:
         took = self._seconds.get(cell)
         if took:
             return sum(took) / len(took)
-        known = sum(self._planned.cell(each) * len(took) for each, took in self._seconds.items())
+        known = sum(
+            self._planned.cell(cell_seconds) * len(took)
+            for cell_seconds, took in self._seconds.items()
+        )
         return self._planned.cell(cell) * (
             sum(map(sum, self._seconds.values())) / known if known else 1.0
         )
@@ -165,10 +170,10 @@ class StudyRun:
         )
 
     def _measure(self, block: int, attempt: int, cell: Cell) -> Measurement:
-        told = {**asdict(cell), "name": cell.name}
+        content = {**asdict(cell), "name": cell.name}
         made = Measurement(
             self._key(cell),
-            told,
+            content,
             block,
             attempt,
             "not measured",
@@ -178,9 +183,11 @@ class StudyRun:
             {},
         )
         before = self._tried.get(cell, [])
-        if any(each.state == "not measured" for each in before):
+        if any(measurement.state == "not measured" for measurement in before):
             return replace(made, reason=before[-1].reason)
-        if len(before) >= _MOST_FAILURES and all(each.state == "failed" for each in before):
+        if len(before) >= _MOST_FAILURES and all(
+            measurement.state == "failed" for measurement in before
+        ):
             return replace(made, state="failed", reason=before[-1].reason)
         began = time.monotonic()
         try:
@@ -298,8 +305,8 @@ def _company(cell: Cell) -> tuple[str, ...]:
     return (cell.scenario, *(cell.workloads if cell.scenario != "shared" else ()))
 
 
-def _place(found: Measurement) -> tuple[str, int, int]:
-    return found.key, found.block, found.attempt
+def _place(measurement: Measurement) -> tuple[str, int, int]:
+    return measurement.key, measurement.block, measurement.attempt
 
 
 def _follow(

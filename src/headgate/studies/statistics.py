@@ -116,7 +116,7 @@ def noise_floor(repeats: Sequence[Ratio]) -> float:
         repeats: A cell over itself, measured twice in each block; the floor is the farthest end of
             any of them.
     """
-    ends = [abs(math.log(end)) for each in repeats for end in (each.low, each.high)]
+    ends = [abs(math.log(end)) for repeat in repeats for end in (repeat.low, repeat.high)]
     return math.expm1(max(ends, default=0.0))
 
 
@@ -134,17 +134,17 @@ def change(ratio: Ratio, floor: float) -> Change:
 
 def say(ratio: Ratio, floor: float) -> str:
     """A ratio in words: `slower by 18 % (14 to 23)`, `no difference seen (floor 4 %)`."""
-    found = change(ratio, floor)
-    if found == "none":
+    text = change(ratio, floor)
+    if text == "none":
         return f"no difference seen (floor {_percent(floor)} %)"
     ends = sorted(abs(end - 1.0) for end in (ratio.low, ratio.high))
     size = f"{_percent(abs(ratio.value - 1.0))} %"
     between = f"{_percent(ends[0])} to {_percent(ends[1])}"
-    if found == "unsure":
+    if text == "unsure":
         way = "slower" if ratio.value > 1.0 else "faster"
         values = f"values {between}" if len(ratio.values) > 1 else "one value"
         return f"{way} by {size} ({values}, too few for a finding)"
-    return f"{found} by {size} ({between})"
+    return f"{text} by {size} ({between})"
 
 
 def say_ratio(ratio: Ratio) -> str:

@@ -226,7 +226,7 @@ class Study:
 
     def workload(self, name: str) -> Workload:
         """The workload of that name."""
-        return next(each for each in self.workloads if each.job.name == name)
+        return next(entry for entry in self.workloads if entry.job.name == name)
 
 
 def schema() -> dict[str, Any]:
@@ -251,14 +251,14 @@ def path_of(named: str) -> str:
     Raises:
         UsageError: It is neither.
     """
-    there = bundled()
-    if os.path.exists(named) or (named not in there and ("/" in named or "." in named)):
+    files = bundled()
+    if os.path.exists(named) or (named not in files and ("/" in named or "." in named)):
         return named
-    if named not in there:
+    if named not in files:
         raise UsageError(
-            f"no file {named!r}, and no study of that name; {suggestion(named, list(there))}"
+            f"no file {named!r}, and no study of that name; {suggestion(named, list(files))}"
         )
-    return str(there[named])
+    return str(files[named])
 
 
 def load(path: str) -> Study:
@@ -300,8 +300,8 @@ def load(path: str) -> Study:
         background=tuple(_workload(draft, entry) for draft, entry in background),
         vary=vary,
         skip=tuple(
-            {key: tuple(some) for key, some in each.model_dump().items() if some}
-            for each in entry.skip
+            {key: tuple(some) for key, some in skipped.model_dump().items() if some}
+            for skipped in entry.skip
         ),
         mitigate=entry.mitigate,
         repetitions=entry.repetitions,
@@ -377,27 +377,27 @@ def bundled_command(bundled: Mapping[str, Any], job: Job) -> tuple[str, ...]:
 
 def _check(
     file: UserFile,
-    told: StudyFile,
+    study_file: StudyFile,
     vary: Mapping[str, Sequence[str]],
     cluster: str | None,
     entries: Sequence[WorkloadEntry],
 ) -> None:
     """Note what does not go together."""
-    if "shared" in told.scenarios and not told.background:
+    if "shared" in study_file.scenarios and not study_file.background:
         file.problem(
             ("scenarios",),
             "found `shared` without a `background`",
             "say what runs beside each workload",
         )
-    _check_at_once(file, told.scenarios, len(entries))
-    if told.mitigate and "simultaneous" not in told.scenarios:
+    _check_at_once(file, study_file.scenarios, len(entries))
+    if study_file.mitigate and "simultaneous" not in study_file.scenarios:
         file.problem(
             ("mitigate",),
             "found no scenario `simultaneous`",
             "add it to `scenarios`: no other is mitigated",
         )
-    _check_skip(file, told, vary, entries)
-    _check_published(file, told, vary, entries)
+    _check_skip(file, study_file, vary, entries)
+    _check_published(file, study_file, vary, entries)
     is_bundled = all(entry.workload is not None for entry in entries)
     overlaid = any(value.endswith(OVERLAY) for value in vary.get("isolation", ()))
     for axis in sorted(OF_LAB & vary.keys()) + ["isolation"] * overlaid:
@@ -407,7 +407,7 @@ def _check(
             )
     if cluster is not None and not os.path.isfile(cluster):
         file.problem(
-            ("cluster",), f"found {told.cluster!r}, which is not a file", "correct the path"
+            ("cluster",), f"found {study_file.cluster!r}, which is not a file", "correct the path"
         )
     for axis, values in vary.items():
         if len(set(values)) < len(values):
@@ -430,21 +430,21 @@ def _check(
 
 def _check_skip(
     file: UserFile,
-    told: StudyFile,
+    study_file: StudyFile,
     vary: Mapping[str, Sequence[str]],
     entries: Sequence[WorkloadEntry],
 ) -> None:
     """Note what is to be left out and is nowhere."""
-    there: dict[str, Sequence[str]] = {**vary, "scenario": told.scenarios}
-    there["mitigation"] = ("cores", "threads", "policy") if told.mitigate else ()
-    there["workload"] = [
+    values_by_axis: dict[str, Sequence[str]] = {**vary, "scenario": study_file.scenarios}
+    values_by_axis["mitigation"] = ("cores", "threads", "policy") if study_file.mitigate else ()
+    values_by_axis["workload"] = [
         name for entry in entries if (name := entry.name or entry.workload) is not None
     ]
-    for index, each in enumerate(told.skip):
-        for key, values in each.model_dump().items():
+    for index, skipped in enumerate(study_file.skip):
+        for key, values in skipped.model_dump().items():
             for value in values:
-                if value not in there.get(key, ()):
-                    known = ", ".join(there.get(key, ()))
+                if value not in values_by_axis.get(key, ()):
+                    known = ", ".join(values_by_axis.get(key, ()))
                     cure = (
                         f"expected one of {known}" if known else f"nothing varies {key}: remove it"
                     )
@@ -453,32 +453,37 @@ def _check_skip(
 
 def _check_published(
     file: UserFile,
-    told: StudyFile,
+    study_file: StudyFile,
     vary: Mapping[str, Sequence[str]],
     entries: Sequence[WorkloadEntry],
 ) -> None:
     """Note published figures that are about nothing in the study."""
     names = [name for entry in entries if (name := entry.name or entry.workload) is not None]
-    for index, each in enumerate(told.published):
+    for index, published_entry in enumerate(study_file.published):
         place = ("published", index)
-        there: list[tuple[str, Sequence[str], Sequence[str]]]
-        there = [("scenario", [each.scenario], told.scenarios), ("workload", each.workload, names)]
-        for key, values in (("of", each.of), ("where", each.where)):
-            there += [(key, [value], vary.get(axis, ())) for axis, value in values.items()]
-        for axis, value in each.against.items():
-            there.append(
+        axes_of_entry: list[tuple[str, Sequence[str], Sequence[str]]]
+        axes_of_entry = [
+            ("scenario", [published_entry.scenario], study_file.scenarios),
+            ("workload", published_entry.workload, names),
+        ]
+        for key, values in (("of", published_entry.of), ("where", published_entry.where)):
+            axes_of_entry += [(key, [value], vary.get(axis, ())) for axis, value in values.items()]
+        for axis, value in published_entry.against.items():
+            axes_of_entry.append(
                 ("against", [value], ["solo"] if axis == "scenario" else vary.get(axis, ())[:1])
             )
-        for key, some, known in there:
+        for key, some, known in axes_of_entry:
             for value in (value for value in some if value not in known):
                 file.problem(
                     (*place, key), f"found {value!r}", f"expected one of {', '.join(known)}"
                 )
-        if each.low is None and each.high is None:
+        if published_entry.low is None and published_entry.high is None:
             file.problem(place, "found neither `low` nor `high`", "say between what it holds")
-        if (each.figure in ("received", "sent")) == bool(each.against) or len(each.against) > 1:
+        if (published_entry.figure in ("received", "sent")) == bool(published_entry.against) or len(
+            published_entry.against
+        ) > 1:
             cure = "compare times `against` one value, and bytes with those of the model alone"
-            file.problem((*place, "figure"), f"found {each.figure!r}", cure)
+            file.problem((*place, "figure"), f"found {published_entry.figure!r}", cure)
 
 
 def _check_at_once(file: UserFile, scenarios: Sequence[str], workloads: int) -> None:
@@ -540,4 +545,4 @@ def _wrong(axis: str, value: str, is_bundled: bool) -> str | None:
 
 def filled(text: str, values: Mapping[str, str]) -> str:
     """A text with the values of axes in the places that are named after them."""
-    return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), text)
+    return _PLACEHOLDER.sub(lambda value: values.get(value[1], value[0]), text)

@@ -36,9 +36,9 @@ class StudyTable:
 
 def tables(study: Findings) -> list[StudyTable]:
     """All tables that a study has rows for."""
-    found = [_published(study), _cells(study), *_axes(study), _sharing(study), _workers(study)]
-    found += [_bottlenecks(study), _cluster(study)]
-    return [each for each in found if each.rows]
+    all_tables = [_published(study), _cells(study), *_axes(study), _sharing(study), _workers(study)]
+    all_tables += [_bottlenecks(study), _cluster(study)]
+    return [table for table in all_tables if table.rows]
 
 
 def _published(study: Findings) -> StudyTable:
@@ -84,7 +84,7 @@ def _figures(cell: StudyCell, job: str) -> tuple[str, ...]:
     return (
         str(len(cell.figures)),
         _rate(cell, job),
-        *(say_step_time(each) if each is not None else MISSING for each in (step, cpu)),
+        *(say_step_time(measured) if measured is not None else MISSING for measured in (step, cpu)),
         say(_over_workers(cell, job, "sent"), "B"),
         say(cell.mean(job, "memory_peak_bytes"), "B"),
         say_loss(cell.mean(job, "loss")),
@@ -99,7 +99,7 @@ def _over_workers(cell: StudyCell, job: str, what: str) -> float | None:
     """
     totals = []
     for figures in cell.figures.values():
-        values = [each[what] for each in figures["jobs"][job].get("workers", {}).values()]
+        values = [worker[what] for worker in figures["jobs"][job].get("workers", {}).values()]
         if values and None not in values:
             totals.append(sum(values))
     return sum(totals) / len(totals) if totals else None
@@ -111,12 +111,15 @@ def _workers(study: Findings) -> StudyTable:
     """
     rows = []
     for cell, job, named in _measured(study):
-        told = [figures["jobs"][job] for figures in cell.figures.values()]
-        names = list(told[0].get("workers", {}))
+        job_figures = [figures["jobs"][job] for figures in cell.figures.values()]
+        names = list(job_figures[0].get("workers", {}))
         for name in names if len(names) > 1 else ():
-            each = [figures["workers"][name] for figures in told if name in figures["workers"]]
+            worker_figures = [
+                figures["workers"][name] for figures in job_figures if name in figures["workers"]
+            ]
             seconds, come, gone = (
-                _known([one[what] for one in each]) for what in ("step_seconds", "received", "sent")
+                _known([one[what] for one in worker_figures])
+                for what in ("step_seconds", "received", "sent")
             )
             first = name == names[0]
             model, used = (
@@ -183,18 +186,24 @@ def _axes(study: Findings) -> Iterator[StudyTable]:
             if not c.is_repeat and c.scenario != "slice" and axis in dict(c.values)
         ]
         for scenario in dict.fromkeys(cell.scenario for cell in cells):
-            here = [cell for cell in cells if cell.scenario == scenario]
+            cells_of_scenario = [cell for cell in cells if cell.scenario == scenario]
             heads = dict.fromkeys(
-                (job, _rest(cell, axis)) for cell in here for job in cell.workloads
+                (job, _rest(cell, axis)) for cell in cells_of_scenario for job in cell.workloads
             )
-            there = [
-                value for value in values if any((axis, value) in cell.values for cell in here)
+            values_with_cells = [
+                value
+                for value in values
+                if any((axis, value) in cell.values for cell in cells_of_scenario)
             ]
             rows = []
-            for value in there if len(there) > 1 else ():
+            for value in values_with_cells if len(values_with_cells) > 1 else ():
                 row = [value]
                 for job, rest in heads:
-                    mine = [c for c in here if job in c.workloads and _rest(c, axis) == rest]
+                    mine = [
+                        c
+                        for c in cells_of_scenario
+                        if job in c.workloads and _rest(c, axis) == rest
+                    ]
                     cell = next((c for c in mine if (axis, value) in c.values), None)
                     known = (
                         (*_throughput(cell, job), *_relative(study.effects, cell, job, axis))
@@ -213,7 +222,7 @@ def _axes(study: Findings) -> Iterator[StudyTable]:
 
 
 def _rest(cell: StudyCell, axis: str) -> tuple[tuple[str, str], ...]:
-    return tuple(each for each in cell.values if each[0] != axis)
+    return tuple(setting for setting in cell.values if setting[0] != axis)
 
 
 def _throughput(cell: StudyCell, job: str) -> tuple[str, str]:
@@ -233,22 +242,26 @@ def _relative(effects: Iterable[Effect], cell: StudyCell, job: str, axis: str) -
         for e in effects
         if (e.job, e.scenario, e.what, e.rest) == (job, cell.scenario, axis, _rest(cell, axis))
     ]
-    found = {
-        each.metric: say_ratio(each.ratio) for each in mine if (axis, each.value) in cell.values
+    ratios = {
+        effect.metric: say_ratio(effect.ratio)
+        for effect in mine
+        if (axis, effect.value) in cell.values
     }
-    return found.get("step", MISSING), found.get("elapsed", MISSING)
+    return ratios.get("step", MISSING), ratios.get("elapsed", MISSING)
 
 
 def _sharing(study: Findings) -> StudyTable:
     rows: list[tuple[str, ...]] = []
-    for each in study.sharing:
+    for shared in study.sharing:
         named = ", ".join(
-            [" + ".join(each.phi), *(f"{axis} {value}" for axis, value in each.values)]
+            [" + ".join(shared.phi), *(f"{axis} {value}" for axis, value in shared.values)]
         )
-        for place, (job, phi) in enumerate(each.phi.items()):
-            both = (say_ratio(each.total), say_ratio(each.dominance)) if place == 0 else ("", "")
+        for place, (job, phi) in enumerate(shared.phi.items()):
+            both = (
+                (say_ratio(shared.total), say_ratio(shared.dominance)) if place == 0 else ("", "")
+            )
             rows.append(
-                (named, job, say_ratio(phi), *both, each.verdicts[job], each.cause or MISSING)
+                (named, job, say_ratio(phi), *both, shared.verdicts[job], shared.cause or MISSING)
             )
     columns = ("At once", "Job", "φ", "S", "D", "Verdict", "By")
     return StudyTable(
@@ -268,13 +281,14 @@ def _bottlenecks(study: Findings) -> StudyTable:
         more = cell.figures[max(cell.figures)]["jobs"][job]["more"]
         for resource, bought in (more or {"": {}}).items():
             speeds = [
-                say_times(each["speedup"]) if each is not None else MISSING
-                for each in bought.values()
+                say_times(bought_part["speedup"]) if bought_part is not None else MISSING
+                for bought_part in bought.values()
             ]
-            busy = [say(each, "%") for each in _busy(cell, job, resource)]
+            busy = [say(busy_text, "%") for busy_text in _busy(cell, job, resource)]
             changed = [effect for effect in study.effects if _changes(effect, cell, job, resource)]
             really = "; ".join(
-                f"{each.what} {each.value}: {1 / each.ratio.value:.2f}" for each in changed
+                f"{change_text.what} {change_text.value}: {1 / change_text.ratio.value:.2f}"
+                for change_text in changed
             )
             cells = speeds or [MISSING] * len(SPEED_COLUMNS)
             rows.append(
@@ -313,16 +327,20 @@ def _changes(effect: Effect, cell: StudyCell, job: str, resource: str) -> bool:
 def _busy(cell: StudyCell, job: str, resource: str) -> tuple[float | None, float | None]:
     """Of the node that used most of a resource, the part that it used: mean, and the most."""
     used, whole = _USES.get(resource, ((), ""))
-    found = []
+    columns = []
     for figures in cell.figures.values():
-        there = figures["jobs"][job].get("nodes") or figures["nodes"]
-        for node in (told for name, told in figures["nodes"].items() if name in there):
-            found += [
-                tuple(each / node[whole] for each in node[column])
+        node_figures = figures["jobs"][job].get("nodes") or figures["nodes"]
+        for node in (
+            figures_of_node
+            for name, figures_of_node in figures["nodes"].items()
+            if name in node_figures
+        ):
+            columns += [
+                tuple(part / node[whole] for part in node[column])
                 for column in used
                 if node.get(whole) and None not in node.get(column, [None])
             ]
-    return max(found, default=(None, None))
+    return max(columns, default=(None, None))
 
 
 def _cluster(study: Findings) -> StudyTable:
@@ -334,14 +352,14 @@ def _cluster(study: Findings) -> StudyTable:
         if cell.is_repeat or not cell.figures:
             continue
         for window, when in (("nodes", ""), ("nodes_testing", ", testing")):
-            told = [figures[window] for figures in cell.figures.values() if figures.get(window)]
+            windows = [figures[window] for figures in cell.figures.values() if figures.get(window)]
             rows += [
                 (
                     f"{cell.name} on {node}{when}",
-                    *_node([each[node] for each in told if node in each]),
+                    *_node([each[node] for each in windows if node in each]),
                 )
-                for node in (told[0] if told else ())
-                if any(each[node]["idle"][0] is not None for each in told if node in each)
+                for node in (windows[0] if windows else ())
+                if any(each[node]["idle"][0] is not None for each in windows if node in each)
             ]
     columns = (
         "Node",
@@ -356,9 +374,9 @@ def _cluster(study: Findings) -> StudyTable:
     return StudyTable("Use of nodes while all were warm: mean, most", columns, tuple(rows))
 
 
-def _node(told: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _node(node_rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     idle, fullest, memory, received, sent, read, written = (
-        _both([each[name] for each in told])
+        _both([node_row[name] for node_row in node_rows])
         for name in (
             "idle",
             "cpu_fullest_core",
@@ -369,7 +387,11 @@ def _node(told: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
             "disk_write",
         )
     )
-    free = told[0]["memory"] - memory[1] if told[0]["memory"] and memory[1] is not None else None
+    free = (
+        node_rows[0]["memory"] - memory[1]
+        if node_rows[0]["memory"] and memory[1] is not None
+        else None
+    )
     return (
         say(idle[0], "%"),
         say(fullest[1], "%"),
@@ -381,7 +403,7 @@ def _node(told: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _both(told: Sequence[Sequence[float | None]]) -> tuple[float | None, float | None]:
-    means = [float(each[0]) for each in told if each[0] is not None]
-    most = [float(each[1]) for each in told if each[1] is not None]
+def _both(rows: Sequence[Sequence[float | None]]) -> tuple[float | None, float | None]:
+    means = [float(row_values[0]) for row_values in rows if row_values[0] is not None]
+    most = [float(row_values[1]) for row_values in rows if row_values[1] is not None]
     return (sum(means) / len(means) if means else None), max(most, default=None)

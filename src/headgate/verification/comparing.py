@@ -88,12 +88,21 @@ def compared(records: Records) -> Verification:
     first, *others = records.workers
     apart = [distance(first, other, double, rounding, (WEIGHT,)) for other in others]
     plan = distance(alone, first, double, rounding)
-    answer = replace(answer, largest=max([plan.largest, *(each.largest for each in apart)]))
-    far = [each.first for each in apart if each.first is not None]
+    answer = replace(
+        answer,
+        largest=max([plan.largest, *(difference_apart.largest for difference_apart in apart)]),
+    )
+    far = [
+        difference_apart.first for difference_apart in apart if difference_apart.first is not None
+    ]
     if plan.first is None and not far:
         return replace(answer, answer=Sameness.SAME, loss_differs=_losses_apart(records))
     return _blamed(
-        answer, records, plan, min(far, key=lambda each: each.step) if far else None, rounding
+        answer,
+        records,
+        plan,
+        min(far, key=lambda difference_apart: difference_apart.step) if far else None,
+        rounding,
     )
 
 
@@ -109,11 +118,15 @@ def compared_among(records: Records) -> Verification:
     if any(worker.sharded for worker in records.workers):
         return replace(answer, cause=Why.SHARDED)
     apart = [distance(first, other, records.double, {}, (WEIGHT,)) for other in others]
-    far = [each.first for each in apart if each.first is not None]
-    answer = replace(answer, largest=max((each.largest for each in apart), default=0.0))
+    far = [
+        difference_apart.first for difference_apart in apart if difference_apart.first is not None
+    ]
+    answer = replace(
+        answer, largest=max((difference_apart.largest for difference_apart in apart), default=0.0)
+    )
     if not far:
         return replace(answer, cause=Why.OWN_BATCH)
-    difference = min(far, key=lambda each: each.step)
+    difference = min(far, key=lambda difference_apart: difference_apart.step)
     cause = Why.SET if _same_gradients(records, difference.step) else Why.APART
     return replace(answer, answer=Sameness.DIFFERS, cause=cause, difference=difference)
 
@@ -232,10 +245,10 @@ def _blamed(
     cause, detail = _cause(records, plan, apart, difference)
     if cause is Why.APART and sets_weights:
         cause = Why.SET
-    found = replace(answer, difference=difference, cause=cause, detail=detail)
+    verification = replace(answer, difference=difference, cause=cause, detail=detail)
     if cause in (Why.RANDOM, Why.DATA) and apart is None:
-        return found  # drawn anew by each worker, as they may: nothing is known of the rest
-    return replace(found, answer=Sameness.DIFFERS)
+        return verification  # drawn anew by each worker, as they may: nothing is known of the rest
+    return replace(verification, answer=Sameness.DIFFERS)
 
 
 def _cause(
@@ -282,7 +295,7 @@ def _same_gradients(records: Records, step: int) -> bool:
 def _until(record: TrainingRecord, key: Key) -> list[RecordedStep]:
     """The steps of a record up to that one."""
     keys = list(record.steps)
-    return [record.steps[each] for each in keys[: keys.index(key) + 1]]
+    return [record.steps[record_key] for record_key in keys[: keys.index(key) + 1]]
 
 
 def _unprepared(record: TrainingRecord) -> bool:
@@ -357,19 +370,21 @@ def compared_resume(
     """
     apart = [distance(one, other, double, {}) for one, other in zip(whole, resumed)]
     steps = len(
-        {number for each in resumed[:1] for optimizer, number in each.steps if optimizer == 0}
+        {number for record in resumed[:1] for optimizer, number in record.steps if optimizer == 0}
     )
-    first = [each.first for each in apart if each.first is not None]
+    first = [
+        difference_apart.first for difference_apart in apart if difference_apart.first is not None
+    ]
     answer = Verification(
         Sameness.SAME,
         len(whole),
         steps=steps,
         double=double,
-        largest=max((each.largest for each in apart), default=0),
+        largest=max((difference_apart.largest for difference_apart in apart), default=0),
     )
     if not steps:
         return replace(answer, answer=Sameness.UNKNOWN, cause=Why.NO_STEP)
     if not first:
         return answer
-    difference = min(first, key=lambda each: each.step)
+    difference = min(first, key=lambda difference_apart: difference_apart.step)
     return replace(answer, answer=Sameness.DIFFERS, cause=Why.RESUME, difference=difference)

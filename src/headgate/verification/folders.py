@@ -163,14 +163,14 @@ def _copy(folder: Path, to: Path, scratch: Path) -> None:
     queue = deque([(folder, to)])
     files: list[tuple[int, Path, Path]] = []
     while queue:
-        here, there = queue.popleft()
+        source_folder, copied_folder = queue.popleft()
         try:
-            listed = list(os.scandir(here))
+            listed = list(os.scandir(source_folder))
         except OSError:
             continue
         entries -= len(listed)
         for entry in listed:
-            target = there / entry.name
+            target = copied_folder / entry.name
             with suppress(OSError):
                 if entry.is_symlink():
                     target.symlink_to(os.path.realpath(entry.path))

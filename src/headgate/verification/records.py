@@ -165,12 +165,12 @@ def _take(record: TrainingRecord, entry: Mapping[str, Any], numbers: NDArray[np.
 
 def _step(entry: Mapping[str, Any], numbers: NDArray[np.float64]) -> RecordedStep:
     tensors = {}
-    for told in entry["tensors"]:
-        begin, count = told["at"] // 8, told["bytes"] // 8
-        kind, name = told["kind"], told["name"]
+    for tensor in entry["tensors"]:
+        begin, count = tensor["at"] // 8, tensor["bytes"] // 8
+        kind, name = tensor["kind"], tensor["name"]
         values = numbers[begin : begin + count]
         tensors[kind, name] = TensorAt(
-            kind, name, tuple(told["shape"]), values, told["total"], told["squares"]
+            kind, name, tuple(tensor["shape"]), values, tensor["total"], tensor["squares"]
         )
     return RecordedStep(
         tensors, tuple(entry["batch"]), entry["drew"], entry.get("unprepared", False)

@@ -54,7 +54,7 @@ def load(folder: Path, key: str, job: Job) -> Verification | None:
         return None
 
 
-def save(folder: Path, key: str, found: Verification) -> None:
+def save(folder: Path, key: str, verification: Verification) -> None:
     """Store a verdict.
 
     Raises:
@@ -62,13 +62,13 @@ def save(folder: Path, key: str, found: Verification) -> None:
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     fresh = folder / f"{key}.{os.getpid()}"
-    fresh.write_text(dump(found))
+    fresh.write_text(dump(verification))
     fresh.replace(folder / f"{key}.json")
 
 
-def dump(found: Verification) -> str:
+def dump(verification: Verification) -> str:
     """As JSON."""
-    return json.dumps(asdict(found))
+    return json.dumps(asdict(verification))
 
 
 def parse(text: str) -> Verification:
@@ -86,9 +86,9 @@ def _versions(python: str) -> tuple[str, ...]:
     """
     places = Path(python).parent.parent.glob("lib/python3*/*-packages")
     names = [
-        found.name
+        dist_info.name
         for place in places
         for name in _FRAMEWORKS
-        for found in place.glob(f"{name}-*.dist-info")
+        for dist_info in place.glob(f"{name}-*.dist-info")
     ]
     return tuple(sorted(names))

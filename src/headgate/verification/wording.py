@@ -120,42 +120,44 @@ _PLACES = {
 }
 
 
-def words(found: Verification) -> str:
+def words(verification: Verification) -> str:
     """The whole answer."""
-    lines = [sentence(found)]
-    if found.cause is not None and found.answer is Sameness.DIFFERS:
-        lines.append(f"probably: {_CAUSES[found.cause]}{_detail(found)}")
-    if found.stopped_in is not None:
-        where = f"{_PLACES[found.stopped_in]}, in forward pass {found.stopped_at}"
-        lines.append(f"stopped {where}; again with: --resume --seed {found.seed}")
-    lines += _notes(found)
+    lines = [sentence(verification)]
+    if verification.cause is not None and verification.answer is Sameness.DIFFERS:
+        lines.append(f"probably: {_CAUSES[verification.cause]}{_detail(verification)}")
+    if verification.stopped_in is not None:
+        where = f"{_PLACES[verification.stopped_in]}, in forward pass {verification.stopped_at}"
+        lines.append(f"stopped {where}; again with: --resume --seed {verification.seed}")
+    lines += _notes(verification)
     return "\n".join(lines)
 
 
-def sentence(found: Verification) -> str:
+def sentence(verification: Verification) -> str:
     """The answer in one sentence."""
     with_what = (
         "after a stop and a resume"
-        if found.stopped_in is not None
-        else f"with {found.workers} workers"
+        if verification.stopped_in is not None
+        else f"with {verification.workers} workers"
     )
-    if found.answer is Sameness.SAME:
+    if verification.answer is Sameness.SAME:
         return (
-            f"the same {with_what} to {_least(found.largest)}, over "
-            f"{_steps(found.steps)}{_left_out(found)}"
+            f"the same {with_what} to {_least(verification.largest)}, over "
+            f"{_steps(verification.steps)}{_left_out(verification)}"
         )
-    if found.answer is Sameness.DIFFERS and found.difference is not None:
-        return f"differs {with_what} by {differs(found.difference)}{_left_out(found)}"
-    reason = _CAUSES[found.cause] if found.cause is not None else "nothing can be said"
-    return f"not verified: {reason}{_detail(found)}"
+    if verification.answer is Sameness.DIFFERS and verification.difference is not None:
+        return f"differs {with_what} by {differs(verification.difference)}{_left_out(verification)}"
+    reason = (
+        _CAUSES[verification.cause] if verification.cause is not None else "nothing can be said"
+    )
+    return f"not verified: {reason}{_detail(verification)}"
 
 
-def kept_alone(found: Verification) -> str:
+def kept_alone(verification: Verification) -> str:
     """Why a job keeps one worker where Headgate would give it several."""
-    if found.answer is Sameness.DIFFERS:
-        return f"because several would train something else: {sentence(found)}"
-    if found.cause is Why.WORKERS_FAILED:
-        return f"because several fail: {sentence(found)}"
+    if verification.answer is Sameness.DIFFERS:
+        return f"because several would train something else: {sentence(verification)}"
+    if verification.cause is Why.WORKERS_FAILED:
+        return f"because several fail: {sentence(verification)}"
     return "until it is verified that several train the same; a trial beside it is to tell"
 
 
@@ -169,48 +171,48 @@ def differs(difference: FirstDifference) -> str:
     return text + (f" (optimizer {difference.optimizer})" if difference.optimizer > 1 else "")
 
 
-def _detail(found: Verification) -> str:
-    if not found.detail or found.cause not in _NAMING:
+def _detail(verification: Verification) -> str:
+    if not verification.detail or verification.cause not in _NAMING:
         return ""
-    return f" ({', '.join(found.detail)})"
+    return f" ({', '.join(verification.detail)})"
 
 
-def _notes(found: Verification) -> list[str]:
+def _notes(verification: Verification) -> list[str]:
     lines = []
-    if found.steps and not found.double:
-        alone = _least(found.rounding)
+    if verification.steps and not verification.double:
+        alone = _least(verification.rounding)
         lines.append(
             "note: it cannot compute in float64; two runs alone, rounded otherwise, differ "
             f"by {alone}"
         )
-    if found.loss_differs:
-        off = _percent(found.loss_differs)
+    if verification.loss_differs:
+        off = _percent(verification.loss_differs)
         lines.append(
             f"note: the loss that is reported differs by {off}; what is trained is the same"
         )
-    if not found.fenced:
+    if not verification.fenced:
         lines.append(
             "note: without Landlock in the kernel, what extensions write elsewhere was "
             "not kept away"
         )
-    if found.answer is Sameness.SAME and found.outside:
-        paths = ", ".join(found.outside[:_NAMED])
+    if verification.answer is Sameness.SAME and verification.outside:
+        paths = ", ".join(verification.outside[:_NAMED])
         lines.append(f"note: it tried to write outside of its folder, and could not: {paths}")
-    if found.cut_off is not CutOff.NAMESPACE:
-        lines.append(_OPEN[found.cut_off])
-    if found.cause is not Why.NETWORK and found.network:
-        places = ", ".join(found.network[:_NAMED])
+    if verification.cut_off is not CutOff.NAMESPACE:
+        lines.append(_OPEN[verification.cut_off])
+    if verification.cause is not Why.NETWORK and verification.network:
+        places = ", ".join(verification.network[:_NAMED])
         lines.append(f"note: it tried to reach the network, and could not: {places}")
-    if found.output:
-        lines.append(f"its output: headgate logs {found.output}")
+    if verification.output:
+        lines.append(f"its output: headgate logs {verification.output}")
     return lines
 
 
-def _left_out(found: Verification) -> str:
+def _left_out(verification: Verification) -> str:
     """What the trial did not do, alone or with workers."""
     return (
-        f"; left out: {', '.join(_LEFT_OUT[what] for what in found.left_out)}"
-        if found.left_out
+        f"; left out: {', '.join(_LEFT_OUT[what] for what in verification.left_out)}"
+        if verification.left_out
         else ""
     )
 

@@ -118,13 +118,22 @@ def command(
     options = {"steps": steps, "warmup": warmup, "batch": batch, "data": data, "seed": seed}
     if script == "trace" and (batch, data) != (None, None):
         raise WorkloadError("workload 'trace' has neither batches nor data; leave them out")
-    said = [
+    option_words = [
         word
         for name, value in options.items()
         if value is not None
         for word in (f"--{name}", str(value))
     ]
-    return ("python", "-m", f"headgate.workloads.{script}", first, "--size", size, *said, *more)
+    return (
+        "python",
+        "-m",
+        f"headgate.workloads.{script}",
+        first,
+        "--size",
+        size,
+        *option_words,
+        *more,
+    )
 
 
 def _check(what: str, name: str, known: Mapping[str, str] | tuple[str, ...]) -> None:

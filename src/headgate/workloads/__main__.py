@@ -68,12 +68,12 @@ def _make(asked: argparse.Namespace) -> None:
     _show(folder, samples.manifest(folder))
 
 
-def _show(folder: Path, found: dict[str, Any]) -> None:
+def _show(folder: Path, data: dict[str, Any]) -> None:
     print(
-        f"{folder}: {found['samples']} samples of {found['workload']}, {found['size']}, seed "
-        f"{found['seed']}"
+        f"{folder}: {data['samples']} samples of {data['workload']}, {data['size']}, seed "
+        f"{data['seed']}"
     )
-    for name, about in found["files"].items():
+    for name, about in data["files"].items():
         print(f"  {name:12} {about['bytes']:>14,} bytes  sha256 {about['sha256']}")
 
 

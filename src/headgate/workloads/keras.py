@@ -153,12 +153,12 @@ def train(options: script.Options) -> list[float]:
             return (tuple(inputs) if len(inputs) > 1 else inputs[0]), labels
 
     model = hg.prepare(model)
-    told = _Told(script.StepPrinter(options))
-    model.fit(Data(), epochs=1, shuffle=False, verbose=0, callbacks=[told, hg.callback()])
+    callback = _Told(script.StepPrinter(options))
+    model.fit(Data(), epochs=1, shuffle=False, verbose=0, callbacks=[callback, hg.callback()])
     # as in every framework, and not Keras' mean of the epoch
-    hg.report(loss=told.losses[-1], step=len(told.losses))
-    told.printer.end()
-    return told.losses
+    hg.report(loss=callback.losses[-1], step=len(callback.losses))
+    callback.printer.end()
+    return callback.losses
 
 
 if __name__ == "__main__":

@@ -52,13 +52,15 @@ class Samples:
 
     def taken(self, rows: Sequence[int]) -> tuple[np.ndarray, ...]:
         """Some samples: images and vectors as float32 of about -2 to 2."""
-        there = np.asarray(rows) % len(self.arrays[0])
-        together = len(there) > 0 and bool((np.diff(there) == 1).all())
-        where = slice(there[0], there[-1] + 1) if together else there  # one read, and no copy
-        found = [array[where] for array in self.arrays]
+        row_numbers = np.asarray(rows) % len(self.arrays[0])
+        together = len(row_numbers) > 0 and bool((np.diff(row_numbers) == 1).all())
+        where = (
+            slice(row_numbers[0], row_numbers[-1] + 1) if together else row_numbers
+        )  # one read, and no copy
+        arrays = [array[where] for array in self.arrays]
         if not isinstance(self.arrays[0], np.memmap):
-            return tuple(found)
-        return (_ready(found[0], self.channels_first), *(np.array(each) for each in found[1:]))
+            return tuple(arrays)
+        return (_ready(arrays[0], self.channels_first), *(np.array(field) for field in arrays[1:]))
 
     def batches(self, size: int) -> Batches:
         """In their order, `size` at a time."""
@@ -134,25 +136,27 @@ def make(
                 _write(
                     folder, {"samples": COUNTS[size] * (64 if workload == "sparse" else 1), **asked}
                 )
-            found = manifest(folder)
+            manifest_data = manifest(folder)
     except OSError as error:
         raise WorkloadError(
             f"cannot make data in {folder}: {error.strerror}; name another folder"
         ) from error
     differing = [
-        f"{name} {found.get(name)!r}" for name, value in asked.items() if found.get(name) != value
+        f"{name} {manifest_data.get(name)!r}"
+        for name, value in asked.items()
+        if manifest_data.get(name) != value
     ]
     if differing:
         wanted = ", ".join(f"{name} {value!r}" for name, value in asked.items())
         raise WorkloadError(
             f"{folder} holds data of {', '.join(differing)}; expected {wanted}; name another folder"
         )
-    for name, about in found["files"].items():
+    for name, about in manifest_data["files"].items():
         if not (folder / name).is_file() or (folder / name).stat().st_size != about["bytes"]:
             raise WorkloadError(
                 f"{folder / name} is missing or not whole; remove {folder} to make it again"
             )
-    return tuple(np.load(folder / name, mmap_mode="r") for name in found["files"])
+    return tuple(np.load(folder / name, mmap_mode="r") for name in manifest_data["files"])
 
 
 def check(folder: Path) -> dict[str, Any]:
@@ -162,10 +166,10 @@ def check(folder: Path) -> dict[str, Any]:
         WorkloadError: One has another, or there is no manifest.
     """
     try:
-        found = manifest(folder)
+        manifest_data = manifest(folder)
         wrong = [
             name
-            for name, about in found["files"].items()
+            for name, about in manifest_data["files"].items()
             if _checksum(folder / name) != about["sha256"]
         ]
     except OSError as error:
@@ -174,7 +178,7 @@ def check(folder: Path) -> dict[str, Any]:
         raise WorkloadError(
             f"{folder / wrong[0]} is not what was made; remove {folder} to make it again"
         )
-    return found
+    return manifest_data
 
 
 def _write(folder: Path, asked: dict[str, Any]) -> None:
@@ -216,12 +220,12 @@ def manifest(folder: Path) -> dict[str, Any]:
     SHA-256.
     """
     try:
-        found: dict[str, Any] = json.loads((folder / _MANIFEST).read_text())
+        manifest_data: dict[str, Any] = json.loads((folder / _MANIFEST).read_text())
     except ValueError as error:
         raise WorkloadError(
             f"{folder / _MANIFEST} cannot be read; remove {folder} to make it again"
         ) from error
-    return found
+    return manifest_data
 
 
 def _checksum(path: Path) -> str:

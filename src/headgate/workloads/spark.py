@@ -38,7 +38,7 @@ def context(name: str) -> tuple[Any, int]:
     return made, made.defaultParallelism
 
 
-def _sloped(part: Part, told: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
+def _sloped(part: Part, rows: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
     """Sums over the rows of a part: of losses, of slopes of the bias, and of slopes of the weights
     that it uses.
 
@@ -47,23 +47,23 @@ def _sloped(part: Part, told: Any, bias: float, whole: bool) -> tuple[float, flo
         whole: Whether slopes of all weights are sent back.
     """
     ids, values, clicked = part
-    sparse = isinstance(told, tuple)
-    there = np.searchsorted(told[0], ids) if sparse else ids
-    weights = told[1] if sparse else told
-    logits = (weights[there] * values).sum(1) + bias
+    sparse = isinstance(rows, tuple)
+    columns = np.searchsorted(rows[0], ids) if sparse else ids
+    weights = rows[1] if sparse else rows
+    logits = (weights[columns] * values).sum(1) + bias
     loss = float((np.logaddexp(0, logits) - logits * clicked).sum())
     slope = 1 / (1 + np.exp(-logits)) - clicked
-    sums = np.bincount(there.ravel(), (slope[:, None] * values).ravel(), len(weights)).astype(
+    sums = np.bincount(columns.ravel(), (slope[:, None] * values).ravel(), len(weights)).astype(
         np.float32
     )
     if whole:
         return loss, float(slope.sum()), None, sums
     used = np.flatnonzero(sums)
-    return loss, float(slope.sum()), told[0][used] if sparse else used, sums[used]
+    return loss, float(slope.sum()), rows[0][used] if sparse else used, sums[used]
 
 
-def _mapped(part: Part, told: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
-    return _sloped(part, told.value, bias, whole)
+def _mapped(part: Part, rows: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
+    return _sloped(part, rows.value, bias, whole)
 
 
 def train(options: script.Options) -> list[float]:
@@ -73,23 +73,23 @@ def train(options: script.Options) -> list[float]:
     spark, parts = context("headgate sparse")
     weights, bias = np.zeros(samples.FEATURES[options.size], np.float32), 0.0
     rate, whole = script.rate(options.workload), options.pull == "dense"
-    found = options.samples()
-    batches = found.batches(options.batch)
+    sample_set = options.samples()
+    batches = sample_set.batches(options.batch)
     kept: dict[int, tuple[Any, np.ndarray]] = {}
     printer, losses = script.StepPrinter(options), []
     for step in range(options.total):
-        number = step % (len(found.arrays[0]) // options.batch)
+        number = step % (len(sample_set.arrays[0]) // options.batch)
         if number not in kept:
-            chunks = list(zip(*(np.array_split(each, parts) for each in batches[number])))
+            chunks = list(zip(*(np.array_split(batch, parts) for batch in batches[number])))
             kept[number] = spark.parallelize(chunks, parts).cache(), np.unique(batches[number][0])
         rows, used = kept[number]
         sent = spark.broadcast(weights if whole else (used, weights[used]))
-        sums = rows.map(partial(_mapped, told=sent, bias=bias, whole=whole)).collect()
+        sums = rows.map(partial(_mapped, rows=sent, bias=bias, whole=whole)).collect()
         sent.destroy()
         for _, slope, at, slopes in sums:
             weights[slice(None) if at is None else at] -= np.float32(rate / options.batch) * slopes
             bias -= rate / options.batch * slope
-        losses.append(sum(each[0] for each in sums) / options.batch)
+        losses.append(sum(partial_sum[0] for partial_sum in sums) / options.batch)
         printer.step(losses[-1])
     printer.end()
     spark.stop()

@@ -88,7 +88,9 @@ def _over_servers(
         )
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     whole = tf.function(
-        lambda each: strategy.reduce("SUM", strategy.run(step, next(each)), axis=None)
+        lambda worker_arguments: strategy.reduce(
+            "SUM", strategy.run(step, next(worker_arguments)), axis=None
+        )
     )
     kept = options.samples().arrays
 
@@ -100,12 +102,12 @@ def _over_servers(
             .batch(options.batch)
         )
 
-    each = iter(coordinator.create_per_worker_dataset(data))
+    iterator = iter(coordinator.create_per_worker_dataset(data))
     losses = []
     for _ in hg.epochs(1):
         while printer.steps < options.total:
             handed = min(_ROUND, options.total - printer.steps)
-            results = [coordinator.schedule(whole, args=(each,)) for _ in range(handed)]
+            results = [coordinator.schedule(whole, args=(iterator,)) for _ in range(handed)]
             coordinator.join()
             losses.append(sum(float(result.fetch()) for result in results) / handed)
             for _ in range(handed):
@@ -127,9 +129,11 @@ def _data(options: script.Options) -> Any:
 
     def read(index: Any) -> Any:
         parts = tf.numpy_function(
-            lambda at: batches[int(at)], [index], [each.dtype for each in like]
+            lambda at: batches[int(at)], [index], [array_like.dtype for array_like in like]
         )
-        return tuple(tf.ensure_shape(part, each.shape) for part, each in zip(parts, like))
+        return tuple(
+            tf.ensure_shape(part, array_part.shape) for part, array_part in zip(parts, like)
+        )
 
     return tf.data.Dataset.range(options.total).map(read).prefetch(1)
 

@@ -90,14 +90,14 @@ class Clicks(nn.Module):
 class _Rows(torch.utils.data.Dataset[Any]):
     """Samples as a loader reads them: a batch at once."""
 
-    def __init__(self, found: samples.Samples) -> None:
-        self._found = found
+    def __init__(self, sample_set: samples.Samples) -> None:
+        self._found = sample_set
 
     def __len__(self) -> int:
         return len(self._found)
 
     def __getitem__(self, index: int) -> Any:
-        return tuple(each[0] for each in self.__getitems__([index]))
+        return tuple(position[0] for position in self.__getitems__([index]))
 
     def __getitems__(self, rows: list[int]) -> tuple[torch.Tensor, ...]:
         return tuple(map(torch.from_numpy, self._found.taken(rows)))
@@ -128,10 +128,10 @@ def train(options: script.Options) -> list[float]:
         network = networks.build(options.workload, options.size)
         model = Built(network, networks.weights(network, options.seed))
     # Parameter servers, which have the rows of sparse layers, add them like that by themselves.
-    here = (
+    is_sparse = (
         isinstance(model, Clicks) and model.rows.sparse and type(model.rows.weight) is nn.Parameter
     )
-    kind = RowSGD if here else torch.optim.SGD
+    kind = RowSGD if is_sparse else torch.optim.SGD
     optimizer = kind(
         model.parameters(), script.rate(options.workload), 0 if sparse else script.MOMENTUM
     )

@@ -141,12 +141,18 @@ def _together(matrix: _Matrix, options: script.Options, workers: int) -> Callabl
     step = _traced("torch")(left, right, matrix.factors(own))
     # A block of another worker's row is at home there, and comes in every step.
     moved = [pair for pair in matrix.pairs if in_rows and pair[0] % workers != pair[1] % workers]
-    there = {pair: torch.from_numpy(right[own.index(pair)]) for pair in moved if on[pair] == rank}
-    here = {(i, j): torch.from_numpy(matrix.block(j, i)) for i, j in moved if j % workers == rank}
+    received = {
+        pair: torch.from_numpy(right[own.index(pair)]) for pair in moved if on[pair] == rank
+    }
+    own_blocks = {
+        (i, j): torch.from_numpy(matrix.block(j, i)) for i, j in moved if j % workers == rank
+    }
 
     def joined() -> Any:
-        works: list[Any] = [dist.irecv(block, pair[1] % workers) for pair, block in there.items()]
-        works += [dist.isend(block, pair[0] % workers) for pair, block in here.items()]
+        works: list[Any] = [
+            dist.irecv(block, pair[1] % workers) for pair, block in received.items()
+        ]
+        works += [dist.isend(block, pair[0] % workers) for pair, block in own_blocks.items()]
         for work in works:
             work.wait()
         total = step()

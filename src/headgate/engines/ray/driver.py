@@ -315,11 +315,13 @@ def _patience() -> float:
     Raises:
         UsageError: The variable is no number of 1 or more.
     """
-    said = os.environ.get("HEADGATE_RAY_PATIENCE_SECONDS", str(PATIENCE_SECONDS))
+    setting = os.environ.get("HEADGATE_RAY_PATIENCE_SECONDS", str(PATIENCE_SECONDS))
     try:
-        seconds = float(said)
+        seconds = float(setting)
     except ValueError:
         seconds = math.nan
     if not 1 <= seconds < math.inf:
-        raise UsageError(f"found HEADGATE_RAY_PATIENCE_SECONDS={said}; expected seconds, 1 or more")
+        raise UsageError(
+            f"found HEADGATE_RAY_PATIENCE_SECONDS={setting}; expected seconds, 1 or more"
+        )
     return seconds

@@ -220,13 +220,13 @@ class RayEngine(Engine):
 
     def stop(self, task: TaskId, grace: float) -> None:
         with self._lock:
-            found = self._tasks.get(task)
-            waiting = found is not None and found.held is not None
-            if found is not None and waiting:
+            ray_task = self._tasks.get(task)
+            waiting = ray_task is not None and ray_task.held is not None
+            if ray_task is not None and waiting:
                 del self._tasks[task]
-        if found is not None and waiting:
+        if ray_task is not None and waiting:
             self._end(
-                found,
+                ray_task,
                 Exit(
                     code=None,
                     signal=signal.SIGTERM,
@@ -257,8 +257,8 @@ class RayEngine(Engine):
 
     def _ask(self, task: TaskId, command: Command) -> None:
         with self._lock:
-            if (found := self._tasks.get(task)) is not None:
-                self._do(found, command)
+            if (ray_task := self._tasks.get(task)) is not None:
+                self._do(ray_task, command)
 
     def _do(self, task: _RayTask, command: Command) -> None:
         if task.held is not None:
@@ -289,9 +289,9 @@ class RayEngine(Engine):
     def _hear(self, report: object) -> None:
         match report:
             case wire.Started(task, pid):
-                found = self._tasks.get(task)
+                ray_task = self._tasks.get(task)
                 # and not one that waits after its node was lost
-                if found is not None and found.held is None:
+                if ray_task is not None and ray_task.held is None:
                     self._listener.started(task, pid)
             case wire.Output(task, data):
                 self._write(task, bytes(data))
@@ -299,9 +299,9 @@ class RayEngine(Engine):
                 self._listener.message(task, message)
             case wire.Exited(task, exit):
                 with self._lock:
-                    found = self._tasks.pop(task, None)
-                if found is not None:
-                    self._end(found, exit)
+                    ray_task = self._tasks.pop(task, None)
+                if ray_task is not None:
+                    self._end(ray_task, exit)
             case wire.Warned(about, text):
                 self._listener.warned(about, text)
             case wire.SampledUsage(target, reading):
@@ -324,8 +324,8 @@ class RayEngine(Engine):
                 with self._lock:
                     if key in self._reservations:
                         self._reservations[key].refused = text
-                for found in self._of(key, take=True):
-                    self._end(found, Exit(code=None, reason=f"could not be started: {text}"))
+                for ray_task in self._of(key, take=True):
+                    self._end(ray_task, Exit(code=None, reason=f"could not be started: {text}"))
             case wire.Joined(node):
                 with self._lock:
                     self._nodes[node.name] = node
@@ -376,15 +376,15 @@ class RayEngine(Engine):
     def _of(self, key: str, take: bool = False) -> list[_RayTask]:
         """The tasks that wait for a reservation; with `take`, remove them."""
         with self._lock:
-            found = [
+            tasks_of_key = [
                 task
                 for id, task in self._tasks.items()
                 if task.held is not None and id in self._slots and self._slots[id][1].key == key
             ]
             if take:
-                for task in found:
+                for task in tasks_of_key:
                     del self._tasks[task.id]
-            return found
+            return tasks_of_key
 
     def _leave(self, name: str, reason: str, for_good: bool = False) -> None:
         with self._lock:

@@ -75,8 +75,8 @@ class JobsApi:
         if job["status"] not in ENDED:
             return None
         logs = str(self._ask("GET", f"{id}/logs").get("logs") or "").strip().splitlines()
-        said = "; ".join(line.strip() for line in logs[-_LOG_LINES:])
-        return said or str(job.get("message") or job["status"])
+        last_lines = "; ".join(line.strip() for line in logs[-_LOG_LINES:])
+        return last_lines or str(job.get("message") or job["status"])
 
     def stop(self, id: str) -> None:
         """Ask Ray to end a job."""

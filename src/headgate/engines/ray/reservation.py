@@ -74,7 +74,7 @@ class Reservations:
 
     def release(self, key: str, tasks: Collection[TaskId]) -> None:
         """Give back what is reserved for tasks, or what they still wait for."""
-        if (found := self._open.get(key)) is not None and found.release(tasks):
+        if (reserved := self._open.get(key)) is not None and reserved.release(tasks):
             del self._open[key]
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class _Reservation:
         with self._lock:
             groups = {task: group for task, group in self._groups.items() if self._slots[task].gpus}
             counts = {task: self._slots[task].gpus for task in groups}
-        found = {}
+        gpus_held = {}
         for task, group in groups.items():
             where = PlacementGroupSchedulingStrategy(group)
             holder = _holder().options(num_gpus=counts[task], scheduling_strategy=where).remote()
@@ -226,11 +226,11 @@ class _Reservation:
                 if task in self._slots:
                     self._holders[task] = holder
             try:
-                found[task] = tuple(ray.get(holder.gpus.remote()))
+                gpus_held[task] = tuple(ray.get(holder.gpus.remote()))
             except Exception:
                 if task in self.tasks():
                     raise
-        return found
+        return gpus_held
 
 
 def _holder() -> Any:
@@ -269,12 +269,12 @@ def _lacking(name: str, slots: Mapping[TaskId, Slot], node: Mapping[str, Any] | 
     """Why a node can never give what is asked of it; empty if it can."""
     if node is None:
         return f"node {name} is gone"
-    there = node["Resources"]
+    resources = node["Resources"]
     for what, asked in _taken(slots)[name].items():
-        if asked > there.get(what, 0.0) + 1e-9:
+        if asked > resources.get(what, 0.0) + 1e-9:
             return (
                 f"asked for {_amount(what, asked)} on node {name}, where Ray has "
-                f"{_amount(what, there.get(what, 0))}"
+                f"{_amount(what, resources.get(what, 0))}"
             )
     return ""
 

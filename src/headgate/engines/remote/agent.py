@@ -188,14 +188,14 @@ class Agent:
         """
         env, argv, reads, writes = dict(launch.env), launch.argv, launch.reads, launch.writes
         if brought := env.get("HEADGATE_ZMQ"):
-            here = inject(self._folder / "inject")
+            injected_folder = inject(self._folder / "inject")
             removesuffix = brought.removesuffix("-zmq")
             env["PYTHONPATH"] = os.pathsep.join(
-                str(here) if part == removesuffix else part
+                str(injected_folder) if part == removesuffix else part
                 for part in env.get("PYTHONPATH", "").split(os.pathsep)
             )
-            env["HEADGATE_ZMQ"] = str(transport(here))
-            reads = (*reads, *files_of(here))
+            env["HEADGATE_ZMQ"] = str(transport(injected_folder))
+            reads = (*reads, *files_of(injected_folder))
         keeps = launch.keeps if self._settings.shared else ""
         if not self._settings.shared:
             if env.get("HEADGATE_CHECKPOINTS"):
@@ -222,14 +222,14 @@ class Agent:
         if elsewhere or os.path.exists(program) or "python" not in os.path.basename(program):
             return launch.argv
         path = launch.env.get("PATH", os.defpath)
-        here = next(
+        python = next(
             filter(None, (shutil.which(name, path=path) for name in ("python", "python3"))),
             sys.executable,
         )
         self._outbox.put(
-            Warned(launch.task, f"node {self._node.name} has no {program}; it runs under {here}")
+            Warned(launch.task, f"node {self._node.name} has no {program}; it runs under {python}")
         )
-        return (here, *rest)
+        return (python, *rest)
 
     def _checkpoints(self, job: str) -> Path:
         return self._folder / "checkpoints" / files.key_of(job)
@@ -239,25 +239,29 @@ class Agent:
     def _describe(self) -> Node:
         """The node: its hardware, and how much of it the cluster gives to jobs."""
         given = self._settings
-        found = machine.describe()
+        description = machine.describe()
         cache = self._folder / "node.json"
-        known = given.speeds.get(speeds.key(found.cpu_model, found.cores))
+        known = given.speeds.get(speeds.key(description.cpu_model, description.cores))
         if known is not None:
             cache.write_text(
                 json.dumps(
-                    {"cpu_model": found.cpu_model, "cores": found.cores, "core_gflops": known}
+                    {
+                        "cpu_model": description.cpu_model,
+                        "cores": description.cores,
+                        "core_gflops": known,
+                    }
                 )
             )
-        found = machine.detect(cache, {})  # the cluster says how many GPUs there are
+        description = machine.detect(cache, {})  # the cluster says how many GPUs there are
         return replace(
-            found,
+            description,
             name=given.name,
             address=given.address,
             cores=given.cores,
-            memory_bytes=min(given.memory_bytes, found.memory_bytes)
+            memory_bytes=min(given.memory_bytes, description.memory_bytes)
             if given.memory_bytes
-            else found.memory_bytes,
-            gpus=found.gpus[: given.gpus],
+            else description.memory_bytes,
+            gpus=description.gpus[: given.gpus],
             kind=given.kind,
         )
 
@@ -311,11 +315,13 @@ class _Relay(Listener):
         """Nothing to do: the hub's machine divides the output into lines."""
 
     def message(self, task: TaskId, message: Mapping[str, object]) -> None:
-        here, path = self.returns.get(task), message.get("path")
-        name = below(here, path) if here is not None and isinstance(path, str) else None
+        outputs, path = self.returns.get(task), message.get("path")
+        name = below(outputs, path) if outputs is not None and isinstance(path, str) else None
         if name is not None:
             self._outbox.put(
-                CheckpointMessage(task, {**message, "path": os.path.join(here or "", name)}, name)
+                CheckpointMessage(
+                    task, {**message, "path": os.path.join(outputs or "", name)}, name
+                )
             )
         else:
             self._outbox.put(TaskMessage(task, message))

@@ -39,15 +39,15 @@ def pack(folder: Path) -> bytes:
         UsageError: The folder is larger than `MOST_BYTES`, or cannot be read.
     """
     try:
-        found = _gather(folder)
+        entries = _gather(folder)
     except OSError as error:
         raise UsageError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
-    total = sum(size for _, size in found)
+    total = sum(size for _, size in entries)
     if total > MOST_BYTES:
-        raise UsageError(_too_large(folder, found, total))
+        raise UsageError(_too_large(folder, entries, total))
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, _ in found:
+        for path, _ in entries:
             try:
                 archive.add(path, path.relative_to(folder), recursive=False)
             except OSError as error:
@@ -78,10 +78,10 @@ def sizes(path: Path) -> dict[str, int] | None:
     if not path.is_dir():
         return None
     every = [Path(at, name) for at, _, names in os.walk(path) for name in names]
-    for each in every:
-        if below(path, each) is None:
-            raise PermissionError(f"{each} is a link that leads out of {path}")
-    return {str(each.relative_to(path)): each.stat().st_size for each in every}
+    for entry in every:
+        if below(path, entry) is None:
+            raise PermissionError(f"{entry} is a link that leads out of {path}")
+    return {str(entry.relative_to(path)): entry.stat().st_size for entry in every}
 
 
 def read(path: Path, offset: int, count: int) -> bytes:
@@ -170,7 +170,7 @@ def _gather(folder: Path) -> list[tuple[Path, int]]:
     def fail(error: OSError) -> None:
         raise error
 
-    found = []
+    entries = []
     for at, folders, names in os.walk(folder, onerror=fail):
         folders[:] = [
             name for name in folders if name not in LEFT_OUT and not _is_environment(Path(at, name))
@@ -178,17 +178,17 @@ def _gather(folder: Path) -> list[tuple[Path, int]]:
         for name in [*names, *(name for name in folders if Path(at, name).is_symlink())]:
             path = Path(at, name)
             if path.is_symlink() or path.is_file():  # no sockets, no devices
-                found.append((path, path.lstat().st_size))
-    return found
+                entries.append((path, path.lstat().st_size))
+    return entries
 
 
 def _is_environment(folder: Path) -> bool:
     return (folder / "pyvenv.cfg").exists() or (folder / "conda-meta").exists()
 
 
-def _too_large(folder: Path, found: list[tuple[Path, int]], total: int) -> str:
+def _too_large(folder: Path, packed_entries: list[tuple[Path, int]], total: int) -> str:
     entries: dict[str, int] = {}
-    for path, size in found:
+    for path, size in packed_entries:
         first = path.relative_to(folder).parts[0]
         entries[first] = entries.get(first, 0) + size
     largest = sorted(entries.items(), key=lambda entry: -entry[1])[:_NAMED]

@@ -108,7 +108,7 @@ class AgentLink:
         agent: AgentHandle,
         tell: Callable[[Report], None],
         archive: Archive | None,
-        here: files.Files,
+        local_files: files.Files,
         on_gone: Callable[[AgentLink], None],
         patience: float,
     ) -> None:
@@ -120,7 +120,7 @@ class AgentLink:
         self._agent = agent
         self._tell = tell
         self._archive = archive
-        self._here = here
+        self._here = local_files
         self._on_gone = on_gone
         self._poll_seconds = min(_POLL_SECONDS, patience / 3)
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -287,17 +287,21 @@ class AgentLink:
         if sizes is None:
             return None
         folder = str(self._ask("files", "checkpoints", task.job))
-        there = os.path.join(folder, os.path.basename(path))
-        if anew or self._ask("files", "sizes", there) != sizes:
+        far_path = os.path.join(folder, os.path.basename(path))
+        if anew or self._ask("files", "sizes", far_path) != sizes:
             for name, size in sizes.items():
                 for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                     data = self._here.read(
                         os.path.join(path, name) if name else path, offset, files.CHUNK_BYTES
                     )
                     self._ask(
-                        "files", "write", os.path.join(there, name) if name else there, offset, data
+                        "files",
+                        "write",
+                        os.path.join(far_path, name) if name else far_path,
+                        offset,
+                        data,
                     )
-        return there
+        return far_path
 
     # --- from the agent ---------------------------------------------------------------------------
 
@@ -350,7 +354,7 @@ class AgentLink:
             if not self._gone:
                 self._tell(report)
 
-    def _fetch(self, task: TaskId, there: str, path: str) -> None:
+    def _fetch(self, task: TaskId, far_path: str, path: str) -> None:
         """Bring a checkpoint to the hub, whole or not at all, into the folder of its own job's
         checkpoints only.
 
@@ -359,18 +363,18 @@ class AgentLink:
         """
         if not self.saves.get(task) or below(self.saves[task], path) is None:
             raise HeadgateError(f"{path} is not in the folder of checkpoints of its job")
-        found: dict[str, int] | None = self._ask("files", "sizes", there)
-        if found is None:
-            raise FileNotFoundError(f"{there} is gone from node {self.name}")
+        sizes: dict[str, int] | None = self._ask("files", "sizes", far_path)
+        if sizes is None:
+            raise FileNotFoundError(f"{far_path} is gone from node {self.name}")
         partial = f"{path}.partial"
-        for name, size in found.items():
+        for name, size in sizes.items():
             if name and below(partial, os.path.join(partial, name)) is None:
                 raise HeadgateError(f"its part {name!r} is not in {path}")
             for offset in range(0, max(size, 1), files.CHUNK_BYTES):
                 data = self._ask(
                     "files",
                     "read",
-                    os.path.join(there, name) if name else there,
+                    os.path.join(far_path, name) if name else far_path,
                     offset,
                     files.CHUNK_BYTES,
                 )

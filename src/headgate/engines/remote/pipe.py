@@ -115,15 +115,17 @@ class _Facts(pickle.Unpickler):
         if (module, name) == ("builtins", "bytearray"):
             return bytearray
         # Of what is loaded here already: importing runs a module.
-        found = (
+        loaded_class = (
             super().find_class(module, name)
             if module.startswith("headgate.") and module in sys.modules
             else None
         )
-        if isinstance(found, type) and (
-            is_dataclass(found) or issubclass(found, Enum) or found in IDENTIFIERS
+        if isinstance(loaded_class, type) and (
+            is_dataclass(loaded_class)
+            or issubclass(loaded_class, Enum)
+            or loaded_class in IDENTIFIERS
         ):
-            return found
+            return loaded_class
         raise pickle.UnpicklingError(
             f"found {module}.{name}; expected plain values and Headgate's own"
         )

@@ -24,21 +24,21 @@ class CoreSpeeds:
     def known(self) -> dict[str, float]:
         """The speeds measured before; empty if the file cannot be read."""
         try:
-            found = json.loads(self._path.read_text())
+            speeds = json.loads(self._path.read_text())
         except (OSError, ValueError):
             return {}
         return (
-            {str(key): float(value) for key, value in found.items()}
-            if isinstance(found, dict)
+            {str(key): float(value) for key, value in speeds.items()}
+            if isinstance(speeds, dict)
             else {}
         )
 
     def keep(self, nodes: Iterable[Node]) -> None:
         """Add the speeds that nodes measured."""
-        found = {
+        speeds_by_kind = {
             key(node.cpu_model, node.cores): node.core_gflops
             for node in nodes
             if node.core_gflops is not None
         }
         with contextlib.suppress(OSError):  # they are measured again
-            self._path.write_text(json.dumps(self.known() | found, indent=2) + "\n")
+            self._path.write_text(json.dumps(self.known() | speeds_by_kind, indent=2) + "\n")
