@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,9 +26,8 @@ from typing import Any, TypeVar
 import psutil
 
 from headgate import __version__
-from headgate.cli.status import latest
 from headgate.lab import nodes as lab_nodes
-from headgate.recorded.store import RunReader
+from headgate.recorded import status
 from headgate.sampling.machine import topology
 from headgate.studies.statistics import Ratio, paired
 
@@ -375,9 +374,8 @@ class Bench:
 
     def job(self) -> dict[str, Any]:
         """How it stands, as `headgate status` tells, without a process for each look."""
-        with RunReader(self.home / "runs" / self.run / "run.sqlite") as reader:
-            [row] = reader.rows("jobs")
-            return {**row, **latest(reader, row["name"])}
+        [job] = status.read(self.home / "runs" / self.run).jobs
+        return asdict(job)
 
     def pid(self, task: str) -> int:
         """Process of a task that runs."""

@@ -19,6 +19,9 @@ _HOMES = {
     "HeadgateError": "headgate.model.errors",
     "run": "headgate.client.client",
     "profile": "headgate.client.profiling",
+    "Client": "headgate.client.client",
+    "Run": "headgate.client.run",
+    "Executor": "headgate.client.executor",
     "simulate": "headgate.simulation",
 }
 

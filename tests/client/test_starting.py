@@ -56,18 +56,16 @@ def test_a_ctrl_c_in_python_ends_what_was_handed_in(user: User, kill: bool, stat
     jobs = submitting.submission([Job(name="a", run="exec sleep 3600", workdir=str(user.folder))])
     with (
         pytest.raises(KeyboardInterrupt),
-        submitting.submitted(jobs, None, kill=kill) as (hub, answer),
+        submitting.submitted(jobs, None, kill=kill) as watch,
     ):
-        for message in hub.follow(SECONDS):
+        for message in watch.follow(SECONDS):
             if (
                 message is not None
                 and message["type"] == "snapshot"
                 and message["jobs"][0]["state"] == "running"
             ):
                 raise KeyboardInterrupt
-    wait.until(
-        lambda: runs.summary(Path(answer["path"])).jobs[0].state == state, SECONDS, f"a {state} job"
-    )
+    wait.until(lambda: runs.summary(watch.path).jobs[0].state == state, SECONDS, f"a {state} job")
 
 
 def test_a_ctrl_c_in_python_ends_what_is_being_handed_in(slow: User) -> None:
@@ -85,9 +83,9 @@ def test_a_ctrl_c_in_python_ends_what_is_being_handed_in(slow: User) -> None:
         presser.start()
         with (
             pytest.raises(KeyboardInterrupt),
-            submitting.submitted(jobs, "slow", kill=True) as (hub, _),
+            submitting.submitted(jobs, "slow", kill=True) as watch,
         ):
-            assert all(message is not None for message in hub.follow(SECONDS))
+            assert all(message is not None for message in watch.follow(SECONDS))
     finally:
         signal.signal(signal.SIGINT, before)
         presser.join()

@@ -16,17 +16,17 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.hub.traces import Traces
 
-from headgate.cli.status import latest
 from headgate.hub.submission import packages
 from headgate.machine.allocation import BATCH_JOBS
 from headgate.model.errors import HeadgateError
+from headgate.recorded import status
 from headgate.recorded.store import RunReader
 from headgate.sampling import machine
 from headgate.testing import wait
@@ -197,9 +197,13 @@ class User:
         if not folders:
             return None
         try:
-            with RunReader(max(folders).parents[1] / "run.sqlite") as reader:
+            folder = max(folders).parents[1]
+            with RunReader(folder / "run.sqlite") as reader:
                 rows = list(reader.rows("jobs", "name = ?", [job]))
-                return {**rows[0], **latest(reader, job)} if rows else None
+            stands = status.read(
+                folder, lambda jobs: [entry for entry in jobs if entry.name == job]
+            )
+            return {**asdict(stands.jobs[0]), **rows[0]} if rows else None
         except HeadgateError:  # it is being made
             return None
 

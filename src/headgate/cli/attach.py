@@ -6,6 +6,7 @@ import click
 
 from headgate.cli.live_view import Interrupts, conclude, follow
 from headgate.client.running_jobs import hub_of
+from headgate.client.watching import Watch
 from headgate.model.errors import NotFoundError
 from headgate.recorded import runs
 
@@ -28,10 +29,10 @@ def command(run: str | None, as_json: bool) -> int:
     if hub is None and (host := runs.summary(folder).elsewhere):
         raise NotFoundError(f"run {folder.name} runs on host {host}: watch it there")
     if hub is not None:
-        with hub, Interrupts(hub) as interrupts:
+        with hub, Interrupts() as interrupts:
             if folder.name in hub.ask("runs")["runs"]:  # still
                 hub.ask("attach", run=folder.name)
-                return follow(hub, folder.name, as_json, interrupts)
+                return follow(Watch(hub, folder.name), as_json, interrupts)
     page = folder / "report.html"
     conclude(folder, str(page) if page.exists() else None, as_json)
     return 0 if all(job.state == "done" for job in runs.summary(folder).jobs) else 1

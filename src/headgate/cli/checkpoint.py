@@ -6,8 +6,7 @@ import json
 
 import click
 
-from headgate.client.running_jobs import running_jobs
-from headgate.model.errors import HeadgateError
+from headgate.client.running_jobs import check_asked, running_jobs
 
 
 @click.command()
@@ -25,26 +24,11 @@ def command(jobs: tuple[str, ...], run: str | None, as_json: bool) -> None:
     Example: headgate checkpoint cnn
              headgate checkpoint --run 20261121-0930
     """
-    asked: dict[str, list[str]] = {}
-    silent: list[str] = []
-    for chosen in running_jobs(jobs, run):
-        with chosen.connect() as hub:
-            answer = hub.ask("checkpoint", run=chosen.run, jobs=chosen.jobs)
-            asked[chosen.run] = answer["jobs"]
-            silent += answer["unconnected"]
-    if not any(asked.values()) and silent:
-        raise HeadgateError(
-            f"{', '.join(silent)} imports one of Headgate's libraries and has not connected: "
-            "try again once it trains; "
-            "`headgate status` warns where it never does"
-        )
-    if not any(asked.values()):
-        raise HeadgateError(
-            "none of these jobs uses headgate.torch, .keras or .jax, so none can save a checkpoint"
-        )
+    requests = [chosen.checkpoint() for chosen in running_jobs(jobs, run)]
+    check_asked(requests)
     if as_json:
-        click.echo(json.dumps(asked, indent=2))
+        click.echo(json.dumps({request.run: request.jobs for request in requests}, indent=2))
         return
-    for id, names in asked.items():
-        for name in names:
-            click.echo(f"{id}/{name}: will save a checkpoint at the end of its step")
+    for request in requests:
+        for name in request.jobs:
+            click.echo(f"{request.run}/{name}: will save a checkpoint at the end of its step")

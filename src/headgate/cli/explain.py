@@ -14,8 +14,6 @@ from headgate.client.running_jobs import running_jobs
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.recorded import runs
 
-_MOST = 3000
-"""Readings of each task that tell as much of a day as all of them."""
 _PAUSES_TOLD = 20
 """Lines of a proof's progress: it may need a thousand pauses."""
 
@@ -76,32 +74,19 @@ def command(
     if prove:
         _prove(run, job, neighbour, pause_at_most, as_json)
         return
-    from headgate.recorded.recording import read
-    from headgate.recorded.store import told_as_damage
+    from headgate.client.explaining import explain
     from headgate.reports import explained, sharing
 
     folder, job = _meant(run, job)
-    store = folder / runs.STORE
-    recording = read(store, most=_MOST)
-    if job is not None and recording.job(job) is None:
-        names = ", ".join(each.name for each in recording.jobs)
-        raise NotFoundError(f"run {folder.name} has no job {job!r}; it has {names}")
-    with told_as_damage(store):
-        found = explained.explained(recording, job)
-        together = sharing.shared(recording) if as_json or job is None else None
-        told = (
-            explained.as_json(folder.name, found) | {"sharing": sharing.as_json(together)}
-            if as_json
-            else None
-        )
-    if told is not None:
-        click.echo(json.dumps(told, indent=2))
+    explanation = explain(folder, job)
+    if as_json:
+        click.echo(json.dumps(explanation.as_json(), indent=2))
         return
     console = wide_console()
-    explained.tell(found, console)
-    if job is None and together is not None:
+    explained.tell(list(explanation.accounts), console)
+    if job is None and explanation.sharing is not None:
         console.print()
-        sharing.tell(together, console)
+        sharing.tell(explanation.sharing, console)
 
 
 def _prove(

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli import streams
-from headgate.hub.connection import HubConnection
+from headgate.client.watching import Watch
 from headgate.model.errors import HeadgateError
 from headgate.model.events import ENDED, GRACE_SECONDS, state_in_words
 from headgate.model.units import say_bytes
@@ -44,14 +44,12 @@ _RANKS = {"running": 0, "stopping": 0, "failed": 1, "killed": 1}
 
 
 def follow(
-    hub: HubConnection,
-    run: str,
+    watched: Watch,
     as_json: bool,
     interrupts: Interrupts,
     watch: Callable[[], None] = lambda: None,
 ) -> int:
-    """Show a run that this connection is attached to, until its report is written; call `watch`
-    again and again.
+    """Show a run until its report is written; call `watch` again and again.
 
     Returns:
         The exit code: 0 when every job is done, 130 after a Ctrl-C, 1 otherwise.
@@ -62,19 +60,19 @@ def follow(
         if console.file.isatty() and not as_json
         else _Lines(console, quiet=as_json)
     )
-    interrupts.watch(run, view.say)
+    interrupts.watch(watched, view.say)
     if not as_json:
         import headgate.reports.terminal  # noqa: F401  # takes its time: while the jobs start, not when they have ended
-    with left_alone(run):
-        end, report = _watched(hub, view, interrupts, watch)
+    with left_alone(watched.run):
+        end, report = _watched(watched, view, interrupts, watch)
     interrupts.release()
     try:
-        conclude(runs.home() / "runs" / run, report, as_json)
+        conclude(watched.path, report, as_json)
     except BrokenPipeError:  # whoever has read enough
         streams.abandon()
     if interrupts.count:
         if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
-            click.echo(resume_hint(runs.home() / "runs" / run), err=True)
+            click.echo(resume_hint(watched.path), err=True)
         return 130
     return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
 
@@ -96,13 +94,13 @@ def left_alone(run: str) -> Iterator[None]:
 
 
 def _watched(
-    hub: HubConnection, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
+    watched: Watch, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
 ) -> tuple[dict[str, Any], str | None]:
     """How a run ended, and the path of its report, once both are told."""
     end: dict[str, Any] = {}
     report = None
     with view:
-        for message in hub.follow(0.2):
+        for message in watched.follow(0.2):
             interrupts.pass_on()
             watch()
             match message:
@@ -145,9 +143,8 @@ class Interrupts:
     what is being handed in may begin, whatever becomes of this process.
     """
 
-    def __init__(self, hub: HubConnection) -> None:
-        self._hub = hub
-        self._run: str | None = None
+    def __init__(self) -> None:
+        self._watched: Watch | None = None
         self._say: Callable[[str], None] = click.echo
         self._sent = 0
         self._before: dict[signal.Signals, Any] = {}
@@ -168,9 +165,9 @@ class Interrupts:
             signal.signal(number, handler)
         self._before = {}
 
-    def watch(self, run: str, say: Callable[[str], None]) -> None:
+    def watch(self, watched: Watch, say: Callable[[str], None]) -> None:
         """Act on a run from now on, and tell of it through `say`."""
-        self._run, self._say = run, say
+        self._watched, self._say = watched, say
 
     def _count(self, _number: int, _frame: FrameType | None) -> None:
         # Nothing else in a handler: the main loop may be in the middle of a message.
@@ -178,11 +175,11 @@ class Interrupts:
 
     def pass_on(self) -> None:
         """Tell the hub what was asked for since the last call."""
-        if self._sent == min(self.count, 2):
+        if self._watched is None or self._sent == min(self.count, 2):
             return
         self._sent = min(self.count, 2)
         kill = self._sent == 2
-        self._hub.send("stop", run=self._run, kill=kill)
+        self._watched.stop(kill=kill)
         self._say(
             "killing"
             if kill

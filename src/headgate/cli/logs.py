@@ -6,18 +6,16 @@ import json
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from headgate.cli.options import Whole
+from headgate.client.logs import JobLogs, LogPosition, last_lines
 from headgate.engines.log import gone_before
 from headgate.model.errors import NotFoundError, UsageError
-from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskName, job_and_task
 from headgate.model.units import say_bytes
 from headgate.recorded import runs
@@ -62,30 +60,15 @@ def command(
     folder, name, task = _find(job, run)
     if every and task is not None:
         raise UsageError(f"found --all with a task, {task}; give one of them")
-    logs = sorted((folder / "jobs" / name).glob("*.log"), key=_order)
-    everyone = every or (as_json and task is None)
-    chosen = _Chosen(
-        folder, name, "*.log" if everyone else f"{task or runs.first_task(folder, name)}.log"
-    )
-    if task is not None and not chosen.logs():
-        known = ", ".join(path.stem for path in logs) or "none yet"
-        raise NotFoundError(f"job {name!r} has no task {task!r} with a log; it has {known}")
-    files = [Path(f"{path}{end}") for path in chosen.logs() for end in (".1", "")]
-    files = [path for path in files if path.exists()]
+    everyone = JobLogs(folder, name, None)
+    chosen = everyone if every or (as_json and task is None) else JobLogs.of(folder, name, task)
     if as_json:
-        entries = [
-            {
-                "path": str(path),
-                "bytes": path.stat().st_size,
-                "gone_bytes": _gone_before(path, files),
-            }
-            for path in files
-        ]
+        entries = [{**asdict(file), "path": str(file.path)} for file in chosen.files()]
         click.echo(json.dumps(entries, indent=2))
         return
-    headings = _Headings(len(logs) > 1 and every)
+    headings = _Headings(every and len(everyone.paths()) > 1)
     printed = {}
-    for log in chosen.logs():
+    for log in chosen.paths():
         headings.show(log)
         printed[log] = _print_all(log) if tail is None else _print_last(log, tail)
     if follow:
@@ -103,28 +86,6 @@ def _find(text: str, run: str | None) -> tuple[Path, str, TaskName | None]:
     return *runs.find_job(text, run), None
 
 
-def _order(path: Path) -> tuple[bool, str, int]:
-    """Workers first, by their numbers."""
-    return TaskName(path.stem).order
-
-
-class _Chosen(NamedTuple):
-    """Logs of a job."""
-
-    folder: Path
-    job: str
-    pattern: str
-
-    def logs(self) -> list[Path]:
-        return sorted((self.folder / "jobs" / self.job).glob(self.pattern), key=_order)
-
-    def ended(self) -> bool:
-        return any(
-            entry.name == self.job and entry.state in ENDED
-            for entry in runs.summary(self.folder).jobs
-        )
-
-
 class _Headings:
     """Says whose log the next lines are from, where that is another one than before."""
 
@@ -139,24 +100,7 @@ class _Headings:
         self._last = task
 
 
-class _LogPosition(NamedTuple):
-    """How far a log was printed: the file, which is renamed when it is full, and the bytes of
-    it.
-    """
-
-    inode: int
-    bytes: int
-
-
-def _gone_before(file: Path, files: Sequence[Path]) -> int:
-    """Bytes of a log that were before this file of it and are gone; 0 where the part before it is
-    among `files`.
-    """
-    log = file.with_name(file.name.removesuffix(".1"))
-    return 0 if file == log and Path(f"{log}.1") in files else gone_before(log)
-
-
-def _print_all(log: Path) -> _LogPosition:
+def _print_all(log: Path) -> LogPosition:
     """Print what is left of a log, and how much of it is gone."""
     if gone := gone_before(log):
         click.echo(f"the first {say_bytes(gone)} of this log are gone; it goes on with:", err=True)
@@ -166,34 +110,26 @@ def _print_all(log: Path) -> _LogPosition:
     return _print(log)
 
 
-def _print_last(log: Path, lines: int) -> _LogPosition:
-    """Print so many lines, the last ones, of a log and of the part before it."""
-    last: deque[bytes] = deque(maxlen=min(lines, sys.maxsize))
-    former = Path(f"{log}.1")
-    if former.exists():
-        with former.open("rb") as file:
-            last.extend(file)
-    with log.open("rb") as file:
-        last.extend(file)
-        place = _LogPosition(os.fstat(file.fileno()).st_ino, file.tell())
+def _print_last(log: Path, lines: int) -> LogPosition:
+    last, place = last_lines(log, lines)
     sys.stdout.buffer.writelines(last)
     sys.stdout.flush()
     return place
 
 
-def _print(path: Path, start: int = 0) -> _LogPosition:
+def _print(path: Path, start: int = 0) -> LogPosition:
     with path.open("rb") as file:
         file.seek(start)
         while chunk := file.read(1 << 16):
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()
-        return _LogPosition(os.fstat(file.fileno()).st_ino, file.tell())
+        return LogPosition(os.fstat(file.fileno()).st_ino, file.tell())
 
 
-def _follow(chosen: _Chosen, printed: dict[Path, _LogPosition], headings: _Headings) -> None:
+def _follow(chosen: JobLogs, printed: dict[Path, LogPosition], headings: _Headings) -> None:
     while True:
         ended = chosen.ended()
-        for path in chosen.logs():
+        for path in chosen.paths():
             with suppress(FileNotFoundError):  # it is being begun anew
                 place = printed.get(path)
                 printed[path] = _print_on(path, place, headings)
@@ -202,10 +138,10 @@ def _follow(chosen: _Chosen, printed: dict[Path, _LogPosition], headings: _Headi
         time.sleep(_FOLLOW_SECONDS)
 
 
-def _print_on(path: Path, place: _LogPosition | None, headings: _Headings) -> _LogPosition:
+def _print_on(path: Path, place: LogPosition | None, headings: _Headings) -> LogPosition:
     """Print what has come to a log since it was printed up to `place`."""
     status = path.stat()
-    if place == _LogPosition(status.st_ino, status.st_size):
+    if place == LogPosition(status.st_ino, status.st_size):
         return place
     headings.show(path)
     if place is None:

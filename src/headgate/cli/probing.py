@@ -83,19 +83,17 @@ def probe(
 
 def _run(job: Job, where: Mapping[str, Any]) -> Path:
     """Run a job until it has shown how fast it is; the run's store."""
-    with submitting.submitted(submitting.submission([job], **where), None, kill=True) as (
-        hub,
-        answer,
-    ):
+    handed_in = submitting.submission([job], **where)
+    with submitting.submitted(handed_in, None, kill=True) as watch:
         shown = ShownSteps(time.monotonic())
         stopped = False
-        for message in hub.follow(1.0):
+        for message in watch.follow(1.0):
             if message is not None and message.get("type") == "end":
                 break
             if shown.enough(time.monotonic(), message) and not stopped:
-                hub.send("stop", run=answer["run"], kill=True)
+                watch.stop(kill=True)
                 stopped = True
-    return Path(answer["path"]) / runs.STORE
+    return watch.path / runs.STORE
 
 
 def _reason(store: Path) -> str:

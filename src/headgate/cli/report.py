@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import webbrowser
 from pathlib import Path
-from typing import Any
 
 import click
 
-from headgate.recorded import runs
+from headgate.client.client import Client
 
 
 @click.command("report")
@@ -33,32 +31,10 @@ def command(run: str | None, show: bool, output: Path | None, as_json: bool) -> 
              headgate report --output /tmp/for-a-colleague.html
              headgate report --json
     """
-    from headgate.reports import html
-
-    folder = runs.find(run)
-    page = html.write(folder / runs.STORE, (output or folder / "report.html").absolute())
+    report = Client().find(run).report(output)
     if as_json:
-        click.echo(json.dumps({"report": str(page), **_figures(folder)}, indent=2))
+        click.echo(json.dumps({"report": str(report.path), **report.figures()}, indent=2))
     else:
-        click.echo(page)
-    if show and not webbrowser.open(page.as_uri()):
+        click.echo(report.path)
+    if show and not webbrowser.open(report.path.as_uri()):
         click.echo("no browser could be opened", err=True)
-
-
-def _figures(folder: Path) -> dict[str, Any]:
-    from headgate.diagnosis.job_figures import figures
-    from headgate.recorded.recording import read
-    from headgate.reports.explained import as_lines, explained
-    from headgate.reports.words import what_happened
-
-    run = read(folder / runs.STORE)
-    jobs = [figures(job) for job in run.jobs]
-    return {
-        "run": run.id,
-        "state": run.state,
-        "seconds": run.seconds,
-        "verdicts": [text for text, _ in as_lines(explained(run))],
-        "story": what_happened(run, jobs),
-        "warnings": [event for event in run.events if event["kind"] == "warning"],
-        "jobs": [dataclasses.asdict(job) for job in jobs],
-    }

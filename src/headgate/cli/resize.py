@@ -34,8 +34,7 @@ def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
     """
     [chosen] = running_jobs([job], run)
     [name] = chosen.jobs or [job]
-    with chosen.connect() as hub:
-        hub.ask("resize", run=chosen.run, job=name, workers=workers)
+    chosen.resize(workers)
     if as_json:
         click.echo(json.dumps({"run": chosen.run, "job": name, "workers": workers}))
     else:

@@ -83,23 +83,23 @@ def submit(submission: Submission, policy: str | None, detach: bool, as_json: bo
     """Hand jobs in and watch them; the exit code."""
     clean()
     handed = Handover.of(submission, detach)
-    with connect_or_start() as hub, Interrupts(hub) as interrupts:
+    with connect_or_start() as hub, Interrupts() as interrupts:
         # From here on a Ctrl-C is one to the run, which may have begun before its id is known.
-        answer = hub.submit(handed.submission.plain(), policy, attach=True, given=handed.given)
+        watched = submitting.hand_in(hub, handed.submission, policy, handed.given)
         if handed.given is not None:
             handed.given.let_go()
-        run = answer["run"]
+        run = watched.run
         if detach and not interrupts.count:
             click.echo(
-                json.dumps({"run": run, "path": answer["path"]})
+                json.dumps({"run": run, "path": str(watched.path)})
                 if as_json
                 else f"{run}\nwatch it: headgate attach {run}"
             )
             return 0
         with left_alone(run):
             if not as_json:
-                click.echo(f"run {run} in {answer['path']}")
-        return follow(hub, run, as_json, interrupts, handed.watch)
+                click.echo(f"run {run} in {watched.path}")
+        return follow(watched, as_json, interrupts, handed.watch)
 
 
 def read(

@@ -1,16 +1,144 @@
-"""Running jobs from Python: `headgate.run`."""
+"""Running jobs from Python: `headgate.Client` and `headgate.run`."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from headgate.client.run import Run
+from headgate.client.starting import clean, connect_or_start
 from headgate.client.submitting import submission, submitted
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.engine_options import usual
-from headgate.hub.submission import reach
-from headgate.model.errors import UsageError
+from headgate.hub.connection import HubConnection, HubGoneError
+from headgate.hub.submission import Submission, reach
+from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.jobs import Job
 from headgate.recorded import runs
+from headgate.recorded.runs import RunSummary
+
+if TYPE_CHECKING:
+    from headgate.client.asynchronous import AsyncClient
+
+
+class Client:
+    """Runs jobs through the hub, which it starts where there is none.
+
+    What it started goes on when it is closed. Its methods may be called from several threads. With
+    `async with` it gives an `AsyncClient`, whose methods are awaited.
+
+    Example:
+        >>> with headgate.Client() as client:
+        ...     run = client.run(headgate.Job(name="a", script="a.py"))
+        ...     print(run.wait().state, run.logs(tail=5))
+    """
+
+    def __init__(self) -> None:
+        self._hub: HubConnection | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        from headgate.client.asynchronous import AsyncClient
+
+        return AsyncClient(self)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the hub; what was handed in goes on."""
+        with self._lock:
+            if self._hub is not None:
+                self._hub.close()
+                self._hub = None
+
+    def run(
+        self,
+        *jobs: Job,
+        policy: str | None = None,
+        cluster: str | None = None,
+        engine: str = LOCAL.name,
+        address: str = "",
+        shared_files: bool = False,
+    ) -> Run:
+        """Run jobs side by side, without waiting for their end.
+
+        Args:
+            As of `headgate.run`.
+
+        Raises:
+            UsageError: Bad input.
+            HubError: No hub could be started.
+        """
+        return self.submit(placed(jobs, cluster, engine, address, shared_files), policy)
+
+    def submit(self, jobs: Submission, policy: str | None = None) -> Run:
+        """Run what was made ready to be handed in.
+
+        Raises:
+            UsageError: The hub refuses it.
+            HubError: No hub could be started.
+        """
+        with self._lock:
+            answer = self._connected().submit(jobs.plain(), policy, attach=False)
+        return Run(Path(answer["path"]))
+
+    def find(self, run: str | None = None) -> Run:
+        """A run by its id or part of it; None: the latest.
+
+        Raises:
+            NotFoundError: There is none.
+            UsageError: Several are so called.
+        """
+        return Run(runs.find(run))
+
+    def runs(self) -> tuple[RunSummary, ...]:
+        """All runs, the latest last; those whose store is damaged are left out."""
+        clean()
+        summaries = []
+        for folder in runs.listing():
+            try:
+                summaries.append(runs.summary(folder))
+            except HeadgateError:
+                continue
+        return tuple(summaries)
+
+    def _connected(self) -> HubConnection:
+        if self._hub is not None:
+            try:
+                self._hub.ask("runs")
+            except HubGoneError:
+                self._hub.close()
+            else:
+                return self._hub
+        clean()
+        self._hub = connect_or_start()
+        return self._hub
+
+
+def placed(
+    jobs: tuple[Job, ...], cluster: str | None, engine: str, address: str, shared_files: bool
+) -> Submission:
+    """Jobs to be handed in, and where they run.
+
+    Raises:
+        UsageError: That does not go together.
+    """
+    name, nodes = reach(cluster) if cluster is not None else ("", ())
+    where = EngineSpec(engine, address or usual(engine, "address"), shared_files)
+    if cluster is not None and where != LOCAL:
+        raise UsageError(
+            f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its "
+            "own; give one"
+        )
+    return submission(jobs, cluster=name, nodes=nodes, engine=where)
 
 
 def run(
@@ -47,16 +175,8 @@ def run(
         >>> trains = headgate.Job(name="a", script="a.py")
         >>> headgate.run(trains, headgate.Job(name="b", run="make b"))
     """
-    name, nodes = reach(cluster) if cluster is not None else ("", ())
-    where = EngineSpec(engine, address or usual(engine, "address"), shared_files)
-    if cluster is not None and where != LOCAL:
-        raise UsageError(
-            f"found cluster={cluster!r} with engine {engine!r}, which has nodes of its "
-            "own; give one"
-        )
-    with submitted(
-        submission(jobs, cluster=name, nodes=nodes, engine=where), policy, kill=False
-    ) as (hub, answer):
-        for _ in hub.follow(60.0):
+    handed_in = placed(jobs, cluster, engine, address, shared_files)
+    with submitted(handed_in, policy, kill=False) as watch:
+        for _ in watch.follow(60.0):
             pass
-    return runs.summary(Path(answer["path"]))
+    return runs.summary(watch.path)

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from headgate.client.submitting import check_kind, submission, submitted
@@ -55,19 +54,19 @@ def profile(
         return stored
     [handed] = handed_in.jobs
     shown = printed.ShownSteps(time.monotonic()) if printed.tells_by_printing(handed) else None
-    with submitted(handed_in, None, kill=True) as (hub, answer):
-        for message in hub.follow(1.0):
+    with submitted(handed_in, None, kill=True) as watch:
+        for message in watch.follow(1.0):
             watcher(message or {})
             if shown is not None and shown.enough(time.monotonic(), message):
-                hub.send("stop", run=answer["run"], kill=True)
+                watch.stop(kill=True)
                 shown = None
-    folder = Path(answer["path"])
+    folder = watch.path
     with RunReader(folder / runs.STORE) as reader:
         [row] = reader.rows("jobs")
-        found = store.parse(json.loads(row["profile"])) if row["profile"] else None
-        if found is None or found.source != "profile":
-            found = printed.of_printed(reader, handed, node)
-    if found is None:
+        measured = store.parse(json.loads(row["profile"])) if row["profile"] else None
+        if measured is None or measured.source != "profile":
+            measured = printed.of_printed(reader, handed, node)
+    if measured is None:
         why = "" if row["state"] == "done" else f" ({row['reason']})"
         raise HeadgateError(
             f"the script ended without a profile{why}; it has to train by an optimizer of "
@@ -76,9 +75,9 @@ def profile(
             "`mpi`, to print the number of "
             f"each step. Its output: headgate logs {folder.name}/{row['name']}"
         )
-    found = found.with_parameters(handed.parameters)
-    store.save(runs.home() / "profiles", store.key(handed, node), found)
-    if stored is None or not store.is_better(stored, found):
-        return found
+    measured = measured.with_parameters(handed.parameters)
+    store.save(runs.home() / "profiles", store.key(handed, node), measured)
+    if stored is None or not store.is_better(stored, measured):
+        return measured
     kept = "measured again, while others used the machine more: the calmer one of before was kept"
     return replace(stored, notes=(*stored.notes, kept))

@@ -1,19 +1,39 @@
-"""Which running jobs a command line means."""
+"""Jobs that run, and what can be asked of them: to stop, to save a checkpoint, to be resized."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headgate.client.starting import await_answer
 from headgate.hub.connection import HubConnection, connect
-from headgate.model.errors import HubError, NotFoundError
+from headgate.model.errors import HeadgateError, HubError, NotFoundError
+from headgate.model.events import ENDED
 from headgate.model.identifiers import run_and_job
 from headgate.recorded import runs
 from headgate.recorded.runs import RunSummary
 
 _NOTHING = "nothing is running"
+_WRITTEN_SECONDS = 2.0
+"""Longest that the ends may take to be in the store, which is written about twice a second; a full
+disk takes none.
+"""
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """Jobs of a run that will save a checkpoint, and those that use a library of Headgate's and
+    have not connected yet.
+    """
+
+    run: str
+    jobs: tuple[str, ...]
+    unconnected: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +54,118 @@ class RunningJobs:
         if hub is None:
             raise NotFoundError(_NOTHING)
         return hub
+
+    def checkpoint(self) -> CheckpointRequest:
+        """Have them save a checkpoint at the end of their step, and go on."""
+        with self.connect() as hub:
+            answer = hub.ask("checkpoint", run=self.run, jobs=self.jobs)
+        return CheckpointRequest(self.run, tuple(answer["jobs"]), tuple(answer["unconnected"]))
+
+    def resize(self, workers: int) -> None:
+        """Have each go on with so many workers.
+
+        Raises:
+            UsageError: It cannot.
+        """
+        with self.connect() as hub:
+            for job in self.jobs or ():
+                hub.ask("resize", run=self.run, job=job, workers=workers)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How a job ended: its state, why, and the fields of its `Ending`, if it has one."""
+
+    state: str
+    reason: str
+    ending: Mapping[str, Any] | None
+
+
+def check_asked(requests: Sequence[CheckpointRequest]) -> None:
+    """
+    Raises:
+        HeadgateError: No job will save a checkpoint.
+    """
+    if any(request.jobs for request in requests):
+        return
+    unconnected = [name for request in requests for name in request.unconnected]
+    if unconnected:
+        raise HeadgateError(
+            f"{', '.join(unconnected)} imports one of Headgate's libraries and has not connected: "
+            "try again once it trains; `headgate status` warns where it never does"
+        )
+    raise HeadgateError(
+        "none of these jobs uses headgate.torch, .keras or .jax, so none can save a checkpoint"
+    )
+
+
+def stop(chosen: Sequence[RunningJobs], *, kill: bool = False) -> dict[str, dict[str, JobEnd]]:
+    """Stop jobs at the end of a step, with a checkpoint, and wait until they ended.
+
+    Args:
+        chosen: The jobs, by run.
+        kill: End them at once, without a checkpoint.
+
+    Returns:
+        How those ended that had not, by run and name.
+    """
+    with ExitStack() as connections:
+        asked = []
+        for jobs in chosen:
+            # Two connections for each run: answers and what is said of a run do not mix.
+            hub, watched = (connections.enter_context(jobs.connect()) for _ in range(2))
+            asked.append((jobs, watched, _ask_to_stop(hub, watched, jobs, kill)))
+        return {jobs.run: _ends(watched, jobs, names) for jobs, watched, names in asked}
+
+
+def _ask_to_stop(
+    hub: HubConnection, watched: HubConnection, chosen: RunningJobs, kill: bool
+) -> list[str] | None:
+    """Have jobs of a run stopped; those that are, None where the run has ended by itself."""
+    try:
+        watched.ask("attach", run=chosen.run)
+        stopping: list[str] = hub.ask("stop", run=chosen.run, jobs=chosen.jobs, kill=kill)["jobs"]
+    except HeadgateError:
+        if chosen.run in hub.ask("runs")["runs"]:
+            raise
+        return None
+    return stopping
+
+
+def _ends(
+    watched: HubConnection, chosen: RunningJobs, stopping: list[str] | None
+) -> dict[str, JobEnd]:
+    folder = runs.home() / "runs" / chosen.run
+    if stopping is None:
+        written = _written(folder)
+        return written if chosen.jobs is None else {job: written[job] for job in chosen.jobs}
+    ends: dict[str, JobEnd] = {}
+    while any(job not in ends or ends[job].state not in ENDED for job in stopping):
+        message = watched.receive() or {}
+        if message.get("type") in ("snapshot", "end"):
+            ends = {
+                job["name"]: JobEnd(job["state"], job["reason"], job["ending"])
+                for job in message["jobs"]
+            }
+    deadline = time.monotonic() + _WRITTEN_SECONDS
+    while time.monotonic() < deadline and not _are_written(folder, stopping):
+        time.sleep(_LOOK_SECONDS)
+    return {job: ends[job] for job in stopping}
+
+
+def _are_written(folder: Path, jobs: Sequence[str]) -> bool:
+    """Whether a run's store has the ends of jobs, or never will, since it is gone or damaged."""
+    try:
+        written = _written(folder)
+    except HeadgateError:
+        return True
+    return all(job in written and written[job].state in ENDED for job in jobs)
+
+
+def _written(folder: Path) -> dict[str, JobEnd]:
+    return {
+        job.name: JobEnd(job.state, job.reason, job.ending) for job in runs.summary(folder).jobs
+    }
 
 
 def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> list[RunningJobs]:

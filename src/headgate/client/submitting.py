@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from headgate.client.starting import clean, connect_or_start
+from headgate.client.watching import Watch
 from headgate.engines.launch import is_foreign
-from headgate.hub.connection import ANSWER_SECONDS, TAKE_IN_SECONDS, HubConnection
+from headgate.hub.connection import TAKE_IN_SECONDS, HubConnection
+from headgate.hub.standard_input import StandardInput
 from headgate.hub.submission import Submission
 from headgate.isolation.process_attributes import Attributes
 from headgate.model.errors import UsageError
@@ -123,15 +125,31 @@ def _absolute(job: Job) -> Job:
     return absolute
 
 
+def hand_in(
+    hub: HubConnection, jobs: Submission, policy: str | None, given: StandardInput | None = None
+) -> Watch:
+    """Hand jobs in to a hub, and watch their run over that connection.
+
+    Args:
+        hub: The hub.
+        jobs: What to run.
+        policy: What moves shares between them; None: what the jobs that run already have.
+        given: What their one task reads.
+
+    Raises:
+        HubError: The hub is gone.
+        UsageError: It refuses the jobs.
+    """
+    return Watch(hub, hub.submit(jobs.plain(), policy, attach=True, given=given)["run"])
+
+
 @contextmanager
-def submitted(
-    jobs: Submission, policy: str | None, kill: bool
-) -> Iterator[tuple[HubConnection, Mapping[str, Any]]]:
-    """Submit jobs, to be followed to their end. Gives the hub, with its answer (`run`, `path`).
+def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[Watch]:
+    """Hand jobs in, to be followed to their end.
 
     Args:
         jobs: What to run.
-        policy: As of `run`.
+        policy: As of `hand_in`.
         kill: A Ctrl-C meanwhile ends them at once; else with a checkpoint.
 
     Raises:
@@ -140,16 +158,14 @@ def submitted(
     """
     clean()
     with connect_or_start() as hub:
-        answer: Mapping[str, Any] | None = None
+        watch: Watch | None = None
         try:
-            answer = hub.submit(jobs.plain(), policy, attach=True)
-            yield hub, answer
+            watch = hand_in(hub, jobs, policy)
+            yield watch
         except KeyboardInterrupt:
             # what is handed in already may have begun
-            answer = answer or hub.receive(TAKE_IN_SECONDS) or {}
-            if "run" in answer:
-                hub.send("stop", run=answer["run"], kill=kill)
-                # The hub may not read what was sent by one that has closed the connection.
-                while (hub.receive(ANSWER_SECONDS) or {}).get("type") in ("snapshot", "event"):
-                    pass
+            if watch is None and "run" in (answer := hub.receive(TAKE_IN_SECONDS) or {}):
+                watch = Watch(hub, answer["run"])
+            if watch is not None:
+                watch.leave_stopped(kill=kill)
             raise

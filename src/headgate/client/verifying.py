@@ -391,13 +391,11 @@ class _Trial:
             )
             prepared.append(self._prepared(name, at.job(job), at, recipe, list(jobs)))
         more = {"mode": "verify", "resume": dict(resume or {})}
-        with submitting.submitted(submitting.submission(prepared, **more), None, kill=True) as (
-            hub,
-            answer,
-        ):
-            folder = Path(answer["path"])
+        handed_in = submitting.submission(prepared, **more)
+        with submitting.submitted(handed_in, None, kill=True) as watch:
+            folder = watch.path
             self._made.append(folder)
-            for _ in hub.follow(1.0):
+            for _ in watch.follow(1.0):
                 pass
         reached_out = self._network.tried()
         ended = {job.name: _ended(folder, job, places[job.name], reached_out) for job in prepared}

@@ -6,13 +6,20 @@ import json
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import headgate
 from headgate.hub.standard_input import StandardInput, offered
-from headgate.model.errors import HeadgateError, HubError
+from headgate.model.errors import (
+    HeadgateError,
+    HubError,
+    IsolationError,
+    NotFoundError,
+    StorageError,
+    UsageError,
+)
 from headgate.recorded import runs
 
 ANSWER_SECONDS = 60.0
@@ -20,6 +27,12 @@ TAKE_IN_SECONDS = 300.0
 """How long it may take to hand in a run: an engine that it is the first to name is started
 meanwhile.
 """
+
+
+_KINDS: Mapping[int, type[HeadgateError]] = {
+    kind.exit_code: kind
+    for kind in (UsageError, StorageError, NotFoundError, HubError, IsolationError)
+}
 
 
 class HubGoneError(HubError):
@@ -100,8 +113,9 @@ class HubConnection:
         if answer is None:
             raise HubError(f"the hub did not answer within {patience:g} s")
         if "error" in answer:
-            error = HeadgateError(answer["error"])
-            error.exit_code = int(answer["exit_code"])
+            code = int(answer["exit_code"])
+            error = _KINDS.get(code, HeadgateError)(answer["error"])
+            error.exit_code = code
             raise error
         return answer
 

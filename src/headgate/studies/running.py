@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from headgate.client import submitting
-from headgate.hub.connection import HubConnection, connect
+from headgate.client.watching import Watch
+from headgate.hub.connection import connect
 from headgate.hub.submission import reach
 from headgate.model.errors import HeadgateError, HubError, StorageError
 from headgate.model.events import ENDED
@@ -246,9 +247,9 @@ class StudyRun:
             ]
             jobs = submitting.submission([*measured_jobs, *run.background], **where)
             jobs = replace(jobs, command=("headgate", "study", *label.split("/")), label=label)
-            with submitting.submitted(jobs, run.policy, kill=True) as (hub, answer):
-                _follow(hub, answer["run"], names, [job.name for job in run.background])
-        return Path(answer["path"])
+            with submitting.submitted(jobs, run.policy, kill=True) as watch:
+                _follow(watch, names, [job.name for job in run.background])
+        return watch.path
 
     @contextmanager
     def _lab_of(self, run: CellRun) -> Iterator[Mapping[str, Any]]:
@@ -279,9 +280,8 @@ class StudyRun:
                     hub.ask("attach", run=folder.name)
                 except HeadgateError:  # it has ended meanwhile
                     return
-                _follow(
-                    hub, folder.name, names, [name for name in states if name not in names], states
-                )
+                background = [name for name in states if name not in names]
+                _follow(Watch(hub, folder.name), names, background, states)
 
     def _label(self, key: str, block: int, attempt: int) -> str:
         """What the run of a cell is found by."""
@@ -310,8 +310,7 @@ def _place(measurement: Measurement) -> tuple[str, int, int]:
 
 
 def _follow(
-    hub: HubConnection,
-    run: str,
+    watch: Watch,
     names: list[str],
     background: list[str],
     states: Mapping[str, str] | None = None,
@@ -319,9 +318,9 @@ def _follow(
     """Wait until a run has ended; its background is ended once all others have."""
     left = {name for name in names if (states or {}).get(name) not in ENDED}
     asked = False
-    for message in hub.follow(_TICK_SECONDS):
+    for message in watch.follow(_TICK_SECONDS):
         if message is not None and message.get("type") == "event" and message.get("kind") in ENDED:
             left.discard(message["job"])
         if background and not left and not asked:
-            hub.send("stop", run=run, jobs=background, kill=True)
+            watch.stop(background, kill=True)
             asked = True

@@ -1,0 +1,124 @@
+"""The same for asyncio: methods that are awaited, each done in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headgate.client.explaining import Explanation, Report
+from headgate.client.run import LOOK_SECONDS, Run, RunEvent
+from headgate.client.running_jobs import JobEnd
+from headgate.engines.base import LOCAL
+from headgate.model.jobs import Job
+from headgate.recorded import runs
+from headgate.recorded.runs import RunSummary
+from headgate.recorded.status import RunStatus
+
+if TYPE_CHECKING:
+    from headgate.client.client import Client
+
+
+class AsyncRun:
+    """A `Run` whose methods are awaited; see there."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.path = run.path
+        self.id = run.id
+
+    def __repr__(self) -> str:
+        return f"AsyncRun({self.id!r})"
+
+    def _repr_html_(self) -> str:
+        return self._run._repr_html_()
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        return self._run.jobs
+
+    async def status(self) -> RunStatus:
+        return await asyncio.to_thread(self._run.status)
+
+    async def events(self, *, follow: bool = False) -> AsyncIterator[RunEvent]:
+        """What happened so far; with `follow`, go on until the run has ended."""
+        count, goes_on = 0, True
+        while goes_on:
+            goes_on = follow and runs.alive(self.path)
+            events = await asyncio.to_thread(self._run.events_after, count)
+            for event in events:
+                yield event
+            count += len(events)
+            if goes_on:
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def wait(self, timeout: float | None = None) -> RunSummary:
+        """Wait until every job has ended; a wait that is cancelled leaves the jobs running.
+
+        Raises:
+            TimeoutError: The run goes on.
+            HubError: The hub died.
+        """
+        given_up = threading.Event()
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.to_thread(self._run.wait_unless, given_up.is_set)
+        finally:
+            given_up.set()
+        return await asyncio.to_thread(self._run.summary)
+
+    async def stop(self, *jobs: str, kill: bool = False) -> dict[str, JobEnd]:
+        return await asyncio.to_thread(self._run.stop, *jobs, kill=kill)
+
+    async def checkpoint(self, *jobs: str) -> tuple[str, ...]:
+        return await asyncio.to_thread(self._run.checkpoint, *jobs)
+
+    async def set(self, job: str | None = None, *, workers: int) -> None:
+        await asyncio.to_thread(self._run.set, job, workers=workers)
+
+    async def explain(self, job: str | None = None) -> Explanation:
+        return await asyncio.to_thread(self._run.explain, job)
+
+    async def report(self, to: str | Path | None = None) -> Report:
+        return await asyncio.to_thread(self._run.report, to)
+
+    async def logs(
+        self, job: str | None = None, task: str | None = None, tail: int | None = None
+    ) -> str:
+        return await asyncio.to_thread(self._run.logs, job, task, tail)
+
+
+class AsyncClient:
+    """A `Client` whose methods are awaited: what `async with headgate.Client()` gives."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def run(
+        self,
+        *jobs: Job,
+        policy: str | None = None,
+        cluster: str | None = None,
+        engine: str = LOCAL.name,
+        address: str = "",
+        shared_files: bool = False,
+    ) -> AsyncRun:
+        """Run jobs side by side, without waiting for their end; see `Client.run`."""
+        run = await asyncio.to_thread(
+            self._client.run,
+            *jobs,
+            policy=policy,
+            cluster=cluster,
+            engine=engine,
+            address=address,
+            shared_files=shared_files,
+        )
+        return AsyncRun(run)
+
+    async def find(self, run: str | None = None) -> AsyncRun:
+        return AsyncRun(await asyncio.to_thread(self._client.find, run))
+
+    async def runs(self) -> tuple[RunSummary, ...]:
+        return await asyncio.to_thread(self._client.runs)

@@ -1,0 +1,132 @@
+"""What held the jobs of a run back: what `explain` and `report` give."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headgate.model.errors import NotFoundError
+from headgate.recorded import runs
+from headgate.recorded.store import told_as_damage
+
+if TYPE_CHECKING:
+    from headgate.diagnosis.accounts import Account
+    from headgate.diagnosis.fairness import RunSharing
+
+_MOST = 3000
+"""Readings of each task that tell as much of a day as all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What held jobs of a run back.
+
+    Args:
+        path: The run's folder.
+        accounts: Where the time of each job went.
+        sharing: How jobs that ran at the same time shared the machines; None: none did.
+    """
+
+    path: Path
+    accounts: tuple[Account, ...]
+    sharing: RunSharing | None
+
+    def lines(self) -> list[str]:
+        """The verdict on each job, and what to do about it."""
+        from headgate.reports.explained import as_lines
+
+        with told_as_damage(self.path / runs.STORE):
+            return [text for text, _ in as_lines(self.accounts)]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `headgate explain --json` prints."""
+        from headgate.reports import explained, sharing
+
+        with told_as_damage(self.path / runs.STORE):
+            return explained.as_json(self.path.name, list(self.accounts)) | {
+                "sharing": sharing.as_json(self.sharing)
+            }
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{html.escape(line)}</p>" for line in self.lines())
+
+
+def explain(folder: Path, job: str | None = None) -> Explanation:
+    """What held the jobs of a run back, or one of them.
+
+    Raises:
+        NotFoundError: The run has no such job.
+        StorageError: Its store cannot be read.
+    """
+    from headgate.recorded.recording import read
+    from headgate.reports import explained, sharing
+
+    store = folder / runs.STORE
+    recording = read(store, most=_MOST)
+    if job is not None and recording.job(job) is None:
+        names = ", ".join(recorded.name for recorded in recording.jobs)
+        raise NotFoundError(f"run {folder.name} has no job {job!r}; it has {names}")
+    with told_as_damage(store):
+        return Explanation(
+            folder,
+            tuple(explained.explained(recording, job)),
+            sharing.shared(recording),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A run's report: one HTML page.
+
+    Args:
+        run: The run's folder.
+        path: The page.
+    """
+
+    run: Path
+    path: Path
+
+    def figures(self) -> dict[str, Any]:
+        """What `headgate report --json` prints beside the page's path."""
+        from headgate.diagnosis.job_figures import figures
+        from headgate.recorded.recording import read
+        from headgate.reports.explained import as_lines, explained
+        from headgate.reports.words import what_happened
+
+        recording = read(self.run / runs.STORE)
+        jobs = [figures(job) for job in recording.jobs]
+        return {
+            "run": recording.id,
+            "state": recording.state,
+            "seconds": recording.seconds,
+            "verdicts": [text for text, _ in as_lines(explained(recording))],
+            "story": what_happened(recording, jobs),
+            "warnings": [event for event in recording.events if event["kind"] == "warning"],
+            "jobs": [asdict(job) for job in jobs],
+        }
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.path.read_text(encoding="utf-8"), quote=True)
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
+
+
+def report(folder: Path, to: Path | None = None) -> Report:
+    """Write a run's report.
+
+    Args:
+        folder: The run's.
+        to: The file to write; None: `report.html` in the run's folder.
+
+    Raises:
+        StorageError: The store cannot be read, or the page cannot be written.
+    """
+    from headgate.reports import html as page
+
+    return Report(
+        folder, page.write(folder / runs.STORE, (to or folder / "report.html").absolute())
+    )

@@ -1,0 +1,241 @@
+"""A run from Python: how it stands, what it printed, and what its jobs are to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headgate.client import running_jobs
+from headgate.client.explaining import Explanation, Report, explain, report
+from headgate.client.logs import JobLogs
+from headgate.client.notebook import table
+from headgate.client.running_jobs import JobEnd, RunningJobs
+from headgate.client.watching import Watch
+from headgate.model.errors import HeadgateError, NotFoundError, UsageError
+from headgate.model.identifiers import TaskName
+from headgate.recorded import runs, status
+from headgate.recorded.runs import RunSummary
+from headgate.recorded.status import RunStatus
+from headgate.recorded.store import RunReader
+
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """Something that happened to a run, `t` seconds after it began; `kind` is a job's new state,
+    `note`, `warning` or `fault`.
+    """
+
+    t: float
+    kind: str
+    text: str
+    job: str | None
+    task: str | None
+
+
+class Run:
+    """One execution of one or more jobs, which may still go on.
+
+    Args:
+        path: Its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    def _repr_html_(self) -> str:
+        return table(self.status())
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The names of its jobs, as they were handed in."""
+        return tuple(job.name for job in self.summary().jobs)
+
+    def summary(self) -> RunSummary:
+        """The states of the run and its jobs; quicker than `status`."""
+        return runs.summary(self.path)
+
+    def status(self) -> RunStatus:
+        """How its jobs stand, with what holds each back: what `headgate status --json` prints.
+
+        Raises:
+            StorageError: The run's store cannot be read.
+        """
+        from headgate.reports import run_verdicts
+
+        return status.read(self.path, verdicts=run_verdicts.read(self.path).verdicts)
+
+    def events(self, *, follow: bool = False) -> Iterator[RunEvent]:
+        """What happened so far; with `follow`, go on until the run has ended."""
+        count, goes_on = 0, True
+        while goes_on:
+            goes_on = follow and runs.alive(self.path)
+            events = self.events_after(count)
+            yield from events
+            count += len(events)
+            if goes_on:
+                time.sleep(LOOK_SECONDS)
+
+    def events_after(self, count: int) -> list[RunEvent]:
+        """What happened after the first `count` events."""
+        with RunReader(self.path / runs.STORE) as reader:
+            rows = reader.query(
+                "SELECT t, kind, text, job, task FROM events ORDER BY rowid LIMIT -1 OFFSET ?",
+                [count],
+            )
+        return [RunEvent(**row) for row in rows]
+
+    def wait(self, timeout: float | None = None) -> RunSummary:
+        """Wait until every job has ended and the report is written.
+
+        A `KeyboardInterrupt` ends only the wait: the jobs go on.
+
+        Args:
+            timeout: Seconds to wait at most; None: as long as it takes.
+
+        Raises:
+            TimeoutError: The run goes on.
+            HubError: The hub died.
+        """
+        deadline = time.monotonic() + timeout if timeout is not None else None
+
+        def is_late() -> bool:
+            return deadline is not None and time.monotonic() >= deadline
+
+        if not self.wait_unless(is_late):
+            raise TimeoutError(f"run {self.id} has not ended within {timeout:g} s")
+        return self.summary()
+
+    def wait_unless(self, given_up: Callable[[], bool]) -> bool:
+        """Wait until it has ended, or `given_up`, asked a few times a second, returns True;
+        whether it has ended.
+
+        Raises:
+            HubError: The hub died.
+        """
+        with self._watched() as watch:
+            for _ in watch.follow(LOOK_SECONDS) if watch is not None else ():
+                if given_up():
+                    return False
+        while runs.alive(self.path):  # its last rows are being written
+            if given_up():
+                return False
+            time.sleep(LOOK_SECONDS)
+        return True
+
+    @contextmanager
+    def _watched(self) -> Iterator[Watch | None]:
+        """A watch of it; None where it is over, or as good as that."""
+        hub = running_jobs.hub_of(self.id) if runs.alive(self.path) else None
+        if hub is None:
+            if host := self.summary().elsewhere:
+                raise NotFoundError(f"run {self.id} runs on host {host}: wait for it there")
+            yield None
+            return
+        with hub:
+            try:
+                hub.ask("attach", run=self.id)
+            except HeadgateError:
+                if self.id in hub.ask("runs")["runs"]:
+                    raise
+                yield None
+                return
+            yield Watch(hub, self.id)
+
+    def stop(self, *jobs: str, kill: bool = False) -> dict[str, JobEnd]:
+        """Stop jobs (none named: all) at the end of a step, with a checkpoint, and wait for that.
+
+        Args:
+            jobs: Their names.
+            kill: End them at once, without a checkpoint.
+
+        Returns:
+            How those ended that had not, by name.
+
+        Raises:
+            NotFoundError: The run is not running, or has no such job.
+        """
+        return running_jobs.stop([self._running(*jobs)], kill=kill)[self.id]
+
+    def checkpoint(self, *jobs: str) -> tuple[str, ...]:
+        """Have jobs (none named: all) save a checkpoint at the end of their step, and go on.
+
+        Returns:
+            The names of those that will.
+
+        Raises:
+            HeadgateError: None can.
+            NotFoundError: The run is not running, or has no such job.
+        """
+        request = self._running(*jobs).checkpoint()
+        running_jobs.check_asked([request])
+        return request.jobs
+
+    def set(self, job: str | None = None, *, workers: int) -> None:
+        """Change a running job.
+
+        Args:
+            job: Its name; None: the run's only one.
+            workers: How many workers it goes on with.
+
+        Raises:
+            UsageError: That cannot be.
+            NotFoundError: The job is not running.
+        """
+        self._running(self._only(job)).resize(workers)
+
+    def explain(self, job: str | None = None) -> Explanation:
+        """What held its jobs back (None: all), and what more of each resource would buy.
+
+        Raises:
+            NotFoundError: It has no such job.
+        """
+        return explain(self.path, job)
+
+    def report(self, to: str | Path | None = None) -> Report:
+        """Write its report as one HTML page.
+
+        Args:
+            to: The file to write; None: `report.html` in the run's folder.
+        """
+        return report(self.path, Path(to) if to is not None else None)
+
+    def logs(self, job: str | None = None, task: str | None = None, tail: int | None = None) -> str:
+        """What a task printed.
+
+        Args:
+            job: Name of its job; None: the run's only one.
+            task: `worker-1`; None: the one that speaks for the job.
+            tail: Only so many lines, the last ones.
+
+        Raises:
+            NotFoundError: There is no such job or task.
+        """
+        name = TaskName(task) if task is not None else None
+        return JobLogs.of(self.path, self._only(job), name).text(tail)
+
+    def _running(self, *jobs: str) -> RunningJobs:
+        names = [f"{self.id}/{self._only(job)}" for job in jobs]
+        [chosen] = running_jobs.running_jobs(names, self.id)
+        return chosen
+
+    def _only(self, job: str | None) -> str:
+        jobs = self.jobs
+        if job is None and len(jobs) == 1:
+            return jobs[0]
+        if job is None:
+            raise UsageError(f"run {self.id} has several jobs: name one of {', '.join(jobs)}")
+        if job not in jobs:
+            raise NotFoundError(f"run {self.id} has no job {job!r}; it has {', '.join(jobs)}")
+        return job

@@ -1,0 +1,217 @@
+"""How the jobs of a run stand: the last that its store knows of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from headgate.model.identifiers import FIRST_WORKER, TaskName, TaskOfRun
+from headgate.recorded import runs
+from headgate.recorded.runs import JobSummary, RunSummary
+from headgate.recorded.store import RunReader
+
+_USED = ("cpu_cores", "memory_bytes", "gpu_busy", "gpu_memory_bytes", "net_in", "net_out")
+_GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fraction")
+_STEPS = ("step", "epoch", "epochs", "steps")
+_SUMMED = ("cpu_cores", "memory_bytes", "gpu_memory_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """A task of a job's last attempt: where it is, what it is granted and what it used last.
+
+    `gpus` are numbers of its node; rates are in bytes a second, `gpu_busy` is a part of time.
+    """
+
+    task: TaskName
+    node: str
+    pid: int | None
+    state: str
+    entitled_cores: float | None
+    threads: int | None
+    cpu_weight: float | None
+    cpu_cap_cores: float | None
+    gpu_fraction: float | None
+    gpus: tuple[int, ...]
+    cpu_cores: float | None
+    memory_bytes: float | None
+    gpu_busy: float | None
+    gpu_memory_bytes: float | None
+    net_in: float | None
+    net_out: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus(JobSummary):
+    """A job with its last known progress, share and use.
+
+    Of several workers the steps are those of the first that runs and reports any, the loss is the
+    mean of their last ones. `nan`: the last loss was NaN or infinite. `decision`: when its share
+    was last decided on, in seconds of the run, and why. `verdict`: what held it back most;
+    `verified`: whether its workers train what one does; each None where that is not known.
+    """
+
+    step: int | None
+    epoch: int | None
+    epochs: int | None
+    steps: int | None
+    loss: float | None
+    nan: bool
+    entitled_cores: float | None
+    threads: int | None
+    cpu_weight: float | None
+    cpu_cap_cores: float | None
+    gpu_fraction: float | None
+    cpu_cores: float | None
+    memory_bytes: float | None
+    gpu_memory_bytes: float | None
+    gpus: tuple[int, ...]
+    gpu_busy: float | None
+    decision: Mapping[str, Any] | None
+    tasks: tuple[TaskStatus, ...]
+    verdict: Mapping[str, Any] | None = None
+    verified: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus(RunSummary):
+    """A run with how its jobs stand, and its warnings: `t`, `job`, `task` and `text` of each."""
+
+    jobs: tuple[JobStatus, ...] = ()
+    warnings: tuple[Mapping[str, Any], ...] = ()
+
+
+def read(
+    folder: Path,
+    choose: Callable[[Sequence[JobSummary]], Sequence[JobSummary]] = lambda jobs: jobs,
+    verdicts: Mapping[str, Mapping[str, Any]] | None = None,
+) -> RunStatus:
+    """How a run stands.
+
+    Args:
+        folder: The run's.
+        choose: Takes the jobs, returns those to look at.
+        verdicts: What held jobs back, by name.
+
+    Raises:
+        NotFoundError, StorageError: Its store is not there, or cannot be read.
+    """
+    summary = runs.summary(folder)
+    with RunReader(folder / runs.STORE) as reader:
+        verified = {row["name"]: row.get("verified") for row in reader.rows("jobs")}
+        jobs = [
+            _job(reader, job, verified.get(job.name), (verdicts or {}).get(job.name))
+            for job in choose(summary.jobs)
+        ]
+        warnings = reader.query(
+            "SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid"
+        )
+    facts = _fields(summary, RunSummary) | {"jobs": tuple(jobs), "warnings": tuple(warnings)}
+    return RunStatus(**facts)
+
+
+def _fields(record: object, kind: type[Any]) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(kind)}
+
+
+def _job(
+    reader: RunReader, job: JobSummary, verified: str | None, verdict: Mapping[str, Any] | None
+) -> JobStatus:
+    attempt = "SELECT max(attempt) FROM tasks WHERE job = ?"
+    rows = list(reader.rows("tasks", f"job = ? AND attempt = ({attempt})", [job.name, job.name]))
+    tasks = tuple(
+        _task(reader, row) for row in sorted(rows, key=lambda row: TaskOfRun(row["id"]).name.order)
+    )
+    left = [task for task in tasks if task.state == "running"] or tasks
+    names = [TaskOfRun.of(job.name, task.task) for task in left]
+    every = [TaskOfRun.of(job.name, task.task) for task in tasks]
+    workers = [task for task in names if task.name.is_worker]
+    # an evaluator outlives them
+    workers = workers or [task for task in every if task.name.is_worker]
+    workers = workers or names or [TaskOfRun.of(job.name, FIRST_WORKER)]
+    steps = (_newest(reader, "progress", "task", worker, _STEPS) for worker in workers)
+    known_steps = (columns for columns in steps if set(columns.values()) != {None})
+    last = [loss for worker in workers if (loss := _last_loss(reader, worker)) is not None]
+    losses = [(loss, count) for loss, count, _ in last if loss is not None]
+    count = sum(n for _, n in losses)
+    gpus = {gpu for task in left for gpu in task.gpus}
+    busy = (task.gpu_busy for task in left if task.gpu_busy is not None)
+    shared = ("cpu_weight", "cpu_cap_cores", "gpu_fraction")
+    facts: dict[str, Any] = {
+        **next(known_steps, dict.fromkeys(_STEPS)),
+        **{name: _sum(left, name) for name in ("entitled_cores", "threads", *_SUMMED)},
+        **{name: getattr(left[0], name) if left else None for name in shared},
+    }
+    return JobStatus(
+        **_fields(job, JobSummary),
+        **facts,
+        loss=sum(loss * n for loss, n in losses) / count if count else None,
+        nan=any(nan for *_, nan in last),
+        gpus=tuple(sorted(gpus)),
+        gpu_busy=max(busy, default=None),
+        decision=_decision(reader, names),
+        tasks=tasks,
+        verdict=verdict,
+        verified=json.loads(verified) if verified else None,
+    )
+
+
+def _task(reader: RunReader, row: Mapping[str, Any]) -> TaskStatus:
+    granted = reader.query(
+        "SELECT * FROM shares WHERE task = ? ORDER BY rowid DESC LIMIT 1", [row["id"]]
+    )
+    return TaskStatus(
+        task=TaskOfRun(row["id"]).name,
+        node=row["node"],
+        pid=row["pid"],
+        state="running" if row["ended"] is None else "ended",
+        gpus=tuple(json.loads(row.get("gpus") or "[]")),
+        **{name: granted[0].get(name) if granted else None for name in _GRANTED},
+        **_newest(reader, "usage", "target", row["id"], _USED),
+    )
+
+
+def _newest(
+    reader: RunReader, table: str, column: str, id: str, names: Sequence[str]
+) -> dict[str, Any]:
+    """The last known value of each of these columns, for one task."""
+    # The newest rows have what was reported lately; a table of weeks is not searched for what never
+    # was.
+    rows = reader.query(
+        f"SELECT * FROM {table} WHERE {column} = ? ORDER BY t DESC, rowid DESC LIMIT 100", [id]
+    )
+    return {
+        name: next((row[name] for row in rows if row[name] is not None), None) for name in names
+    }
+
+
+def _decision(reader: RunReader, tasks: Sequence[str]) -> dict[str, Any] | None:
+    marks = ", ".join("?" * len(tasks))
+    sql = (
+        f"SELECT t, reason FROM shares WHERE task IN ({marks}) AND reason IS NOT NULL ORDER "
+        "BY rowid DESC LIMIT 1"
+    )
+    return next(iter(reader.query(sql, tasks)), None)
+
+
+def _last_loss(reader: RunReader, id: str) -> tuple[float | None, int, bool] | None:
+    """The last loss that a task reported, of how many it is the mean, and whether it was NaN or
+    infinite.
+    """
+    rows = reader.query(
+        "SELECT * FROM progress WHERE task = ? AND (loss IS NOT NULL OR nan) "
+        "ORDER BY t DESC, rowid DESC LIMIT 1",
+        [id],
+    )
+    if not rows:
+        return None
+    [row] = rows
+    return None if row["nan"] else row["loss"], row["count"] or 1, bool(row["nan"])
+
+
+def _sum(tasks: Iterable[TaskStatus], name: str) -> Any:
+    known = [value for task in tasks if (value := getattr(task, name)) is not None]
+    return sum(known) if known else None

@@ -1,0 +1,168 @@
+"""`headgate.Client` and its runs: a real hub, real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hub.user import SECONDS, User
+
+import headgate
+from headgate import Client, Job
+from headgate.hub.connection import connect
+from headgate.model.errors import HeadgateError, HubError, NotFoundError, UsageError
+
+WAITS = "echo began; until [ -e go ]; do sleep 0.05; done; echo went on"
+
+
+@pytest.fixture
+def client(user: User, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.chdir(user.folder)
+    with Client() as client:
+        yield client
+
+
+def job(name: str = "a", command: str = "echo hello") -> Job:
+    return Job(name=name, run=command)
+
+
+def read_again(values: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(values))
+
+
+def kill_hub() -> bool:
+    hub = connect()
+    assert hub is not None
+    with hub:
+        os.kill(hub.ask("hello")["pid"], signal.SIGKILL)
+    return False
+
+
+def test_a_run_is_started_waited_for_and_read(client: Client) -> None:
+    run = client.run(job(), job("b", "echo hello; exit 3"))
+    assert run.jobs == ("a", "b")
+    ended = run.wait(SECONDS)
+    assert {job.name: job.state for job in ended.jobs} == {"a": "done", "b": "failed"}
+    assert (run.logs("a"), run.logs("b", tail=0)) == ("hello\n", "")
+    assert [job.exit_code for job in run.status().jobs] == [0, 3]
+    assert (run.path / "report.html").exists()
+    assert "<td>failed</td>" in run._repr_html_()
+    events = list(run.events())
+    assert ("b", "failed") in {(event.job, event.kind) for event in events}
+    assert run.id in {summary.id for summary in client.runs()}
+    assert client.find(run.id).path == run.path
+
+
+def test_what_it_explains_and_reports_is_what_the_commands_print(
+    client: Client, user: User, tmp_path: Path
+) -> None:
+    run = client.run(job())
+    run.wait(SECONDS)
+    assert read_again(run.explain().as_json()) == user.json("explain", run.id)
+    report = run.report(tmp_path / "page.html")
+    assert report.path.read_text().startswith("<!doctype html>")
+    printed = user.json("report", run.id)
+    assert {**read_again(report.figures()), "report": printed["report"]} == printed
+    assert report._repr_html_().startswith("<iframe")
+
+
+def test_a_wait_ends_in_time_and_the_job_goes_on(client: Client, user: User) -> None:
+    run = client.run(job("a", WAITS))
+    with pytest.raises(TimeoutError, match=run.id):
+        run.wait(0.3)
+    assert run.summary().state == "running"
+    user.touch("go")
+    assert run.wait(SECONDS).state == "done"
+    assert run.logs().splitlines() == ["began", "went on"]
+
+
+def test_events_are_followed_until_the_end(client: Client, user: User) -> None:
+    run = client.run(job("a", WAITS))
+    kinds = []
+    for event in run.events(follow=True):
+        kinds.append(event.kind)
+        user.touch("go")
+    assert kinds[-1] == "done"
+
+
+def test_jobs_are_stopped_by_name(client: Client, user: User) -> None:
+    run = client.run(job("a", WAITS), job("b", "exec sleep 3600"))
+    user.sees_state("b", "running")
+    assert {name: end.state for name, end in run.stop("b").items()} == {"b": "stopped"}
+    assert {name: end.state for name, end in run.stop(kill=True).items()} == {"a": "killed"}
+    with pytest.raises(NotFoundError, match="nothing is running"):
+        run.stop()
+
+
+def test_a_job_that_cannot_do_it_is_an_error(client: Client, user: User) -> None:
+    run = client.run(job("a", "exec sleep 3600"), job("b", "exec sleep 3600"))
+    user.sees_state("a", "running")
+    with pytest.raises(HeadgateError, match="none can save a checkpoint"):
+        run.checkpoint("a")
+    with pytest.raises(UsageError, match="runs as a single task"):
+        run.set("a", workers=2)
+    with pytest.raises(UsageError, match="several jobs: name one of a, b"):
+        run.logs()
+    with pytest.raises(NotFoundError, match="no job 'c'; it has a, b"):
+        run.stop("c")
+    with pytest.raises(NotFoundError, match="no job 'c'; it has a, b"):
+        run.explain("c")
+    run.stop(kill=True)
+
+
+def test_an_unknown_run_is_an_error(client: Client) -> None:
+    client.run(job()).wait(SECONDS)
+    with pytest.raises(NotFoundError, match="no run 'nowhere'"):
+        client.find("nowhere")
+
+
+def test_a_hub_that_dies_meanwhile_is_an_error_and_the_next_run_has_another(
+    client: Client, user: User
+) -> None:
+    run = client.run(job("a", "exec sleep 3600"))
+    user.sees_state("a", "running")
+    with pytest.raises(HubError, match="the hub died"):
+        run.wait_unless(kill_hub)
+    assert client.run(job("b")).wait(SECONDS).state == "done"
+    assert run.wait(SECONDS).state == "interrupted"
+
+
+def test_the_same_is_awaited(client: Client, user: User) -> None:
+    async def train() -> tuple[str, list[str], str]:
+        async with headgate.Client() as client:
+            run = await client.run(job("a", WAITS))
+            waiting = asyncio.create_task(run.wait())
+            with pytest.raises(TimeoutError):
+                await run.wait(0.3)
+            user.touch("go")
+            ended = await waiting
+            kinds = [event.kind async for event in run.events(follow=True)]
+            assert (await run.status()).state == ended.state
+            assert (await client.find(run.id)).jobs == ("a",)
+            return ended.state, kinds, await run.logs(tail=1)
+
+    state, kinds, log = asyncio.run(train())
+    assert (state, kinds[-1], log) == ("done", "done", "went on\n")
+
+
+def test_a_wait_that_is_cancelled_leaves_the_job_running(client: Client, user: User) -> None:
+    async def leave(run_id: str) -> None:
+        async with headgate.Client() as client:
+            run = await client.find(run_id)
+            waiting = asyncio.create_task(run.wait())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+    run = client.run(job("a", WAITS))
+    asyncio.run(leave(run.id))
+    assert run.summary().state == "running"
+    user.touch("go")
+    assert run.wait(SECONDS).state == "done"
