@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from headgate.engines.base import LOCAL
-from headgate.hub.parts.executor import Executor
+from headgate.hub.parts.executor import ActionExecutor
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Node
@@ -62,9 +62,9 @@ def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(
         engines = SimpleNamespace(of=lambda _: Failing(), spec_of=lambda _: LOCAL)
         listener = SimpleNamespace(ended=lambda task, exit: done.append(("ended", exit)))
         nodes = SimpleNamespace(get=lambda *_: Node("here", 2, 2**30))
-        make, choosing = cast(Any, Executor), SimpleNamespace()
+        make, choosing = cast(Any, ActionExecutor), SimpleNamespace()
         finish = lambda run: done.append(("finish", run.id))  # noqa: E731
-        executor: Executor = make(
+        executor: ActionExecutor = make(
             run.folder.parents[1], live_runs, engines, nodes, listener, choosing, finish
         )
         start = StartTask(task, job, submission.jobs[0], PLAN, "here", 1, Share(), 1, 1.0, "alone")

@@ -1,4 +1,4 @@
-"""The same for asyncio: methods that are awaited, each done in a thread."""
+"""A run for asyncio: methods that are awaited, each done in a thread."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headgate.client.explaining import Explanation, Report
 from headgate.client.run import LOOK_SECONDS, Run, RunEvent
 from headgate.client.running_jobs import JobEnd
-from headgate.engines.base import LOCAL
-from headgate.model.jobs import Job
 from headgate.recorded import runs
 from headgate.recorded.runs import RunSummary
 from headgate.recorded.status import RunStatus
-
-if TYPE_CHECKING:
-    from headgate.client.client import Client
 
 
 class AsyncRun:
@@ -88,37 +82,3 @@ class AsyncRun:
         self, job: str | None = None, task: str | None = None, tail: int | None = None
     ) -> str:
         return await asyncio.to_thread(self._run.logs, job, task, tail)
-
-
-class AsyncClient:
-    """A `Client` whose methods are awaited: what `async with headgate.Client()` gives."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def run(
-        self,
-        *jobs: Job,
-        policy: str | None = None,
-        cluster: str | None = None,
-        engine: str = LOCAL.name,
-        address: str = "",
-        shared_files: bool = False,
-    ) -> AsyncRun:
-        """Run jobs side by side, without waiting for their end; see `Client.run`."""
-        run = await asyncio.to_thread(
-            self._client.run,
-            *jobs,
-            policy=policy,
-            cluster=cluster,
-            engine=engine,
-            address=address,
-            shared_files=shared_files,
-        )
-        return AsyncRun(run)
-
-    async def find(self, run: str | None = None) -> AsyncRun:
-        return AsyncRun(await asyncio.to_thread(self._client.find, run))
-
-    async def runs(self) -> tuple[RunSummary, ...]:
-        return await asyncio.to_thread(self._client.runs)

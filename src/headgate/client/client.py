@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from headgate.client.asynchronous import AsyncRun
 from headgate.client.run import Run
 from headgate.client.starting import clean, connect_or_start
 from headgate.client.submitting import submission, submitted
@@ -17,9 +18,6 @@ from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.jobs import Job
 from headgate.recorded import runs
 from headgate.recorded.runs import RunSummary
-
-if TYPE_CHECKING:
-    from headgate.client.asynchronous import AsyncClient
 
 
 class Client:
@@ -45,8 +43,6 @@ class Client:
         self.close()
 
     async def __aenter__(self) -> AsyncClient:
-        from headgate.client.asynchronous import AsyncClient
-
         return AsyncClient(self)
 
     async def __aexit__(self, *_: object) -> None:
@@ -121,6 +117,40 @@ class Client:
         clean()
         self._hub = connect_or_start()
         return self._hub
+
+
+class AsyncClient:
+    """A `Client` whose methods are awaited: what `async with headgate.Client()` gives."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def run(
+        self,
+        *jobs: Job,
+        policy: str | None = None,
+        cluster: str | None = None,
+        engine: str = LOCAL.name,
+        address: str = "",
+        shared_files: bool = False,
+    ) -> AsyncRun:
+        """Run jobs side by side, without waiting for their end; see `Client.run`."""
+        run = await asyncio.to_thread(
+            self._client.run,
+            *jobs,
+            policy=policy,
+            cluster=cluster,
+            engine=engine,
+            address=address,
+            shared_files=shared_files,
+        )
+        return AsyncRun(run)
+
+    async def find(self, run: str | None = None) -> AsyncRun:
+        return AsyncRun(await asyncio.to_thread(self._client.find, run))
+
+    async def runs(self) -> tuple[RunSummary, ...]:
+        return await asyncio.to_thread(self._client.runs)
 
 
 def placed(

@@ -29,7 +29,7 @@ from headgate.hub.connection import connect
 from headgate.hub.event_log import EventLog
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines, TaskReservations
-from headgate.hub.parts.executor import Executor, Oversubscription
+from headgate.hub.parts.executor import ActionExecutor, Oversubscription
 from headgate.hub.parts.forecasting import Forecasting, StartEstimates
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.monitoring import HangDetector, Readiness, Sampling
@@ -129,7 +129,7 @@ class LiveHub:
             self._nodes,
             # before what is reserved is started
             TaskReservations(self._live_runs, self._engines, self._nodes, self._step),
-            Executor(
+            ActionExecutor(
                 home,
                 self._live_runs,
                 self._engines,

@@ -56,7 +56,7 @@ _MOST_NAMED = 4
 """Edited files that a warning names."""
 
 
-class Executor(Component):
+class ActionExecutor(Component):
     """Takes the controller's actions.
 
     Args:
