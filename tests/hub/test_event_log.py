@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,11 @@ def test_a_run_is_replayed_with_the_same_actions(user: User) -> None:
     result = replay(read_controller(run))
     assert (result.differences, result.stopped) == ((), "")
     assert result.actions == sum(entry.kind == "action" for entry in log) > 8
+    # the controller has names in sets: their order must not count
+    for seed in ("1", "2"):
+        printed = user.types("replay", run.name, PYTHONHASHSEED=seed).stdout
+        assert f"the same {result.actions} actions" in printed
+    assert user.json("replay", run.name)["same"]
 
 
 def test_a_log_says_what_led_to_what(user: User) -> None:
@@ -78,6 +85,13 @@ def test_a_log_says_what_led_to_what(user: User) -> None:
         at = log[at.cause]
         chain.append(at.name)
     assert chain == ["TaskExited", "StopTask", "StopRequested"]
+
+    why = user.types("events", run.name, "--why", "b").stdout
+    assert why.index("b: stopped by its user") < why.index("b: asked to end: by its user")
+    links = user.json("events", run.name, "--why", "b")[0]
+    assert [entry["name"] for entry in links] == ["MarkJob", *chain]
+    assert {entry["job"] for entry in user.json("events", run.name, "--job", "a")} == {"a"}
+    assert "no job 'c'" in user.types("events", run.name, "--why", "c", code=5).message
 
 
 def test_a_log_of_a_killed_hub_is_whole(user: User) -> None:
@@ -124,3 +138,30 @@ def test_the_hub_keeps_what_belongs_to_no_run(user: User) -> None:
     user.types("run", "learns.py")
     names = [entry.name for entry in read_hub_log(user.home / "hub")]
     assert {"ControllerMade", "NodeJoined", "RunForgotten"} <= {*names}
+    assert "← node " in user.types("events", "--hub").stdout
+
+
+def test_followed_events_end_with_the_run(user: User) -> None:
+    user.write("learns.py", LEARNS)
+    run = user.detaches("learns.py")
+    follower = user.starts("events", run, "--follow")
+    assert follower.stdout is not None
+    seen = [next(follower.stdout)]
+    while "started" not in seen[-1]:
+        seen.append(next(follower.stdout))
+    user.touch("go-learns.py")
+    rest, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 0
+    assert "finished" in rest
+
+
+def test_a_run_without_a_log_says_so_in_a_line(user: User) -> None:
+    user.write("learns.py", LEARNS)
+    user.touch("go-learns.py")
+    user.types("run", "learns.py")
+    (run,) = (user.home / "runs").iterdir()
+    with closing(sqlite3.connect(run / STORE)) as db, db:
+        db.execute("DROP TABLE log")
+        db.execute("DELETE FROM meta WHERE key = 'controller'")
+    for verb in ("events", "replay"):
+        assert "has no event log" in user.types(verb, run.name, code=5).message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
@@ -114,7 +115,7 @@ class EventLog:
 
     def _entry(self, now: float, what: Event | Action | Notice, cause: int | None) -> LoggedEvent:
         self._id += 1
-        return LoggedEvent("", self._id, 0.0, now, kind_of(what), what, cause)
+        return LoggedEvent("", self._id, time.time(), now, kind_of(what), what, cause)
 
     def _of(self, what: Event | Action | Notice) -> str | None:
         """The run that something is about, while it has not ended."""

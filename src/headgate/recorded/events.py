@@ -55,7 +55,7 @@ class LoggedEvent:
     Args:
         run: Id of the run whose log it was read from; empty: the hub's.
         id: Its place in the log of its controller.
-        t: Seconds since that run began.
+        t: Seconds since that run began; in the hub's log since the epoch.
         now: The hub's clock, as the controller was told it.
         kind: Whether it came in (`event`), was decided (`action`), or is said of the log
             (`notice`).

@@ -125,16 +125,17 @@ class _World:
 
 def _usable(entries: Mapping[int, LoggedEvent]) -> tuple[list[LoggedEvent], str]:
     """The entries from the first one on that follow each other, and why there are no more."""
+    first = entries.get(1)
+    if first is None or not isinstance(first.what, events.ControllerMade):
+        raise StorageError("the beginning of the log is missing; it cannot be replayed")
     usable: list[LoggedEvent] = []
-    for id in range(1, max(entries, default=0) + 1):
+    for id in range(1, max(entries) + 1):
         entry = entries.get(id)
         if entry is None and isinstance(_what(entries.get(id + 1)), events.ReadingsLeftOut):
             return usable, "the log leaves out readings from then on"
         if entry is None:
             return usable, "what comes next is in the log of a run that is gone, or not written yet"
         usable.append(entry)
-    if not usable or not isinstance(usable[0].what, events.ControllerMade):
-        raise StorageError("the beginning of the log is missing; it cannot be replayed")
     return usable, ""
 
 

@@ -1,0 +1,216 @@
+"""Entries of the event log in words, and the chain of causes that led to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headgate.model import events
+from headgate.model.events import Action, Event, Notice, subject
+from headgate.model.identifiers import TaskId
+from headgate.model.shares import FIELDS, Share, Unlimited
+from headgate.model.units import say_time
+from headgate.recorded.events import LoggedEvent, Unreadable
+from headgate.reports.words import counted, listed, say
+
+_LIMITS = {
+    "cpu_weight": "CPU weight {}",
+    "cpu_cap_cores": "at most {} cores",
+    "memory_bytes": "at most {} of memory",
+    "disk_bytes_per_second": "at most {} from and to disk",
+    "gpu_fraction": "{} of its GPU's time",
+}
+_UNITS = {"memory_bytes": "B", "disk_bytes_per_second": "B/s", "gpu_fraction": "%"}
+_PLAIN: Mapping[type, str] = {
+    events.TaskJoined: "has joined the others",
+    events.TaskLeaves: "says that it ends before the others",
+    events.Predicted: "a forecast of what is left of it",
+    events.Wake: "the time has come that the controller waited for",
+}
+_MARKS = {"event": "←", "action": "→", "notice": "·"}
+
+
+def line(entry: LoggedEvent) -> str:
+    """An entry in a line: when, whether it came in (←) or was decided (→), of what, and why."""
+    because = f"  (by {entry.cause})" if entry.cause is not None else ""
+    when = f"{entry.t:>9.3f} s" if entry.run else say_time(entry.t, seconds=True)
+    return f"{entry.id:>6}  {when}  {_MARKS[entry.kind]} {text(entry)}{because}"
+
+
+def text(entry: LoggedEvent) -> str:
+    """What an entry says, with what it is about."""
+    return words(entry.what)
+
+
+def words(what: Event | Action | Notice | Unreadable) -> str:
+    """What an event, an action or a notice says, with what it is about."""
+    about = None if isinstance(what, Unreadable) else subject(what)
+    if isinstance(about, TaskId):
+        return f"{about.of_run}: {_told(what)}"
+    return f"{about.name}: {_told(what)}" if about is not None else _told(what)
+
+
+def chain(
+    entries: Mapping[int, LoggedEvent], last: LoggedEvent, but: set[int]
+) -> Iterator[LoggedEvent]:
+    """An entry and what led to it, the latest first, up to the first one in `but`."""
+    at: LoggedEvent | None = last
+    while at is not None:
+        yield at
+        if at.id in but:
+            return
+        but.add(at.id)
+        at = entries.get(at.cause) if at.cause is not None else None
+
+
+def latest(entries: Mapping[int, LoggedEvent], run: str, job: str) -> list[LoggedEvent]:
+    """The actions that made a job's present state and its tasks' present shares."""
+    last: dict[str, LoggedEvent] = {}
+    for entry in entries.values():
+        if entry.job is None or (entry.job.run, entry.job.name) != (run, job):
+            continue
+        match entry.what:
+            case events.MarkJob():
+                last["state"] = entry
+            case events.StartTask(task=task) | events.SetShare(task=task):
+                last[task] = entry
+    return list(last.values())
+
+
+def _told(what: object) -> str:
+    match what:
+        case Unreadable():
+            return f"{what.type}, of another version"
+        case (
+            events.PlanJob()
+            | events.StartTask()
+            | events.SetShare()
+            | events.TryJob()
+            | events.StopTask()
+            | events.Resize()
+            | events.Fault()
+            | events.MarkJob()
+            | events.MarkIdle()
+            | events.Warn()
+        ):
+            return _decided(what)
+        case (
+            events.ControllerMade()
+            | events.PairsKnown()
+            | events.RunForgotten()
+            | events.ReadingsLeftOut()
+        ):
+            return _noticed(what)
+        case events.Usage() | events.Progress() | events.MemoryUsed() | events.GpuMemoryUsed():
+            return _read(what)
+        case events.StopRequested() | events.ResizeRequested() | events.MoveRequested():
+            return _asked(what)
+    return _happened(what)
+
+
+def _asked(request: events.StopRequested | events.ResizeRequested | events.MoveRequested) -> str:
+    match request:
+        case events.StopRequested(_, kill, reason):
+            return f"asked to end{' at once' if kill else ''}: {reason or 'by its user'}"
+        case events.ResizeRequested(_, workers):
+            return f"asked to have {counted(workers, 'worker')}"
+        case events.MoveRequested(_, plan, reason):
+            return f"asked to move to {counted(plan.workers, 'worker')}: {reason}"
+
+
+def _decided(action: events.Action) -> str:
+    match action:
+        case events.PlanJob(revision=revision):
+            return "to be planned" + (f" again ({revision})" if revision > 1 else "")
+        case events.StartTask():
+            where = f"start on {action.node}, attempt {action.attempt}"
+            return f"{where}, with {_granted(action)}"
+        case events.SetShare():
+            return f"from now on {_granted(action)}: {action.reason}"
+        case events.TryJob(_, cores, seconds, beside):
+            names = listed([job.name for job in beside])
+            return f"tried on {say(cores)} cores for {say(seconds, 's')}, lent by {names}"
+        case events.StopTask(_, grace, reason, leaves):
+            verb = "leave" if leaves else "end"
+            how = f"asked to {verb} within {say(grace, 's')}" if grace else "killed"
+            return f"{how}: {reason}"
+        case events.Resize(_, plan, restarts):
+            when = " from its next attempt on" if restarts else ""
+            return f"now {counted(plan.workers, 'worker')} ({plan.strategy}){when}"
+        case events.Fault(task=task, text=told, restarts=restarts):
+            return f"lost {task.name}: {told}" + (", all start again" if restarts else "")
+        case events.MarkJob(_, state, reason):
+            return events.state_in_words(state, reason)
+        case events.MarkIdle(_, idle):
+            return "idle" if idle else "uses its cores again"
+        case events.Warn(told):
+            return f"warning: {told}"
+
+
+def _noticed(notice: events.Notice) -> str:
+    match notice:
+        case events.ControllerMade(policy):
+            return f"a new controller, under policy {policy}"
+        case events.PairsKnown(pairs):
+            return f"pairs of jobs are known on {counted(len(pairs), 'device')}"
+        case events.RunForgotten(run):
+            return f"run {run} is over"
+        case events.ReadingsLeftOut(after):
+            return f"after {after:,} readings only those are kept that led to an action"
+
+
+def _read(
+    reading: events.Usage | events.Progress | events.MemoryUsed | events.GpuMemoryUsed,
+) -> str:
+    match reading:
+        case events.Usage(_, cores, memory):
+            return f"uses {say(cores)} cores and {say(memory, 'B')}"
+        case events.Progress(_, step, epoch, loss=loss):
+            parts = (("step", step), ("epoch", epoch), ("loss", loss))
+            told = [f"{name} {value:.6g}" for name, value in parts if value is not None]
+            return ", ".join(told) or "goes on"
+        case events.MemoryUsed(node, available):
+            return f"node {node} has {say(available, 'B')} of memory left"
+        case events.GpuMemoryUsed(node, used):
+            return (
+                f"{counted(len(used), 'GPU')} of node {node}: {say(sum(used.values()), 'B')} used"
+            )
+
+
+def _happened(event: object) -> str:
+    match event:
+        case events.NodeJoined(node):
+            return f"node {node.name} is there: {say(node.cores)} cores"
+        case events.NodeLeft(node, _, for_good):
+            return f"node {node} is gone" + (" for good" if for_good else "")
+        case events.JobSubmitted(resume=resume):
+            return "handed in" + (f", to go on from {resume.where}" if resume else "")
+        case events.JobPlanned(_, _, plan):
+            return f"planned: {counted(plan.workers, 'worker')} ({plan.strategy})"
+        case events.TaskStarted(_, pid):
+            return f"started as process {pid}"
+        case events.TaskReady(_, failure):
+            return f"not ready: {failure}" if failure else "ready"
+        case events.TaskExited(_, end):
+            return f"ended: {end.in_words()}" if not end.ok else "ended well"
+        case events.CheckpointDone(_, checkpoint):
+            return f"saved a checkpoint at {checkpoint.where}"
+        case events.CheckpointLost(_, told):
+            return f"its checkpoint is lost: {told}"
+        case events.TaskConnected(_, framework):
+            return f"connected ({framework})"
+        case events.GpusUsed(_, gpus):
+            return f"computes on GPU {listed([str(gpu) for gpu in gpus])}"
+    return _PLAIN.get(type(event), type(event).__name__)
+
+
+def _granted(action: events.StartTask | events.SetShare) -> str:
+    limits = [_limit(name, action.share) for name in FIELDS]
+    entitled = f"{say(action.entitled_cores)} cores when all are busy"
+    return ", ".join([entitled, *(limit for limit in limits if limit)])
+
+
+def _limit(name: str, share: Share) -> str:
+    value = getattr(share, name)
+    if value is None or isinstance(value, Unlimited):
+        return ""
+    return _LIMITS[name].format(say(value, _UNITS.get(name, "")))
