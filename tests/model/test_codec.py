@@ -27,6 +27,7 @@ KINDS = {
 NUMBERS = st.floats(allow_nan=False)
 POSITIVE = st.floats(min_value=1e-3, max_value=1e12)
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
+WORDS = st.text(st.characters(exclude_characters="\0"))
 ROLES = st.builds(
     Role,
     name=NAMES,
@@ -43,7 +44,7 @@ PLANS = st.builds(
 )
 COMMON = {
     "name": NAMES,
-    "env": st.dictionaries(NAMES, st.text(st.characters(exclude_characters="\0")), max_size=3),
+    "env": st.dictionaries(NAMES, WORDS, max_size=3),
     "priority": POSITIVE,
     "after": st.none() | NAMES | st.lists(NAMES, min_size=1, max_size=3),
     "limits": st.builds(Limits, cores=st.none() | POSITIVE, workers=st.just((1, None))),
@@ -52,7 +53,7 @@ COMMON = {
     "stop_signal": st.sampled_from(["SIGTERM", 10]),
 }
 JOBS = (
-    st.builds(Job, script=st.text(min_size=1), args=st.tuples(st.text(), st.text()), **COMMON)
+    st.builds(Job, script=NAMES, args=st.tuples(WORDS, WORDS), **COMMON)
     | st.builds(Job, run=st.just(("a", "b")) | st.just("a b"), plan=st.none() | PLANS, **COMMON)
     | st.builds(Job, roles=st.tuples(ROLES), **COMMON)
 )
