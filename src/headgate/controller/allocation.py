@@ -443,7 +443,7 @@ class Allocator:
         return result
 
     def _gpus_to_divide(self, pending: Pending) -> set[str]:
-        """Nodes whose GPUs' time may be divided anew: where a job came or went, or seldom
+        """Nodes due for a new split of GPU time: a job arrived or left, or the last split is old
         enough.
         """
         return {

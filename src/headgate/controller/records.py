@@ -46,7 +46,7 @@ class JobRecord:
         work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
         gpus: Of each node those that its environment allows, in its order; None: all.
         queued: It waits in a queue for room, and not for a time or for another job.
-        before: Which one that came earlier it starts before, and why; empty: none.
+        before: The earlier job that it overtook, and why; empty if none.
         nodes: Names of those that it may use.
         gone: Nodes that are gone for it, and until when each may come back.
         awaits: Until when it waits for one of its nodes to come back, where none is there; None: it

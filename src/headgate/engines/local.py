@@ -168,9 +168,7 @@ class LocalEngine(Engine):
         act: Callable[[], object],
         then: Callable[[Future[Any]], None],
     ) -> None:
-        """Do something of a task's box after what is to be done of it before; beside this thread
-        where it waits for others, which must not keep the other tasks waiting too.
-        """
+        """Queue an operation on a task's box; run it off this thread if it may block."""
         if isolation.waits:
             self._beside.do(id, act, then)
         else:

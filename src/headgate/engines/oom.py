@@ -18,9 +18,9 @@ LOOK_SECONDS = 0.5
 _MAIN_SECONDS = 10.0
 """The kernel counts a kill at once, and a large process takes a while until it is gone."""
 _NAMED_SECONDS = 120.0
-"""How long after a kill an end that names it is put down to it,"""
+"""An exit that names an OOM kill is attributed to it within this time."""
 _SOON_SECONDS = 5.0
-"""and one that may well come of it."""
+"""An exit that a kill may well have caused is attributed to it within this time."""
 _MOST_PAUSE_SECONDS = 60.0
 """Longest between two tellings of kills of a task whose processes are started and killed again and
 again.

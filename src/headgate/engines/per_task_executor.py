@@ -1,4 +1,4 @@
-"""What takes its time, done beside an engine's thread: of each task one thing after the other."""
+"""Runs slow operations off the engine's thread, in order for each task."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def throughput_plot(run: Recording, index: int) -> Plot | None:
 
 
 def nic_uses(run: Recording) -> list[NicUse]:
-    """Of each node that a job was on which had its tasks on several, and whose NIC was read."""
+    """For each node of a multi-node job with NIC readings."""
     used = {node for job in run.jobs if len(job.nodes) > 1 for node in job.nodes}
     uses = [
         nic_use(node.name, node.nic_bytes_per_second, node.signal("net_in"), node.signal("net_out"))

@@ -41,7 +41,7 @@ CellScenario = Literal["solo", "distributed", "shared", "simultaneous", "slice"]
 """A `slice` is a workload alone on the cores that its part of all of them has."""
 QUICK_REPETITIONS = 2
 _BACKGROUND_SECONDS = 3600.0
-"""A background that nobody ends, for the study was killed, ends after so long."""
+"""Orphaned background jobs stop after this many seconds."""
 _GUESSED_SECONDS = 30.0
 MITIGATION = "mitigation"
 """An axis: what is done so that jobs which run at once share better."""

@@ -110,9 +110,7 @@ class Gate:
         return self._channel.pending and self._channel.pending_since != self._known_since
 
     def _is_ordered(self) -> bool:
-        """The same, said once: what stays to be obeyed, as at the end of an epoch, does not open
-        the gate for good.
-        """
+        """Like `_is_news`, but a pending request opens the gate only once."""
         ordered = self._is_news()
         if ordered:
             self._known_since = self._channel.pending_since

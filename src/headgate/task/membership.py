@@ -140,9 +140,7 @@ def bound(address: str) -> socket.socket:
 
 
 def free_ports(address: str, count: int) -> list[int]:
-    """Ports of this node's address that nobody uses now, for what cannot be handed a socket that is
-    bound.
-    """
+    """Free ports, for programs that cannot inherit a bound socket."""
     holders = [bound(address) for _ in range(count)]
     ports = [int(holder.getsockname()[1]) for holder in holders]
     for holder in holders:

@@ -11,7 +11,7 @@ from typing import Any, Callable
 _EVERY_SECONDS = 1.0
 """Time between two messages."""
 _LEAST_SECONDS = 1e-3
-"""Less is told with what comes after it."""
+"""Smaller amounts are reported with the next one."""
 
 
 class OverheadClock:

@@ -257,8 +257,10 @@ class TaskSession(ABC):
         """
 
     def end_epoch(self, epoch: int) -> str:
-        """An epoch is over: save and obey. For what a checkpoint was saved; empty where none
-        was.
+        """Handle the end of an epoch.
+
+        Returns:
+            Why a checkpoint was saved, or an empty string.
         """
         self._gate.pause()
         self.flush()

@@ -233,7 +233,7 @@ class Loaders:
                 self._resume_rng = resume_rng
 
     def disarm(self) -> None:
-        """An epoch is over, that which was resumed as well."""
+        """Handle the end of an epoch, and of the one that was resumed."""
         self._in_epoch, self._past_resumed = False, True
         self._resume_rng = None
         self.rejoined = self.rejoined_to_end = False

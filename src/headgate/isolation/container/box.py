@@ -38,7 +38,7 @@ from headgate.model.shares import WEIGHT_DEFAULT, Lever, Share, Uncontrolled, Un
 
 REMOVED = "its container was removed by somebody else"
 REMOVAL_SECONDS = 1.0
-"""How long after a kill from outside a container goes that is being removed."""
+"""Seconds in which a container goes that is being removed, after a kill from outside."""
 KERNEL_LOG = "/dev/kmsg"
 _RECORD_BYTES = 8192
 _KILL = re.compile(rb"oom-kill:.*oom_memcg=([^,]*),task_memcg=([^,]*),")

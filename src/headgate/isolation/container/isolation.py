@@ -53,7 +53,7 @@ SEEN_SECONDS = 2.0
 it is gone.
 """
 _MOST_TRIES = 3
-"""Times that a container is started whose daemon goes while it does so."""
+"""Start attempts if the daemon dies during a start."""
 _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied")
 
 
