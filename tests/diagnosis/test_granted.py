@@ -17,6 +17,7 @@ from headgate.diagnosis.verdicts import verdict
 from headgate.model.events import TRIAL
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
+from headgate.recorded.rows import EventRow
 
 SPANS = {"input": 0.0, "forward": 0.1}
 """Of a script that connected: its threads follow what it is granted."""
@@ -211,7 +212,7 @@ def test_a_trial_of_five_seconds_tells_it_with_its_event(
 ) -> None:
     job = granted(speeds, used=speeds[1] / speeds[0], turns=tried)
     run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=when(1.0, 0.1, tried))})
-    event = {"t": 20.0, "kind": TRIAL, "text": "", "job": "a"}
+    event = EventRow(20.0, "a", None, TRIAL, "")
     account = told(run, {"a": {"events": (*run.jobs[0].events, event)}})
     assert account.grant is not None
     assert account.grant.source == "trial"

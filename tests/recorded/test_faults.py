@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.recorded.faults import survived
+from headgate.recorded.rows import EventRow
 
 
 def event(
@@ -12,19 +13,11 @@ def event(
     steps: int | None = None,
     kind: str = "fault",
     task: str | None = "a/worker-1",
-) -> dict[str, Any]:
-    return {
-        "t": t,
-        "job": "a",
-        "task": task,
-        "kind": kind,
-        "text": text,
-        "seconds": seconds,
-        "steps": steps,
-    }
+) -> EventRow:
+    return EventRow(t, "a", task, kind, text, seconds, steps)
 
 
-def told(*events: dict[str, Any]) -> list[tuple[Any, ...]]:
+def told(*events: EventRow) -> list[tuple[Any, ...]]:
     return [(fault.t, fault.text, fault.seconds, fault.steps) for fault in survived(events)]
 
 

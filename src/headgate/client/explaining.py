@@ -106,7 +106,7 @@ class Report:
             "seconds": recording.seconds,
             "verdicts": [text for text, _ in as_lines(explained(recording))],
             "story": what_happened(recording, jobs),
-            "warnings": [event for event in recording.events if event["kind"] == "warning"],
+            "warnings": [asdict(event) for event in recording.events if event.kind == "warning"],
             "jobs": [asdict(job) for job in jobs],
         }
 

@@ -541,9 +541,9 @@ def _outside(job: RecordedJob, grid: Grid, own: Array, stepping: Array) -> Outsi
     """
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
     saved = [
-        (float(row["t"]) - float(row["seconds"] or 0.0), float(row["t"]))
+        (float(row.t) - float(row.seconds or 0.0), float(row.t))
         for row in job.checkpoints
-        if row["why"] != "resumed"
+        if row.why != "resumed"
     ]
     ready = {task.id: np.nan_to_num(grid.ready(task).least) for task in tasks}
     return grid.devices.lost(

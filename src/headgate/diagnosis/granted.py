@@ -203,7 +203,7 @@ def _told_power(
     Args:
         times: How many times as many threads it would have had alone.
     """
-    was_tried = any(event["kind"] == TRIAL for event in job.events)
+    was_tried = any(event.kind == TRIAL for event in job.events)
     if (power := _own_power(job, threads, own, edges)) is not None:
         return power, "trial" if was_tried else "own-steps"
     if (power := _profiled(job) or _against_profile(job, own, edges, times)) is not None:

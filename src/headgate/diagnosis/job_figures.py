@@ -126,7 +126,7 @@ def figures(job: RecordedJob) -> JobFigures:
         waited_seconds=max(waited_until - job.submitted, 0.0),
         run_seconds=sum(end - start for start, end in ran),
         attempts=job.attempts,
-        checkpoints=sum(checkpoint["why"] != "resumed" for checkpoint in job.checkpoints),
+        checkpoints=sum(checkpoint.why != "resumed" for checkpoint in job.checkpoints),
         loss_first=float(losses[0]) if len(losses) else None,
         loss_final=float(losses[-1]) if len(losses) else None,
         loss_best=float(losses.min()) if len(losses) else None,

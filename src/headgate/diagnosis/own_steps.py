@@ -77,7 +77,7 @@ def own_steps(
     seconds = left + disk
     # what a task timed itself holds what it lost meanwhile as well
     calm = left / max(float(np.sum(inside)), 1e-9)
-    saved = sum(float(row["seconds"] or 0.0) for row in job.checkpoints if row["why"] != "resumed")
+    saved = sum(float(row.seconds or 0.0) for row in job.checkpoints if row.why != "resumed")
     saving = min(saved + job.asides.get("saving", 0.0) * calm, left)
     again = min(_done_again(job), left - saving)
     evaluation = min(evaluated(job) * calm, left - saving - again)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
+
+from headgate.recorded.rows import EventRow
 
 KIND = "fault"
 """The kind of event that tells of a fault that the job survives."""
@@ -35,7 +37,7 @@ class Survived:
     steps: int | None = None
 
 
-def survived(events: Iterable[Mapping[str, Any]]) -> tuple[Survived, ...]:
+def survived(events: Iterable[EventRow]) -> tuple[Survived, ...]:
     """The faults among events, in the order of time.
 
     An event without a cost tells what happened. The events after it with a cost belong to the same
@@ -48,14 +50,14 @@ def survived(events: Iterable[Mapping[str, Any]]) -> tuple[Survived, ...]:
     result: list[Survived] = []
     open_since: float | None = None  # of the last fault that tells no cost itself
     for event in events:
-        if event["kind"] != KIND:
+        if event.kind != KIND:
             continue
-        seconds, steps, text = event.get("seconds"), event.get("steps"), str(event["text"] or "")
-        told = seconds is not None or steps is not None
+        seconds, steps, text = event.seconds, event.steps, event.text or ""
+        has_cost = seconds is not None or steps is not None
         near = open_since is not None and (
-            event["task"] is None or event["t"] - open_since <= _BELONGS_SECONDS
+            event.task is None or event.t - open_since <= _BELONGS_SECONDS
         )
-        if told and near:
+        if has_cost and near:
             last = result[-1]
             lines = last.text if text in last.text.split("\n") else f"{last.text}\n{text}"
             result[-1] = replace(
@@ -65,10 +67,8 @@ def survived(events: Iterable[Mapping[str, Any]]) -> tuple[Survived, ...]:
                 steps=_most(last.steps, steps),
             )
             continue
-        result.append(
-            Survived(float(event["t"]), event["job"], event["task"], text, seconds, steps)
-        )
-        open_since = None if told else float(event["t"])
+        result.append(Survived(event.t, event.job, event.task, text, seconds, steps))
+        open_since = None if has_cost else event.t
     return tuple(result)
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskOfRun
-from headgate.model.plans import APART
 from headgate.recorded import stepping
 from headgate.recorded.faults import survived
 from headgate.recorded.jobs import (
@@ -26,11 +24,19 @@ from headgate.recorded.jobs import (
     running,
 )
 from headgate.recorded.progress import NO_PROGRESS, ProgressSeries, together
-from headgate.recorded.proofs import OUTCOMES, Gain, Proof
+from headgate.recorded.proofs import Proof
+from headgate.recorded.rows import (
+    AsideRow,
+    CheckpointRow,
+    EventRow,
+    JobRow,
+    ProofRow,
+    TaskRow,
+    as_object,
+)
 from headgate.recorded.stepping import Stepping
 from headgate.recorded.steps import divide
 from headgate.recorded.store import RunReader
-from headgate.recorded.stored import job_or_name, plan_of, profile_of
 from headgate.recorded.usage import EMPTY, Array, Signal, highest, settings, total
 from headgate.sampling.columns import COLUMNS, Column
 
@@ -42,29 +48,17 @@ _AT_ONCE_SECONDS = 0.1
 """A decision is brought to the tasks of a job one after the other, each with a time of its own."""
 _SAME_CORES = 1e-6
 
+_OfTask = TypeVar("_OfTask", AsideRow, CheckpointRow)
 _ShareRow = tuple[float, TaskOfRun, float, str]
 """Time, task, cores and reason."""
-
-
-def loads(text: str | None) -> Any:
-    """A JSON value of the store; None where it is missing or damaged."""
-    try:
-        return json.loads(text) if text else None
-    except ValueError:
-        return None
-
-
-def as_object(text: str | None) -> dict[str, Any]:
-    value = loads(text)
-    return value if isinstance(value, dict) else {}
 
 
 def job(
     reader: RunReader,
     meta: Mapping[str, str],
-    row: Mapping[str, Any],
-    task_rows: Sequence[Mapping[str, Any]],
-    events: Sequence[Mapping[str, Any]],
+    row: JobRow,
+    task_rows: Sequence[TaskRow],
+    events: Sequence[EventRow],
     usage: Mapping[str, Usage],
     steps: Stepping,
     run_state: str,
@@ -85,21 +79,21 @@ def job(
         most: As of `recording.read`.
         shell_threads: As of `RecordedJob`.
     """
-    name = row["name"]
-    mine = {TaskOfRun(task["id"]): task for task in task_rows}
+    name = row.name
+    mine = {TaskOfRun(task.id): task for task in task_rows}
     tasks = {id: mine[id] for id in sorted(mine, key=lambda id: id.name.order)}
-    state, reason = row["state"] or "waiting", row["reason"] or ""
+    state, reason = row.state or "waiting", row.reason or ""
     if run_state == "interrupted" and state not in ENDED:
         state, reason = "interrupted", "no end was recorded"
-    submitted = row["submitted"] if row["submitted"] is not None else 0.0
+    submitted = row.submitted if row.submitted is not None else 0.0
     course = _course(
-        row, [(event["t"], event["kind"], event["text"] or "") for event in events], state, until
+        row, [(event.t, event.kind, event.text or "") for event in events], state, until
     )
     attempt = next((phase.start for phase in course if phase.start < after < phase.end), after)
     course = tuple(
         replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after
     )
-    plan = plan_of(row["plan"])
+    plan = row.chosen_plan()
     synchronous = plan is None or plan.synchronous
     begins = [start for start, _ in running(course)]
     reported = _progress(reader, list(tasks), after, attempt, begins, most)
@@ -110,12 +104,12 @@ def job(
         name=name,
         state=state,
         reason=reason,
-        exit_code=row["exit_code"],
-        spec=job_or_name(row["name"], row["spec"]),
+        exit_code=row.exit_code,
+        spec=row.job(),
         submitted=max(submitted, after),
-        started=row["started"],
-        ended=row["ended"],
-        attempts=row["attempt"] or 0,
+        started=row.started,
+        ended=row.ended,
+        attempts=row.attempt or 0,
         phases=course,
         progress=progress,
         usage=_together([usage.get(task, {}) for task in tasks], course),
@@ -124,18 +118,16 @@ def job(
         division=divide(
             steps.sums[task.id] for task in records if task.is_worker and task.id in steps.sums
         ),
-        profile=profile_of(row["profile"]),
-        verified=row.get("verified"),
+        profile=row.cost(),
+        verified=row.verified,
         plan=plan,
-        apart=bool(as_object(row["plan"]).get(APART)),
+        apart=row.is_apart(),
         memory_peak_bytes=max(
             (peak for task in records if (peak := task.memory_peak) is not None), default=None
         ),
         cpu_seconds=_spent(tasks.values(), usage, running(course)),
         checkpoints=[
-            saved
-            for saved in _of(reader, "checkpoints", list(tasks))
-            if (saved["t"] or 0.0) >= after
+            saved for saved in _of(reader, CheckpointRow, list(tasks)) if (saved.t or 0.0) >= after
         ],
         events=events,
         tasks=records,
@@ -143,69 +135,69 @@ def job(
         if len(tasks) > 1
         else (),
         traced=tuple(step for task in tasks for step in steps.traced.get(task, ())),
-        faults=survived([event for event in events if (event["t"] or 0.0) >= after]),
+        faults=survived(event for event in events if (event.t or 0.0) >= after),
         proofs=_proofs(reader, name),
-        asides=_asides(_of(reader, "asides", list(tasks))),
+        asides=_asides(_of(reader, AsideRow, list(tasks))),
         shell_threads=shell_threads,
         where=_where(meta),
     )
 
 
 def _course(
-    row: Mapping[str, Any], events: Sequence[tuple[float, str, str]], state: str, until: float
+    row: JobRow, events: Sequence[tuple[float, str, str]], state: str, until: float
 ) -> tuple[Phase, ...]:
     """The phases of a job by its row and its events, up to its end or that of what is known."""
     return phases(
         events,
-        submitted=row["submitted"] or 0.0,
-        started=row["started"],
-        ended=row["ended"],
+        submitted=row.submitted or 0.0,
+        started=row.started,
+        ended=row.ended,
         state=state,
-        until=row["ended"] if row["ended"] is not None else until,
+        until=row.ended if row.ended is not None else until,
     )
 
 
 def used_beside(
-    row: Mapping[str, Any],
-    task_rows: Sequence[Mapping[str, Any]],
-    events: Sequence[Mapping[str, Any]],
+    row: JobRow,
+    task_rows: Sequence[TaskRow],
+    events: Sequence[EventRow],
     usage: Mapping[str, Usage],
     until: float,
     after: float,
 ) -> RecordedJob:
     """What a job used, for the accounts of those that ran beside it; arguments as of `job`."""
-    submitted = row["submitted"] or 0.0
+    submitted = row.submitted or 0.0
     course = _course(
-        row, [(event["t"], event["kind"], "") for event in events], row["state"] or "waiting", until
+        row, [(event.t, event.kind, "") for event in events], row.state or "waiting", until
     )
     course = tuple(
         replace(phase, start=max(phase.start, after)) for phase in course if phase.end > after
     )
     ran = running(course)
-    tasks = {TaskOfRun(task["id"]): task for task in task_rows}
+    tasks = {TaskOfRun(task.id): task for task in task_rows}
     records = tuple(
         RecordedTask(
             id,
-            task["node"] or "",
-            task["started"],
-            task["ended"],
+            task.node or "",
+            task.started,
+            task.ended,
             usage.get(id, {}),
             None,
             None,
-            gpus=_numbers(task.get("gpus")),
+            gpus=task.held_gpus(),
         )
         for id, task in tasks.items()
     )
     return RecordedJob(
-        name=row["name"],
-        state=row["state"] or "waiting",
-        reason=row["reason"] or "",
-        exit_code=row["exit_code"],
-        spec=job_or_name(row["name"], row["spec"]),
+        name=row.name,
+        state=row.state or "waiting",
+        reason=row.reason or "",
+        exit_code=row.exit_code,
+        spec=row.job(),
         submitted=max(submitted, after),
-        started=row["started"],
-        ended=row["ended"],
-        attempts=row["attempt"] or 0,
+        started=row.started,
+        ended=row.ended,
+        attempts=row.attempt or 0,
         phases=course,
         progress=NO_PROGRESS,
         usage={},
@@ -230,54 +222,31 @@ def _where(meta: Mapping[str, str]) -> tuple[str, ...]:
 
 def _proofs(reader: RunReader, victim: str) -> tuple[Proof, ...]:
     """What pauses of others told about a job: of each of these the latest that can be read."""
-    rows = reader.rows("proofs", "victim = ?", [victim], order="t, rowid")
-    whole = [row for row in rows if None not in row.values() and row["outcome"] in OUTCOMES]
-    return tuple(
-        {
-            row["culprit"]: Proof(
-                row["culprit"],
-                victim,
-                row["pauses"],
-                row["seconds"],
-                Gain(row["gain"], row["low"], row["high"]),
-                row["outcome"],
-            )
-            for row in whole
-        }.values()
-    )
+    rows = reader.records(ProofRow, "victim = ?", [victim], order="t, rowid")
+    proofs = [proof for row in rows if (proof := row.proof()) is not None]
+    return tuple({proof.culprit: proof for proof in proofs}.values())
 
 
 def _task(
     reader: RunReader,
-    row: Mapping[str, Any],
+    row: TaskRow,
     usage: Mapping[str, Usage],
     steps: Stepping,
     course: Sequence[Phase],
     until: float,
 ) -> RecordedTask:
-    id = TaskOfRun(row["id"])
-    peak = as_object(row["exit"]).get("memory_peak_bytes")
+    id = TaskOfRun(row.id)
     return RecordedTask(
         id=id,
-        node=row["node"] or "",
-        started=row["started"],
-        ended=row["ended"],
+        node=row.node or "",
+        started=row.started,
+        ended=row.ended,
         usage=_together([usage.get(id, {})], course),
         division=divide([steps.sums[id]]) if id in steps.sums else None,
-        memory_peak_bytes=peak if isinstance(peak, int | float) else None,
+        memory_peak_bytes=row.counted("memory_peak_bytes"),
         cap=_held(reader, row, "cpu_cap_cores", course, until),
         threads=_held(reader, row, "threads", course, until),
-        gpus=_numbers(row.get("gpus")),
-    )
-
-
-def _numbers(text: str | None) -> frozenset[int]:
-    """Numbers of GPUs from their JSON; none where it is damaged, or of a run that recorded none."""
-    found = loads(text)
-    return (
-        frozenset(number for number in found if isinstance(number, int))
-        if isinstance(found, list)
-        else frozenset()
+        gpus=row.held_gpus(),
     )
 
 
@@ -296,11 +265,11 @@ def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, 
     return result
 
 
-def _asides(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def _asides(rows: Iterable[AsideRow]) -> dict[str, float]:
     """Seconds by name, of the task that spent most on each."""
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
-        spent[str(row["name"])][str(row["task"])] += float(row["seconds"] or 0.0)
+        spent[row.name][row.task] += row.seconds or 0.0
     return {name: max(by_task.values()) for name, by_task in spent.items()}
 
 
@@ -308,8 +277,8 @@ def _marks(names: Sequence[str]) -> str:
     return ", ".join("?" * len(names))
 
 
-def _of(reader: RunReader, table: str, tasks: Sequence[str]) -> list[dict[str, Any]]:
-    return list(reader.rows(table, f"task IN ({_marks(tasks)})", tasks, "t")) if tasks else []
+def _of(reader: RunReader, kind: type[_OfTask], tasks: Sequence[str]) -> list[_OfTask]:
+    return list(reader.records(kind, f"task IN ({_marks(tasks)})", tasks, "t")) if tasks else []
 
 
 def _progress(
@@ -364,20 +333,8 @@ def _progress(
     )
 
 
-def cpu_seconds(task: Mapping[str, Any]) -> float | None:
-    """CPU time of a task's last attempt, as it was counted; None where it was not, or while it
-    runs.
-    """
-    started, ended = task["started"], task["ended"]
-    # While an attempt runs, the row still has the end of the one before.
-    if started is None or ended is None or ended < started:
-        return None
-    spent = as_object(task["exit"]).get("cpu_seconds")
-    return float(spent) if isinstance(spent, int | float) else None
-
-
 def _spent(
-    tasks: Iterable[Mapping[str, Any]],
+    tasks: Iterable[TaskRow],
     usage: Mapping[str, Usage],
     ran: Sequence[tuple[float, float]],
 ) -> float | None:
@@ -386,11 +343,11 @@ def _spent(
     """
     parts: list[float] = []
     for task in tasks:
-        cpu = usage.get(task["id"], {}).get("cpu_cores", EMPTY)
+        cpu = usage.get(task.id, {}).get("cpu_cores", EMPTY)
         cpu = cpu.during(ran) if ran else cpu
-        counted = cpu_seconds(task)
-        if counted is not None:
-            parts.append(cpu.within(-np.inf, task["started"]).integral + counted)
+        attempt, counted = task.ended_attempt(), task.counted("cpu_seconds")
+        if attempt is not None and counted is not None:
+            parts.append(cpu.within(-np.inf, attempt[0]).integral + counted)
         elif len(cpu):
             parts.append(cpu.integral)
     return sum(parts) if parts else None
@@ -401,7 +358,7 @@ def _spent(
 
 def _granted(
     reader: RunReader,
-    tasks: Mapping[TaskOfRun, Mapping[str, Any]],
+    tasks: Mapping[TaskOfRun, TaskRow],
     course: Sequence[Phase],
     until: float,
 ) -> tuple[Signal, tuple[RecordedDecision, ...]]:
@@ -423,7 +380,7 @@ def _granted(
 
 
 def _held(
-    reader: RunReader, task: Mapping[str, Any], column: str, course: Sequence[Phase], until: float
+    reader: RunReader, task: TaskRow, column: str, course: Sequence[Phase], until: float
 ) -> Signal:
     """One setting of a task (`cpu_cap_cores`, `threads`) while it ran; empty while it had none.
 
@@ -432,7 +389,7 @@ def _held(
         until: Seconds of the run.
     """
     sql = f"SELECT t, {column} FROM shares WHERE task = ? ORDER BY t, rowid"
-    table = np.array(reader.tuples(sql, [task["id"]]), dtype=float).reshape(-1, 2)
+    table = np.array(reader.tuples(sql, [task.id]), dtype=float).reshape(-1, 2)
     if not len(table):
         return EMPTY
     return settings(table[:, 0], table[:, 1], _last(task, table[-1, 0], until)).during(
@@ -440,17 +397,17 @@ def _held(
     )
 
 
-def _last(task: Mapping[str, Any], given: float, until: float) -> float:
+def _last(task: TaskRow, given: float, until: float) -> float:
     """When its last setting ended. While an attempt runs, the row still has the end of the attempt
     before.
     """
-    ended = task["ended"]
+    ended = task.ended
     return until if ended is None or ended < given else float(ended)
 
 
 def _entitled(
     rows: Sequence[_ShareRow],
-    tasks: Mapping[TaskOfRun, Mapping[str, Any]],
+    tasks: Mapping[TaskOfRun, TaskRow],
     course: Sequence[Phase],
     until: float,
 ) -> Signal:
@@ -465,7 +422,7 @@ def _entitled(
 
 
 def _decisions(
-    rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, Mapping[str, Any]]
+    rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, TaskRow]
 ) -> Iterator[RecordedDecision]:
     """The decisions that changed the cores of a job, or the reason for them."""
     held: dict[TaskOfRun, float] = {}
@@ -475,9 +432,11 @@ def _decisions(
         following = rows[index + 1] if index + 1 < len(rows) else None
         if following is not None and following[3] == reason and following[0] - t < _AT_ONCE_SECONDS:
             continue
-        ends = {id: tasks[id]["ended"] for id in held}
+        ends = {id: tasks[id].ended for id in held}
         held = {
-            id: each for id, each in held.items() if ends[id] is None or ends[id] > t or id == task
+            id: share
+            for id, share in held.items()
+            if (end := ends[id]) is None or end > t or id == task
         }
         whole = sum(held.values())
         before = last.cores if last is not None else None

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import get_args
 
 from headgate.model.events import ENDED, FAULTS, NAMED_BY_REASON, JobState
 from headgate.model.identifiers import TaskName, TaskOfRun
@@ -16,6 +16,7 @@ from headgate.model.profiles import Profile
 from headgate.recorded.faults import Survived
 from headgate.recorded.progress import ProgressSeries
 from headgate.recorded.proofs import Proof
+from headgate.recorded.rows import CheckpointRow, EventRow
 from headgate.recorded.sampled import SampledStep, TracedStep
 from headgate.recorded.steps import StepBreakdown
 from headgate.recorded.usage import EMPTY, Signal
@@ -156,8 +157,8 @@ class RecordedJob:
     apart: bool = field(default=False, kw_only=True)
     memory_peak_bytes: float | None
     cpu_seconds: float | None
-    checkpoints: Sequence[Mapping[str, Any]] = ()
-    events: Sequence[Mapping[str, Any]] = ()
+    checkpoints: Sequence[CheckpointRow] = ()
+    events: Sequence[EventRow] = ()
     tasks: tuple[RecordedTask, ...] = ()
     sampled: tuple[SampledStep, ...] = ()
     traced: tuple[TracedStep, ...] = ()

@@ -7,21 +7,23 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from headgate.model.events import FAULTS
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded import runs, stepping
-from headgate.recorded.job_rows import cpu_seconds, job, loads, used_beside
+from headgate.recorded.job_rows import job, used_beside
 from headgate.recorded.jobs import RecordedJob, RecordedNode, Usage
+from headgate.recorded.rows import EventRow, JobRow, TaskRow, loads
 from headgate.recorded.store import RunReader
 from headgate.recorded.usage import EMPTY, Signal, completed, readings
 from headgate.sampling.columns import COLUMNS, Column
 from headgate.scripts import variables
 
 NODE = "node:"
+_OfJob = TypeVar("_OfJob", EventRow, TaskRow)
 BESIDE: frozenset[Column] = frozenset(
     {"cpu_cores", "disk_read", "disk_write", "net_in", "net_out", "gpu_busy", "gpu_memory_bytes"}
 )
@@ -63,7 +65,7 @@ class Recording:
     jobs: tuple[RecordedJob, ...]
     nodes: tuple[RecordedNode, ...]
     tasks: Mapping[TaskOfRun, Usage]
-    events: Sequence[Mapping[str, Any]]
+    events: Sequence[EventRow]
     since: float = 0.0
     whole: frozenset[str] | None = None
     unread: int = 0
@@ -95,20 +97,16 @@ def read(
         # asked first: a run that ends right after has said so by then
         alive = runs.alive(store.parent)
         meta = reader.meta()
-        events = list(reader.rows("events", order="t, rowid"))
-        rows = list(reader.rows("jobs", order="position, rowid"))
-        tasks = list(reader.rows("tasks"))
+        events = list(reader.records(EventRow, order="t, rowid"))
+        rows = list(reader.records(JobRow, order="position, rowid"))
+        tasks = list(reader.records(TaskRow))
         times = [
             _latest(reader, "usage"),
             _latest(reader, "progress"),
-            *(event["t"] for event in events[-1:]),
+            *(event.t for event in events[-1:]),
         ]
-        times += [
-            row[key]
-            for row in [*rows, *tasks]
-            for key in ("submitted", "started", "ended")
-            if key in row
-        ]
+        times += [time for row in rows for time in (row.submitted, row.started, row.ended)]
+        times += [time for task in tasks for time in (task.started, task.ended)]
         latest = max((float(time) for time in times if time is not None), default=0.0)
         began, ended = _number(meta.get("began")), _number(meta.get("ended"))
         seconds = max(ended or 0.0, latest)
@@ -120,13 +118,13 @@ def read(
         unread = len(rows) - len(whole) if whole is not None else 0
         if whole is not None:
             tasks = _beside(tasks, whole)
-            names = {task["job"] for task in tasks}.union(whole)
-            rows = [row for row in rows if row["name"] in names]
-        others = {task["id"] for task in tasks if whole is not None and task["job"] not in whole}
+            names = {task.job for task in tasks}.union(whole)
+            rows = [row for row in rows if row.name in names]
+        others = {task.id for task in tasks if whole is not None and task.job not in whole}
         usage = _usage(
-            reader, after, most, None if whole is None else [task["id"] for task in tasks], others
+            reader, after, most, None if whole is None else [task.id for task in tasks], others
         )
-        _complete(usage, [task for task in tasks if (task["started"] or 0.0) >= after])
+        _complete(usage, [task for task in tasks if (task.started or 0.0) >= after])
         tasks_of, events_of = _by_job(tasks), _by_job(events)
         shell_threads = (variables.read(store.absolute().parent) or {}).get("OMP_NUM_THREADS") or ""
         steps = stepping.read(
@@ -144,8 +142,8 @@ def read(
                     reader,
                     meta,
                     row,
-                    tasks_of[row["name"]],
-                    events_of[row["name"]],
+                    tasks_of[row.name],
+                    events_of[row.name],
                     usage,
                     steps,
                     state,
@@ -154,9 +152,9 @@ def read(
                     most,
                     shell_threads,
                 )
-                if whole is None or row["name"] in whole
+                if whole is None or row.name in whole
                 else used_beside(
-                    row, tasks_of[row["name"]], events_of[row["name"]], usage, seconds, after
+                    row, tasks_of[row.name], events_of[row.name], usage, seconds, after
                 )
                 for row in rows
             ),
@@ -173,21 +171,18 @@ def read(
         )
 
 
-def _chosen(rows: Sequence[Mapping[str, Any]], few: int) -> frozenset[str]:
+def _chosen(rows: Sequence[JobRow], few: int) -> frozenset[str]:
     """The names of the few jobs of very many that are read whole."""
     kinds: list[list[str]] = [[], [], [], []]
     for row in rows:
-        state = row["state"]
-        kind = (
-            0
-            if state in ("running", "stopping")
-            else 1
-            if state in FAULTS
-            else 2
-            if state == "waiting"
-            else 3
-        )
-        kinds[kind].append(row["name"])
+        state = row.state
+        if state in ("running", "stopping"):
+            kind = 0
+        elif state in FAULTS:
+            kind = 1
+        else:
+            kind = 2 if state == "waiting" else 3
+        kinds[kind].append(row.name)
     left, chosen = few, list[str]()
     for place, names in enumerate(kinds):
         chosen += names[: left // (len(kinds) - place)]
@@ -195,31 +190,27 @@ def _chosen(rows: Sequence[Mapping[str, Any]], few: int) -> frozenset[str]:
     return frozenset(chosen)
 
 
-def _beside(tasks: Sequence[dict[str, Any]], whole: Collection[str]) -> list[dict[str, Any]]:
+def _beside(tasks: Sequence[TaskRow], whole: Collection[str]) -> list[TaskRow]:
     """The tasks of some jobs, and of others those that were at work while any of them ran."""
-    began = min(
-        (task["started"] or 0.0 for task in tasks if task["job"] in whole), default=math.inf
-    )
+    began = min((task.started or 0.0 for task in tasks if task.job in whole), default=math.inf)
     ended = [
-        task["ended"] if task["ended"] is not None else math.inf
-        for task in tasks
-        if task["job"] in whole
+        task.ended if task.ended is not None else math.inf for task in tasks if task.job in whole
     ]
     end = max(ended, default=0.0)
     return [
         task
         for task in tasks
-        if task["job"] in whole
-        or ((task["ended"] is None or task["ended"] > began) and (task["started"] or 0.0) < end)
+        if task.job in whole
+        or ((task.ended is None or task.ended > began) and (task.started or 0.0) < end)
     ]
 
 
-def _by_job(rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _by_job(rows: Sequence[_OfJob]) -> dict[str | None, list[_OfJob]]:
     """Rows by the name of their job, in their order; none for others."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_job: dict[str | None, list[_OfJob]] = defaultdict(list)
     for row in rows:
-        found[row["job"]].append(row)
-    return found
+        by_job[row.job].append(row)
+    return by_job
 
 
 def _number(text: str | None) -> float | None:
@@ -231,10 +222,10 @@ def _number(text: str | None) -> float | None:
 
 def _latest(reader: RunReader, table: str) -> float | None:
     """The time of its last rows."""
-    found = reader.tuples(
+    latest = reader.tuples(
         f"SELECT max(t) FROM (SELECT t FROM {table} ORDER BY rowid DESC LIMIT {_LAST_ROWS})"
     )[0][0]
-    return float(found) if found is not None else None
+    return float(latest) if latest is not None else None
 
 
 def _usage(
@@ -274,14 +265,15 @@ def _usage(
     return result
 
 
-def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[Mapping[str, Any]]) -> None:
+def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[TaskRow]) -> None:
     """Add the CPU time that no reading saw, above all before the first and after the last one of an
     attempt.
     """
     for task in tasks:
-        if (spent := cpu_seconds(task)) is not None:
-            of_task = usage.setdefault(task["id"], {})
-            cpu = completed(of_task.get("cpu_cores", EMPTY), task["started"], task["ended"], spent)
+        attempt, spent = task.ended_attempt(), task.counted("cpu_seconds")
+        if attempt is not None and spent is not None:
+            of_task = usage.setdefault(task.id, {})
+            cpu = completed(of_task.get("cpu_cores", EMPTY), *attempt, spent)
             if len(cpu):
                 of_task["cpu_cores"] = cpu
 

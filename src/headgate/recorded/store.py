@@ -17,10 +17,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from headgate.model.errors import NotFoundError, StorageError
 from headgate.sampling.columns import COLUMNS
@@ -382,6 +383,16 @@ def told_as_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
+class _Stored(Protocol):
+    """A record of a row: a dataclass with a field for each column that is read."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    table: ClassVar[str]
+
+
+Row = TypeVar("Row", bound=_Stored)
+
+
 class RunReader:
     """Reads a run's store, also while it is written. Inside its `with` block, values that make no
     sense are reported as damage of the store.
@@ -467,6 +478,18 @@ class RunReader:
                     name: value if _fits(table, name, value) else None
                     for name, value in zip(row.keys(), row)
                 }
+
+    def records(
+        self,
+        kind: type[Row],
+        where: str = "",
+        parameters: Iterable[object] = (),
+        order: str = "rowid",
+    ) -> Iterator[Row]:
+        """Rows as records of a dataclass that names its table; see `rows`."""
+        names = [field.name for field in fields(kind)]
+        for row in self.rows(kind.table, where, parameters, order):
+            yield kind(**{name: row.get(name) for name in names})
 
     def first_row(self, table: str, after: float) -> int:
         """The rowid from which on a table has the rows after a time (seconds of the run), and a few

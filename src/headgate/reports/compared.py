@@ -21,9 +21,9 @@ from headgate.diagnosis.own_steps import PARTS
 from headgate.model.plans import APART
 from headgate.model.records import plain
 from headgate.model.units import say_bits, say_bytes, say_seconds
-from headgate.recorded.job_rows import loads
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
+from headgate.recorded.rows import loads
 from headgate.reports.words import MISSING, listed, said_threads, say, say_moment
 from headgate.scripts import variables
 

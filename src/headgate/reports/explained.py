@@ -23,8 +23,8 @@ from headgate.diagnosis.attribution import (
 from headgate.diagnosis.verdicts import Verdict, verdict
 from headgate.diagnosis.what_if import More, Speedup
 from headgate.model.units import say_seconds
-from headgate.recorded.job_rows import loads
 from headgate.recorded.recording import Recording
+from headgate.recorded.rows import loads
 from headgate.reports.history import OtherRuns, beside
 from headgate.reports.words import MISSING, counted, listed, say_moment
 from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram

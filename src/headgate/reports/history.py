@@ -16,9 +16,9 @@ from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.records import plain
 from headgate.recorded import runs
-from headgate.recorded.job_rows import loads
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import NODE, Recording
+from headgate.recorded.rows import loads
 from headgate.recorded.store import RunReader
 from headgate.recorded.stored import job_or_name
 from headgate.recorded.usage import Array

@@ -102,7 +102,7 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
         names = {job.name for job in few}
         accounts = [account for account in accounts if account.job in names]
         run = replace(
-            run, jobs=few, events=[event for event in run.events if event["job"] in (None, *names)]
+            run, jobs=few, events=[event for event in run.events if event.job in (None, *names)]
         )
     jobs = [
         found

@@ -16,9 +16,9 @@ from headgate.model.events import FAULTS, state_in_words
 from headgate.model.profiles import Dataset, Profile, TimeFit
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded.faults import KIND, survived
-from headgate.recorded.job_rows import loads
 from headgate.recorded.jobs import Phase, RecordedJob, RecordedTask
 from headgate.recorded.recording import Recording
+from headgate.recorded.rows import loads
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import Plot, job_colour
 from headgate.reports.frames import frames
@@ -391,7 +391,7 @@ def _fit(fit: TimeFit) -> str:
 
 def faults(run: Recording) -> Markup | None:
     """The faults that jobs survived, and what each cost."""
-    of_run = survived(event for event in run.events if event["job"] is None)
+    of_run = survived(event for event in run.events if event.job is None)
     every = sorted(
         (*of_run, *(fault for job in run.jobs for fault in job.faults)), key=lambda fault: fault.t
     )
@@ -470,16 +470,16 @@ def _checkpoint_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
     """Place and text of each mark of a checkpoint that is not covered by the one before."""
     marks: list[tuple[float, str]] = []
     for checkpoint in job.checkpoints:
-        time = checkpoint["t"] or 0.0
+        time = checkpoint.t or 0.0
         at = _percent(time, end)
         if not marks or at - marks[-1][0] >= _CLOSEST:
-            marks.append((at, f"checkpoint at step {checkpoint['step']}, {say_seconds(time)}"))
+            marks.append((at, f"checkpoint at step {checkpoint.step}, {say_seconds(time)}"))
     return marks
 
 
 def _fault_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
     """Place and text of each mark of a fault."""
-    faults = [event["t"] for event in job.events if event["kind"] in FAULTS]
+    faults = [event.t for event in job.events if event.kind in FAULTS]
     # An attempt that was followed by another one failed, even where no event says so.
     faults += [
         phase.end for phase, later in zip(job.phases, job.phases[1:]) if _failed(phase, later)

@@ -222,7 +222,7 @@ def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:
         for job in jobs
         if job.losses_not_numbers
     ]
-    warnings = sum(event["kind"] == "warning" for event in run.events)
+    warnings = sum(event.kind == "warning" for event in run.events)
     parts = [f"{listed(said)}."] if said else []
     parts += [f"{counted(warnings, 'warning')} under Events."] if warnings else []
     return " ".join(parts)
