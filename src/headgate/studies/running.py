@@ -193,7 +193,7 @@ class StudyRun:
         began = time.monotonic()
         try:
             run = cell_run(self._study, cell)
-            figures = self._figures(run, self._label(run.key, block, attempt))
+            figures = self._figures(run, self._mark(run.key, block, attempt))
         except NotMeasuredError as error:
             return replace(made, state="failed", reason=str(error))
         except (HubError, StorageError):
@@ -206,12 +206,12 @@ class StudyRun:
         self._seconds.setdefault(cell, []).append(took)
         return replace(made, state="measured", figures={**figures, "took": took})
 
-    def _figures(self, run: CellRun, label: str) -> Mapping[str, Any]:
+    def _figures(self, run: CellRun, mark: tuple[str, ...]) -> Mapping[str, Any]:
         """Run a cell and read what it came to. Jobs that start faster than others are from then on
         started later.
         """
         for start in range(1, _MOST_STARTS + 1):
-            folder = self._ran(run, label)
+            folder = self._ran(run, mark)
             try:
                 return measured(folder, [job.name for job in run.measured], self._study.warm)
             except NotTogetherError as error:
@@ -223,20 +223,20 @@ class StudyRun:
                 self._say(f"  {error.why}: from now on {first} starts after {latest:.0f} s")
         raise AssertionError("a cell is started at least once")
 
-    def _ran(self, run: CellRun, label: str) -> Path:
+    def _ran(self, run: CellRun, mark: tuple[str, ...]) -> Path:
         """Run a cell, or wait for a run of it that is under way; the run's folder."""
         names = [job.name for job in run.measured]
-        folder = self._orphans.pop(label, None)
+        folder = self._orphans.pop(" ".join(mark), None)
         if folder is not None and runs.alive(folder):
             self._say("  this cell was under way when the study was interrupted: waiting for it")
             self._attach(folder, names)
         if folder is None or any(
             job.state != "done" for job in runs.summary(folder).jobs if job.name in names
         ):
-            folder = self._submitted(run, names, label)
+            folder = self._submitted(run, names, mark)
         return folder
 
-    def _submitted(self, run: CellRun, names: list[str], label: str) -> Path:
+    def _submitted(self, run: CellRun, names: list[str], mark: tuple[str, ...]) -> Path:
         """Run a cell; the run's folder."""
         with self._lab_of(run) as where:
             later = self._at.get(_company(run.cell), {})
@@ -246,7 +246,8 @@ class StudyRun:
                 replace(job, at=max(job.at, later.get(job.name, usual))) for job in run.measured
             ]
             jobs = submitting.submission([*measured_jobs, *run.background], **where)
-            jobs = replace(jobs, command=("headgate", "study", *label.split("/")), label=label)
+            command = ("headgate", "study", *mark)
+            jobs = replace(jobs, command=command, label=" ".join(mark))
             with submitting.submitted(jobs, run.policy, kill=True) as watch:
                 _follow(watch, names, [job.name for job in run.background])
         return watch.path
@@ -283,9 +284,9 @@ class StudyRun:
                 background = [name for name in states if name not in names]
                 _follow(Watch(hub, folder.name), names, background, states)
 
-    def _label(self, key: str, block: int, attempt: int) -> str:
+    def _mark(self, key: str, block: int, attempt: int) -> tuple[str, ...]:
         """What the run of a cell is found by."""
-        return f"{self._journal.folder.name}/{key}/{block}/{attempt}"
+        return self._journal.folder.name, key, str(block), str(attempt)
 
     def _started_before(self) -> Iterator[tuple[str, Path]]:
         """Runs with a label that this study may have started before it was killed, by that; those
