@@ -180,7 +180,10 @@ def test_the_spans_of_few_of_the_first_steps_are_told_and_of_all_that_are_measur
     told = []
     for number in range(1, 1302):
         # Steps of 10 ms; from the hundredth on of 1 ms; then of 20 ms.
-        now[0] += 0.010 if number <= 100 else 0.001 if number <= 900 else 0.020
+        if number <= 100:
+            now[0] += 0.010
+        else:
+            now[0] += 0.001 if number <= 900 else 0.020
         if sampling.takes(number) and is_told(number):
             told.append(number)
     assert told == [
@@ -223,7 +226,7 @@ def test_however_many_steps_a_script_reports_at_once_those_that_are_measured_are
         meter.mark("compute")
         clock.now += 0.5 * (number - before)
         meter.samples = 8 * (number - before)
-        meter.end(None, told=number)
+        meter.end(None, more=number)
     assert [each.spans for each in found[1:]] == [{"other": 0.25, "compute": 0.5}] * 5
     assert [each.begins["compute"] for each in found[1:]] == [0.25] * 5
     assert [each.samples for each in found[1:]] == [8] * 5
@@ -240,7 +243,7 @@ def test_what_is_reported_after_an_epoch_of_several_steps_is_not_measured() -> N
             meter.drop()
             meter.begin(None)
         clock.now += 5.0
-        meter.end(None, told=number)
+        meter.end(None, more=number)
     assert [(each.number, each.seconds) for each in found] == [(1, 10.0), (2, 1.0), (4, 1.0)]
 
 
@@ -251,7 +254,7 @@ def test_where_counting_restarts_each_epoch_steps_are_single_and_its_first_is_sk
     for _ in range(2):
         for number in (10, 20, 30):  # ten steps of a tenth of a second each
             clock.now += 1.0
-            meter.end(None, told=number)
+            meter.end(None, more=number)
             meter.begin(None)
     assert [sum(step.spans.values()) for step in found] == [pytest.approx(0.1)] * 4
 

@@ -130,9 +130,8 @@ def test_what_a_worker_that_leaves_would_have_taken_the_others_take(loader: str)
         with pytest.raises(StopIteration):
             next(reader.iteration)
         assert reader.watching.lost == 0
-    assert sorted(sample for batch in batches for part in batch for sample in part) == list(
-        range(60)
-    )
+    parts = [part for batch in batches for part in batch]
+    assert sorted(sample for part in parts for sample in part) == list(range(60))
 
 
 class Leases(Assigner):

@@ -133,7 +133,7 @@ def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     names = [name for name, (_, shape) in note["arrays"].items() if 0 not in shape]
     args = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
     with _checkpointer() as checkpointer:
-        found = checkpointer.restore(
+        arrays = checkpointer.restore(
             path.absolute() / "state",
             args=ocp.args.PyTreeRestore(item=dict.fromkeys(names, 0), restore_args=args),
         )
@@ -142,4 +142,4 @@ def _read_orbax(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         for name, (dtype, shape) in note["arrays"].items()
         if 0 in shape
     }
-    return {**{name: np.asarray(array) for name, array in found.items()}, **empty}, note
+    return {**{name: np.asarray(array) for name, array in arrays.items()}, **empty}, note

@@ -69,18 +69,18 @@ def restored(name: str, leaf: Any, saved: Any, was: str | None, prepared: Any) -
         ResumeError: It does not fit: neither has the script prepared the like then, nor is it like
             what it has now.
     """
-    here = kind(leaf)
+    own = kind(leaf)
     if prepared != form(leaf) and not _fits(leaf, saved):
-        found = f"{saved.dtype}{list(saved.shape)}", "{}{}".format(*form(leaf))
+        forms = f"{saved.dtype}{list(saved.shape)}", "{}{}".format(*form(leaf))
         raise ResumeError(
-            unfit(f"{name} is {found[0]} in the checkpoint and {found[1]} in the script")
+            unfit(f"{name} is {forms[0]} in the checkpoint and {forms[1]} in the script")
         )
     if is_key(leaf):
         return jax.random.wrap_key_data(jax.numpy.asarray(saved), impl=jax.random.key_impl(leaf))
     if was is None:
-        was = here
+        was = own
     if was == "number":
-        return type(leaf)(saved) if here == "number" else saved.item()
+        return type(leaf)(saved) if own == "number" else saved.item()
     if was == "numpy":
         return (
             saved[()] if not isinstance(leaf, np.ndarray) and not saved.shape else np.array(saved)
@@ -93,10 +93,10 @@ def restored(name: str, leaf: Any, saved: Any, was: str | None, prepared: Any) -
     return weakened(array) if was == "weak" else array
 
 
-def unfit(found: str) -> str:
+def unfit(form: str) -> str:
     """The message that a checkpoint does not fit."""
     return (
-        f"the checkpoint does not fit what the script prepares: {found}; undo the change to "
+        f"the checkpoint does not fit what the script prepares: {form}; undo the change to "
         "the script, or start "
         "over with: headgate resume --from-scratch"
     )

@@ -74,13 +74,13 @@ class Placing:
         # As bytes: JAX would make 32 bits of what has 64.
         sent = np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)
         received = np.asarray(multihost_utils.broadcast_one_to_all(sent)).tobytes()
-        found, begin = [], 0
+        leaves_of_first, begin = [], 0
         for array in arrays:
-            found.append(
+            leaves_of_first.append(
                 np.frombuffer(received, array.dtype, array.size, begin).reshape(array.shape)
             )
             begin += array.nbytes
-        return found
+        return leaves_of_first
 
     def compare(self, batch: Any) -> None:
         """Make sure that worker 0 has drawn the same batch.
@@ -93,10 +93,10 @@ class Placing:
         client: Any = distributed.global_state.client
         key = f"headgate/batch/{self._compared}"
         self._compared += 1
-        found = str(_fingerprint(batch))
+        fingerprint = str(_fingerprint(batch))
         if jax.process_index() == 0:
-            client.key_value_set(key, found)
-        elif client.blocking_key_value_get(key, _PATIENCE_MS) != found:
+            client.key_value_set(key, fingerprint)
+        elif client.blocking_key_value_get(key, _PATIENCE_MS) != fingerprint:
             raise DataError(
                 "this worker drew another batch than worker 0; all workers have to draw the "
                 "same, and each "

@@ -110,9 +110,10 @@ class Session(TaskSession):
         former, again = self._trained, self._trained is not None and self._epoch is not None
         if former is not None and not again:
             self._before.append(former)
-        self._trained = trained = TrainingState(
-            parts, 0 if former is None else former.first if again else former.end
-        )
+        first = 0
+        if former is not None:
+            first = former.first if again else former.end
+        self._trained = trained = TrainingState(parts, first)
         resume = self._resume
         if resume is not None and not again and trained.is_in(self._saved):
             trained.loaded(self._saved, resume.get("kinds", {}), resume.get("prepared", {}))
@@ -195,7 +196,7 @@ class Session(TaskSession):
         if loss is not None or state is not None:
             self.steps += 1
             self._fed = False
-            self.meter.end(done, told=step)
+            self.meter.end(done, more=step)
         if state is not None:
             if self._trained is None:
                 raise RuntimeError("report(state=...) before prepare(): prepare the state first")
@@ -326,8 +327,10 @@ class Session(TaskSession):
             "position": None if done is None or epoch is None else sum(done),
             "passes": done or [],
             "rng": self._rng or _captured_rng(),
-            "kinds": {name: kind for each in self._all for name, kind in each.kinds().items()},
-            "prepared": {name: form for each in self._all for name, form in each.prepared.items()},
+            "kinds": {name: kind for state in self._all for name, kind in state.kinds().items()},
+            "prepared": {
+                name: form for state in self._all for name, form in state.prepared.items()
+            },
             "ends": self._ends,
         }
 

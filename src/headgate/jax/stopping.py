@@ -42,8 +42,8 @@ class StopTogether:
     @property
     def stopping(self) -> str:
         """As of the channel, once this is the boundary at which all workers stop."""
-        here = self._last is not None and self._passed >= self._last
-        return (self._channel.stopping or "stop") if here else ""
+        last_passed = self._last is not None and self._passed >= self._last
+        return (self._channel.stopping or "stop") if last_passed else ""
 
     @property
     def pending(self) -> bool:
@@ -62,10 +62,10 @@ class StopTogether:
         with self._lock:
             try:
                 client.key_value_set(f"headgate/passed/{jax.process_index()}", str(self._passed))
-                told = [
+                passed = [
                     client.blocking_key_value_get(f"headgate/passed/{i}", _PATIENCE_MS)
                     for i in self._workers
                 ]
             except jax.errors.JaxRuntimeError:
-                told = [self._passed]  # one is gone: no step can be ended together any more
-            self._last = max(int(count) for count in told) + 1
+                passed = [self._passed]  # one is gone: no step can be ended together any more
+            self._last = max(int(count) for count in passed) + 1

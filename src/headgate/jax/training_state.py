@@ -51,13 +51,11 @@ class TrainingState:
         Raises:
             TypeError: It is of another form.
         """
-        parts = (
-            (state,)
-            if len(self._first) == 1
-            else tuple(state)
-            if isinstance(state, (tuple, list))
-            else ()
-        )
+        parts: tuple[Any, ...] = ()
+        if len(self._first) == 1:
+            parts = (state,)
+        elif isinstance(state, (tuple, list)):
+            parts = tuple(state)
         if len(parts) != len(self._first):
             raise TypeError(
                 f"report(state=...): found a {type(state).__name__}; expected what prepare() "
@@ -213,7 +211,8 @@ class TrainingState:
             return {}
         modules = [module for _, module in nnx.iter_modules(self._first[0])]
         inner = {
-            id(m): any(isinstance(each, nnx.Module) for each in vars(m).values()) for m in modules
+            id(m): any(isinstance(member, nnx.Module) for member in vars(m).values())
+            for m in modules
         }
         return dict(Counter(type(module).__name__ for module in modules if not inner[id(module)]))
 
@@ -260,9 +259,11 @@ def _number(name: str) -> int:
 def _variables(part: Any) -> list[Any]:
     """The variables of a Flax NNX object, some of them where they are many."""
     nnx = sys.modules["flax.nnx"]
-    found = [each for _, each in nnx.iter_graph(part) if isinstance(each, nnx.Variable)]
-    found = [each for each in found if hasattr(each, "get_raw_value")]
-    return found[:: max(1, len(found) // _LOOKED_AT)]
+    variables = [
+        variable for _, variable in nnx.iter_graph(part) if isinstance(variable, nnx.Variable)
+    ]
+    variables = [variable for variable in variables if hasattr(variable, "get_raw_value")]
+    return variables[:: max(1, len(variables) // _LOOKED_AT)]
 
 
 def _changes_in_place(part: Any) -> bool:

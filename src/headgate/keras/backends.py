@@ -57,8 +57,8 @@ def batches_of(data: Any) -> int | None:
     pipeline.
     """
     cardinality = getattr(data, "cardinality", None)
-    found = int(cardinality()) if callable(cardinality) and hasattr(data, "element_spec") else -1
-    return found if found > 0 else None
+    count = int(cardinality()) if callable(cardinality) and hasattr(data, "element_spec") else -1
+    return count if count > 0 else None
 
 
 def bytes_of(data: Any) -> int:
@@ -161,8 +161,8 @@ class Feeder:
 
     def take(self) -> Any:
         """The next batch; None at the end."""
-        found = self._iterator.get_next_as_optional()
-        return found.get_value() if bool(found.has_value()) else None
+        batch = self._iterator.get_next_as_optional()
+        return batch.get_value() if bool(batch.has_value()) else None
 
     def holding(self, batch: Any) -> Any:
         """An iterator that has this batch alone."""

@@ -43,18 +43,18 @@ class CheckpointContents:
 
     def of(self, section: str) -> list[np.ndarray[Any, Any]]:
         """The arrays `section/0`, `section/1`, ..."""
-        found: list[np.ndarray[Any, Any]] = []
-        while (name := f"{section}/{len(found)}") in self.arrays:
-            found.append(self.arrays[name])
-        return found
+        arrays: list[np.ndarray[Any, Any]] = []
+        while (name := f"{section}/{len(arrays)}") in self.arrays:
+            arrays.append(self.arrays[name])
+        return arrays
 
     def section(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
         """The arrays `name/...` by what follows."""
         prefix = f"{name}/"
         return {
-            found[len(prefix) :]: array
-            for found, array in self.arrays.items()
-            if found.startswith(prefix)
+            full_name[len(prefix) :]: array
+            for full_name, array in self.arrays.items()
+            if full_name.startswith(prefix)
         }
 
 

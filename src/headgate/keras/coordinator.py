@@ -23,7 +23,7 @@ class Result(tf.distribute.coordinator.RemoteValue):  # type: ignore[misc]
     def fetch(self) -> Any:
         """The value, as arrays."""
         return tf.nest.map_structure(
-            lambda each: each.numpy() if hasattr(each, "numpy") else each, self._value
+            lambda value: value.numpy() if hasattr(value, "numpy") else value, self._value
         )
 
     def get(self) -> Any:
@@ -63,7 +63,7 @@ class LocalCoordinator:
     def fetch(self, val: Any) -> Any:
         """Turn the results in a structure into arrays, and leave all else as it is."""
         return tf.nest.map_structure(
-            lambda each: each.fetch() if isinstance(each, Result) else each, val
+            lambda value: value.fetch() if isinstance(value, Result) else value, val
         )
 
 

@@ -140,7 +140,7 @@ class Costs:
                 "read_seconds_per_sample": step_timing.read_seconds(self._reads),
             },
             "optimizer": type(optimizers[0]).__name__ if optimizers else None,
-            "optimizer_state_bytes": sum(bytes_of(variables(each)) for each in optimizers)
+            "optimizer_state_bytes": sum(bytes_of(variables(stepped)) for stepped in optimizers)
             if optimizers
             else None,
             "memory_peak_bytes": step_timing.memory_peak_bytes(),

@@ -42,8 +42,8 @@ def seed() -> int | None:
     was called.
     """
     kept = sys.modules.get("keras.src.utils.rng_utils")
-    found = getattr(kept, "get_random_seed", lambda: None)()
+    value = getattr(kept, "get_random_seed", lambda: None)()
     context = sys.modules.get("tensorflow.python.eager.context")
-    if found is None and context is not None:
-        found = context.global_seed()
-    return None if found is None else int(found)
+    if value is None and context is not None:
+        value = context.global_seed()
+    return None if value is None else int(value)

@@ -67,7 +67,7 @@ def _has_exchange(name: str) -> bool:
 
 def _functions(attributes: Iterable[Any]) -> list[str]:
     """The functions that attributes of an operation name."""
-    several = [each.name for attribute in attributes for each in attribute.list.func]
+    several = [function.name for attribute in attributes for function in attribute.list.func]
     return several + [attribute.func.name for attribute in attributes if attribute.func.name]
 
 

@@ -58,11 +58,11 @@ def callback_of(keras: Any, target: Any = None, hooks: Mapping[str, str] | None 
     """A callback of that Keras. Its hooks call methods of `target`, if there is one: by default
     those of `_LAST`.
     """
-    told: dict[str, Any] = {"headgate": True}
+    members: dict[str, Any] = {"headgate": True}
     if target is not None:
         names = {name: name for name in _LAST} if hooks is None else hooks
-        told.update((hook, _telling(getattr(target, name))) for hook, name in names.items())
-    return type("Headgate", (keras.callbacks.Callback,), told)()
+        members.update((hook, _telling(getattr(target, name))) for hook, name in names.items())
+    return type("Headgate", (keras.callbacks.Callback,), members)()
 
 
 def _telling(method: Any) -> Any:
@@ -379,10 +379,10 @@ class Fitting:
 
     def _at_once(self) -> int:
         """Steps that Keras does in one call."""
-        found: Any = getattr(self._model, "steps_per_execution", None)
-        if found is None:  # of legacy Keras: a variable, once it is compiled
-            found = getattr(self._model, "_steps_per_execution", None)
-        return int(found.numpy()) if hasattr(found, "numpy") else int(found or 1)
+        setting: Any = getattr(self._model, "steps_per_execution", None)
+        if setting is None:  # of legacy Keras: a variable, once it is compiled
+            setting = getattr(self._model, "_steps_per_execution", None)
+        return int(setting.numpy()) if hasattr(setting, "numpy") else int(setting or 1)
 
     def _guessed(self) -> int | None:
         """Samples of a batch that was not looked at."""
@@ -445,11 +445,13 @@ class Fitting:
             given.append(ours)
             given.callbacks.insert(0, first)
             return given
-        found = (
-            list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
-        )
-        self._tell_stopping(found)
-        return [first, *(each for each in found if not getattr(each, "headgate", False)), ours]
+        if given is None:
+            callbacks = []
+        else:
+            callbacks = list(given) if isinstance(given, (list, tuple)) else [given]
+        self._tell_stopping(callbacks)
+        others = [callback for callback in callbacks if not getattr(callback, "headgate", False)]
+        return [first, *others, ours]
 
     def _tell_stopping(self, callbacks: Iterable[Any]) -> None:
         """Whether training ends before its last epoch where a callback sees no gain any more."""
@@ -461,7 +463,7 @@ class Fitting:
         if not stopping:
             self._session.stops_after(None)
             return
-        first = min(stopping, key=lambda each: each.patience)
+        first = min(stopping, key=lambda callback: callback.patience)
         self._session.stops_after(first.patience, abs(first.min_delta), first.monitor)
 
     def _ended_before(self, x: Any, y: Any) -> Any:

@@ -22,15 +22,15 @@ def held_by(model: Any, main: Any) -> dict[str, Any]:
         model: A model, or what else has variables.
         main: Its main optimizer, if it has one yet.
     """
-    found = {} if main is None else {MAIN: main}
+    by_name = {} if main is None else {MAIN: main}
     known = {
-        id(each) for each in (main, getattr(main, "inner_optimizer", None)) if each is not None
+        id(owner) for owner in (main, getattr(main, "inner_optimizer", None)) if owner is not None
     }
     for name, optimizer in _attributes(model, "", set(), _DEPTH):
         if id(optimizer) not in known:
             known.add(id(optimizer))
-            found[name] = optimizer
-    return found
+            by_name[name] = optimizer
+    return by_name
 
 
 def trains(optimizer: Any, variables: Sequence[Any]) -> list[int] | None:
@@ -50,8 +50,8 @@ def trains(optimizer: Any, variables: Sequence[Any]) -> list[int] | None:
     if not trained:
         return None
     numbers = {id(variable): number for number, variable in enumerate(variables)}
-    found = [numbers.get(id(variable)) for variable in trained]
-    return None if None in found else [number for number in found if number is not None]
+    indices = [numbers.get(id(variable)) for variable in trained]
+    return None if None in indices else [number for number in indices if number is not None]
 
 
 def build(optimizer: Any, variables: Sequence[Any]) -> None:

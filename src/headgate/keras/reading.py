@@ -103,14 +103,14 @@ class Reading:
                 iter(source._distributed_dataset)
                 source._num_batches = self._batches
             elif self._backend == "tensorflow":
-                for begin, end, found in source:
+                for begin, end, batch in source:
                     if goes_on:
-                        _read(found, end - begin + 1)
+                        _read(batch, end - begin + 1)
             elif goes_on or type(source.data_adapter).__name__ == "TFDatasetAdapter":
                 # What is shuffled by the generators of Python, NumPy or torch follows their states.
-                for begin, end, found in source:
+                for begin, end, batch in source:
                     if self._backend == "jax":
-                        _read(found, end - begin + 1 if goes_on else 1)
+                        _read(batch, end - begin + 1 if goes_on else 1)
                     if not goes_on:  # its iterator is made by the first batch
                         break
 

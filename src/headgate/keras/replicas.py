@@ -49,7 +49,7 @@ def _counting_once(
         flattens = [
             tf.nest.flatten(getattr(metric, "_call_result", None)) for metric in model.metrics
         ]
-        results = {id(result) for each in flattens for result in each if result is not None}
+        results = {id(result) for flat in flattens for result in flat if result is not None}
         own = [
             name
             for name, value in outputs.items()
@@ -173,7 +173,7 @@ def _weighed_by_parts(container: Any, predicted: Any, note: Callable[[str], None
 
     container._losses = [standing_in(_PartLoss, loss, factor, note) for loss in kept["_losses"]]
     container._per_output_metrics = [
-        standing_in(_PartMean, each, mean_part) for each in kept["_per_output_metrics"]
+        standing_in(_PartMean, metric, mean_part) for metric in kept["_per_output_metrics"]
     ]
     container._total_loss_mean = _PartMean(kept["_total_loss_mean"], mean_part)
     try:

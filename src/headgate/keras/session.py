@@ -212,7 +212,7 @@ class Session(TaskSession):
             self._progress.report(loss, metrics)  # which says what is wrong with one that is traced
             return
         self.steps += 1
-        self.meter.end(loss, told=step)
+        self.meter.end(loss, more=step)
         self._progress.step, self._progress.said = self.steps, step
         self._progress.report(loss, metrics)
         self._record()
@@ -366,5 +366,5 @@ def _parted(logs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def _threads() -> int:
-    found = os.environ.get("OMP_NUM_THREADS", "")
-    return int(found) if found.isdigit() and int(found) else len(os.sched_getaffinity(0))
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return int(setting) if setting.isdigit() and int(setting) else len(os.sched_getaffinity(0))

@@ -154,8 +154,8 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
 
     index, address = int(channel.welcome["index"]), own_address(channel)
     channel.send(listening_at(address, cluster.ports_for(channel, 1 if index else 2)))
-    found = cluster.wait_for_all(channel, plan)
-    cluster.serve(found, "worker", index)
+    cluster_spec = cluster.wait_for_all(channel, plan)
+    cluster.serve(cluster_spec, "worker", index)
     if index:
         cluster.until_done(channel)
         channel.flush(2.0)
@@ -164,7 +164,7 @@ def _over_servers(channel: Channel, plan: Mapping[str, Any]) -> Any:
         # TensorFlow's server has no end, and its threads would hold up that of the interpreter
         os._exit(0)
     cluster.tell_open(channel)
-    cluster.describe(found, "chief", 0)
+    cluster.describe(cluster_spec, "chief", 0)
     sys.excepthook = partial(_failed, channel, int(plan["workers"]))
     return tf.distribute.ParameterServerStrategy(
         tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -35,25 +35,25 @@ def variables(owner: Any) -> list[Any]:
     """
     if owner is None:
         return []
-    found = owner.variables
-    return list(found() if callable(found) else found)
+    members = owner.variables
+    return list(members() if callable(members) else members)
 
 
 def rate(optimizer: Any) -> list[Any]:
     """The learning rate of an optimizer, if it is a variable that `variables` lacks, as before
     Keras 3.
     """
-    found = getattr(optimizer, "learning_rate", None)
+    value = getattr(optimizer, "learning_rate", None)
     return (
-        [found]
-        if hasattr(found, "assign") and all(v is not found for v in variables(optimizer))
+        [value]
+        if hasattr(value, "assign") and all(v is not value for v in variables(optimizer))
         else []
     )
 
 
-def bytes_of(found: Iterable[Any]) -> int:
+def bytes_of(arrays: Iterable[Any]) -> int:
     """Bytes of these variables."""
-    return sum(_elements(v.shape) * np.dtype(_numpy_type(v.dtype)).itemsize for v in found)
+    return sum(_elements(v.shape) * np.dtype(_numpy_type(v.dtype)).itemsize for v in arrays)
 
 
 class TrainingState:
@@ -84,7 +84,9 @@ class TrainingState:
         Returns:
             The model's number, and whether it was not there before.
         """
-        number = next((n for n, each in enumerate(self.models) if each is model), len(self.models))
+        number = next(
+            (n for n, known in enumerate(self.models) if known is model), len(self.models)
+        )
         if number < len(self.models):
             self._optimizers[number] = self._optimizers[number] if optimizer is None else optimizer
             return number, False
@@ -107,15 +109,15 @@ class TrainingState:
                 variables have no values while it trains. If it is no array of JAX, a model over JAX
                 counts as being on all GPUs.
         """
-        found = set[int]()
+        numbers = set[int]()
         for model in self.models:
             if backends.backend_of(backends.keras_of(model)) == "jax":
-                found |= _gpus_of_jax(computed)
+                numbers |= _gpus_of_jax(computed)
                 continue
             for variable in variables(model):
                 value = getattr(variable, "value", variable)
-                found |= _gpus_of(variable if callable(value) else value)
-        return found
+                numbers |= _gpus_of(variable if callable(value) else value)
+        return numbers
 
     @property
     def optimizers(self) -> list[Any]:
@@ -129,21 +131,21 @@ class TrainingState:
         """The settings of the optimizers, and the mean absolute values of the models' smallest
         variables, by name.
         """
-        found: list[dict[str, Any]] = []
+        settings: list[dict[str, Any]] = []
         for optimizer in self.optimizers:
             # one of the user's own class
             with suppress(AttributeError, NotImplementedError, TypeError, ValueError):
                 set_to = optimizer.get_config().items()
-                found.append(
+                settings.append(
                     {name: float(value) for name, value in set_to if isinstance(value, Real)}
                 )
         for model in self.models:
             trained = list(getattr(model, "trainable_variables", ()))
-            smallest = sorted(enumerate(trained), key=lambda each: _elements(each[1].shape))[
+            smallest = sorted(enumerate(trained), key=lambda entry: _elements(entry[1].shape))[
                 :_COMPARED
             ]
-            found.append({f"mean |{getattr(v, 'path', v.name)}|": _size(v) for _, v in smallest})
-        return found
+            settings.append({f"mean |{getattr(v, 'path', v.name)}|": _size(v) for _, v in smallest})
+        return settings
 
     def pending(self, index: int) -> bool:
         """Whether there is something to load into model `index` or its optimizer."""
@@ -222,12 +224,12 @@ class TrainingState:
         """Everything that a checkpoint holds of them; with the metrics in the middle of an
         epoch.
         """
-        found: dict[str, np.ndarray[Any, Any]] = {}
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
         for index, (model, main) in enumerate(zip(self.models, self.optimizers)):
             sections = [(f"models/{index}", variables(model))]
             sections += [(f"optimizers/{index}", variables(main)), (f"rates/{index}", rate(main))]
             for k, held in enumerate(
-                each for n, each in optimizers.held_by(model, main).items() if n
+                other for n, other in optimizers.held_by(model, main).items() if n
             ):
                 sections += [
                     (f"held/{index}/{k}", variables(held)),
@@ -236,8 +238,8 @@ class TrainingState:
             if metrics:
                 sections.append((f"metrics/{index}", self._metrics(model)))
             for section, owned in sections:
-                found.update((f"{section}/{j}", array_of(v)) for j, v in enumerate(owned))
-        return found
+                arrays.update((f"{section}/{j}", array_of(v)) for j, v in enumerate(owned))
+        return arrays
 
     def trains(self) -> dict[str, dict[str, list[int] | None]]:
         """By model the optimizers by name, in the order of `arrays`: which of its variables each
@@ -294,13 +296,13 @@ def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: st
             (i for i, (a, b) in enumerate(zip(shapes, wanted)) if a != b),
             min(len(shapes), len(wanted)),
         )
-        there, here = (
-            each[different] if different < len(each) else "none" for each in (wanted, shapes)
+        given, own = (
+            shape[different] if different < len(shape) else "none" for shape in (wanted, shapes)
         )
         raise ResumeError(
             f"{what}: the checkpoint has {len(wanted)} variables, the script {len(shapes)}; "
             "the first that differs, "
-            f"number {different}, has the shape {there} in the checkpoint and {here} in the "
+            f"number {different}, has the shape {given} in the checkpoint and {own} in the "
             "script; undo the change to "
             "the script, or start over with: headgate resume --from-scratch"
         )
@@ -312,7 +314,7 @@ def random_states() -> dict[str, np.ndarray[Any, Any]]:
     """The states of Python's and NumPy's generators, and of torch's where it is imported."""
     version, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()
-    found = {
+    states = {
         "python": np.array([version, *words], np.int64),
         "python_gauss": np.array([] if gauss is None else [gauss], np.float64),
         "numpy": np.asarray(keys),
@@ -320,8 +322,8 @@ def random_states() -> dict[str, np.ndarray[Any, Any]]:
     }
     torch = sys.modules.get("torch")
     if torch is not None:
-        found["torch"] = torch.get_rng_state().numpy()
-    return found
+        states["torch"] = torch.get_rng_state().numpy()
+    return states
 
 
 def restore_random(states: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -361,8 +363,8 @@ def _gpus_of(value: Any) -> set[int]:
         return {value.device.index} if value.is_cuda else set()
     tensorflow = sys.modules["tensorflow"]
     specs = [
-        tensorflow.DeviceSpec.from_string(each.device)
-        for each in getattr(value, "values", (value,))
+        tensorflow.DeviceSpec.from_string(part.device)
+        for part in getattr(value, "values", (value,))
     ]
     if any(spec.job == "ps" for spec in specs):  # what computes is not where the variables are
         return set(range(len(tensorflow.config.list_logical_devices("GPU"))))
@@ -375,9 +377,9 @@ def _gpus_of_jax(computed: Any) -> set[int]:
     devices = (
         computed.devices() if callable(getattr(computed, "devices", None)) else jax.local_devices()
     )
-    here = [
+    local = [
         device
         for device in devices
         if device.platform != "cpu" and device.process_index == jax.process_index()
     ]
-    return {int(device.local_hardware_id) for device in here}
+    return {int(device.local_hardware_id) for device in local}

@@ -25,35 +25,37 @@ class LossOfParts:
         self._others = 0  # parts since the job's own
         self._held: LineProgress | None = None
 
-    def released(self, found: LineProgress) -> tuple[LineProgress, ...]:
+    def released(self, progress: LineProgress) -> tuple[LineProgress, ...]:
         """A line, and before it what was held back and has turned out to be the job's: another
         place follows.
         """
         held = self._held
-        if held is None or found.loss is not None or found.metrics:
-            return (found,)
+        if held is None or progress.loss is not None or progress.metrics:
+            return (progress,)
         self._name, self._held = held.part, None
-        return held, found
+        return held, progress
 
-    def of(self, found: LineProgress, below: bool) -> LineProgress | None:
+    def of(self, progress: LineProgress, below: bool) -> LineProgress | None:
         """The line with another loss than the job's among its metrics; None where the job's is not
         known yet.
         """
-        if found.loss is None or (found.evaluates and found.part is None):
-            return found
-        if found.part is None:
+        if progress.loss is None or (progress.evaluates and progress.part is None):
+            return progress
+        if progress.part is None:
             self._whole, self._others, self._held = True, 0, None
-            return found
-        if self._whole or (self._name is not None and self._name != found.part):
+            return progress
+        if self._whole or (self._name is not None and self._name != progress.part):
             self._others += 1
             if self._others <= _MOST_PARTS:
-                return found._replace(loss=None, metrics={found.part: found.loss, **found.metrics})
+                return progress._replace(
+                    loss=None, metrics={progress.part: progress.loss, **progress.metrics}
+                )
             self._whole = False
         elif below and self._name is None:
-            self._held = self._held or found
+            self._held = self._held or progress
             return None
-        self._name, self._others = found.part, 0
-        return found
+        self._name, self._others = progress.part, 0
+        return progress
 
 
 class RunningCount:
@@ -153,22 +155,22 @@ class KerasFits:
         self._epoch = 0
         self._epochs: int | None = None
 
-    def without_heading(self, found: LineProgress, bar: LineProgress | None) -> LineProgress:
+    def without_heading(self, progress: LineProgress, bar: LineProgress | None) -> LineProgress:
         """A bar of Keras that no heading came before, with the epoch that it is of."""
-        if self._headed or not found.keras:
-            self._headed = self._headed or found.epoch is not None
-            return found
+        if self._headed or not progress.keras:
+            self._headed = self._headed or progress.epoch is not None
+            return progress
         if bar is None or (
-            not differ(bar.total, found.total) and (bar.evaluates or starts_anew(found, bar))
+            not differ(bar.total, progress.total) and (bar.evaluates or starts_anew(progress, bar))
         ):
             self._calls += 1
-        return found._replace(epoch=self._calls) if self._calls > 1 else found
+        return progress._replace(epoch=self._calls) if self._calls > 1 else progress
 
     def run_on(
-        self, found: LineProgress, heading: bool, bar: LineProgress | None
+        self, progress: LineProgress, heading: bool, bar: LineProgress | None
     ) -> tuple[int | None, int | None]:
         """Epoch and number of epochs of a line, after those of the calls before."""
-        epoch, epochs = found.epoch, found.epochs
+        epoch, epochs = progress.epoch, progress.epochs
         if epoch is None:
             return None, None
         if (

@@ -190,8 +190,8 @@ class FailureReader:
         """The line that says what is wrong, where no exception tells: the last that calls itself an
         error, or else the last that is not empty.
         """
-        said, at = self._complaint
-        return said if said and self._lines - at <= _SURVIVED else self.last_line
+        complaint, at = self._complaint
+        return complaint if complaint and self._lines - at <= _SURVIVED else self.last_line
 
     def feed(self, lines: Iterable[str]) -> None:
         """Take in further lines of output."""
@@ -205,13 +205,13 @@ class FailureReader:
         Args:
             signalled: A signal ended it, which no exception of Python does.
         """
-        for found in (self._strong, self._weak):
+        for failure in (self._strong, self._weak):
             if (
-                found is not None
-                and self._lines - found.at <= _SURVIVED
-                and (found.native or not signalled)
+                failure is not None
+                and self._lines - failure.at <= _SURVIVED
+                and (failure.native or not signalled)
             ):
-                return found.quote()
+                return failure.quote()
         return None
 
     def last(self, shell: bool) -> str:
@@ -226,9 +226,9 @@ class FailureReader:
         for failure in (self._strong, self._weak):
             if failure is not None and self._lines - failure.at <= most:
                 return failure.quote()
-        said, at = self._complaint
-        if shell and said and self._lines - at <= most:
-            return said[:_LONGEST]
+        complaint, at = self._complaint
+        if shell and complaint and self._lines - at <= most:
+            return complaint[:_LONGEST]
         return self.last_line[:_LONGEST] if shell and _NOT_RUN.match(self.last_line) else ""
 
     def _line(self, text: str) -> None:
@@ -261,7 +261,7 @@ class FailureReader:
         if "Exception Group" in text:
             self._grouped, prefix = True, _MARGIN.sub("", prefix, count=1)
             self._latest = None
-        kept = [each for each in self._open if each.prefix != prefix]
+        kept = [traceback for traceback in self._open if traceback.prefix != prefix]
         self._open = [
             *kept[1 - _MOST_OPEN :],
             _Traceback(prefix, before.lstrip().startswith(_ASIDE), boxed),
@@ -310,33 +310,33 @@ class FailureReader:
         else:
             self._open.remove(traceback)
 
-    def _says(self, traceback: _Traceback, found: _FoundFailure, body: str) -> None:
+    def _says(self, traceback: _Traceback, failure: _FoundFailure, body: str) -> None:
         """The text of a line below an exception that continues its message."""
         traceback.rest -= 1
         if body in _LINKS or traceback.rest == 0:
             self._open.remove(traceback)
             self._outside(body)
         elif traceback.wraps:
-            found.text += f" {body.strip()}"
+            failure.text += f" {body.strip()}"
             if len(body) <= _WRAPPED:
                 self._open.remove(traceback)
         else:
             of_a_frame, traceback.in_frame = traceback.in_frame, _FRAME.match(body) is not None
             if _NO_CONTENT.match(body) or (of_a_frame and body[0].isspace()):
                 return
-            found.text = _FORMAL.sub("", f"{found.text} {body.strip()}")
-            if not _UNSAID.match(found.text):
+            failure.text = _FORMAL.sub("", f"{failure.text} {body.strip()}")
+            if not _UNSAID.match(failure.text):
                 self._open.remove(traceback)
 
-    def _keep(self, found: _FoundFailure) -> None:
-        if self._link is not None and self._link[1] != found.text:
-            found.why = f"{self._link[0]} {self._link[1]}"
-        self._link, self._latest = None, found
-        found.at = self._lines
-        if found.weak:
-            self._weak = found
+    def _keep(self, failure: _FoundFailure) -> None:
+        if self._link is not None and self._link[1] != failure.text:
+            failure.why = f"{self._link[0]} {self._link[1]}"
+        self._link, self._latest = None, failure
+        failure.at = self._lines
+        if failure.weak:
+            self._weak = failure
         else:
-            self._strong = found
+            self._strong = failure
 
     def _outside(self, text: str) -> None:
         if not text:
@@ -357,11 +357,11 @@ class FailureReader:
             return
         self._native = None
         if match := _NATIVE.match(text):
-            said = next(said for said in match.groups() if said is not None)
-            found = self._native = _FoundFailure(
-                said, weak=match["elastic"] is not None, native=True
+            words = next(words for words in match.groups() if words is not None)
+            failure = self._native = _FoundFailure(
+                words, weak=match["elastic"] is not None, native=True
             )
-            self._keep(found)
+            self._keep(failure)
         elif _SYNTAX.match(text):
             self._open.append(_Traceback("", certain=True))
         elif not text[0].isspace():

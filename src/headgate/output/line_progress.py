@@ -85,8 +85,8 @@ def remaining(line: str) -> float | None:
     """Seconds that a line in lower case says are left of the training, as CatBoost does:
     `remaining: 1m 12s`.
     """
-    found = _REMAINING.search(line) if "remaining" in line else None
-    return _seconds(found) if found is not None else None
+    match = _REMAINING.search(line) if "remaining" in line else None
+    return _seconds(match) if match is not None else None
 
 
 def duration(text: str) -> float | None:
@@ -95,10 +95,10 @@ def duration(text: str) -> float | None:
     return _seconds(match) if match is not None else None
 
 
-def _seconds(found: re.Match[str]) -> float:
-    if found[1] is not None:
-        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(found[1]))
+def _seconds(match: re.Match[str]) -> float:
+    if match[1] is not None:
+        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(match[1]))
     seconds = 0.0
-    for part in found[2].split(":"):
+    for part in match[2].split(":"):
         seconds = seconds * 60.0 + int(part)
     return seconds

@@ -466,10 +466,13 @@ def _parts(line: str) -> list[tuple[int, int, Part]]:
         or "cv" in line
     ):
         return []
-    return [
-        (match.start(), match.end(), "train" if match[1] else "val" if match[2] else "test")
-        for match in islice(_PART.finditer(line), 8)
-    ]
+    parts: list[tuple[int, int, Part]] = []
+    for match in islice(_PART.finditer(line), 8):
+        part: Part = "train" if match[1] else "test"
+        if match[2] and not match[1]:
+            part = "val"
+        parts.append((match.start(), match.end(), part))
+    return parts
 
 
 def _part_before(parts: list[tuple[int, int, Part]], line: str, start: int) -> Part | None:
@@ -491,8 +494,8 @@ def _part_before(parts: list[tuple[int, int, Part]], line: str, start: int) -> P
 
 def _is_value(pair: re.Match[str]) -> bool:
     """Whether a pair tells a value: «loss 0.5», not «step 5» and not «split 0»."""
-    told = pair[5] not in (None, "-") or pair[6] is not None or not pair[7].isdigit()
-    return told and describe(pair[1]).counts is None
+    stated = pair[5] not in (None, "-") or pair[6] is not None or not pair[7].isdigit()
+    return stated and describe(pair[1]).counts is None
 
 
 def _boosted(metrics: dict[str, float]) -> float | None:

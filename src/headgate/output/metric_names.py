@@ -73,9 +73,13 @@ def describe(key: str) -> MetricName:
         return MetricName(name, part, False, STANDS_IN if stands_in else NO_LOSS - 1, None)
     rest = tokens - vocabulary.PLAIN - losses
     smoothed = vocabulary.SMOOTHED | vocabulary.LANGUAGE_MODEL
-    rank = (
-        0 if not rest else 1 if rest <= smoothed else 2 if rest <= smoothed | {"epoch"} else PART_OF
-    )
+    rank = PART_OF
+    if not rest:
+        rank = 0
+    elif rest <= smoothed:
+        rank = 1
+    elif rest <= smoothed | {"epoch"}:
+        rank = 2
     return MetricName(name, part, is_loss, rank, None)
 
 
@@ -97,4 +101,6 @@ def _counts(name: str, tokens: frozenset[str]) -> Counts | None:
     if name.startswith("train") and name.endswith("s") and "num" not in tokens:
         return None  # `train_steps` are all there are
     word = next(iter(counted))
-    return "epoch" if word == "epoch" else "batch" if "batch" in word else "step"
+    if word == "epoch":
+        return "epoch"
+    return "batch" if "batch" in word else "step"

@@ -168,11 +168,11 @@ class ProgressReader:
             for text in () if self._tracebacks.holds(line) else shown(line):
                 if self._recalled:
                     self._recalled -= 1
-                found = (
+                progress = (
                     self._search(self._expression, text) if self._expression else self._scan(text)
                 )
                 reading = None
-                for one in self._loss.released(found) if found is not None else ():
+                for one in self._loss.released(progress) if progress is not None else ():
                     if (reading := self._reading(one)) is not None:
                         self._last = reading
                         readings.append(reading)
@@ -201,249 +201,270 @@ class ProgressReader:
             self._in_samples = int(header[1])
         return self._tables.scan(text) or self._scanner.scan(text)
 
-    def _reading(self, found: LineProgress) -> LineReading | None:
-        heading = found.loss is None and not found.metrics and not found.evaluates
-        if self._is_heading_alone(found, heading) or (self._recalled and self._is_old(found)):
+    def _reading(self, progress: LineProgress) -> LineReading | None:
+        heading = progress.loss is None and not progress.metrics and not progress.evaluates
+        if self._is_heading_alone(progress, heading) or (self._recalled and self._is_old(progress)):
             return None
-        if self._is_drawn_again(found):
+        if self._is_drawn_again(progress):
             return None
-        self._tells_steps = self._tells_steps or (found.loss is not None and found.step is not None)
+        self._tells_steps = self._tells_steps or (
+            progress.loss is not None and progress.step is not None
+        )
         whole = self._loss.of(
-            self._at_place(found), below=self._place_reach == _BELOW and not self._tells_steps
+            self._at_place(progress), below=self._place_reach == _BELOW and not self._tells_steps
         )
         if whole is None:
             return None
-        found = (
+        progress = (
             whole if whole.total is None or whole.step is None else self._turned(self._over(whole))
         )
-        found = self._fits.without_heading(found, self._bar)
-        epoch, epochs = self._fits.run_on(found, heading, self._bar)
+        progress = self._fits.without_heading(progress, self._bar)
+        epoch, epochs = self._fits.run_on(progress, heading, self._bar)
         new_epoch = epoch is not None and epoch != self._epoch
         if new_epoch:
             self._epoch = epoch
             self._bar = None
         if epochs is not None:
             self._epochs = epochs
-        if found.keras and found.step is not None and self._evaluates(found):
-            found = self._renamed(found, "eval")
-        elif self._evaluating and not found.evaluates and self._goes_on(found):
-            found = self._renamed(found, "val")
+        if progress.keras and progress.step is not None and self._evaluates(progress):
+            progress = self._renamed(progress, "eval")
+        elif self._evaluating and not progress.evaluates and self._goes_on(progress):
+            progress = self._renamed(progress, "val")
         else:
             self._headed = False
-        self._evaluating = found.evaluates
-        if found.evaluates:
-            return self._evaluated(found, new_epoch)
-        if heading and not new_epoch and (found.step is None or not found.drawn):
+        self._evaluating = progress.evaluates
+        if progress.evaluates:
+            return self._evaluated(progress, new_epoch)
+        if heading and not new_epoch and (progress.step is None or not progress.drawn):
             return None
-        self._only_evaluated = self._only_evaluated and found.loss is None
-        averaged = (found.step, found.total) if found.keras and found.step is not None else None
-        found = self._counted(found)
+        self._only_evaluated = self._only_evaluated and progress.loss is None
+        averaged = (
+            (progress.step, progress.total)
+            if progress.keras and progress.step is not None
+            else None
+        )
+        progress = self._counted(progress)
         if heading and not new_epoch:
             return None
         reading = LineReading(
             step=self._steps.latest,
             epoch=self._epoch,
             epochs=self._epochs,
-            loss=found.loss,
-            metrics=found.metrics,
-            samples=None if found.samples is None else self._samples.latest,
+            loss=progress.loss,
+            metrics=progress.metrics,
+            samples=None if progress.samples is None else self._samples.latest,
             # A bar of Keras may be the first of many calls of `fit`.
-            steps=self._all(found),
-            within=found.within if found.within is not None else self._within(found),
+            steps=self._all(progress),
+            within=progress.within if progress.within is not None else self._within(progress),
             averaged=averaged,
-            remaining=found.remaining,
+            remaining=progress.remaining,
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss
         # twice.
         return None if reading.step is not None and reading == self._last else reading
 
-    def _is_drawn_again(self, found: LineProgress) -> bool:
+    def _is_drawn_again(self, progress: LineProgress) -> bool:
         """Whether a bar is that of an epoch before, which has ended and is drawn again beside that
         of the present one: Rich draws all of them whenever one goes on.
         """
         if (
-            not found.drawn
-            or found.epoch is None
-            or found.step is None
-            or found.step != found.total
+            not progress.drawn
+            or progress.epoch is None
+            or progress.step is None
+            or progress.step != progress.total
         ):
             return False
-        ended = found.step, found.loss
-        if found.epoch != self._epoch and self._bars.get(found.epoch) == ended:
+        ended = progress.step, progress.loss
+        if progress.epoch != self._epoch and self._bars.get(progress.epoch) == ended:
             return True
         if len(self._bars) < _MOST_BARS:
-            self._bars[found.epoch] = ended
+            self._bars[progress.epoch] = ended
         return False
 
-    def _renamed(self, found: LineProgress, part: str) -> LineProgress:
+    def _renamed(self, progress: LineProgress, part: str) -> LineProgress:
         """A line as of an evaluation. What no line of the training has is the job's metric all the
         same.
         """
-        renamed = found.renamed(part, self._rule.metric)
-        return renamed._replace(loss=found.loss) if self._only_evaluated else renamed
+        renamed = progress.renamed(part, self._rule.metric)
+        return renamed._replace(loss=progress.loss) if self._only_evaluated else renamed
 
-    def _is_heading_alone(self, found: LineProgress, heading: bool) -> bool:
+    def _is_heading_alone(self, progress: LineProgress, heading: bool) -> bool:
         """Whether a line is only a heading of the lines below it: of a step, an evaluation, or the
         best epoch.
         """
-        if found.bar is not None:
-            self._place, self._place_lines, self._place_reach = found.bar, 0, _NEAR
-        elif found.heads:
+        if progress.bar is not None:
+            self._place, self._place_lines, self._place_reach = progress.bar, 0, _NEAR
+        elif progress.heads:
             self._evaluating = self._headed = True
-        elif found.recalls:
+        elif progress.recalls:
             self._recalled = _RECALLED + 1
-        elif heading and found.step is not None and not found.drawn and not found.keras:
+        elif heading and progress.step is not None and not progress.drawn and not progress.keras:
             if not self._tells_steps:
                 self._place, self._place_lines, self._place_reach = (
-                    (found.step, found.total),
+                    (progress.step, progress.total),
                     0,
                     _BELOW,
                 )
-            return found.epoch is None
+            return progress.epoch is None
         else:
             return False
         return True
 
-    def _counted(self, found: LineProgress) -> LineProgress:
+    def _counted(self, progress: LineProgress) -> LineProgress:
         """A line of the training with its counts made to run on; a bar of Keras may count
         samples.
         """
-        if found.keras and found.total is not None and found.total == self._in_samples:
-            found = found._replace(step=None, samples=found.step)
-        if found.step is not None:
-            self._steps.count(found.step, found.total, self._epoch)
-        if found.samples is not None:
-            self._samples.count(found.samples, found.total, self._epoch)
-        return found
+        if progress.keras and progress.total is not None and progress.total == self._in_samples:
+            progress = progress._replace(step=None, samples=progress.step)
+        if progress.step is not None:
+            self._steps.count(progress.step, progress.total, self._epoch)
+        if progress.samples is not None:
+            self._samples.count(progress.samples, progress.total, self._epoch)
+        return progress
 
-    def _evaluated(self, found: LineProgress, new_epoch: bool) -> LineReading | None:
+    def _evaluated(self, progress: LineProgress, new_epoch: bool) -> LineReading | None:
         """The reading of a line of an evaluation, which has counts of its own."""
-        if not found.metrics and found.loss is None:
+        if not progress.metrics and progress.loss is None:
             self._headed = True
             if not new_epoch:
                 return None
         step = self._steps.latest
-        if step is None and found.total is None:
-            step = found.step  # no line of the training says where it is
-        reading = LineReading(step, self._epoch, self._epochs, found.loss, found.metrics)
+        if step is None and progress.total is None:
+            step = progress.step  # no line of the training says where it is
+        reading = LineReading(step, self._epoch, self._epochs, progress.loss, progress.metrics)
         return None if reading == self._last else reading
 
-    def _within(self, found: LineProgress) -> float | None:
+    def _within(self, progress: LineProgress) -> float | None:
         """The part of the epoch that is done, by a count that starts anew in each epoch."""
-        running = self._samples if found.samples is not None else self._steps
+        running = self._samples if progress.samples is not None else self._steps
         if (
             self._epoch is None
-            or found.total is None
-            or (found.step is None and found.samples is None)
+            or progress.total is None
+            or (progress.step is None and progress.samples is None)
         ):
             return None
-        return running.part(found.total)
+        return running.part(progress.total)
 
-    def _goes_on(self, found: LineProgress) -> bool:
+    def _goes_on(self, progress: LineProgress) -> bool:
         """Whether a line that does not say so is of the evaluation that the line before it is of:
         it is nowhere in the training, though others are, or its count has another length.
         """
-        if found.epoch is not None or found.samples is not None or found.steps is not None:
+        if progress.epoch is not None or progress.samples is not None or progress.steps is not None:
             return False
-        if found.loss is None and not found.metrics:
+        if progress.loss is None and not progress.metrics:
             return False
-        if found.trains:
+        if progress.trains:
             return False
-        if self._headed and found.step is not None and self._steps.is_behind(found.step):
+        if self._headed and progress.step is not None and self._steps.is_behind(progress.step):
             return True
-        if found.step is None:
+        if progress.step is None:
             known = self._steps.latest is not None or self._samples.latest is not None
             return known or (self._headed and self._epoch is not None)
         return (
-            found.total is not None
-            and found.total != self._steps.total
+            progress.total is not None
+            and progress.total != self._steps.total
             and self._steps.total is not None
         )
 
-    def _at_place(self, found: LineProgress) -> LineProgress:
+    def _at_place(self, progress: LineProgress) -> LineProgress:
         """A loss that tells no step, with that of the bar just before it, or of the line above."""
         self._place_lines += 1
         if (
             self._place is None
-            or found.loss is None
-            or found.step is not None
-            or found.samples is not None
+            or progress.loss is None
+            or progress.step is not None
+            or progress.samples is not None
         ):
-            return found
+            return progress
         done, total = self._place
         if self._place_lines > self._place_reach:
-            return found
+            return progress
         if self._place_reach == _BELOW:
-            return found._replace(step=done, total=total) if found.epoch is None else found
+            return progress._replace(step=done, total=total) if progress.epoch is None else progress
         if done == total and self._steps.total != total:
-            return found
+            return progress
         # Where epochs are fractions, the bar is of all of them.
-        return found._replace(
-            step=done, total=total, steps=total if found.within is not None else None
+        return progress._replace(
+            step=done, total=total, steps=total if progress.within is not None else None
         )
 
-    def _is_old(self, found: LineProgress) -> bool:
+    def _is_old(self, progress: LineProgress) -> bool:
         """Whether a line below a heading of what was the best is no further in the training than
         those before.
         """
-        if found.loss is None and not found.metrics:
+        if progress.loss is None and not progress.metrics:
             return False
-        if found.step is not None:
-            return self._steps.is_behind(found.step)
-        return found.samples is None and (found.epoch is None or found.epoch == self._epoch)
+        if progress.step is not None:
+            return self._steps.is_behind(progress.step)
+        return progress.samples is None and (
+            progress.epoch is None or progress.epoch == self._epoch
+        )
 
-    def _over(self, found: LineProgress) -> LineProgress:
+    def _over(self, progress: LineProgress) -> LineProgress:
         """A bar that goes to the number of epochs, as long as it is where those are, counts
         them.
         """
-        if not found.drawn or found.step is None or found.epoch is None:
-            return found
-        if found.total != found.epochs or self._over_epochs is False:
-            return found
-        self._over_epochs = abs(found.step - found.epoch) <= 1
-        return found._replace(step=None, total=None) if self._over_epochs else found
+        if not progress.drawn or progress.step is None or progress.epoch is None:
+            return progress
+        if progress.total != progress.epochs or self._over_epochs is False:
+            return progress
+        self._over_epochs = abs(progress.step - progress.epoch) <= 1
+        return progress._replace(step=None, total=None) if self._over_epochs else progress
 
-    def _turned(self, found: LineProgress) -> LineProgress:
+    def _turned(self, progress: LineProgress) -> LineProgress:
         """A count whose total grows while it is the epoch: «batch 3/100» is then the hundredth of
         epoch 3.
         """
         if (
-            found.evaluates
-            or found.drawn
-            or found.keras
-            or found.step is None
-            or found.total is None
+            progress.evaluates
+            or progress.drawn
+            or progress.keras
+            or progress.step is None
+            or progress.total is None
         ):
-            return found
-        if not self._turns and found.step == self._epoch and found.epoch in (None, self._epoch):
-            self._turns = self._steps.grows(found.step, found.total)
+            return progress
+        if (
+            not self._turns
+            and progress.step == self._epoch
+            and progress.epoch in (None, self._epoch)
+        ):
+            self._turns = self._steps.grows(progress.step, progress.total)
         if not self._turns:
-            return found
+            return progress
         self._steps.total = None
-        return found._replace(step=found.total, total=None)
+        return progress._replace(step=progress.total, total=None)
 
-    def _all(self, found: LineProgress) -> int | None:
+    def _all(self, progress: LineProgress) -> int | None:
         """Number of steps of the whole training; None if the line does not state it."""
-        if found.steps is not None or found.keras:
-            return found.steps
-        if found.within is not None and found.step is not None and found.total and not found.drawn:
+        if progress.steps is not None or progress.keras:
+            return progress.steps
+        if (
+            progress.within is not None
+            and progress.step is not None
+            and progress.total
+            and not progress.drawn
+        ):
             # An epoch that is a fraction tells whether the count goes through all of them.
-            return found.total if abs(found.step / found.total - found.within) > _FRACTION else None
+            return (
+                progress.total
+                if abs(progress.step / progress.total - progress.within) > _FRACTION
+                else None
+            )
         return self._steps.all(self._epoch)
 
-    def _evaluates(self, found: LineProgress) -> bool:
+    def _evaluates(self, progress: LineProgress) -> bool:
         """Whether a Keras bar belongs to `evaluate`: after the epoch's own, of another length or
         starting anew; those that are not drawn again, if there is a second one of an epoch.
         """
         before = self._bar
-        validated = any(name.startswith("val_") for name in found.metrics)
+        validated = any(name.startswith("val_") for name in progress.metrics)
         anew = before is not None and (
-            differ(found.total, before.total) or starts_anew(found, before)
+            differ(progress.total, before.total) or starts_anew(progress, before)
         )
         if before is not None and not validated and (before.evaluates or anew):
             self._bar = before._replace(evaluates=True)
             return True
-        self._bar = found
+        self._bar = progress
         return False
 
     def _search(self, expression: Expression, text: str) -> LineProgress | None:

@@ -62,15 +62,15 @@ class CoreWait:
 
     def _counted(self) -> dict[str, tuple[int, int]]:
         """Nanoseconds that each thread ran and waited."""
-        folder, found = f"{self._proc}/self/task", {}
+        folder, waits = f"{self._proc}/self/task", {}
         try:
             for thread in os.listdir(folder):
                 with open(f"{folder}/{thread}/schedstat", "rb") as file:
                     ran, waited, *_ = file.read().split()
-                    found[thread] = int(ran), int(waited)
+                    waits[thread] = int(ran), int(waited)
         except (OSError, ValueError):  # a thread that has ended, or a kernel that does not count
             pass
-        return found
+        return waits
 
     def _machine(self) -> tuple[int, int]:
         """Ticks that a hypervisor took, and that all CPUs were in use."""

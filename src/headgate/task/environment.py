@@ -36,16 +36,16 @@ class TaskEnvironment:
 
         A channel of a kind that this version does not know counts as none.
         """
-        found = os.environ if variables is None else variables
-        scheme, _, path = found.get("HEADGATE_CHANNEL", "").partition(":")
+        environment = os.environ if variables is None else variables
+        scheme, _, path = environment.get("HEADGATE_CHANNEL", "").partition(":")
         return cls(
             channel=path if scheme == "unix" and path else None,
-            task=found.get("HEADGATE_TASK", ""),
-            key=found.get("HEADGATE_KEY", ""),
-            checkpoints=found.get("HEADGATE_CHECKPOINTS") or None,
-            away=bool(found.get("HEADGATE_CHECKPOINTS_AWAY")),
-            resume=found.get("HEADGATE_RESUME") or None,
-            mode=found.get("HEADGATE_MODE") or "run",
+            task=environment.get("HEADGATE_TASK", ""),
+            key=environment.get("HEADGATE_KEY", ""),
+            checkpoints=environment.get("HEADGATE_CHECKPOINTS") or None,
+            away=bool(environment.get("HEADGATE_CHECKPOINTS_AWAY")),
+            resume=environment.get("HEADGATE_RESUME") or None,
+            mode=environment.get("HEADGATE_MODE") or "run",
         )
 
     @classmethod
@@ -55,7 +55,7 @@ class TaskEnvironment:
         A task has one connection. Programs that the script starts inherit its environment, and must
         neither join as the same task nor hold its key.
         """
-        found = cls.read()
+        environment = cls.read()
         for name in ("HEADGATE_CHANNEL", "HEADGATE_KEY", "HEADGATE_RESUME"):
             os.environ.pop(name, None)
-        return found
+        return environment

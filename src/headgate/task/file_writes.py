@@ -75,8 +75,8 @@ class WriteWatcher:
 
 def _is_shared(path: str) -> bool:
     """Whether a file is no result of the script: a device, or of a cache, a lock."""
-    here = os.getcwd() + os.sep
-    parts = (path[len(here) :] if path.startswith(here) else path).split(os.sep)
+    folder = os.getcwd() + os.sep
+    parts = (path[len(folder) :] if path.startswith(folder) else path).split(os.sep)
     hidden = any(part.startswith((".", *_CACHES)) for part in parts)
     return hidden or path.startswith(_DEVICES) or path.endswith((".lock", ".pyc"))
 

@@ -81,9 +81,9 @@ class Gate:
 
     def _look(self) -> None:
         self._looks -= 1
-        if found := sorted(self._gpus()):
+        if gpus := sorted(self._gpus()):
             self._looks = 0
-            self._channel.send({"type": "gpus", "gpus": sorted({_number(each) for each in found})})
+            self._channel.send({"type": "gpus", "gpus": sorted({_number(gpu) for gpu in gpus})})
 
     def _hold(self) -> None:
         channel, first = self._channel, self._regulator is None

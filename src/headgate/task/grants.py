@@ -107,7 +107,10 @@ class Bucket:
 
     def _pass(self, now: float, used: float, ran: bool) -> None:
         passed, rate = max(now - self._now, 0.0), self._grant.rate
-        cost = used - self._used if self._grant.cores else passed if ran else 0.0
+        if self._grant.cores:
+            cost = used - self._used
+        else:
+            cost = passed if ran else 0.0
         most = max(BURST_SECONDS, cost)  # what a step longer than that waited for is its own
         self._left = min(max(self._left + rate * passed - cost, -rate * MOST_HELD_SECONDS), most)
         self._now, self._used = now, used

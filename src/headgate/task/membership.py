@@ -54,10 +54,10 @@ def cluster_variables(variables: Mapping[str, str]) -> str:
     A script that goes by them would wait for others, or meet the job's other tasks in a way that
     Headgate knows not of.
     """
-    found = {name: variables[name] for name in _CLUSTERS if variables.get(name)}
-    if found.get("WORLD_SIZE") == "1" and found.items() <= _ONE_PROCESS.items():
+    named = {name: variables[name] for name in _CLUSTERS if variables.get(name)}
+    if named.get("WORLD_SIZE") == "1" and named.items() <= _ONE_PROCESS.items():
         return ""
-    return ", ".join(f"{name}={value[:_SHOWN]}" for name, value in found.items())
+    return ", ".join(f"{name}={value[:_SHOWN]}" for name, value in named.items())
 
 
 def named_cluster(variables: Mapping[str, str], tasks: int) -> str:
@@ -66,11 +66,11 @@ def named_cluster(variables: Mapping[str, str], tasks: int) -> str:
 
     Headgate tells its tasks of each other by itself.
     """
-    found = cluster_variables(variables)
-    if not found:
+    cluster = cluster_variables(variables)
+    if not cluster:
         return ""
     return (
-        f"found {found} in the environment, but Headgate tells the {tasks} tasks of this job "
+        f"found {cluster} in the environment, but Headgate tells the {tasks} tasks of this job "
         "of each other "
         "by itself; unset it, or run with --strategy single"
     )
@@ -86,12 +86,12 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
     """
     if not channel.connected and channel.refused is None:
         return {}
-    told = channel.wait_for(
+    answered = channel.wait_for(
         lambda: bool(channel.welcome) or channel.refused is not None, WELCOME_SECONDS
     )
     if channel.refused is not None:
         raise ClusterError(_second(channel.refused, os.environ))
-    if not told and channel.connected:
+    if not answered and channel.connected:
         raise RuntimeError(
             f"Headgate did not say within {WELCOME_SECONDS:g} s what part this task has in its "
             "job; "
@@ -207,8 +207,8 @@ def workers_gone(channel: Channel, workers: int) -> list[int]:
     """Indices of those of a job's `workers` that the engine no longer lists."""
     if not channel.peers:
         return []
-    here = {member["index"] for member in channel.peers["members"] if member["role"] == "worker"}
-    return [index for index in range(workers) if index not in here]
+    present = {member["index"] for member in channel.peers["members"] if member["role"] == "worker"}
+    return [index for index in range(workers) if index not in present]
 
 
 def end_failed(

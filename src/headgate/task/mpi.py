@@ -87,7 +87,7 @@ class RankInfo:
                 time.sleep(0.02)
 
 
-def worker(told: RankInfo, command: Sequence[str]) -> int:
+def worker(info: RankInfo, command: Sequence[str]) -> int:
     """Run a command as a rank of `mpirun`.
 
     Returns:
@@ -99,7 +99,7 @@ def worker(told: RankInfo, command: Sequence[str]) -> int:
     with _folder(tempfile.gettempdir()) as folder, _folder(_SHARED) as shared:
         daemon = MpiDaemon(folder)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(daemon.failed or 128 + signal.SIGTERM))
-        variables, proxy = _rank_of(told, daemon, folder)
+        variables, proxy = _rank_of(info, daemon, folder)
         code = _run(command, {**_defaults(shared), **os.environ, **variables}, proxy)
         if code == 0:
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -174,30 +174,30 @@ def found() -> tuple[str, str]:
 
 
 def _rank_of(
-    told: RankInfo, daemon: MpiDaemon, folder: Path
+    info: RankInfo, daemon: MpiDaemon, folder: Path
 ) -> tuple[Mapping[str, str], Connection]:
     """The variables of this worker's rank, once `mpirun` has started its proxy; and the connection
     to that.
     """
     try:
-        listening = Listener(told.endpoint(told.rank), backlog=8, authkey=told.key.encode())
+        listening = Listener(info.endpoint(info.rank), backlog=8, authkey=info.key.encode())
     except OSError as error:
         sys.exit(
-            f"Error: cannot listen at {told.addresses[told.rank]}:{told.ports[told.rank]}: "
+            f"Error: cannot listen at {info.addresses[info.rank]}:{info.ports[info.rank]}: "
             f"{error.strerror}"
         )
     with listening:
-        if told.rank == 0:
-            daemon.start(_mpirun(told, folder))
+        if info.rank == 0:
+            daemon.start(_mpirun(info, folder))
         while True:
             # of anybody else
             with contextlib.suppress(AuthenticationError, EOFError, ConnectionError):
                 connection = listening.accept()
-                said = json.loads(connection.recv_bytes())
-                if "variables" in said:
+                answer = json.loads(connection.recv_bytes())
+                if "variables" in answer:
                     daemon.needed = False
-                    return said["variables"], connection
-                daemon.start(["/bin/sh", "-c", said["run"]])
+                    return answer["variables"], connection
+                daemon.start(["/bin/sh", "-c", answer["run"]])
                 threading.Thread(target=_hold, args=(connection, daemon), daemon=True).start()
 
 
@@ -207,7 +207,7 @@ def _hold(agent: Connection, daemon: MpiDaemon) -> None:
     agent.close()
 
 
-def _mpirun(told: RankInfo, folder: Path) -> Sequence[str]:
+def _mpirun(info: RankInfo, folder: Path) -> Sequence[str]:
     """The command of `mpirun`: Open MPI's; or that of MPICH, which Intel's and others come of.
 
     Raises:
@@ -220,8 +220,8 @@ def _mpirun(told: RankInfo, folder: Path) -> Sequence[str]:
     agent, hosts = folder / "agent", folder / "hosts"
     agent.write_text(f'#!/bin/sh\nexec {" ".join(map(shlex.quote, us))} --agent "$@"\n')
     agent.chmod(0o700)
-    counts = {address: told.addresses.count(address) for address in told.addresses}
-    starts = ("-n", str(len(told.addresses)), *us, "--proxy")
+    counts = {address: info.addresses.count(address) for address in info.addresses}
+    starts = ("-n", str(len(info.addresses)), *us, "--proxy")
     if "HYDRA" in says:
         hosts.write_text("".join(f"{address}:{count}\n" for address, count in counts.items()))
         return [
@@ -303,22 +303,22 @@ def _folder(place: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def agent(told: RankInfo, host: str, command: Sequence[str]) -> int:
+def agent(info: RankInfo, host: str, command: Sequence[str]) -> int:
     """Have the first worker of a node run a command, as `ssh` would; it is `mpirun`'s, which takes
     this for `ssh`.
     """
-    connection = told.connect(told.addresses.index(host))
+    connection = info.connect(info.addresses.index(host))
     connection.send_bytes(json.dumps({"run": " ".join(command)}).encode())
     with contextlib.suppress(EOFError, OSError):
         connection.recv_bytes()
     return 0
 
 
-def proxy(told: RankInfo) -> int:
+def proxy(info: RankInfo) -> int:
     """Give a worker the variables of its rank, and end with it."""
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_ID"])
     variables = {name: value for name, value in os.environ.items() if _OF_MPI.fullmatch(name)}
-    connection = told.connect(rank)
+    connection = info.connect(rank)
     connection.send_bytes(json.dumps({"variables": variables}).encode())
     try:
         connection.recv_bytes()
@@ -328,13 +328,13 @@ def proxy(told: RankInfo) -> int:
 
 
 def main() -> int:
-    told = RankInfo(**json.loads(os.environ[VARIABLE]))
+    info = RankInfo(**json.loads(os.environ[VARIABLE]))
     what, *words = sys.argv[1:]
     if what == "--agent":
-        return agent(told, words[0], words[1:])
+        return agent(info, words[0], words[1:])
     if what == "--proxy":
-        return proxy(told)
-    return worker(told, sys.argv[1:])
+        return proxy(info)
+    return worker(info, sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -127,13 +127,13 @@ class ProgressReporter:
         if self._covers:
             message["covers"] = self._covers
         reported = len(self._losses)
-        weights, found = self._read(
+        weights, numbers = self._read(
             [weight for _, weight in self._losses],
             [("loss", loss) for loss, _ in self._losses] + list(self._metrics.items()),
         )
         losses = [
             (number, weight)
-            for (_, number), weight in zip(found, weights)
+            for (_, number), weight in zip(numbers, weights)
             if number is not None and weight > 0
         ]
         if losses:
@@ -143,7 +143,7 @@ class ProgressReporter:
             message["count"] = len(losses)
         if any(weight != 1.0 for weight in weights):
             message["weight"] = sum(weight for _, weight in losses) / max(len(losses), 1)
-        if metrics := {name: number for name, number in found[reported:] if number is not None}:
+        if metrics := {name: number for name, number in numbers[reported:] if number is not None}:
             message["metrics"] = metrics
         self._losses, self._metrics, self._covers = [], {}, ""
         self._unsent = False
@@ -157,10 +157,10 @@ class ProgressReporter:
         one number the first is told.
         """
         fetched = self._fetch([*weights, *(value for _, value in values)])
-        found: list[tuple[str, float | None]] = []
+        numbers: list[tuple[str, float | None]] = []
         for (name, _), value in zip(values, fetched[len(weights) :]):
             number, remark = read(value)
-            found.append((name, number))
+            numbers.append((name, number))
             if remark and (about := (name, type(value).__name__)) not in self._remarked:
                 self._remarked.add(about)
                 left_out = "" if number is not None else "; it is left out"
@@ -172,7 +172,7 @@ class ProgressReporter:
                     },
                     False,
                 )
-        return [float(weight) for weight in fetched[: len(weights)]], found
+        return [float(weight) for weight in fetched[: len(weights)]], numbers
 
 
 def weighted_mean(values: Iterable[tuple[float, float]]) -> float:

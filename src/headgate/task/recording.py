@@ -80,9 +80,9 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
-        found = json.loads(text)
+        fields = json.loads(text)
         return cls(
-            **{**found, "writable": tuple(found["writable"]), "folders": tuple(found["folders"])}
+            **{**fields, "writable": tuple(fields["writable"]), "folders": tuple(fields["folders"])}
         )
 
 
@@ -201,14 +201,14 @@ class TaskRecorder:
         """
         files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         roots = tuple(os.path.realpath(folder) + os.sep for folder in self.recipe.folders)
-        found = {}
+        sources = {}
         for path in {
             os.path.realpath(file) for file in files | self._settings if isinstance(file, str)
         }:
             if path.startswith(roots) and not _INSTALLED.intersection(path.split(os.sep)):
                 with suppress(OSError), open(path, "rb") as file:
-                    found[path] = hashlib.sha256(file.read()).hexdigest()
-        self._say({"sources": found})
+                    sources[path] = hashlib.sha256(file.read()).hexdigest()
+        self._say({"sources": sources})
 
     def step(
         self, optimizer: int, number: int, tensors: Iterable[RecordedTensor], **facts: Any

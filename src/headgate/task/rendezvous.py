@@ -49,9 +49,9 @@ def main(address: str, port: str, workers: str, command: list[str]) -> int:
         command, the same signal ends this process.
     """
     child = subprocess.Popen(command)
-    for each in signal.Signals:
-        if each.name not in _OF_THIS_PROCESS:
-            signal.signal(each, lambda number, _: child.send_signal(number))
+    for signal_number in signal.Signals:
+        if signal_number.name not in _OF_THIS_PROCESS:
+            signal.signal(signal_number, lambda number, _: child.send_signal(number))
     if find_spec("torch") is None:  # then nobody needs the store
         return _as_it_ended(child.wait())
     host = subprocess.Popen(
@@ -86,8 +86,8 @@ def _connections(port: int) -> int:
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/net", table).read_text().splitlines()[1:]:
-                _, here, _, state = line.split()[:4]
-                count += state == _ESTABLISHED and int(here.rpartition(":")[2], 16) == port
+                _, local, _, state = line.split()[:4]
+                count += state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port
     return count
 
 

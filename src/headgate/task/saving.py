@@ -113,9 +113,9 @@ def restored(
         ResumeError: It is not whole, or does not fit. If it is not whole the engine is told, and
             goes on from another.
     """
-    if (found := damage(Path(path))) is not None:
-        send({"type": "checkpoint_damaged", "path": path, "error": found})
-        raise ResumeError(f"checkpoint {path} {found}; resume from another one")
+    if (reason := damage(Path(path))) is not None:
+        send({"type": "checkpoint_damaged", "path": path, "error": reason})
+        raise ResumeError(f"checkpoint {path} {reason}; resume from another one")
     return read(path)
 
 
@@ -164,8 +164,8 @@ def _close(path: Path) -> None:
     """Give a checkpoint what `damage` compares it with, besides what its format has."""
     if path.is_dir():
         files = {
-            each.relative_to(path).as_posix(): [each.stat().st_size, _checksum(each)]
-            for each in _files(path)
+            member.relative_to(path).as_posix(): [member.stat().st_size, _checksum(member)]
+            for member in _files(path)
         }
         (path / FILES).write_text(json.dumps(files))
     elif zipfile.is_zipfile(path):
@@ -194,11 +194,11 @@ def _damage_of_folder(folder: Path) -> str | None:
 
 
 def _checksum(path: Path) -> int:
-    found = 0
+    checksum = 0
     with open(path, "rb") as file:
         while piece := file.read(_PIECE):
-            found = zlib.crc32(piece, found)
-    return found
+            checksum = zlib.crc32(piece, checksum)
+    return checksum
 
 
 @contextmanager
@@ -240,7 +240,7 @@ def size(path: Path) -> int:
 
 
 def _files(path: Path) -> list[Path]:
-    return [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
+    return [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
 
 
 def _remove(path: Path) -> None:

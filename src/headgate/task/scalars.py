@@ -44,12 +44,12 @@ def read(value: Any) -> tuple[float | None, str]:
             ),
         )
     try:
-        found, elements = _number(value)
+        number, elements = _number(value)
     except Exception as error:  # noqa: BLE001 - each framework says in its own way that there is no value
         return None, _why_none(value, error)
     if elements == 1:
-        return found, ""
-    return found, f"found {elements} elements, whose mean is taken; report one number"
+        return number, ""
+    return number, f"found {elements} elements, whose mean is taken; report one number"
 
 
 def _number(value: Any) -> tuple[float, int]:
@@ -82,8 +82,8 @@ def _why_none(value: Any, error: Exception) -> str:
         )
     if callable(value) and not hasattr(value, "shape"):
         return f"{_found(value)}; call it, and report what it returns"
-    said = " ".join(str(error).split()).partition(". ")[0][:200]
-    return f"{_found(value)} ({said}); report a number"
+    message = " ".join(str(error).split()).partition(". ")[0][:200]
+    return f"{_found(value)} ({message}); report a number"
 
 
 def _found(value: Any) -> str:

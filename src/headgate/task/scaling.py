@@ -75,10 +75,10 @@ def _own() -> Iterator[Growth]:
     """The products in the script and in what it has imported from its folder."""
     script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
     folder = os.path.join(os.path.dirname(script), "")
-    found = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     beside = [
         file
-        for file in found
+        for file in files
         if file and file.startswith(folder) and "-packages" not in file[len(folder) :]
     ]
     for file in dict.fromkeys([script, *beside[:_MOST_FILES]]):
@@ -102,7 +102,7 @@ def _counts(node: ast.expr, names: Container[str]) -> bool:
         node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     )
     if called in ("int", "len", "max") and node.args:
-        return any(_counts(each, names) or _is_devices(each) for each in node.args)
+        return any(_counts(argument, names) or _is_devices(argument) for argument in node.args)
     return called in _COUNTING
 
 

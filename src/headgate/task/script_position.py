@@ -43,21 +43,21 @@ def difference(positions: Mapping[int, Position]) -> str:
     """
     first = next(iter(positions.values()))
     if any(
-        _differ(first.get(name), each.get(name)) for each in positions.values() for name in _PLACE
+        _differ(first.get(name), other.get(name)) for other in positions.values() for name in _PLACE
     ):
         return (
             f"the workers are at different places of the script: {_each(positions, place)}; {CURE}"
         )
-    if any(each.get("rounds") != first.get("rounds") for each in positions.values()):
-        told = _each(positions, lambda position: f"took {position['rounds']} steps with others")
-        return f"the workers do not take the same steps: {told} ({place(first)}); {CURE}"
+    if any(other.get("rounds") != first.get("rounds") for other in positions.values()):
+        counts = _each(positions, lambda position: f"took {position['rounds']} steps with others")
+        return f"the workers do not take the same steps: {counts} ({place(first)}); {CURE}"
     settings = _settings(positions)
     if settings:
         return (
             f"the workers train with different settings: {'; '.join(settings)} "
             f"({place(first)}); {CURE}"
         )
-    weights = [each.get("weights") for each in positions.values()]
+    weights = [other.get("weights") for other in positions.values()]
     if any(_drawn_apart(weights[0], weight) for weight in weights):
         return (
             "the workers' weights are not the same any more: the script changed them after "
@@ -75,7 +75,7 @@ def difference(positions: Mapping[int, Position]) -> str:
             "hg.keep(module, "
             "across='mean') or across='sum', or run with --strategy single"
         )
-    if any(each.get("data") != first.get("data") for each in positions.values()):
+    if any(other.get("data") != first.get("data") for other in positions.values()):
         return (
             "the workers draw different batches from a loader: its sampler has a random "
             "generator of its own (seed it "
@@ -105,40 +105,41 @@ def _each(positions: Mapping[int, Position], words: Any) -> str:
     alike: dict[str, list[int]] = {}
     for index, position in positions.items():
         alike.setdefault(str(words(position)), []).append(index)
-    told = [f"{names(indices)} {what}" for what, indices in list(alike.items())[:_SHOWN]]
-    return ", ".join(told) + (f", and {len(alike) - _SHOWN} more" if len(alike) > _SHOWN else "")
+    groups = [f"{names(indices)} {what}" for what, indices in list(alike.items())[:_SHOWN]]
+    return ", ".join(groups) + (f", and {len(alike) - _SHOWN} more" if len(alike) > _SHOWN else "")
 
 
 def names(indices: Iterable[int]) -> str:
     """Workers by name."""
-    each = [f"worker-{index}" for index in indices]
-    return " and ".join(each) if len(each) <= _SHOWN else f"{each[0]} and {len(each) - 1} others"
+    workers = [f"worker-{index}" for index in indices]
+    if len(workers) <= _SHOWN:
+        return " and ".join(workers)
+    return f"{workers[0]} and {len(workers) - 1} others"
 
 
 def _settings(positions: Mapping[int, Position]) -> list[str]:
     """Which settings differ, in words."""
-    found: list[str] = []
-    each = {index: position.get("settings") or [] for index, position in positions.items()}
-    if len({len(optimizers) for optimizers in each.values()}) > 1:
-        return [
-            (
-                "optimizers that took a step: "
-                f"{_each({i: {'n': len(v)} for i, v in each.items()}, lambda s: s['n'])}"
-            )
-        ]
-    for number in range(max(map(len, each.values()))):
-        held = {index: optimizers[number] for index, optimizers in each.items()}
+    differing: list[str] = []
+    of_workers = {index: position.get("settings") or [] for index, position in positions.items()}
+    if len({len(optimizers) for optimizers in of_workers.values()}) > 1:
+        counts = {i: {"n": len(optimizers)} for i, optimizers in of_workers.items()}
+        return [f"optimizers that took a step: {_each(counts, lambda count: count['n'])}"]
+    for number in range(max(map(len, of_workers.values()))):
+        held = {index: optimizers[number] for index, optimizers in of_workers.items()}
         for name in dict.fromkeys(name for settings in held.values() for name in settings):
             values = {index: settings.get(name) for index, settings in held.items()}
             first = next(iter(values.values()))
             if any(_differ(first, value) for value in values.values()):
-                told = ", ".join(
+                shown = ", ".join(
                     f"{_short(value)} in worker-{index}"
                     for index, value in list(values.items())[:_SHOWN]
                 )
                 more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
-                found.append(f"{name} is {told}{more}")
-    return [*found[:_SHOWN], *([f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else [])]
+                differing.append(f"{name} is {shown}{more}")
+    return [
+        *differing[:_SHOWN],
+        *([f"and {len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []),
+    ]
 
 
 def _differ(one: Any, other: Any) -> bool:
@@ -166,15 +167,15 @@ def _drawn_apart(one: Any, other: Any) -> bool:
 
 def _apart(positions: Mapping[int, Position]) -> str:
     """Buffers that differ between workers, by name."""
-    held = [each.get("buffers") or {} for each in positions.values()]
+    held = [entry.get("buffers") or {} for entry in positions.values()]
     names = []
     for name in dict.fromkeys(name for buffers in held for name in buffers):
         values = [buffers[name] for buffers in held if name in buffers]
         shape, is_saved, *numbers = values[0]
-        if any(each[0] != shape for each in values) or len(values) < len(held):
+        if any(entry[0] != shape for entry in values) or len(values) < len(held):
             differs = is_saved  # else what a layer makes anew for the samples that it sees
         else:
-            differs = any(_differ(numbers, each[2:]) for each in values)
+            differs = any(_differ(numbers, entry[2:]) for entry in values)
         if differs:
             names.append(name)
     return ", ".join(names[:_SHOWN]) + (

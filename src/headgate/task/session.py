@@ -326,10 +326,10 @@ class TaskSession(ABC):
         `position`.
         """
         self.flush()
-        found = None if self._ended or self.profiling else self.position(why, at, after)
-        if found is None:
+        position = None if self._ended or self.profiling else self.position(why, at, after)
+        if position is None:
             return False
-        place = self.placed(found)
+        place = self.placed(position)
         return self._saver.save(why, self.steps, place, lambda folder: self.write(folder, place))
 
     def placed(self, position: Mapping[str, Any]) -> dict[str, Any]:

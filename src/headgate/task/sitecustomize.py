@@ -12,9 +12,9 @@ from importlib.machinery import PathFinder
 
 
 def _run_next() -> None:
-    here = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.dirname(os.path.abspath(__file__))
     spec = PathFinder.find_spec(
-        "sitecustomize", [path for path in sys.path if os.path.abspath(path) != here]
+        "sitecustomize", [path for path in sys.path if os.path.abspath(path) != folder]
     )
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

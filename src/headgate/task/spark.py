@@ -48,26 +48,29 @@ def stages(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _spans(stage: Mapping[str, Any]) -> dict[str, Any]:
-    told = {
-        str(each["Name"])[len(_METRIC) :]: float(each["Value"])
-        for each in stage["Accumulables"]
-        if str(each.get("Name", "")).startswith(_METRIC)
-        and str(each.get("Value", "")).lstrip("-").isdecimal()
+    values = {
+        str(value["Name"])[len(_METRIC) :]: float(value["Value"])
+        for value in stage["Accumulables"]
+        if str(value.get("Name", "")).startswith(_METRIC)
+        and str(value.get("Value", "")).lstrip("-").isdecimal()
     }
     seconds = (stage["Completion Time"] - stage["Submission Time"]) * _MILLI
-    waited = told.get("shuffle.read.fetchWaitTime", 0.0) * _MILLI
-    wrote = told.get("shuffle.write.writeTime", 0.0) * _NANO
-    whole = max(told.get("executorRunTime", 0.0) * _MILLI, waited + wrote) or 1.0
+    waited = values.get("shuffle.read.fetchWaitTime", 0.0) * _MILLI
+    wrote = values.get("shuffle.write.writeTime", 0.0) * _NANO
+    whole = max(values.get("executorRunTime", 0.0) * _MILLI, waited + wrote) or 1.0
     parts = {"shuffle read": waited / whole, "shuffle write": wrote / whole}
     parts["compute"] = 1.0 - sum(parts.values())
-    read = told.get("shuffle.read.localBytesRead", 0.0) + told.get(
+    read = values.get("shuffle.read.localBytesRead", 0.0) + values.get(
         "shuffle.read.remoteBytesRead", 0.0
     )
     spans: list[dict[str, Any]] = [
         {"name": name, "seconds": part * seconds} for name, part in parts.items()
     ]
-    spans[0]["bytes_in"], spans[1]["bytes_out"] = read, told.get("shuffle.write.bytesWritten", 0.0)
-    spans.append({"name": "input", "seconds": 0.0, "bytes_in": told.get("input.bytesRead", 0.0)})
+    spans[0]["bytes_in"], spans[1]["bytes_out"] = (
+        read,
+        values.get("shuffle.write.bytesWritten", 0.0),
+    )
+    spans.append({"name": "input", "seconds": 0.0, "bytes_in": values.get("input.bytesRead", 0.0)})
     return {
         "type": "spans",
         "step": int(stage["Stage ID"]),

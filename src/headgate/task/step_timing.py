@@ -211,15 +211,15 @@ class StepMeter:
         if self.sampled:
             self._spans.enter(name)
 
-    def end(self, done: Any, steps: int = 1, told: Any = None) -> None:
+    def end(self, done: Any, steps: int = 1, more: Any = None) -> None:
         """The running step is over, once `done` is there.
 
         Args:
             steps: How many steps were done since `begin`.
-            told: The script's own number of the last of them, which may be a tensor; None: it gives
+            more: The script's own number of the last of them, which may be a tensor; None: it gives
                 none. By its growth the steps are counted.
         """
-        before, self._told = self._told, told
+        before, self._told = self._told, more
         if not self._open:
             return
         self.steps += 1
@@ -230,8 +230,8 @@ class StepMeter:
             return
         self._wait(done)
         spans, begins = self._spans.end(), self._spans.begins
-        if told is not None and before is not None:
-            grown = whole(told, 0) - whole(before, 0)
+        if more is not None and before is not None:
+            grown = whole(more, 0) - whole(before, 0)
             # it counts anew, or some were done before `begin`: nobody knows
             if grown < 0 or (dropped and grown > 1):
                 return
@@ -239,7 +239,7 @@ class StepMeter:
         if list(spans) == ["other"]:  # nothing tells its parts
             spans, begins = {"step": spans["other"]}, {"step": begins["other"]}
         spans, begins = (
-            {name: each / steps for name, each in some.items()} for some in (spans, begins)
+            {name: seconds / steps for name, seconds in some.items()} for some in (spans, begins)
         )
         self._deliver(Step(self.steps, samples and samples // steps, spans, begins))
 
@@ -266,13 +266,13 @@ def busy_notes(times: Sequence[dict[str, Any]], others: float) -> list[str]:
     waited = max((time["waited"] or 0.0 for time in times), default=0.0)
     if waited <= BUSY and others <= OTHERS:
         return []
-    found = (
+    parts = (
         f"others used {others:.0%} of the machine's cores, and threads waited {waited:.0%} "
         "of the time for one"
     )
     if others <= OTHERS * waited:  # as a loader's workers do
-        return [f"{found}: its own processes and threads are more than the cores"]
-    return [f"{found}: steps may take much less on a calm machine"]
+        return [f"{parts}: its own processes and threads are more than the cores"]
+    return [f"{parts}: steps may take much less on a calm machine"]
 
 
 def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
@@ -282,12 +282,12 @@ def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
     groups: dict[tuple[int, int], list[Timing]] = {}
     for timing in timings:
         groups.setdefault((timing.threads, timing.samples), []).append(timing)
-    found = []
+    times = []
     for (threads, samples), of_group in sorted(groups.items()):
         chosen = _calmest(of_group)
         seconds = [timing.seconds for timing in chosen]
         waited = [timing.waited for timing in chosen if timing.waited is not None]
-        found.append(
+        times.append(
             {
                 "device": device,
                 "threads": threads,
@@ -298,15 +298,17 @@ def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
                 "waited": fmean(waited) if waited else None,
             }
         )
-    return found
+    return times
 
 
 def _calmest(measured: Sequence[_Measured]) -> Sequence[_Measured]:
     """Those that nobody was in the way of, else the quarter that waited least."""
-    calm = [each for each in measured if each.waited is None or each.waited <= CALM]
+    calm = [timing for timing in measured if timing.waited is None or timing.waited <= CALM]
     if len(calm) >= FEWEST:
         return calm
-    return sorted(measured, key=lambda each: each.waited or 0.0)[: max(FEWEST, len(measured) // 4)]
+    return sorted(measured, key=lambda timing: timing.waited or 0.0)[
+        : max(FEWEST, len(measured) // 4)
+    ]
 
 
 def _spread(seconds: Sequence[float]) -> float | None:
@@ -323,14 +325,14 @@ def fits(times: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The fields of `headgate.model.profiles.TimeFit` for each thread count that was timed at two
     or more batch sizes.
     """
-    found = []
+    fitted = []
     for threads in sorted({time["threads"] for time in times}):
         # The odd last batch of an epoch comes too seldom for its time to say anything.
         chosen = [time for time in times if time["threads"] == threads and time["steps"] >= 3]
         if len(chosen) < 2:
             continue
         line = fit_line([time["batch"] for time in chosen], [time["seconds"] for time in chosen])
-        found.append(
+        fitted.append(
             {
                 "device": chosen[0]["device"],
                 "threads": threads,
@@ -339,7 +341,7 @@ def fits(times: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "relative_error": line.relative_error,
             }
         )
-    return found
+    return fitted
 
 
 def memory_peak_bytes() -> int | None:

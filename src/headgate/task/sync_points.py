@@ -128,7 +128,7 @@ class SyncPoints:
                 )
                 channel.send({"type": "note", "text": f"{text}, who have to come there too"})
         self._waits = False
-        return {each["index"]: (each["standing"], each["value"]) for each in channel.met or ()}
+        return {entry["index"]: (entry["standing"], entry["value"]) for entry in channel.met or ()}
 
     def look(self, position: Position, in_step: bool = True, still: bool = False) -> None:
         """Check on the others while this worker waits for them, in a step or at a barrier.
@@ -159,8 +159,8 @@ class SyncPoints:
             else:
                 past = True
             if past and behind:
-                here = f"{names([self._index])} waits for it {place(position)}"
-                self.fail(f"{names([index])} is {place(other)}, and {here}; {CURE}")
+                waiting = f"{names([self._index])} waits for it {place(position)}"
+                self.fail(f"{names([index])} is {place(other)}, and {waiting}; {CURE}")
 
     def fail(self, text: str) -> None:
         """This worker cannot go on.

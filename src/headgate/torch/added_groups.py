@@ -72,7 +72,7 @@ def _same(saved: Any, added: Sequence[Any]) -> bool:
     """Whether these are the names of a group that a checkpoint has; where it does not tell, they
     may be.
     """
-    return saved is None or [list(each) for each in saved] == added
+    return saved is None or [list(names) for names in saved] == added
 
 
 class AddedGroups:
@@ -124,10 +124,10 @@ class AddedGroups:
         tables = [dict(_named(model)) for model in self._models]
         wanted = self._named[number] if number < len(self._named) else None
         try:
-            found = [tables[model][name] for model, name in wanted or ()]
+            parameters = [tables[model][name] for model, name in wanted or ()]
         except (IndexError, KeyError):
-            found = []
-        if not found:
+            parameters = []
+        if not parameters:
             raise ResumeError(
                 f"the checkpoint's optimizer has {len(self._saved['param_groups'])} parameter "
                 "groups, the script's "
@@ -135,13 +135,13 @@ class AddedGroups:
                 "before it trains; undo "
                 "the change to the script, or start over with: headgate resume --from-scratch"
             )
-        return found
+        return parameters
 
     def _added(self, group: dict[str, Any]) -> None:
         """The script adds a group."""
         given = group["params"]
         given = [given] if isinstance(given, torch.Tensor) else list(given)
-        parameters = [each[1] if isinstance(each, tuple) else each for each in given]
+        parameters = [entry[1] if isinstance(entry, tuple) else entry for entry in given]
         if {id(parameter) for parameter in parameters} in self._ours:
             return  # by what it did before the checkpoint was taken, which is done already
         known = {
@@ -163,17 +163,17 @@ class AddedGroups:
     def _load(self, number: int) -> None:
         """Give a group that is there now what the checkpoint has of it."""
         state = self._optimizer.state_dict()
-        here, saved = state["param_groups"][number], self._saved["param_groups"][number]
-        if len(here["params"]) != len(saved["params"]):
+        group, saved = state["param_groups"][number], self._saved["param_groups"][number]
+        if len(group["params"]) != len(saved["params"]):
             raise ResumeError(
-                f"parameter group {number} has {len(here['params'])} parameters, in the checkpoint "
-                f"{len(saved['params'])}; undo the change to the script, or start over with: "
-                "headgate resume --from-scratch"
+                f"parameter group {number} has {len(group['params'])} parameters, in the "
+                f"checkpoint {len(saved['params'])}; undo the change to the script, or "
+                "start over with: headgate resume --from-scratch"
             )
         groups = [*state["param_groups"]]
-        groups[number] = {**saved, "params": here["params"]}
+        groups[number] = {**saved, "params": group["params"]}
         states = dict(state["state"])
-        for place, former in zip(here["params"], saved["params"]):
+        for place, former in zip(group["params"], saved["params"]):
             if former in self._saved["state"]:
                 states[place] = self._saved["state"][former]
         self._optimizer.load_state_dict({**state, "state": states, "param_groups": groups})

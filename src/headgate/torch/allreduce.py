@@ -126,10 +126,10 @@ class AllReduce(Backend):
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         coalesces = [gradient.cpu().coalesce() for gradient in gradients]
         # Messages of one fill the pauses of others.
-        works = [self._begun(self._gloo.allreduce([each], self._all)) for each in coalesces]
+        works = [self._begun(self._gloo.allreduce([rows], self._all)) for rows in coalesces]
         for work in works:
             self._wait(work)
-        return [each.to(gradient.device) for each, gradient in zip(coalesces, gradients)]
+        return [rows.to(gradient.device) for rows, gradient in zip(coalesces, gradients)]
 
     def close(self) -> None:
         # Ended by hand, so that a worker which is done does not wait for one that is not.
@@ -208,8 +208,8 @@ class AllReduce(Backend):
         if device.type == "cuda" and self._dist.is_nccl_available():
             own = f"{node} {torch.cuda.get_device_properties(device).uuid}"
         self._store.set(f"gpu-{self.index}", own)
-        found = [self._store.get(f"gpu-{member}").decode() for member in self.members]
-        return all(found) and len(set(found)) == len(found)
+        gpus = [self._store.get(f"gpu-{member}").decode() for member in self.members]
+        return all(gpus) and len(set(gpus)) == len(gpus)
 
     def _nccl_group(self) -> Any:
         store = self._dist.PrefixStore("nccl", self._store)

@@ -53,7 +53,7 @@ def _wrappers(iterator: Any) -> Iterator[Any]:
 
 def _has_range(holder: Any) -> bool:
     tuples = [referent for referent in gc.get_referents(holder) if type(referent) is tuple]
-    return any(isinstance(iterator, _RANGE) for each in tuples for iterator in each)
+    return any(isinstance(iterator, _RANGE) for iterators in tuples for iterator in iterators)
 
 
 class Replay(Iterator[Any]):

@@ -119,9 +119,9 @@ class Buffers:
         first = self._rounds <= _FIRST
         looks = first or not self._rounds % _LOOK_AT_GPU
         changed = [
-            (each.name, each.tensor)
-            for each in self._watched
-            if each.has_changed() or (first and each.is_parameter)
+            (buffer.name, buffer.tensor)
+            for buffer in self._watched
+            if buffer.has_changed() or (first and buffer.is_parameter)
         ]
         return tuple(
             (name, *(float(f"{number:.6g}") for number in _numbers(tensor)))
@@ -132,9 +132,9 @@ class Buffers:
     def told(self) -> dict[str, Any]:
         """Numbers of all buffers by name: shape, whether a checkpoint has it, and what is in it."""
         return {
-            each.name: [list(tensor.shape), each.of_state, *_numbers(tensor)]
-            for each in self._watched
-            if (tensor := each.tensor) is not None
+            buffer.name: [list(tensor.shape), buffer.of_state, *_numbers(tensor)]
+            for buffer in self._watched
+            if (tensor := buffer.tensor) is not None
         }
 
     @torch.no_grad()
@@ -168,7 +168,7 @@ class Buffers:
             combined.keep()
 
     def _look_for_new(self) -> None:
-        known = {(id(each.module), each.key): each for each in self._watched}
+        known = {(id(buffer.module), buffer.key): buffer for buffer in self._watched}
         ours = {id(module) for combined in self._combined for module in combined.module.modules()}
         self._watched = []
         for name, module, key in _buffers(self._models):

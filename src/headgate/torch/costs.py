@@ -54,12 +54,9 @@ def layers(models: Iterable[nn.Module]) -> dict[str, int]:
 
 def state_bytes(optimizers: Iterable[Any]) -> int:
     """Bytes of what optimizers keep for each parameter."""
-    return sum(
-        tensor.numel() * tensor.element_size()
-        for optimizer in optimizers
-        for state in optimizer.state.values()
-        for tensor in batches.tensors(state)
-    )
+    states = [state for optimizer in optimizers for state in optimizer.state.values()]
+    tensors = [tensor for state in states for tensor in batches.tensors(state)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def samples_in(loader: Any) -> int | None:
@@ -96,7 +93,7 @@ def rows_touched(models: Iterable[nn.Module]) -> tuple[int, int] | None:
 
 def dense_tables(models: Iterable[nn.Module]) -> list[torch.Tensor]:
     """Trained weights of lookup tables whose gradient is dense, each counted once."""
-    found = {
+    tables = {
         id(module.weight): module.weight
         for model in models
         for module in model.modules()
@@ -104,7 +101,7 @@ def dense_tables(models: Iterable[nn.Module]) -> list[torch.Tensor]:
         and not module.sparse
         and module.weight.requires_grad
     }
-    return list(found.values())
+    return list(tables.values())
 
 
 def dense_rows_touched(models: Iterable[nn.Module]) -> float | None:
@@ -191,8 +188,10 @@ class Costs:
         if step.flops is not None:
             self._flops = step
         if self._touched is None and self.batch is not None and step.samples == self.batch:
-            found = rows_touched(self._models)
-            self._touched = (found[0] / step.samples, found[1] / step.samples) if found else None
+            touched = rows_touched(self._models)
+            self._touched = (
+                (touched[0] / step.samples, touched[1] / step.samples) if touched else None
+            )
 
         if self._dense_touched is None and step.number <= step_timing.FIRST_STEPS:
             self._dense_touched = dense_rows_touched(self._models)

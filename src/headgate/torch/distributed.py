@@ -262,7 +262,7 @@ class Worker:
         """
         if isinstance(self._link, Backend) and self._agreed.together:
             return compared(kept, self._link.gather)
-        own = [name for name, each in kept.items() if each.across in (WORKER, MEAN)]
+        own = [name for name, entry in kept.items() if entry.across in (WORKER, MEAN)]
         notes = [
             f"{name} is kept across the workers, which cannot be brought together here: the "
             "checkpoint holds that "
@@ -472,12 +472,10 @@ class Worker:
             loader = min(self._fed)
             assigned = self._fed[loader]
             self._fed = {}
-            self._batch = None if assigned is None else (loader, assigned)
-            self._weight = (
-                None
-                if assigned is None
-                else Weight(float(assigned.taken), 1.0 if assigned.taken else 0.0)
-            )
+            self._batch = self._weight = None
+            if assigned is not None:
+                self._batch = (loader, assigned)
+                self._weight = Weight(float(assigned.taken), 1.0 if assigned.taken else 0.0)
         weight = self._weight
         # all of them train on the same: a whole batch, or what the script reads by itself
         if weight is None:
@@ -518,8 +516,8 @@ class Worker:
 
     def _named(self, parameter: torch.Tensor) -> str:
         for model in self._models:
-            for name, each in model.named_parameters():
-                if each is parameter:
+            for name, candidate in model.named_parameters():
+                if candidate is parameter:
                     return name
         return f"a parameter of shape {tuple(parameter.shape)}"
 
@@ -567,7 +565,7 @@ class Worker:
         given = self.sync_points.barrier(position)
         if given is None:
             raise Stop
-        text = difference({index: each for index, (each, _) in given.items()})
+        text = difference({index: entry for index, (entry, _) in given.items()})
         if text:
             self.sync_points.fail(text)
 

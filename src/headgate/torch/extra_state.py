@@ -62,19 +62,19 @@ class WorkerStates:
 
 def compared(kept: Mapping[str, KeptObject], gather: Gather) -> WorkerStates:
     """What a checkpoint has to hold of the states of several workers."""
-    states = {name: each.object.state_dict() for name, each in kept.items()}
+    states = {name: entry.object.state_dict() for name, entry in kept.items()}
     marks = {
         name: _marks(state, _own_statistics(kept[name].object)) for name, state in states.items()
     }
     given = gather(marks)
     first = given[min(given)]
     notes, wanted = [], []
-    for name, each in kept.items():
+    for name, entry in kept.items():
         differs = _differences(first[name], [of[name] for of in given.values()])
-        if each.across == WORKER or (differs and each.across != EQUAL):
+        if entry.across == WORKER or (differs and entry.across != EQUAL):
             wanted.append(name)
-        if differs and each.across in (None, EQUAL):
-            notes.append(_note(name, each.across, differs))
+        if differs and entry.across in (None, EQUAL):
+            notes.append(_note(name, entry.across, differs))
     if not wanted:
         return WorkerStates(notes=notes)
     all_states = gather({name: states[name] for name in wanted})

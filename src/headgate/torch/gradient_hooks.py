@@ -192,9 +192,9 @@ def run_after(parameter: torch.Tensor) -> None:
 
 
 def _held(parameter: torch.Tensor, name: str) -> Iterator[Callable[[Any], Any]]:
-    for each in (getattr(parameter, name, None) or {}).values():
-        if isinstance(each, HeldHook):
-            yield each.hook
+    for hook in (getattr(parameter, name, None) or {}).values():
+        if isinstance(hook, HeldHook):
+            yield hook.hook
 
 
 def take(model: nn.Module, own: Callable[[torch.Tensor], bool]) -> list[torch.Tensor]:

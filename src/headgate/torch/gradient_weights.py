@@ -209,20 +209,20 @@ class GradientWeights:
         Raises:
             LossError: As of `settle`, of the backward before.
         """
-        said, self._said = self._said, None
+        stated, self._said = self._said, None
         if loader is not None:
-            said = self._of_batches.get(loader) if said is None else said
+            stated = self._of_batches.get(loader) if stated is None else stated
             self._of_batches = {}
-        if said is None:
+        if stated is None:
             self._settle()
         seen, self._seen = self._seen, LossReading()
         self._shape = _shape(seen)
         self._doubt, self._own, self._factors, self.lacks = "", [], {}, False
         self._taken = weight.samples
-        self._weighs = said is None
+        self._weighs = stated is None
         self._asks = self._everybody
-        if said is not None:
-            over: float | None = said
+        if stated is not None:
+            over: float | None = stated
             self._form = _mark(_SAID)
         else:
             over = seen.over
@@ -242,7 +242,7 @@ class GradientWeights:
         return self._weight
 
     def _slots(self, seen: LossReading, assigned: Assigned | None) -> tuple[list[TermSlot], str]:
-        found, doubt = loss_terms.slots(
+        slots, doubt = loss_terms.slots(
             seen.terms, self._taken, self._origin if self._asks else lambda node: ""
         )
         if (
@@ -255,8 +255,8 @@ class GradientWeights:
             for term in seen.terms:
                 over, of_all = term.count, (whole, term.elements * whole / taken if taken else 0.0)
                 if term.elements and not term.counted and over != term.elements and over in of_all:
-                    return found, f"it is a sum divided by {over:g}, the samples of all workers"
-        return ([], doubt) if len(found) > loss_terms.MOST else (found, doubt)
+                    return slots, f"it is a sum divided by {over:g}, the samples of all workers"
+        return ([], doubt) if len(slots) > loss_terms.MOST else (slots, doubt)
 
     def numbers(self) -> list[float]:
         """What this worker tells all others at the head of the round."""
@@ -292,14 +292,14 @@ class GradientWeights:
         summed = self._summed(sums) if alike else self._united()
         self._look(summed)
         own = [(slot, summed[slot.key]) for slot in self._own if slot.key in summed]
-        unlike = len(summed) > 1 and not all(each.same_rate for each in summed.values())
+        unlike = len(summed) > 1 and not all(term.same_rate for term in summed.values())
         if sums[_NEEDS] or not alike or unlike:
             self._needed = True
             share = self._taken / sums[_TAKEN] if sums[_TAKEN] else 1.0
             if self._weighs and self._counts:
                 self._weight = replace(self._weight, over=None)
                 self._factors = {
-                    node: each.factor(slot, share) for slot, each in own for node in slot.nodes
+                    node: term.factor(slot, share) for slot, term in own for node in slot.nodes
                 }
             self.lacks = any(not slot.local for slot, _ in own)
         self._everybody, self._quiet = True, self._quiet + 1
@@ -345,13 +345,7 @@ class GradientWeights:
             factor = self._factors.get(node, 1.0)
             if factor == 1.0:
                 return None
-            # Not multiplied with 0: what is divided by a count of nothing is no number.
-            return tuple(
-                None
-                if gradient is None
-                else (gradient * factor if factor else torch.zeros_like(gradient))
-                for gradient in gradients
-            )
+            return tuple(_scaled(gradient, factor) for gradient in gradients)
 
         return scale
 
@@ -373,14 +367,14 @@ class GradientWeights:
         given = self._barrier({"slots": loss_terms.told(self._own), "said": not self._weighs})
         if given is None:
             return {}
-        if any(each["said"] for each in given.values()):
+        if any(answer["said"] for answer in given.values()):
             self._doubt = (
                 self._doubt
                 or "some workers say what it weighs, by report(weight=), and others do not"
             )
         summed, doubt = loss_terms.united(given)
         self._doubt = self._doubt or doubt
-        if any(len(each["slots"]) != len(summed) for each in given.values()):
+        if any(len(answer["slots"]) != len(summed) for answer in given.values()):
             self._note(
                 "the loss of a batch has terms in some workers that it has not in others: "
                 "those are taken to have "
@@ -430,3 +424,10 @@ def _number(value: Any, where: str) -> float:
             f"{where} gave {weight:g}; expected a number of at least 0, as the tokens of the batch"
         )
     return weight
+
+
+def _scaled(gradient: torch.Tensor | None, factor: float) -> torch.Tensor | None:
+    if gradient is None:
+        return None
+    # Not multiplied with 0: what is divided by a count of nothing is no number.
+    return gradient * factor if factor else torch.zeros_like(gradient)

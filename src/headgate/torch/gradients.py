@@ -56,13 +56,13 @@ class Gradients:
         """
         before = self._after.get(id(optimizer))
         if before:
-            self._drops[id(optimizer)] = all(_is_dropped(each) for each in before)
+            self._drops[id(optimizer)] = all(_is_dropped(state) for state in before)
 
     def stepped(self, optimizer: Any) -> None:
         """It has taken one."""
         held = self._after.get(id(optimizer))
-        if held and all(each.parameter.grad is not None for each in held):
-            parameters = [each.parameter for each in held]
+        if held and all(after_step.parameter.grad is not None for after_step in held):
+            parameters = [after_step.parameter for after_step in held]
         else:
             parameters = _small(optimizer)
         self._after[id(optimizer)] = [
@@ -79,12 +79,12 @@ class Gradients:
     def left_over(self, models: Sequence[nn.Module]) -> list[dict[str, torch.Tensor]]:
         """By model the gradients by parameter's name; empty where no later step can need them."""
         used = bool(self._after) and all(
-            after and self._drops.get(number, False) and all(each.stands for each in after)
+            after and self._drops.get(number, False) and all(gradient.stands for gradient in after)
             for number, after in self._after.items()
         )
         if used:
             return []
-        found = [
+        left = [
             {
                 name: p.grad
                 for name, p in model.named_parameters()
@@ -92,7 +92,7 @@ class Gradients:
             }
             for model in models
         ]
-        return found if any(found) else []
+        return left if any(left) else []
 
 
 def _is_dropped(after: _AfterStep) -> bool:
@@ -186,14 +186,14 @@ def _small(optimizer: Any) -> list[torch.Tensor]:
     """Some parameters of an optimizer that have small gradients; where none is small, the
     smallest.
     """
-    found = [
+    candidates = [
         parameter
         for group in getattr(optimizer, "param_groups", ())
         for parameter in group["params"]
         if parameter.grad is not None and not hasattr(parameter, REMOTE)
     ]
-    small = [parameter for parameter in found if parameter.numel() <= _SMALL]
+    small = [parameter for parameter in candidates if parameter.numel() <= _SMALL]
     if not small:
-        return sorted(found, key=torch.Tensor.numel)[:1]
+        return sorted(candidates, key=torch.Tensor.numel)[:1]
     last = len(small) - 1
     return [small[place] for place in sorted({0, last // 2, last})]

@@ -169,5 +169,5 @@ def attributes_of(loader: Any, kind: Any) -> list[Any]:
         return []
     batch_sampler = getattr(loader, "batch_sampler", None)
     owners = (loader, loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
-    found = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
-    return list({id(value): value for value in found if isinstance(value, kind)}.values())
+    values = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
+    return list({id(value): value for value in values if isinstance(value, kind)}.values())

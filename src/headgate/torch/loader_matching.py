@@ -25,14 +25,16 @@ def matched(
     They are told by the order in which they are prepared. Those that are prepared in the epoch that
     goes on are those that were prepared in it, or else the ones from earlier epochs that it read.
     """
-    outside = [each for each in positions if not each.get("born")]
-    within = [each for each in positions if each.get("born") == NOW]
+    outside = [entry for entry in positions if not entry.get("born")]
+    within = [entry for entry in positions if entry.get("born") == NOW]
     if not within:
         within = [
-            each for each in positions if each.get("born") and (each["ended"] or each["running"])
+            entry
+            for entry in positions
+            if entry.get("born") and (entry["ended"] or entry["running"])
         ]
     pairs = [
-        *zip([each for each in loaders if not each.born], outside),
-        *zip([each for each in loaders if each.born], within),
+        *zip([entry for entry in loaders if not entry.born], outside),
+        *zip([entry for entry in loaders if entry.born], within),
     ]
     return [(loader, position) for loader, position in pairs if loader.index >= start]

@@ -149,7 +149,9 @@ class Loaders:
         """
         running = [state.current() for state in self.states]
         return all(
-            each.ends_by_count for each in running if each is not None and each.number in feeding
+            iteration.ends_by_count
+            for iteration in running
+            if iteration is not None and iteration.number in feeding
         )
 
     def enter_epoch(self) -> None:
@@ -242,8 +244,8 @@ class Loaders:
             state.to_rejoin = None
 
     def take_resume_rng(self) -> rng.RngState | None:
-        found, self._resume_rng = self._resume_rng, None
-        return found
+        states, self._resume_rng = self._resume_rng, None
+        return states
 
 
 class LoaderState:

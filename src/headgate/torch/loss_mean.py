@@ -239,10 +239,10 @@ def _walk(root: Any, seen: _LossTerms) -> None:
             return
         node, divisor = nodes.pop(0)
         kind = kind_of(node)
-        inner = [each for each, _ in node.next_functions]
-        live = [each for each in inner if each is not None]
+        inner = [below for below, _ in node.next_functions]
+        live = [below for below in inner if below is not None]
         if kind in _PASSED or kind in ("Add", "Sub", "Stack", "Cat"):
-            nodes[:0] = [(each, divisor) for each in live]
+            nodes[:0] = [(below, divisor) for below in live]
         elif kind in ("Mul", "Div") and len(live) == 1 and (kind == "Mul" or inner[0] is not None):
             whole = not (nodes or seen.counted or seen.means or seen.sums or seen.others)
             divided = _divided(divisor, kind, node, inner, whole)
@@ -303,12 +303,12 @@ _read_weights: dict[tuple[int, int], float] = {}
 
 def _class_weights(node: Any) -> float:
     """A number made of the weights of the classes in a loss; 0: they have none."""
-    for each, _ in zip(_below(node), range(_NEAR)):
-        if not kind_of(each).startswith(_WEIGH_CLASSES):
+    for below, _ in zip(_below(node), range(_NEAR)):
+        if not kind_of(below).startswith(_WEIGH_CLASSES):
             continue
-        weights = [getattr(each, "_saved_pos_weight", None), each._saved_weight]
-        if kind_of(each).startswith("Binary") and _is_of_samples(
-            each._saved_weight, each._saved_self
+        weights = [getattr(below, "_saved_pos_weight", None), below._saved_weight]
+        if kind_of(below).startswith("Binary") and _is_of_samples(
+            below._saved_weight, below._saved_self
         ):
             weights.pop()
         return sum(_sum_of(weight) for weight in weights if isinstance(weight, torch.Tensor))
@@ -345,9 +345,9 @@ def _scalars(node: Any, kind: str, live: Sequence[Any]) -> list[Any]:
     """The scalars whose sum or mean this is, where the script made a list of losses."""
     if not live or not _is_of(live[0], ("Stack", "Cat")):
         return []
-    inner = [each for each, _ in live[0].next_functions]
+    inner = [below for below, _ in live[0].next_functions]
     numbers = node._saved_self_sym_numel if kind == "Mean" else _summed(node)
-    return [each for each in inner if each is not None] if numbers == len(inner) else []
+    return [below for below in inner if below is not None] if numbers == len(inner) else []
 
 
 def _summed(node: Any) -> int:
@@ -409,7 +409,7 @@ def _is_of_parameters(root: Any) -> bool:
         if not nodes:
             return True
         node = nodes.pop()
-        inner = [each for each, _ in node.next_functions]
+        inner = [below for below, _ in node.next_functions]
         if not _is_of(node, tuple(_OF_PARAMETERS)):
             return False
         if _is_of(node, ("Mm",)) and None in inner:
@@ -418,7 +418,7 @@ def _is_of_parameters(root: Any) -> bool:
             constant = node._saved_other if inner[0] is not None else node._saved_self
             if isinstance(constant, torch.Tensor) and constant.numel() != 1:
                 return False
-        nodes += [each for each in inner if each is not None]
+        nodes += [below for below in inner if below is not None]
     return False
 
 
@@ -429,13 +429,13 @@ _MOST_BELOW = 24
 
 def is_selected(node: Any) -> bool:
     """Whether the numbers that a term is made of are selected from others, by a mask or so."""
-    return any(kind_of(each) in _SELECTS for each in _below(node))
+    return any(kind_of(below) in _SELECTS for below in _below(node))
 
 
 def parameter_of(node: Any) -> torch.Tensor | None:
     """A parameter that a term comes from: of the layer next to it."""
-    for each in _below(node):
-        for inner, _ in each.next_functions:
+    for below in _below(node):
+        for inner, _ in below.next_functions:
             if hasattr(inner, "variable"):
                 variable: torch.Tensor = inner.variable
                 return variable

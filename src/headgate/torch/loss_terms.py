@@ -299,9 +299,9 @@ def united(given: Mapping[int, Mapping[str, Any]]) -> tuple[dict[tuple[str, int]
     workers: dict[tuple[str, int], int] = {}
     members: dict[str, set[int]] = {}
     forms: dict[tuple[str, int], Any] = {}
-    for each in given.values():
+    for answer in given.values():
         counts: dict[str, int] = {}
-        for name, number, steps, values in each["slots"]:
+        for name, number, steps, values in answer["slots"]:
             key = name, number
             counts[name] = counts.get(name, 0) + 1
             if forms.setdefault(key, steps) != steps:

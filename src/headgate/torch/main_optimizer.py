@@ -43,7 +43,7 @@ class MainOptimizer:
             return True
         if not self._is_idle:
             return False
-        number = next((n for n, each in enumerate(self._optimizers) if each is optimizer), None)
+        number = next((n for n, known in enumerate(self._optimizers) if known is optimizer), None)
         if number is None:
             return False
         before, self._leader, self._is_idle = self._leader, number, False

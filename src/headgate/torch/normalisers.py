@@ -241,8 +241,8 @@ def _same(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | Non
 
 def _unclear(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
     """Something that may leave a count as it is, as `where` does."""
-    for each in args:
-        count = _held(each)
+    for argument in args:
+        count = _held(argument)
         if count is not None and count.added:
             return replace(count, unclear=True)
     return None

@@ -427,7 +427,7 @@ class Reducer:
     def _write_control(self, buckets: GradientBuckets) -> None:
         stop, checkpoint = self._flags()
         self._marks = self._marks[1], self._mark()
-        said = ControlInput(
+        own = ControlInput(
             float(self._weight.counts),
             stop,
             checkpoint,
@@ -437,7 +437,7 @@ class Reducer:
             densified=[p.grad is not None and not p.grad.is_sparse for p in buckets.sparse],
             overflows=self._backend.overflows(),
         )
-        buckets.control.copy_(torch.tensor(said.numbers(), dtype=buckets.control.dtype))
+        buckets.control.copy_(torch.tensor(own.numbers(), dtype=buckets.control.dtype))
 
     def _has_gradient(self, parameter: torch.Tensor) -> bool:
         return id(parameter) in self._arrived or (

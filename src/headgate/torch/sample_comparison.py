@@ -212,7 +212,7 @@ class _Axes:
             return False
         if kind in _PRODUCTS:
             first, second = (inputs.get(place) for place in _PRODUCTS[kind])
-            from_end = [0 if each is None else len(each[1]) - each[0] for each in (first, second)]
+            from_end = [0 if side is None else len(side[1]) - side[0] for side in (first, second)]
             return from_end in ([2, 1], [1, 2])  # pairs of samples, or a sum over them
         if kind in _DISTANCES or kind.startswith("ScaledDotProduct"):
             return len(inputs) >= 2 and all(
@@ -235,7 +235,7 @@ class _Axes:
     def _result(
         self, node: Any, kind: str, inputs: Mapping[int, tuple[int, Shape]], out: Shape
     ) -> int | None:
-        axes = {self._moved(node, kind, place, *each, out) for place, each in inputs.items()}
+        axes = {self._moved(node, kind, place, *moved, out) for place, moved in inputs.items()}
         return axes.pop() if len(axes) == 1 else None
 
     def _moved(
@@ -245,8 +245,8 @@ class _Axes:
         if kind in _VIEWS:
             return self._viewed(axis, shape, out)
         if kind in _PRODUCTS:
-            is_second = place == _PRODUCTS[kind][1]
-            return axis if rank - axis != (2 if is_second else 1) else None
+            summed = rank - 2 if place == _PRODUCTS[kind][1] else rank - 1
+            return None if axis == summed else axis
         if kind in _DISTANCES:
             return None
         if kind == "T":
@@ -266,11 +266,11 @@ class _Axes:
         """Where a dimension is in a view of other sizes."""
         before, size = math.prod(shape[:axis]), shape[axis]
         parts, through = [], 1
-        for place, each in enumerate(out):
-            end = through * each
-            if each > 1 and through <= before and end >= before * size:
+        for place, out_size in enumerate(out):
+            end = through * out_size
+            if out_size > 1 and through <= before and end >= before * size:
                 return place
-            if each > 1 and through >= before and end <= before * size:
+            if out_size > 1 and through >= before and end <= before * size:
                 parts.append(place)
             through = end
         whole = [place for place in parts if out[place] == self._samples]
@@ -308,12 +308,14 @@ def _dims(node: Any, rank: int) -> list[int]:
     for name in ("_saved_dim", "_saved_dims"):
         value = getattr(node, name, None)
         if value is not None:
-            return [_dim(each, rank) for each in (value if isinstance(value, tuple) else (value,))]
+            return [_dim(dim, rank) for dim in (value if isinstance(value, tuple) else (value,))]
     return []
 
 
 def _shapes(node: Any) -> list[list[int]]:
-    return [[int(size) for size in each.shape] for each in getattr(node, "_input_metadata", ())]
+    return [
+        [int(size) for size in metadata.shape] for metadata in getattr(node, "_input_metadata", ())
+    ]
 
 
 def _is_entry(node: Any) -> bool:
@@ -321,7 +323,7 @@ def _is_entry(node: Any) -> bool:
     if kind not in _ENTRIES:
         return False
     data, weights, _ = _ENTRIES[kind]
-    inner = [each for each, _ in node.next_functions]
+    inner = [below for below, _ in node.next_functions]
     return inner[weights] is not None and (data >= len(inner) or inner[data] is None)
 
 
@@ -368,7 +370,7 @@ def sorted_nodes(roots: Sequence[Any]) -> list[Any]:
         while stack:
             node, rest = stack[-1]
             inner = next(
-                (each for each, _ in rest if each is not None and each not in reached), None
+                (below for below, _ in rest if below is not None and below not in reached), None
             )
             if inner is None:
                 done[node] = None

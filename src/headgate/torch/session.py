@@ -265,9 +265,9 @@ class Session(TaskSession):
             anchor.done / anchor.batches if anchor is not None and anchor.batches else None
         )
         if self._samples:
-            whole, here = self._samples[min(self._samples)]
+            whole, own = self._samples[min(self._samples)]
             self._progress.samples = (self._progress.samples or 0) + whole
-            self.meter.samples = here
+            self.meter.samples = own
             self._samples = {}
         self.meter.complete()
 

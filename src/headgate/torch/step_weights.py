@@ -97,8 +97,12 @@ class StepWeights:
         if not self._samples or any(
             sample.parameter.data_ptr() != sample.address for sample in self._samples
         ):
-            found = {id(p): p for parameters in self._parameters.values() for p in parameters}
-            self._samples = [_ReadElements(p, p.data_ptr(), _elements(p)) for p in found.values()]
+            parameters_by_id = {
+                id(p): p for parameters in self._parameters.values() for p in parameters
+            }
+            self._samples = [
+                _ReadElements(p, p.data_ptr(), _elements(p)) for p in parameters_by_id.values()
+            ]
             self._views = [sample.view for sample in self._samples]
             self._values = [torch.empty_like(view) for view in self._views]
         if self._values:

@@ -111,7 +111,8 @@ class TrainingState:
         fresh: list[str] = []
         inner = unwrapped(model)
         number = next(
-            (n for n, each in enumerate(self.models) if unwrapped(each) is inner), len(self.models)
+            (n for n, known in enumerate(self.models) if unwrapped(known) is inner),
+            len(self.models),
         )
         is_new, loaded = number == len(self.models), self._has("models", number)
         if is_new:
@@ -175,9 +176,9 @@ class TrainingState:
             is_new = name not in self.kept
             self.kept[name] = KeptObject(kept, across)
             if is_new and self._resume is not None:
-                found, key = of_worker(self._resume, name, across, *self._member)
-                if key in found:
-                    self._load_from(found, key, kept.load_state_dict, name)
+                state, key = of_worker(self._resume, name, across, *self._member)
+                if key in state:
+                    self._load_from(state, key, kept.load_state_dict, name)
 
     def arrive(self, at_place: bool) -> None:
         """The script has come to where it goes on from the checkpoint: what was trained then is
@@ -218,28 +219,30 @@ class TrainingState:
     def knows(self, optimizer: Any) -> bool:
         """Whether an optimizer was prepared."""
         former = self._former.get(id(optimizer))
-        return any(optimizer is each for each in self.optimizers) or (
+        return any(optimizer is known for known in self.optimizers) or (
             former is not None and former[0]() is optimizer
         )
 
     @property
     def schedulers(self) -> list[Any]:
         """Those that were prepared."""
-        return [each.object for each in self._prepared["schedulers"]]
+        return [entry.object for entry in self._prepared["schedulers"]]
 
     def gpus(self) -> set[int]:
         """Numbers of the GPUs that its models are on, as this process sees them."""
-        found = {
+        numbers = {
             parameter.device.index
             for model in self.models
             for parameter in model.parameters()
             if parameter.is_cuda
         }
         for model in self.models:  # copies of it, as `DataParallel` has
-            found.update(
-                each for each in getattr(model, "device_ids", None) or () if isinstance(each, int)
+            numbers.update(
+                device
+                for device in getattr(model, "device_ids", None) or ()
+                if isinstance(device, int)
             )
-        return found
+        return numbers
 
     def settle(self) -> None:
         """Wait for what was started on these GPUs; where its models are on none, on the current
@@ -266,7 +269,9 @@ class TrainingState:
     @property
     def has_own(self) -> bool:
         """Whether a checkpoint holds what is each worker's own."""
-        return bool(self._compared.own) or any(each.across == WORKER for each in self.kept.values())
+        return bool(self._compared.own) or any(
+            entry.across == WORKER for entry in self.kept.values()
+        )
 
     def state_dicts(self, gradients: bool) -> dict[str, Any]:
         """State dicts by section of a checkpoint.
@@ -276,7 +281,7 @@ class TrainingState:
         """
         compared = self._compared
         inner = self._inner
-        kept = {name: each.object.state_dict() for name, each in self.kept.items()}
+        kept = {name: kept_object.object.state_dict() for name, kept_object in self.kept.items()}
         alone = (
             {}
             if self._member[1] > 1
@@ -318,10 +323,10 @@ class TrainingState:
     def _add(self, section: str, model: int, added: Any, fresh: list[str]) -> bool:
         """Take an optimizer or a scheduler; whether it was not there before."""
         entries = self._prepared[section]
-        if any(each.object is added for each in entries):
+        if any(known.object is added for known in entries):
             return False
         number, entry = len(entries), _Prepared(added, model, self._place())
-        former = [n for n, each in enumerate(entries) if each.model == model]
+        former = [n for n, known in enumerate(entries) if known.model == model]
         if len(former) == 1 and self._is_over(section, entries[former[0]]):
             number = former[0]
             entry.renewed, entry.loaded = entries[number].renewed + 1, entries[number].loaded
@@ -345,7 +350,7 @@ class TrainingState:
         if not former.loaded:
             return True
         optimizers = [
-            each.object for each in self._prepared["optimizers"] if each.model == former.model
+            entry.object for entry in self._prepared["optimizers"] if entry.model == former.model
         ]
         steps = [former.object] if section == "optimizers" else optimizers
         return any(id(step) in self._trained for step in steps)
@@ -450,8 +455,8 @@ class TrainingState:
         except (IndexError, KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
             if isinstance(error, ResumeError):
                 raise
-            found = " ".join(str(error).split())[:500]
+            message = " ".join(str(error).split())[:500]
             raise ResumeError(
-                f"the checkpoint's {what} does not fit the one in the script: {found}; "
+                f"the checkpoint's {what} does not fit the one in the script: {message}; "
                 "undo the change to the script, or start over with: headgate resume --from-scratch"
             ) from None

@@ -91,7 +91,7 @@ class Unprepared:
         )
 
     def _is_kept(self, value: Any) -> bool:
-        return any(each.object is value for each in self._trained.kept.values())
+        return any(entry.object is value for entry in self._trained.kept.values())
 
 
 def _parts(schedulers: Iterable[Any]) -> Iterator[Any]:

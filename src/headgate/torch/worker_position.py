@@ -144,7 +144,7 @@ def _value(value: Any, looks: bool) -> Any:
             return None
         return value.item() if value.numel() == 1 else value.tolist()
     if isinstance(value, (list, tuple)):
-        return [_value(each, looks) for each in value]
+        return [_value(element, looks) for element in value]
     return float(value) if hasattr(value, "__float__") else type(value).__name__
 
 
@@ -165,7 +165,7 @@ def sizes(models: Iterable[nn.Module]) -> dict[str, float]:
     """The mean absolute values of some of the models' parameters, by name: they tell whether
     workers have the same.
     """
-    found = {
+    parts = {
         f"mean |{name}|" + (f" of model {number}" if number else ""): parameter.detach().reshape(
             -1
         )[:_ELEMENTS]
@@ -173,4 +173,4 @@ def sizes(models: Iterable[nn.Module]) -> dict[str, float]:
         for name, parameter in list(model.named_parameters())[-_PARAMETERS:]
         if not hasattr(parameter, REMOTE) and parameter.numel()
     }
-    return {name: part.abs().double().mean().item() for name, part in found.items()}
+    return {name: part.abs().double().mean().item() for name, part in parts.items()}

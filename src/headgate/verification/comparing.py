@@ -347,7 +347,8 @@ def _losses_apart(records: Records) -> float:
             mean = sum(value * part for value, part in parts) / weight
             off = abs(mean - loss) / max(abs(loss), 1e-12)
             worst = max(worst, off if np.isfinite(off) else 0.0)
-    return worst if worst > (1e-6 if records.double else 1e-3) else 0.0
+    rounding = 1e-6 if records.double else 1e-3
+    return worst if worst > rounding else 0.0
 
 
 def repeats(one: TrainingRecord, other: TrainingRecord) -> bool:

@@ -43,13 +43,11 @@ class Copied:
         are exchanged.
         """
         args = tuple(map(self.path, job.args))
-        run = (
-            self.path(job.run)
-            if isinstance(job.run, str)
-            else tuple(map(self.path, job.run))
-            if job.run
-            else None
-        )
+        run: str | tuple[str, ...] | None = None
+        if isinstance(job.run, str):
+            run = self.path(job.run)
+        elif job.run:
+            run = tuple(map(self.path, job.run))
         script = self.path(job.script) if job.script is not None else None
         env = {name: self.path(value) for name, value in job.env.items()}
         return replace(

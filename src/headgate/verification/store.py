@@ -85,10 +85,8 @@ def _versions(python: str) -> tuple[str, ...]:
     are called.
     """
     places = Path(python).parent.parent.glob("lib/python3*/*-packages")
-    names = [
-        dist_info.name
-        for place in places
-        for name in _FRAMEWORKS
-        for dist_info in place.glob(f"{name}-*.dist-info")
-    ]
+    names: list[str] = []
+    for place in places:
+        for framework in _FRAMEWORKS:
+            names += [folder.name for folder in place.glob(f"{framework}-*.dist-info")]
     return tuple(sorted(names))

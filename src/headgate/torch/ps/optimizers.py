@@ -201,13 +201,13 @@ def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[Para
         step = max(1, size // item) if split else max(1, elements)
         for start in range(0, elements, step):
             piece = Piece(number, start, min(start + step, elements))
-            found = open_bundle.get(tensor.dtype)
-            if found is None or bundles[found][0] + piece.elements * item > size:
-                found = open_bundle[tensor.dtype] = len(bundles)
+            bundle = open_bundle.get(tensor.dtype)
+            if bundle is None or bundles[bundle][0] + piece.elements * item > size:
+                bundle = open_bundle[tensor.dtype] = len(bundles)
                 bundles.append((0, []))
-            bytes_so_far, pieces = bundles[found]
+            bytes_so_far, pieces = bundles[bundle]
             pieces.append(piece)
-            bundles[found] = (bytes_so_far + piece.elements * item, pieces)
+            bundles[bundle] = (bytes_so_far + piece.elements * item, pieces)
     # The largest first to whoever has least: then in the order of the parameters, so that all
     # servers are busy.
     loads = [(0, server) for server in range(servers)]
@@ -253,10 +253,10 @@ def joined_state(
     first_piece, first = ordered[0]
     if len(ordered) == 1:
         return dict(first)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in first.items():
         cut_up = isinstance(value, torch.Tensor) and value.shape == (first_piece.elements,)
-        found[key] = (
+        fields[key] = (
             torch.cat([state[key] for _, state in ordered]).reshape(shape) if cut_up else value
         )
-    return found
+    return fields

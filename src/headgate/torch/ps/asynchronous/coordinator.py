@@ -146,12 +146,12 @@ class Coordinator(Handler):
             if waiting is not None:
                 waiting.answer(largest=self._staleness.largest)
         for worker in [worker for worker in self._freezing if self._staleness.still(worker)]:
-            found = [
+            waiting_for = [
                 (loader, *place)
                 for loader, leases in self._leases.items()
                 for place in leases.positions()
             ]
-            self._freezing.pop(worker).answer(positions=found)
+            self._freezing.pop(worker).answer(positions=waiting_for)
 
 
 class Broadcasts(Handler):

@@ -77,25 +77,27 @@ class LeaseClient(Assigner):
         """The batches that the gradients of this step are of, by pass: they are done once the step
         is.
         """
-        found = [(*key, numbers) for key, numbers in self._given.items() if numbers]
+        given = [(*key, numbers) for key, numbers in self._given.items() if numbers]
         self._given = {}
-        for loader, number, numbers in found:
+        for loader, number, numbers in given:
             key = (loader, number)
             self._done.setdefault(key, []).extend(numbers)
             left = set(numbers)
             self.held[key] = [n for n in self.held.get(key, ()) if n not in left]
-        return found
+        return given
 
-    def take_positions(self, found: Iterable[tuple[int, int, int, Sequence[int]]]) -> None:
+    def take_positions(self, positions: Iterable[tuple[int, int, int, Sequence[int]]]) -> None:
         """The others are held: of each pass, by loader and number, under which batch all are done,
         and which others.
         """
-        found = list(found)
-        self.positions = {(loader, number): below for loader, number, below, _ in found}
+        positions = list(positions)
+        self.positions = {(loader, number): below for loader, number, below, _ in positions}
         self.ahead = 0
-        for loader, number, below, others in found:
-            here = self._passes.get(loader, (loader, -1))[1]
-            self.ahead += (below if number > here else 0) + (len(others) if number >= here else 0)
+        for loader, number, below, others in positions:
+            present = self._passes.get(loader, (loader, -1))[1]
+            self.ahead += (below if number > present else 0) + (
+                len(others) if number >= present else 0
+            )
 
     def told(self) -> list[tuple[int, int, list[int], list[int]]]:
         """What this worker did and has, for a server that was started again."""
@@ -118,16 +120,16 @@ class LeaseClient(Assigner):
                 self.held.setdefault(key, []).append(answer["number"])
 
         answer = self.caller.call(0, "coordinator.lease", content, take).wait()
-        found: int | str = answer["number"]
-        if answer["refresh"] or found == OVER:
+        number: int | str = answer["number"]
+        if answer["refresh"] or number == OVER:
             self.refresh()
-        if found == OVER:
+        if number == OVER:
             self._over[key[0]] = key[1]
             if key == self._passes.get(0) and self._pace is not None:
                 self._pace.over = True
                 for schedule in self.schedules:
                     schedule.finish()
-        return found
+        return number
 
 
 class _LeasedHand(ShardAssignment):
@@ -144,8 +146,8 @@ class _LeasedHand(ShardAssignment):
     def next(self) -> int | None:
         assigner, key = self._assigner, self._key
         if self._found is not None:
-            found, self._found = self._found, None
-            return found
+            leased, self._found = self._found, None
+            return leased
         while True:
             number = assigner.ask(key, self._below)
             if number == LATER:

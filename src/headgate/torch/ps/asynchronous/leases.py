@@ -63,9 +63,9 @@ class Leases:
         done. Later calls for the same epoch change nothing.
         """
         if epoch not in self._epochs:
-            found = self._epochs[epoch] = _Epoch(next=below, below=below)
+            state = self._epochs[epoch] = _Epoch(next=below, below=below)
             for number in ahead:
-                found.complete(number)
+                state.complete(number)
 
     def ask(self, worker: str, epoch: int) -> None:
         """A worker wants a batch; `answers` has it once there is one."""
@@ -77,25 +77,25 @@ class Leases:
         """A worker found that the epoch has so many batches; numbers past them were given in
         vain.
         """
-        found = self._epoch(epoch)
-        if found.total is None or total < found.total:
-            found.total = total
-            found.held = {number: worker for number, worker in found.held.items() if number < total}
-            found.returned = [number for number in found.returned if number < total]
-            heapq.heapify(found.returned)
+        state = self._epoch(epoch)
+        if state.total is None or total < state.total:
+            state.total = total
+            state.held = {number: worker for number, worker in state.held.items() if number < total}
+            state.returned = [number for number in state.returned if number < total]
+            heapq.heapify(state.returned)
 
     def done(self, worker: str, epoch: int, numbers: Iterable[int]) -> None:
         """A worker's update with these batches has been applied."""
-        found = self._epochs.get(epoch)
-        if found is None:
+        state = self._epochs.get(epoch)
+        if state is None:
             return
         for number in numbers:
-            if found.held.get(number, worker) != worker:
+            if state.held.get(number, worker) != worker:
                 continue  # it was taken for gone, and another has the batch now
-            found.held.pop(number, None)
-            found.complete(number)
-        found.returned = [number for number in found.returned if not found.is_done(number)]
-        heapq.heapify(found.returned)
+            state.held.pop(number, None)
+            state.complete(number)
+        state.returned = [number for number in state.returned if not state.is_done(number)]
+        heapq.heapify(state.returned)
 
     def gone(self, worker: str) -> dict[int, list[int]]:
         """A worker is gone; the numbers that came back by it, by epoch."""
@@ -114,21 +114,21 @@ class Leases:
 
     def back(self, worker: str, epoch: int, numbers: Iterable[int]) -> None:
         """A worker gives back what it will not train on."""
-        found = self._epoch(epoch)
+        state = self._epoch(epoch)
         for number in numbers:
-            if found.held.get(number) == worker:
-                del found.held[number]
-                heapq.heappush(found.returned, number)
+            if state.held.get(number) == worker:
+                del state.held[number]
+                heapq.heappush(state.returned, number)
 
     def answers(self) -> list[tuple[str, Answer]]:
         """Workers that asked and can be answered now."""
-        found = []
+        answers = []
         for worker, epoch in list(self._asking.items()):
             answer = self._answer(worker, epoch)
             if answer is not None:
                 del self._asking[worker]
-                found.append((worker, answer))
-        return found
+                answers.append((worker, answer))
+        return answers
 
     def positions(self) -> list[tuple[int, int, list[int]]]:
         """Of each epoch that is gone through what is done: its number, under which number all
@@ -142,18 +142,18 @@ class Leases:
         """What a worker did and holds, told again to a server that was started again and knows
         less.
         """
-        found = self._epoch(epoch)
+        state = self._epoch(epoch)
         self._inside[worker] = epoch
         for number in done:
-            found.complete(number)
-            found.held.pop(number, None)
+            state.complete(number)
+            state.held.pop(number, None)
         for number in held:
-            if not found.is_done(number):
-                found.held[number] = worker
-        known = [*found.held, *found.ahead, found.below - 1]
-        self._raise(found, max(known) + 1)
-        found.returned = [n for n in found.returned if not found.is_done(n) and n not in found.held]
-        heapq.heapify(found.returned)
+            if not state.is_done(number):
+                state.held[number] = worker
+        known = [*state.held, *state.ahead, state.below - 1]
+        self._raise(state, max(known) + 1)
+        state.returned = [n for n in state.returned if not state.is_done(n) and n not in state.held]
+        heapq.heapify(state.returned)
 
     def over(self, epoch: int) -> None:
         """A worker was told that an epoch is over, as a server that was started again may not
@@ -202,7 +202,9 @@ class Leases:
                 epoch.next += 1
             if epoch.total is not None and epoch.next >= epoch.total:
                 holders = set(epoch.held.values())
-                return OVER if not holders else LATER if worker in holders else None
+                if not holders:
+                    return OVER
+                return LATER if worker in holders else None
             number = epoch.next
             epoch.next += 1
         epoch.held[number] = worker

@@ -29,18 +29,19 @@ class RemoteOptimizer:
         self._number = number
         self._caller = caller
         self._recipe = optimizers.recipe(optimizer)
-        found = [
+        parameters = [
+            (parameter, number)
+            for number, group in enumerate(optimizer.param_groups)
+            for parameter in group["params"]
+        ]
+        remote = [
             (parameter, group, place)
-            for place, (group, parameter) in enumerate(
-                (number, parameter)
-                for number, group in enumerate(optimizer.param_groups)
-                for parameter in group["params"]
-            )
+            for place, (parameter, group) in enumerate(parameters)
             if not hasattr(parameter, REMOTE)
         ]
-        self._parameters: list[torch.Tensor] = [parameter for parameter, _, _ in found]
-        self._groups = [group for _, group, _ in found]
-        self._places = [place for _, _, place in found]
+        self._parameters: list[torch.Tensor] = [parameter for parameter, _, _ in remote]
+        self._groups = [group for _, group, _ in remote]
+        self._places = [place for _, _, place in remote]
         self._chunks = cut(
             self._parameters, caller.servers, optimizers.element_wise(type(optimizer))
         )
@@ -128,10 +129,10 @@ class RemoteOptimizer:
         ]
         parts: dict[int, list[tuple[Piece, Mapping[str, Any]]]] = {}
         for chunk, answer in zip(self._chunks, asked):
-            for piece, found in zip(chunk.pieces, answer.wait()["states"]):
-                parts.setdefault(piece.parameter, []).append((piece, found))
-        for number, found in parts.items():
-            joined = joined_state(found, self._parameters[number].shape)
+            for piece, fields in zip(chunk.pieces, answer.wait()["states"]):
+                parts.setdefault(piece.parameter, []).append((piece, fields))
+        for number, fields in parts.items():
+            joined = joined_state(fields, self._parameters[number].shape)
             if joined:
                 state["state"][self._places[number]] = joined
         state["state"] = dict(sorted(state["state"].items()))
@@ -183,7 +184,7 @@ class RemoteOptimizer:
         """
         known = set(map(id, self._parameters))
         for parameter in (
-            each for group in self.optimizer.param_groups for each in group["params"]
+            present for group in self.optimizer.param_groups for present in group["params"]
         ):
             if id(parameter) not in known and not hasattr(parameter, REMOTE):
                 raise RuntimeError(

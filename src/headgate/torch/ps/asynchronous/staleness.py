@@ -42,19 +42,19 @@ class Staleness:
 
     def enter(self, worker: str, clock: int | None = None) -> None:
         """A worker comes, or tells the clock that it has to a server that was started again."""
-        others = self._slowest(leaving_out=worker)
-        start = clock if clock is not None else others if others is not None else 0
-        self._workers[worker] = _Worker(start)
+        if clock is None:
+            clock = self._slowest(leaving_out=worker) or 0
+        self._workers[worker] = _Worker(clock)
 
     def ask(self, worker: str) -> None:
         """A worker has gradients and wants to step; `allowed` names it once it may."""
-        found = self._known(worker)
-        found.asking, found.idle = True, False
+        state = self._known(worker)
+        state.asking, state.idle = True, False
         self._frozen.discard(worker)
 
     def allowed(self) -> list[str]:
         """Workers that asked and may step now: each is named once."""
-        found = []
+        names = []
         # The slowest first: where it steps, those that are ahead of it may as well.
         for name, worker in sorted(self._workers.items(), key=lambda item: item[1].clock):
             if not worker.asking or self._frozen - {name}:
@@ -65,15 +65,15 @@ class Staleness:
                 continue
             self.largest = max(self.largest, ahead)
             worker.asking, worker.stepping = False, True
-            found.append(name)
-        return found
+            names.append(name)
+        return names
 
     def stepped(self, worker: str) -> None:
         """All servers have applied the step of a worker."""
-        found = self._known(worker)
-        if found.stepping:
-            found.stepping = False
-            found.clock += 1
+        state = self._known(worker)
+        if state.stepping:
+            state.stepping = False
+            state.clock += 1
 
     def rest(self, worker: str) -> None:
         """A worker has nothing to train on."""
@@ -81,12 +81,12 @@ class Staleness:
 
     def resume(self, worker: str) -> bool:
         """It has again; whether it has to take new values, because the others went on meanwhile."""
-        found = self._known(worker)
-        found.idle = False
+        state = self._known(worker)
+        state.idle = False
         slowest = self._slowest(leaving_out=worker)
-        if slowest is None or slowest <= found.clock:
+        if slowest is None or slowest <= state.clock:
             return False
-        found.clock = slowest
+        state.clock = slowest
         return True
 
     def gone(self, worker: str) -> None:

@@ -89,9 +89,9 @@ class AsynchronousWorker(Asynchronous):
             self.caller.call(0, "broadcast.give", {"number": number, "value": given})
         else:
             with self.caller.preparing():
-                found = self.caller.ask(0, "broadcast.take", {"number": number})["value"]
+                received = self.caller.ask(0, "broadcast.take", {"number": number})["value"]
             with torch.no_grad():
-                for tensor, value in zip(tensors, found):
+                for tensor, value in zip(tensors, received):
                     tensor.detach().copy_(value)
         self._broadcasts = number + 1
 
@@ -196,8 +196,10 @@ class AsynchronousWorker(Asynchronous):
         if again and server == 0:
             calls.append(("broadcast.had", {"count": self._broadcasts}))
         if again and server == 0 and self._clock is not None:
-            told, over = self._leased.told(), self._leased.over()
-            calls.append(("coordinator.enter", {"clock": self._clock, "told": told, "over": over}))
+            leases, over = self._leased.told(), self._leased.over()
+            calls.append(
+                ("coordinator.enter", {"clock": self._clock, "told": leases, "over": over})
+            )
         for adopted in self._adopted if again else []:
             # Of what no snapshot has, the values here are the best that is left.
             calls += adopted.creation(server, states=False)

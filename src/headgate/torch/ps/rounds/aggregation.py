@@ -162,7 +162,7 @@ class Rounds:
             return [self._reply(worker, number, view, chunk, late=True)]
         if (
             worker in self._awaited
-            and sum(worker in each.pushed for each in attempt.slots.values()) == count
+            and sum(worker in chunk_sum.pushed for chunk_sum in attempt.slots.values()) == count
         ):
             self._awaited.remove(worker)
         _add(slot, given)
@@ -174,7 +174,7 @@ class Rounds:
         slot.fixed = True
         attempt.fixed += 1
         if attempt.complete:
-            size = sum(each.size for each in attempt.slots.values())
+            size = sum(chunk_sum.size for chunk_sum in attempt.slots.values())
             self._kept = max(HISTORY, min(HISTORY_BYTES // max(1, size), LONGEST_HISTORY))
         self._prune(number)
         return [self._reply(receiver, number, view, chunk) for receiver in slot.pushed]

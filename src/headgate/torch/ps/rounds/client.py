@@ -247,8 +247,8 @@ class Client:
         if self._last is not None:
             self._last.received.pop(chunk.number, None)
         if all(
-            each.number in running.received
-            for each in running.exchange.layout.buffers[chunk.buffer]
+            other.number in running.received
+            for other in running.exchange.layout.buffers[chunk.buffer]
         ):
             running.arrived[chunk.buffer].set()
         if running.whole:
@@ -395,7 +395,7 @@ class Client:
 
 
 def _lost(role: str, before: Mapping[int, Member], now: Mapping[int, Member]) -> set[str]:
-    there = {n: member for n, member in before.items() if not member.leaving}
+    staying = {n: member for n, member in before.items() if not member.leaving}
     return {
-        f"{role}-{n}" for n, member in there.items() if n not in now or now[n].life != member.life
+        f"{role}-{n}" for n, member in staying.items() if n not in now or now[n].life != member.life
     }

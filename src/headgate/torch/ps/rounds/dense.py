@@ -157,10 +157,10 @@ class Dense(Backend):
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
         with torch.no_grad():
-            here = [tensor.detach().cpu().contiguous() for tensor in tensors]
+            copies = [tensor.detach().cpu().contiguous() for tensor in tensors]
             buffer = (
-                torch.cat([_bytes(tensor) for tensor in here])
-                if here
+                torch.cat([_bytes(tensor) for tensor in copies])
+                if copies
                 else torch.empty(0, dtype=torch.uint8)
             )
             if not buffer.numel():
@@ -171,7 +171,7 @@ class Dense(Backend):
             self._client.launch(running, 0)
             self._wait(running)
             offset = 0
-            for tensor, mine in zip(tensors, here):
+            for tensor, mine in zip(tensors, copies):
                 raw = _bytes(mine)
                 raw.copy_(exchange.sums[0][offset : offset + raw.numel()])
                 offset += raw.numel()

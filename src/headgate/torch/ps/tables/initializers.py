@@ -48,10 +48,10 @@ class Operation:
         Raises:
             ValueError: It is none that can be done.
         """
-        found = cls(**sent)
-        if found.name not in (*RANDOM, *PLAIN, CONVERSION, INDEXED):
-            raise ValueError(f"{found.name!r} cannot be done to a table on servers")
-        return found
+        operation = cls(**sent)
+        if operation.name not in (*RANDOM, *PLAIN, CONVERSION, INDEXED):
+            raise ValueError(f"{operation.name!r} cannot be done to a table on servers")
+        return operation
 
     def draw_and_discard(self, width: int, dtype: torch.dtype, generator: torch.Generator) -> None:
         """Leave `generator` as if the operation had been done, in memory that does not grow with
@@ -77,8 +77,8 @@ def filled(
             values = values.to(getattr(torch, operation.arguments[0]))
         elif operation.name == INDEXED:
             index, given = operation.arguments
-            here = rows.owner(index) == server
-            values[rows.local(index[here])] = given[here]
+            owned = rows.owner(index) == server
+            values[rows.local(index[owned])] = given[owned]
         elif operation.name in RANDOM:
             generator = torch.Generator()
             if operation.random is not None:
@@ -104,18 +104,18 @@ def coalesced(operations: Sequence[Operation], dtype: torch.dtype) -> list[Opera
     """The same operations on a table of `dtype`. Consecutive operations that each overwrite some
     rows become one, because a script may set the rows of a vocabulary one by one.
     """
-    found: list[Operation] = []
+    merged: list[Operation] = []
     run: list[tuple[torch.Tensor, torch.Tensor]] = []
     for operation in operations:
         written = _written(operation, dtype)
         if written is not None:
             run.append(written)
             continue
-        found += [*_joined(run), operation]
+        merged += [*_joined(run), operation]
         run = []
         if operation.name == CONVERSION:
             dtype = getattr(torch, operation.arguments[0])
-    return [*found, *_joined(run)]
+    return [*merged, *_joined(run)]
 
 
 def _joined(run: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[Operation]:

@@ -90,8 +90,8 @@ class LazyTensor(torch.Tensor):
         )
         made._deferred, made._rows, made._field = deferred, (first, last), field
         setattr(made, REMOTE, True)
-        found: LazyTensor = made
-        return found
+        tensor: LazyTensor = made
+        return tensor
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()

@@ -55,17 +55,17 @@ class _SumOfRows(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         values, numbers, factors = ctx.saved_tensors
-        of_sample, found, of_factors = gradients[0].unsqueeze(1), None, None
+        of_sample, of_values, of_factors = gradients[0].unsqueeze(1), None, None
         if ctx.needs_input_grad[0]:
-            found = torch.zeros_like(values)
+            of_values = torch.zeros_like(values)
             add_rows(
-                found,
+                of_values,
                 numbers.reshape(-1),
                 (of_sample * factors.unsqueeze(2)).reshape(-1, values.shape[1]),
             )
         if ctx.needs_input_grad[2]:
             of_factors = (F.embedding(numbers, values) * of_sample).sum(2)
-        return found, None, of_factors
+        return of_values, None, of_factors
 
 
 def _distinct(indices: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +114,7 @@ def _looked_up(
             "headgate.torch.prepare(model, ...) "
             "first"
         )
-    least, most = (int(each) for each in indices.aminmax()) if indices.numel() else (0, 0)
+    least, most = (int(bound) for bound in indices.aminmax()) if indices.numel() else (0, 0)
     if least < 0 or most >= max(weight.shape[0], 1):
         raise IndexError(f"index out of range in a table of {weight.shape[0]} rows")
     rows, numbers = _distinct(indices.long(), most)

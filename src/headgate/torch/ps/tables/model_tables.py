@@ -165,7 +165,7 @@ class RemoteTables:
                 optimizer.state.pop(weight, None)
         if stepped:
             if self._together:
-                optimizer.register_step_pre_hook(lambda found, *_: self._push_together(found))
+                optimizer.register_step_pre_hook(lambda stepping, *_: self._push_together(stepping))
             optimizer.register_state_dict_post_hook(self._with_state)
 
     def push(self, optimizer: Any) -> list[Answer]:
@@ -267,7 +267,8 @@ class RemoteTables:
             "dtype": str(deferred.first_dtype).rpartition(".")[2],
             "servers": self.caller.servers,
             "operations": [
-                each.sent() for each in coalesced(deferred.operations, deferred.first_dtype)
+                operation.sent()
+                for operation in coalesced(deferred.operations, deferred.first_dtype)
             ],
             "recipe": None,
         }

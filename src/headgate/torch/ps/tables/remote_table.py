@@ -189,8 +189,8 @@ class RemoteTable:
         gives.
         """
         self.settle()
-        found: dict[str, Any] = self._ask(0, "fields").wait()["fields"]
-        return found
+        fields: dict[str, Any] = self._ask(0, "fields").wait()["fields"]
+        return fields
 
     def read(self, field: str | None) -> torch.Tensor:
         """All rows, in a tensor whose memory is a file that nobody else sees.
@@ -211,9 +211,9 @@ class RemoteTable:
                 if number + 2 < len(pieces):
                     begin, end = pieces[number + 2]
                     asked.append(self._ask(server, "read", field=field, start=begin, stop=end))
-                found = asked.pop(0).wait()["values"]
+                received = asked.pop(0).wait()["values"]
                 for row, place, count in self._rows.runs(server, start, stop):
-                    values[row : row + count] = found[place - start : place - start + count]
+                    values[row : row + count] = received[place - start : place - start + count]
         return values
 
     def write(self, field: str | None, values: torch.Tensor) -> None:
@@ -249,7 +249,7 @@ class RemoteTable:
             return [(sent, sent)]
         owners = self._rows.owner(rows)
         places = [(owners == server).nonzero().squeeze(1) for server in self.servers]
-        return [(found, sent[found]) for found in places]
+        return [(owner, sent[owner]) for owner in places]
 
     def _pieces(self, server: int) -> list[tuple[int, int]]:
         """Places on a server in pieces of a few MiB."""

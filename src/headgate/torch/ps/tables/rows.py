@@ -69,8 +69,8 @@ class Rows:
         their places.
         """
         rows = torch.arange(start, stop)
-        here = rows if self.servers == 1 else rows[self.owner(rows) == server]
-        return here - start, self.local(here)
+        owned = rows if self.servers == 1 else rows[self.owner(rows) == server]
+        return owned - start, self.local(owned)
 
 
 def blocks(start: int, stop: int, width: int) -> Iterator[tuple[int, int]]:

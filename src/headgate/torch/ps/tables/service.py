@@ -162,6 +162,6 @@ class Tables(Handler):
 
     def _apply(self, name: str, requests: Sequence[Request]) -> None:
         pushes = [request.content for request in requests]
-        found = merged(pushes)
-        if found is not None:
-            self._shards[name].apply(*found, pushes[0]["options"])
+        step = merged(pushes)
+        if step is not None:
+            self._shards[name].apply(*step, pushes[0]["options"])

@@ -122,8 +122,8 @@ class Shard:
         return isinstance(value, torch.Tensor) and value.shape == self.values.shape
 
     def _field(self, field: str | None) -> torch.Tensor:
-        found = self.values if field is None else self._optimizer.state[self.values][field]
-        if not self._by_row(found):
+        field_rows = self.values if field is None else self._optimizer.state[self.values][field]
+        if not self._by_row(field_rows):
             raise CallError(f"{field!r} is not kept for each row")
-        values: torch.Tensor = found
+        values: torch.Tensor = field_rows
         return values

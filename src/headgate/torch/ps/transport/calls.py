@@ -54,7 +54,7 @@ class Answer:
         caller: Caller,
         server: int,
         bytes_out: int,
-        then: Callable[[Any], None] = lambda found: None,
+        then: Callable[[Any], None] = lambda value: None,
     ) -> None:
         self._caller = caller
         self.then = then
@@ -134,7 +134,7 @@ class Caller:
         server: int,
         operation: str,
         content: Mapping[str, Any],
-        then: Callable[[Any], None] = lambda found: None,
+        then: Callable[[Any], None] = lambda value: None,
     ) -> Answer:
         """Ask a server; returns at once. The tensors in `content` must not change until the answer
         is there.
@@ -229,11 +229,11 @@ class Caller:
             m["index"] for m in self._channel.peers.get("members", ()) if m["role"] == "worker"
         )
 
-    def settle(self, answer: Answer, found: Any, error: BaseException | None) -> None:
+    def settle(self, answer: Answer, value: Any, error: BaseException | None) -> None:
         if error is None:
-            answer.then(found)
+            answer.then(value)
         with self._changed:
-            answer.found, answer.error, answer.there = found, error, True
+            answer.found, answer.error, answer.there = value, error, True
             self._changed.notify_all()
 
     # --- in the loop's thread ---------------------------------------------------------------------
@@ -278,13 +278,13 @@ class Caller:
             max(self._links.ours(index, message.header.sent), answer.reached), message.at
         )
         try:
-            found = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
+            value = unpack(message.frames[0].bytes, [frame.buffer for frame in message.frames[1:]])
         except (PayloadError, IndexError) as error:
             self.settle(answer, None, CallError(f"server-{index}: {error}"))
             return
-        failed = found.get("error")
+        failed = value.get("error")
         self.settle(
-            answer, found, None if failed is None else CallError(f"server-{index}: {failed}")
+            answer, value, None if failed is None else CallError(f"server-{index}: {failed}")
         )
 
 
@@ -293,15 +293,15 @@ def transfers(answers: Iterable[Answer]) -> list[Transfer]:
     by_server: dict[int, list[Answer]] = {}
     for answer in answers:
         by_server.setdefault(answer.server, []).append(answer)
-    found = []
+    moved = []
     for server, calls in sorted(by_server.items()):
         sizes = sum(call.bytes_out for call in calls), sum(call.bytes_in for call in calls)
         push = Passage(
             min(call.sent for call in calls), max(call.reached for call in calls), sizes[0]
         )
         pull = Passage(min(call.left for call in calls), max(call.came for call in calls), sizes[1])
-        found.append(Transfer(f"server-{server}", push, pull))
-    return found
+        moved.append(Transfer(f"server-{server}", push, pull))
+    return moved
 
 
 def _framed(operation: str, content: Mapping[str, Any]) -> list[Buffer]:

@@ -120,9 +120,9 @@ class Links:
     def _compared(self, server: int, message: Message) -> None:
         link = self._links[server]
         header = message.header
-        there, back = header.asked - link.pinged, header.sent - message.at
+        forth, back = header.asked - link.pinged, header.sent - message.at
         # As NTP does: what the way there and the way back take is taken to be the same.
-        link.fastest = min(link.fastest, (there - back, (there + back) / 2))
+        link.fastest = min(link.fastest, (forth - back, (forth + back) / 2))
         if link.pings:
             self._ping(server, link)
         else:

@@ -201,20 +201,20 @@ class Dispatcher(Service):
             self.server.loop.after(self._every, self._save)
 
     def _restored(self) -> Mapping[str, Any]:
-        found = []
+        snapshots = []
         for path in (
             () if self._path is None else (self._path, former_of(self._path), copy_of(self._path))
         ):
             try:
                 if path.exists():
-                    found.append(read(path))
+                    snapshots.append(read(path))
             except SnapshotError as error:
                 self._lost = "and cannot read what it had saved"
                 self.server.note(str(error))
-        if not found:
+        if not snapshots:
             return {}
         # it may have been on this node before
-        saved = max(found, key=lambda each: list(each["order"]))
+        saved = max(snapshots, key=lambda snapshot: list(snapshot["order"]))
         age = max(0.0, time.time() - saved["at"])
         text = (
             f"server-{self.server.index} was started again and goes on from what it had "
@@ -238,7 +238,9 @@ class Dispatcher(Service):
 
     def _save(self) -> None:
         state = {
-            name: found for name, handler in self._handlers.items() if (found := handler.state())
+            name: handled
+            for name, handler in self._handlers.items()
+            if (handled := handler.state())
         }
         if state and self._writer is not None:
             self._writer.take(state)
