@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from headgate.controller import Controller
@@ -13,17 +14,23 @@ from headgate.model.events import (
     Action,
     Checkpoint,
     Event,
+    Fault,
     JobPlanned,
     JobState,
     JobSubmitted,
     MarkJob,
     NodeJoined,
+    SetShare,
     StartTask,
+    StopTask,
     TaskConnected,
+    Warn,
 )
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason
 from headgate.model.shares import Share
 from headgate.policies import NoPolicy, Policy
 from headgate.policies.base import Change, Decision
@@ -63,8 +70,9 @@ class Driver:
         self.step(0.0, NodeJoined(Node("here", cores=cores, memory_bytes=2**30)))
 
     def step(self, now: float, event: Event) -> list[Action]:
+        """The actions, with their reasons in words."""
         actions, self.wake_at = self.controller.step(now, event)
-        return actions
+        return [worded(action) for action in actions]
 
     def submit(self, now: float, spec: Job, resume: Checkpoint | None = None) -> list[Action]:
         """Submit and plan; the actions that follow the plan."""
@@ -81,7 +89,38 @@ def ended(
 ) -> MarkJob:
     """The end of a job that was asked to end, and has saved nothing."""
     ending = Ending(answer, saved=Saved.NOTHING)
-    return MarkJob(JobId(f"r/{name}"), state, f"{reason}; last checkpoint: none", code, ending)
+    return job_marked(JobId(f"r/{name}"), state, f"{reason}; last checkpoint: none", code, ending)
+
+
+def worded(action: Action) -> Action:
+    """An action with its reason in words, as people read it."""
+    reason = getattr(action, "reason", None)
+    if not isinstance(reason, Reason):
+        return action
+    text = Reason.text(in_words(reason))
+    return replace(action, reason=text)  # type: ignore[arg-type]
+
+
+def job_marked(
+    job: JobId, state: JobState, text: str, code: int | None = None, ending: Ending | None = None
+) -> MarkJob:
+    return MarkJob(job, state, Reason.text(text), code, ending)
+
+
+def task_lost(job: JobId, task: TaskId, text: str, restarts: bool = False) -> Fault:
+    return Fault(job, task, Reason.text(text), restarts)
+
+
+def share_set(task: TaskId, share: Share, threads: int, cores: float, text: str) -> SetShare:
+    return SetShare(task, share, threads, cores, Reason.text(text))
+
+
+def task_stopped(task: TaskId, grace: float, text: str, leaves: bool = False) -> StopTask:
+    return StopTask(task, grace, Reason.text(text), leaves)
+
+
+def user_warned(text: str, job: JobId | None = None) -> Warn:
+    return Warn(Reason.text(text), job)
 
 
 def job(name: str = "a", **fields: object) -> Job:
@@ -101,7 +140,7 @@ def start(
         share=share,
         threads=threads,
         entitled_cores=entitled,
-        reason=reason,
+        reason=Reason.text(reason),
         **known,  # type: ignore[arg-type]
     )
 

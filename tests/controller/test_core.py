@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from tests.controller.driver import (
@@ -20,9 +20,13 @@ from tests.controller.driver import (
     allreduce,
     ended,
     job,
+    job_marked,
     ps,
     running,
+    share_set,
     start,
+    task_stopped,
+    user_warned,
 )
 
 from headgate.model.cluster import Gpu, Node
@@ -46,7 +50,6 @@ from headgate.model.events import (
     SetShare,
     StartTask,
     StopRequested,
-    StopTask,
     TaskConnected,
     TaskExited,
     TaskStarted,
@@ -56,6 +59,7 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits, ProgressRule
+from headgate.model.reason_text import ending_in_words, in_words
 from headgate.model.shares import UNLIMITED, Share
 from headgate.policies import BUILT_IN, EqualPolicy, NoPolicy, Policy, make
 from headgate.policies.base import (
@@ -73,14 +77,14 @@ from headgate.policies.base import (
 def test_a_job_is_planned_first_and_then_started() -> None:
     driver, spec = Driver(), job()
     assert driver.step(1.0, JobSubmitted(A, spec)) == [
-        MarkJob(A, "waiting", "being planned"),
+        job_marked(A, "waiting", "being planned"),
         PlanJob(A, spec, 1),
     ]
     assert driver.step(1.1, JobPlanned(A, 1, PLAN)) == [
         start(spec, Share(), 2, 2.0, "no policy"),
-        MarkJob(A, "running", "started"),
+        job_marked(A, "running", "started"),
     ]
-    assert driver.step(2.0, TaskExited(A_0, Exit(code=0))) == [MarkJob(A, "done", "finished", 0)]
+    assert driver.step(2.0, TaskExited(A_0, Exit(code=0))) == [job_marked(A, "done", "finished", 0)]
     assert driver.wake_at is None
 
 
@@ -92,8 +96,8 @@ def test_jobs_handed_in_together_start_with_shares_that_know_of_each_other() -> 
     assert driver.step(0.2, JobPlanned(B, 1, PLAN)) == [
         start(first, Share(cpu_weight=100.0), 1, 1.0, "equal share, priority 1"),
         start(second, Share(cpu_weight=100.0), 1, 1.0, "equal share, priority 1"),
-        MarkJob(A, "running", "started"),
-        MarkJob(B, "running", "started"),
+        job_marked(A, "running", "started"),
+        job_marked(B, "running", "started"),
     ]
 
 
@@ -106,34 +110,34 @@ def test_a_stale_plan_is_dropped() -> None:
 
 def test_a_job_waits_for_its_time() -> None:
     driver, spec = Driver(), job(at=5.0)
-    assert driver.submit(1.0, spec) == [MarkJob(A, "waiting", "starts in 5 s")]
+    assert driver.submit(1.0, spec) == [job_marked(A, "waiting", "starts in 5 s")]
     assert driver.wake_at == 6.0
     assert driver.step(5.9, Wake()) == []
     assert driver.step(6.0, Wake()) == [
         start(spec, Share(), 2, 2.0, "no policy"),
-        MarkJob(A, "running", "started"),
+        job_marked(A, "running", "started"),
     ]
 
 
 def test_a_job_waits_for_the_one_it_comes_after_and_then_for_its_delay() -> None:
     driver, first, second = Driver(), job("a"), job("b", after="a", at=3.0)
     driver.submit(0.0, first)
-    assert driver.submit(0.0, second) == [MarkJob(B, "waiting", "for a to finish")]
+    assert driver.submit(0.0, second) == [job_marked(B, "waiting", "for a to finish")]
     assert driver.wake_at is None
     assert driver.step(10.0, TaskExited(A_0, Exit(code=0))) == [
-        MarkJob(A, "done", "finished", 0),
-        MarkJob(B, "waiting", "starts in 3 s"),
+        job_marked(A, "done", "finished", 0),
+        job_marked(B, "waiting", "starts in 3 s"),
     ]
     assert driver.wake_at == 13.0
-    assert driver.step(13.0, Wake())[-1] == MarkJob(B, "running", "started")
+    assert driver.step(13.0, Wake())[-1] == job_marked(B, "running", "started")
 
 
 def test_a_job_that_comes_after_several_waits_for_the_last_and_is_skipped_where_one_fails() -> None:
     for end, told in (
-        (Exit(code=0), MarkJob(JobId("r/c"), "running", "started")),
+        (Exit(code=0), job_marked(JobId("r/c"), "running", "started")),
         (
             Exit(code=3),
-            MarkJob(JobId("r/c"), "skipped", "b, which it comes after, ended as failed"),
+            job_marked(JobId("r/c"), "skipped", "b, which it comes after, ended as failed"),
         ),
     ):
         driver = Driver()
@@ -146,9 +150,9 @@ def test_what_comes_after_a_failed_job_is_skipped_down_the_chain() -> None:
     driver = Driver()
     running(driver, 0.0, job("a"), job("c", after="b"), job("b", after="a"))
     assert driver.step(1.0, TaskExited(A_0, Exit(code=3))) == [
-        MarkJob(A, "failed", "exit code 3", 3),
-        MarkJob(B, "skipped", "a, which it comes after, ended as failed"),
-        MarkJob(JobId("r/c"), "skipped", "b, which it comes after, ended as skipped"),
+        job_marked(A, "failed", "exit code 3", 3),
+        job_marked(B, "skipped", "a, which it comes after, ended as failed"),
+        job_marked(JobId("r/c"), "skipped", "b, which it comes after, ended as skipped"),
     ]
 
 
@@ -174,15 +178,14 @@ def test_a_failure_says_what_happened(end: Exit, reason: str | None, code: int) 
     driver = Driver()
     running(driver, 0.0, job())
     assert driver.step(1.0, TaskExited(A_0, end)) == [
-        MarkJob(A, "failed", reason or end.reason or "", code)
+        job_marked(A, "failed", reason or end.reason or "", code)
     ]
 
 
 def test_a_job_that_its_own_limit_of_memory_ended_is_told_to_raise_it() -> None:
-    over = Exit(
-        code=None, signal=9, over_memory=True, reason="killed: over its memory limit of 2 GiB"
-    )
-    elsewhere = replace(over, reason="killed: this machine ran out of memory")
+    reason = "killed: over its memory limit of 2 GiB"
+    over = Exit(code=None, signal=9, over_memory=True, reason=reason, limit_bytes=2 << 30)
+    elsewhere = replace(over, reason="killed: this machine ran out of memory", limit_bytes=None)
     for end, told in (
         (over, ". Next: make its batch smaller, or raise its limit of memory"),
         (elsewhere, ""),
@@ -191,7 +194,7 @@ def test_a_job_that_its_own_limit_of_memory_ended_is_told_to_raise_it() -> None:
         running(driver, 0.0, job(limits=Limits(memory_bytes=2 << 30)))
         [marked] = driver.step(1.0, TaskExited(A_0, end))
         assert isinstance(marked, MarkJob)
-        assert marked.reason.partition(" (`")[0] == f"{end.reason}{told}"
+        assert in_words(marked.reason).partition(" (`")[0] == f"{end.reason}{told}"
 
 
 def test_a_failed_attempt_is_tried_again_from_the_last_checkpoint() -> None:
@@ -200,18 +203,18 @@ def test_a_failed_attempt_is_tried_again_from_the_last_checkpoint() -> None:
     saved = Checkpoint("/c/step-40.pt", 40, 2, 8)
     driver.step(5.0, CheckpointDone(A_0, saved))
     assert driver.step(6.0, TaskExited(A_0, Exit(code=1))) == [
-        MarkJob(A, "waiting", "exit code 1; tried again in 1 s (2 retries left)", 1)
+        job_marked(A, "waiting", "exit code 1; tried again in 1 s (2 retries left)", 1)
     ]
     assert driver.wake_at == 7.0
     assert driver.step(7.0, Wake()) == [
         start(spec, Share(), 2, 2.0, "no policy", attempt=2, resume=saved),
-        MarkJob(A, "running", "going on from step 40 (attempt 2)"),
+        job_marked(A, "running", "going on from step 40 (attempt 2)"),
     ]
     driver.step(8.0, TaskExited(A_0, Exit(code=1)))
     assert driver.wake_at == 10.0
     driver.step(10.0, Wake())
     assert driver.step(11.0, TaskExited(A_0, Exit(code=1))) == [
-        MarkJob(A, "failed", "exit code 1", 1)
+        job_marked(A, "failed", "exit code 1", 1)
     ]
 
 
@@ -219,14 +222,14 @@ def test_what_could_not_be_started_is_not_tried_again() -> None:
     driver = Driver()
     running(driver, 0.0, job(retries=5))
     [mark] = driver.step(0.1, TaskExited(A_0, Exit(code=None, reason="could not be started: no x")))
-    assert mark == MarkJob(A, "failed", "could not be started: no x", 127)
+    assert mark == job_marked(A, "failed", "could not be started: no x", 127)
 
 
 def test_a_resumed_job_goes_on_from_its_checkpoint() -> None:
     driver, spec, saved = Driver(), job(), Checkpoint("/c/step-40.pt", 40, 2, 8)
     assert driver.submit(0.0, spec, saved) == [
         start(spec, Share(), 2, 2.0, "no policy", resume=saved),
-        MarkJob(A, "running", "going on from step 40"),
+        job_marked(A, "running", "going on from step 40"),
     ]
 
 
@@ -235,16 +238,16 @@ def test_stopping_gives_a_task_on_the_channel_time_to_save() -> None:
     running(driver, 0.0, job("a"), job("b"))
     driver.step(1.0, TaskConnected(A_0, "torch"))
     assert driver.step(2.0, StopRequested(A)) == [
-        MarkJob(A, "stopping", "as its user asked"),
-        StopTask(A_0, CONNECTED_GRACE_SECONDS, "stopped by its user"),
+        job_marked(A, "stopping", "as its user asked"),
+        task_stopped(A_0, CONNECTED_GRACE_SECONDS, "stopped by its user"),
     ]
-    assert driver.step(2.0, StopRequested(B))[1] == StopTask(
+    assert driver.step(2.0, StopRequested(B))[1] == task_stopped(
         B_0, GRACE_SECONDS, "stopped by its user"
     )
     assert driver.step(2.5, StopRequested(A)) == []
     assert driver.step(3.0, StopRequested(A, kill=True)) == [
-        MarkJob(A, "stopping", "as its user asked"),
-        StopTask(A_0, 0.0, "killed by its user"),
+        job_marked(A, "stopping", "as its user asked"),
+        task_stopped(A_0, 0.0, "killed by its user"),
     ]
     assert driver.step(3.1, TaskExited(A_0, Exit(code=None, signal=9))) == [
         ended("a", "killed", "killed by its user", 137, StopAnswer.KILLED)
@@ -259,7 +262,7 @@ def test_a_waiting_job_is_stopped_at_once_and_a_stopped_one_is_not_tried_again()
     driver = Driver()
     running(driver, 0.0, job("a", at=60.0), job("b", retries=3))
     assert driver.step(1.0, StopRequested(A)) == [
-        MarkJob(A, "stopped", "stopped before it started")
+        job_marked(A, "stopped", "stopped before it started")
     ]
     driver.step(1.0, StopRequested(B))
     assert driver.step(2.0, TaskExited(B_0, Exit(code=None, signal=15))) == [
@@ -273,7 +276,7 @@ def test_a_job_is_stopped_between_two_attempts() -> None:
     driver.submit(0.0, job(retries=3))
     driver.step(1.0, TaskExited(A_0, Exit(code=1)))
     assert driver.step(1.5, StopRequested(A)) == [
-        MarkJob(A, "stopped", "stopped before it was tried again")
+        job_marked(A, "stopped", "stopped before it was tried again")
     ]
     assert driver.wake_at is None
 
@@ -284,8 +287,8 @@ def test_a_job_over_its_timeout_is_ended_as_failed() -> None:
     driver.step(0.0, TaskStarted(A_0, 1))
     assert driver.wake_at == 90.0
     assert driver.step(90.0, Wake()) == [
-        MarkJob(A, "stopping", "over its timeout of 1 min 30 s"),
-        StopTask(A_0, GRACE_SECONDS, "over its timeout of 1 min 30 s"),
+        job_marked(A, "stopping", "over its timeout of 1 min 30 s"),
+        task_stopped(A_0, GRACE_SECONDS, "over its timeout of 1 min 30 s"),
     ]
     assert driver.wake_at is None
     assert driver.step(91.0, TaskExited(A_0, Exit(code=0))) == [
@@ -317,7 +320,7 @@ def test_a_goal_is_held_against_the_mean_of_an_epoch_as_it_was_told() -> None:
     reason = "reached its goal: loss 0.45, asked for 0.5"
     assert driver.step(3.0, Progress(A_0, step=20, loss=None, covers="epoch", mean=0.45))[
         0
-    ] == MarkJob(A, "stopping", reason)
+    ] == job_marked(A, "stopping", reason)
 
 
 def test_a_job_that_reaches_its_goal_is_done() -> None:
@@ -327,8 +330,8 @@ def test_a_job_that_reaches_its_goal_is_done() -> None:
     assert driver.step(1.5, Progress(A_0, step=2, metrics={"accuracy": 1.0}, covers="part")) == []
     reason = "reached its goal: accuracy 0.98, asked for 0.97"
     assert driver.step(2.0, Progress(A_0, step=2, metrics={"accuracy": 0.98})) == [
-        MarkJob(A, "stopping", reason),
-        StopTask(A_0, GRACE_SECONDS, reason),
+        job_marked(A, "stopping", reason),
+        task_stopped(A_0, GRACE_SECONDS, reason),
     ]
     assert driver.step(3.0, TaskExited(A_0, Exit(code=0))) == [ended("a", "done", reason, 0)]
 
@@ -343,7 +346,7 @@ def test_a_job_that_does_not_answer_is_killed_and_says_what_is_saved() -> None:
     driver.step(1.0, CheckpointDone(B_0, SAVED))
     driver.step(2.0, StopRequested(A))
     assert driver.step(62.0, TaskExited(A_0, OVERDUE)) == [
-        MarkJob(
+        job_marked(
             A,
             "killed",
             "killed: it did not answer within 1 min 0 s; last checkpoint: none",
@@ -353,7 +356,7 @@ def test_a_job_that_does_not_answer_is_killed_and_says_what_is_saved() -> None:
     ]
     driver.step(63.0, StopRequested(B))
     [mark] = driver.step(123.0, TaskExited(B_0, OVERDUE))
-    assert mark == MarkJob(
+    assert mark == job_marked(
         B,
         "killed",
         (
@@ -373,11 +376,13 @@ def test_what_a_stopped_job_saved_then_is_told_from_what_it_had() -> None:
     [mark] = driver.step(2.0, TaskExited(A_0, Exit(code=0)))
     assert isinstance(mark, MarkJob)
     assert mark.ending == Ending(StopAnswer.ENDED, None, Saved.THEN, SAVED)
-    assert mark.reason == "stopped by its user; last checkpoint: step 40, saved as it ended"
+    assert (
+        in_words(mark.reason) == "stopped by its user; last checkpoint: step 40, saved as it ended"
+    )
     driver.step(3.0, StopRequested(B))
     [mark] = driver.step(4.0, TaskExited(B_0, Exit(code=0)))
     assert isinstance(mark, MarkJob)
-    assert mark.reason == "stopped by its user; last checkpoint: its script's own"
+    assert in_words(mark.reason) == "stopped by its user; last checkpoint: its script's own"
 
 
 def test_a_job_that_reached_its_goal_and_does_not_answer_is_in_doubt() -> None:
@@ -407,10 +412,12 @@ def test_a_job_that_follows_one_whose_end_is_in_doubt_is_skipped_and_says_how_to
     done, warning, skipped = driver.step(1.0, TaskExited(A_0, exit))
     assert isinstance(done, MarkJob) and (done.state, done.exit_code) == ("done", 0)
     assert done.ending is not None and done.ending.doubt is doubt
-    assert isinstance(warning, Warn) and done.ending.in_words() in warning.text
+    assert isinstance(warning, Warn) and ending_in_words(asdict(done.ending)) in in_words(
+        warning.reason
+    )
     assert isinstance(skipped, MarkJob) and skipped.state == "skipped"
-    assert "a, which it comes after, ended in doubt" in skipped.reason
-    assert "headgate resume r" in skipped.reason
+    assert "a, which it comes after, ended in doubt" in in_words(skipped.reason)
+    assert "headgate resume r" in in_words(skipped.reason)
 
 
 def test_a_doubt_about_an_attempt_that_is_tried_again_holds_up_nobody() -> None:
@@ -431,27 +438,27 @@ def test_a_goal_that_the_first_report_meets_is_asked_about_and_ends_nothing() ->
     (asked,) = driver.step(1.0, Progress(A_0, step=1, metrics={"wer": 0.05}))
     assert isinstance(asked, Warn)
     assert asked.job == "r/a"
-    assert "wer is 0.05 in its first report, which meets its goal of 0.1" in asked.text
+    assert "wer is 0.05 in its first report, which meets its goal of 0.1" in in_words(asked.reason)
     assert driver.step(2.0, Progress(A_0, step=2, metrics={"wer": 0.04})) == []
     assert driver.step(3.0, Progress(A_0, step=3, metrics={"wer": 0.2})) == []
     stops = driver.step(4.0, Progress(A_0, step=4, metrics={"wer": 0.09}))
-    assert stops[0] == MarkJob(A, "stopping", "reached its goal: wer 0.09, asked for 0.1")
+    assert stops[0] == job_marked(A, "stopping", "reached its goal: wer 0.09, asked for 0.1")
 
 
 def test_under_equal_a_newcomer_takes_threads_from_those_that_run_and_gives_them_back() -> None:
     driver, first, second = Driver(EqualPolicy()), job("a"), job("b")
     assert driver.submit(0.0, first) == [
         start(first, Share(cpu_weight=100.0), 2, 2.0, "equal share, priority 1"),
-        MarkJob(A, "running", "started"),
+        job_marked(A, "running", "started"),
     ]
     assert driver.submit(1.0, second) == [
-        SetShare(A_0, Share(), 1, 1.0, "what others leave"),
+        share_set(A_0, Share(), 1, 1.0, "what others leave"),
         start(second, Share(cpu_weight=100.0), 1, 1.0, "equal share, priority 1"),
-        MarkJob(B, "running", "started"),
+        job_marked(B, "running", "started"),
     ]
     assert driver.step(2.0, TaskExited(B_0, Exit(code=0))) == [
-        MarkJob(B, "done", "finished", 0),
-        SetShare(A_0, Share(), 2, 2.0, "what others leave"),
+        job_marked(B, "done", "finished", 0),
+        share_set(A_0, Share(), 2, 2.0, "what others leave"),
     ]
 
 
@@ -469,12 +476,12 @@ def test_what_an_idle_neighbour_leaves_others_have_threads_for_until_it_is_busy_
         ]
 
     assert uses(range(2, 32), 0.9) == []
-    more = SetShare(A_0, Share(), 2, 1.0, "what others leave")
+    more = share_set(A_0, Share(), 2, 1.0, "what others leave")
     assert uses(range(32, 72), 0.01) == [
         (51, MarkIdle(B_0, True)),
         (51, more),
     ]  # 20 s after it was last seen busy
-    fewer = SetShare(A_0, Share(), 1, 1.0, "what others leave")
+    fewer = share_set(A_0, Share(), 1, 1.0, "what others leave")
     assert uses(range(72, 92), 0.5) == [(72, MarkIdle(B_0, False)), (72, fewer)]
     uses(range(92, 132), 0.01)
     driver.submit(132.0, job("c"))
@@ -510,13 +517,13 @@ def test_jobs_that_compute_on_one_gpu_divide_its_time_by_their_weights() -> None
     assert driver.step(2.0, GpusUsed(TaskId("r/c/worker-0"), (2,))) == []
     left = "what others leave"
     assert driver.step(3.0, GpusUsed(B_0, (1,))) == [
-        SetShare(A_0, Share(gpu_fraction=0.75), 2, 2.4, left),
-        SetShare(B_0, Share(gpu_fraction=0.25), 1, 0.8, left),
+        share_set(A_0, Share(gpu_fraction=0.75), 2, 2.4, left),
+        share_set(B_0, Share(gpu_fraction=0.25), 1, 0.8, left),
     ]
     assert driver.step(4.0, TaskExited(A_0, Exit(code=0))) == [
-        MarkJob(A, "done", "finished", 0),
-        SetShare(B_0, Share(gpu_fraction=UNLIMITED), 2, 2.0, left),
-        SetShare(TaskId("r/c/worker-0"), Share(), 2, 2.0, left),
+        job_marked(A, "done", "finished", 0),
+        share_set(B_0, Share(gpu_fraction=UNLIMITED), 2, 2.0, left),
+        share_set(TaskId("r/c/worker-0"), Share(), 2, 2.0, left),
     ]
 
 
@@ -534,7 +541,7 @@ def test_a_pinned_job_has_its_slice_under_every_policy_and_the_others_share_the_
             2.0,
             "pinned to 1/3 of its nodes",
         ),
-        MarkJob(JobId("r/pinned"), "running", "started"),
+        job_marked(JobId("r/pinned"), "running", "started"),
     ]
     for each in (1.0, 2.0):
         driver.step(each, Progress(TaskId("r/pinned/worker-0"), step=1, loss=0.5))
@@ -811,8 +818,8 @@ def test_the_policy_is_woken_when_it_asked_to_be() -> None:
         {A: (Share(cpu_weight=50.0), "it learns no more"), JobId("r/gone"): (Share(), "")}
     )
     assert driver.step(30.0, Wake()) == [
-        Warn("policy 'recording': its share for r/gone is dropped: no such job is there"),
-        SetShare(A_0, Share(cpu_weight=50.0), 2, 2.0, "it learns no more"),
+        user_warned("policy 'recording': its share for r/gone is dropped: no such job is there"),
+        share_set(A_0, Share(cpu_weight=50.0), 2, 2.0, "it learns no more"),
     ]
     assert policy.calls[-1] == (30.0, 2.0, ())
     assert driver.wake_at is None
@@ -825,7 +832,7 @@ def test_a_share_that_stays_may_have_another_reason() -> None:
     running(driver, 0.0, job())
     policy.answer = Decision(reasons={A: "last", JobId("r/gone"): "nobody"})
     assert driver.step(1.0, Usage(A_0, 1.0, 1e6)) == [
-        SetShare(A_0, Share(), 2, 2.0, "last"),
+        share_set(A_0, Share(), 2, 2.0, "last"),
     ]
 
 
@@ -835,7 +842,7 @@ def test_a_policy_never_grants_more_than_the_user_allows() -> None:
     running(driver, 0.0, job(limits=Limits(cores=2.0, memory_bytes=2**20)))
     policy.answer = Decision({A: (Share(cpu_cap_cores=6.0, memory_bytes=2**30), "more")})
     assert driver.step(1.0, Usage(A_0, 1.0, 1.0)) == [
-        SetShare(A_0, Share(cpu_cap_cores=2.0), 2, 2.0, "more")
+        share_set(A_0, Share(cpu_cap_cores=2.0), 2, 2.0, "more")
     ]
 
 
@@ -868,9 +875,9 @@ def test_a_broken_policy_is_reported_once_and_ends_no_job(fault: object, told: s
 
     driver = Driver(Broken())
     assert driver.submit(0.0, job()) == [
-        Warn(f"policy 'broken'{told}"),
+        user_warned(f"policy 'broken'{told}"),
         start(job(), Share(), 2, 2.0, "no policy"),
-        MarkJob(A, "running", "started"),
+        job_marked(A, "running", "started"),
     ]
     assert driver.step(1.0, Usage(A_0, 1.0, 2.0**20)) == []
 

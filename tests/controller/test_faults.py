@@ -6,7 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.controller.driver import A_0, A_1, NODES, PLAN, A, Driver, Team, allreduce, job, ps
+from tests.controller.driver import (
+    A_0,
+    A_1,
+    NODES,
+    PLAN,
+    A,
+    Driver,
+    Team,
+    allreduce,
+    job,
+    job_marked,
+    ps,
+    task_lost,
+    task_stopped,
+)
 
 from headgate.controller.faults import BACK_SECONDS
 from headgate.model.cluster import Gpu, Node
@@ -40,6 +54,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits
 from headgate.model.plans import Plan
+from headgate.model.reason_text import in_words
 from headgate.model.shares import Share
 from headgate.policies import EqualPolicy
 
@@ -78,7 +93,7 @@ def stops(actions: list[Action]) -> list[tuple[str, float]]:
 
 
 def marks(actions: list[Action]) -> list[tuple[str, str]]:
-    return [(a.state, a.reason) for a in actions if isinstance(a, MarkJob)]
+    return [(a.state, in_words(a.reason)) for a in actions if isinstance(a, MarkJob)]
 
 
 def test_servers_and_workers_start_together_each_where_the_plan_has_it() -> None:
@@ -117,19 +132,19 @@ def test_when_all_workers_have_ended_the_servers_are_stopped_and_the_job_is_done
     team = Team(ps(workers=2, servers=1))
     assert exits(team, "worker-1", WELL) == []
     assert exits(team, "worker-0", WELL) == [
-        StopTask(TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended")
+        task_stopped(TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended")
     ]
     assert exits(team, "server-0", Exit(code=None, signal=15)) == [
-        MarkJob(A, "done", "finished", 0)
+        job_marked(A, "done", "finished", 0)
     ]
 
 
 def test_the_servers_of_a_stopped_job_are_asked_after_its_workers() -> None:
     team = Team(ps(workers=2, servers=1))
     assert team.step(1.0, StopRequested(A)) == [
-        MarkJob(A, "stopping", "as its user asked"),
-        StopTask(A_0, CONNECTED_GRACE_SECONDS, "stopped by its user"),
-        StopTask(A_1, CONNECTED_GRACE_SECONDS, "stopped by its user"),
+        job_marked(A, "stopping", "as its user asked"),
+        task_stopped(A_0, CONNECTED_GRACE_SECONDS, "stopped by its user"),
+        task_stopped(A_1, CONNECTED_GRACE_SECONDS, "stopped by its user"),
     ]
     assert exits(team, "worker-0", WELL) == []
     assert stops(exits(team, "worker-1", WELL)) == [("server-0", CONNECTED_GRACE_SECONDS)]
@@ -191,7 +206,7 @@ def test_one_task_is_not_tried_where_its_user_wants_more(fields: Any) -> None:
 def test_a_lost_worker_of_ps_leaves_the_others_at_work_and_is_started_again_to_join_them() -> None:
     team = Team(ps(workers=3))
     actions = exits(team, "worker-0", KILLED)
-    assert actions[0] == Fault(
+    assert actions[0] == task_lost(
         A,
         A_0,
         (
@@ -211,7 +226,7 @@ def test_a_worker_that_is_lost_again_and_again_is_done_without() -> None:
     for _ in range(3):
         assert starts(exits(team, "worker-1", KILLED)) == [("worker-1", "b", True)]
     assert exits(team, "worker-1", KILLED) == [
-        Fault(A, A_1, "worker-1 was lost: killed by SIGKILL; the others go on without it")
+        task_lost(A, A_1, "worker-1 was lost: killed by SIGKILL; the others go on without it")
     ]
     assert stops(exits(team, "worker-0", WELL)) == [("server-0", CONNECTED_GRACE_SECONDS)]
 
@@ -220,14 +235,14 @@ def test_a_worker_whose_node_is_gone_is_done_without() -> None:
     team = Team(ps(workers=2))
     team.step(5.0, NodeLeft("b"))
     assert exits(team, "worker-1", Exit(code=1)) == [
-        Fault(A, A_1, "worker-1 was lost: its node b is gone; the others go on without it")
+        task_lost(A, A_1, "worker-1 was lost: its node b is gone; the others go on without it")
     ]
 
 
 def test_one_that_still_waits_to_join_is_stopped_when_the_others_have_finished() -> None:
     team = Team(ps(workers=2))
     exits(team, "worker-1", KILLED)
-    assert exits(team, "worker-0", WELL) == [StopTask(A_1, 10.0, "the training is over")]
+    assert exits(team, "worker-0", WELL) == [task_stopped(A_1, 10.0, "the training is over")]
     assert stops(exits(team, "worker-1", Exit(code=None, signal=15))) == [
         ("server-0", CONNECTED_GRACE_SECONDS)
     ]
@@ -240,10 +255,10 @@ def test_the_last_worker_at_work_takes_the_whole_job_back_to_its_checkpoint() ->
     exits(team, "worker-1", KILLED)  # comes back, and waits for what worker-0 had
     what = "worker-0 was lost: killed by SIGKILL"
     assert exits(team, "worker-0", KILLED) == [
-        Fault(A, A_0, f"{what}; all tasks are started again from step 40", restarts=True),
-        MarkJob(A, "stopping", what),
-        StopTask(TaskId("r/a/server-0"), 0.0, what),
-        StopTask(A_1, 0.0, what),
+        task_lost(A, A_0, f"{what}; all tasks are started again from step 40", restarts=True),
+        job_marked(A, "stopping", what),
+        task_stopped(TaskId("r/a/server-0"), 0.0, what),
+        task_stopped(A_1, 0.0, what),
     ]
     exits(team, "server-0", KILLED)
     actions = exits(team, "worker-1", KILLED)
@@ -291,7 +306,7 @@ def test_without_who_coordinates_or_a_server_a_job_of_tensorflow_goes_back_to_it
     team = Team(ps(workers=2), framework="keras")
     team.step(4.0, CheckpointDone(A_0, SAVED))
     actions = exits(team, name, KILLED)
-    assert [a.text.partition("; ")[2] for a in actions if isinstance(a, Fault)] == [
+    assert [in_words(a.reason).partition("; ")[2] for a in actions if isinstance(a, Fault)] == [
         "all tasks are started again from step 40"
     ]
     others = {"server-0", "worker-0", "worker-1"} - {name}
@@ -304,7 +319,7 @@ def test_workers_that_lose_touch_with_each_other_go_back_to_the_checkpoint() -> 
     team = Team(allreduce(workers=2))
     actions = exits(team, "worker-0", Exit(code=75))
     what = "worker-0 could not go on: it lost touch with another task"
-    assert actions[0] == Fault(
+    assert actions[0] == task_lost(
         A,
         A_0,
         f"{what}; all tasks are started again from the beginning, because there is no checkpoint",
@@ -321,7 +336,7 @@ def test_one_that_leaves_for_being_behind_is_started_again_to_join_the_others() 
         "worker-1 fell too far behind the others; the others go on, and it is started again "
         "to join them"
     )
-    assert actions[0] == Fault(A, A_1, what)
+    assert actions[0] == task_lost(A, A_1, what)
     assert starts(actions) == [("worker-1", "b", True)]
     assert marks(actions) == []
     assert stops(actions) == []
@@ -340,7 +355,7 @@ def test_one_that_leaves_when_no_other_is_at_work_has_all_started_again() -> Non
 def test_a_lost_server_is_started_again_at_once() -> None:
     team = Team(ps(workers=2, servers=2))
     actions = exits(team, "server-1", KILLED)
-    assert actions[0] == Fault(
+    assert actions[0] == task_lost(
         A, TaskId("r/a/server-1"), "server-1 was lost: killed by SIGKILL; it is started again"
     )
     assert starts(actions) == [("server-1", "c", False)]
@@ -351,7 +366,7 @@ def test_a_server_whose_node_is_gone_goes_where_the_fewest_workers_are() -> None
     team.step(5.0, NodeLeft("c"))
     actions = exits(team, "server-0", KILLED)
     assert starts(actions) == [("server-0", "b", False)]
-    assert actions[0] == Fault(
+    assert actions[0] == task_lost(
         A, TaskId("r/a/server-0"), "server-0 was lost: its node c is gone; it is started again on b"
     )
 
@@ -383,7 +398,7 @@ def test_a_lost_worker_of_allreduce_takes_all_back_to_their_checkpoint() -> None
     team = Team(allreduce(workers=3))
     what = "worker-2 was lost: killed by SIGSEGV"
     assert exits(team, "worker-2", Exit(code=None, signal=11)) == [
-        Fault(
+        task_lost(
             A,
             TaskId("r/a/worker-2"),
             (
@@ -392,9 +407,9 @@ def test_a_lost_worker_of_allreduce_takes_all_back_to_their_checkpoint() -> None
             ),
             restarts=True,
         ),
-        MarkJob(A, "stopping", what),
-        StopTask(A_0, 0.0, what),
-        StopTask(A_1, 0.0, what),
+        job_marked(A, "stopping", what),
+        task_stopped(A_0, 0.0, what),
+        task_stopped(A_1, 0.0, what),
     ]
     # The others may have failed by themselves, for the loss of the one.
     assert exits(team, "worker-1", FAILED) == []
@@ -554,7 +569,9 @@ def test_a_job_of_one_task_that_went_with_what_it_ran_in_goes_on_from_its_checkp
     team.step(5.0, NodeLeft(left))
     what = f"worker-0 was lost: {how}"
     actions = exits(team, "worker-0", exit)
-    assert actions[0] == Fault(A, A_0, f"{what}; it is started again from step 40", restarts=True)
+    assert actions[0] == task_lost(
+        A, A_0, f"{what}; it is started again from step 40", restarts=True
+    )
     assert marks(actions) == [
         ("waiting", f"{what}; started again"),
         ("running", "going on from step 40 (attempt 2)"),
@@ -651,7 +668,11 @@ def test_it_is_started_again_from_the_checkpoint_before(plan: Plan) -> None:
     before = replace(SAVED, path="/c/step-20.pt", step=20)
     cut = "checkpoint step-40.pt is cut short"
     actions = team.step(10.0, CheckpointLost(tasks[-1], cut, before))
-    assert [(action.text, action.restarts) for action in actions if isinstance(action, Fault)] == [
+    assert [
+        (in_words(action.reason), action.restarts)
+        for action in actions
+        if isinstance(action, Fault)
+    ] == [
         (
             f"{cut}; {'all tasks are' if len(tasks) > 1 else 'it is'} started again from step 20",
             True,
@@ -666,7 +687,7 @@ def test_it_is_started_again_from_the_checkpoint_before(plan: Plan) -> None:
         tasks
     )
     assert "going on from step 20 (attempt 2)" in [
-        action.reason for action in begun if isinstance(action, MarkJob)
+        in_words(action.reason) for action in begun if isinstance(action, MarkJob)
     ]
 
 
@@ -676,7 +697,7 @@ def test_without_one_before_the_job_fails_and_does_not_start_over() -> None:
     actions = team.step(10.0, CheckpointLost(A_0, cut, None))
     assert [type(action) for action in actions] == [MarkJob, StopTask]
     [mark] = [a for a in team.step(11.0, TaskExited(A_0, FAILED)) if isinstance(a, MarkJob)]
-    assert (mark.state, mark.reason) == (
+    assert (mark.state, in_words(mark.reason)) == (
         "failed",
         f"{cut}, and its run has none before it to go on from",
     )
@@ -782,8 +803,10 @@ def test_an_evaluator_may_look_at_what_the_workers_saved_last_until_it_ends() ->
     team = evaluated()
     assert [name for name, *_ in starts(team.begun)] == ["worker-0", "worker-1", "evaluator-0"]
     assert exits(team, "worker-0", WELL) == []
-    assert exits(team, "worker-1", WELL) == [MarkJob(A, "running", "its evaluator has 30 s to end")]
-    assert exits(team, "evaluator-0", WELL, 35.0) == [MarkJob(A, "done", "finished", 0)]
+    assert exits(team, "worker-1", WELL) == [
+        job_marked(A, "running", "its evaluator has 30 s to end")
+    ]
+    assert exits(team, "evaluator-0", WELL, 35.0) == [job_marked(A, "done", "finished", 0)]
 
 
 @pytest.mark.parametrize("exit", [FAILED, KILLED])
@@ -794,8 +817,8 @@ def test_a_job_that_trained_to_its_end_is_done_whatever_becomes_of_its_evaluator
     exits(team, "worker-0", WELL)
     exits(team, "worker-1", WELL)
     fault, done = exits(team, "evaluator-0", exit, 20.0)
-    assert isinstance(fault, Fault) and fault.text.endswith("; the training was over")
-    assert done == MarkJob(A, "done", "finished", 0)
+    assert isinstance(fault, Fault) and in_words(fault.reason).endswith("; the training was over")
+    assert done == job_marked(A, "done", "finished", 0)
 
 
 def test_an_evaluator_that_does_not_end_is_ended_after_the_job_s_grace() -> None:
@@ -804,7 +827,7 @@ def test_an_evaluator_that_does_not_end_is_ended_after_the_job_s_grace() -> None
     exits(team, "worker-1", WELL)
     assert stops(team.step(39.0, Wake())) == []
     assert stops(team.step(40.0, Wake())) == [("evaluator-0", GRACE_SECONDS)]
-    assert exits(team, "evaluator-0", KILLED, 41.0) == [MarkJob(A, "done", "finished", 0)]
+    assert exits(team, "evaluator-0", KILLED, 41.0) == [job_marked(A, "done", "finished", 0)]
 
 
 def test_an_evaluator_ends_at_once_with_workers_that_fail() -> None:
@@ -833,7 +856,7 @@ def test_workers_that_divide_a_model_are_told_how_freed_tensors_are_given_back_i
     over = Exit(code=1, over_memory=True, on_gpu=on_gpu, reason="std::bad_alloc")
     ended = driver.step(1.0, TaskExited(A_0, over))
     [why] = [
-        action.reason
+        in_words(action.reason)
         for action in ended
         if isinstance(action, MarkJob) and action.state == "failed"
     ]

@@ -26,6 +26,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan
+from headgate.model.reason_text import shortage_in_words
 from headgate.policies import NoPolicy
 
 ON_N = replace(PLAN, worker_nodes=("n",))
@@ -74,7 +75,7 @@ class Sharing(Queueing):
     def waits_for(self, name: str) -> str:
         """What a job that waits is told."""
         return next(
-            each.lacks.in_words()
+            shortage_in_words(each.lacks.plain())
             for each in self.controller.ahead(2.0, {})
             if each.job == f"r/{name}"
         )

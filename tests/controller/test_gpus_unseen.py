@@ -53,8 +53,8 @@ def test_of_five_plain_scripts_each_gpu_gets_one_and_the_next_goes_where_room_sh
     hub.reads(0.0, {0: 1, 1: 1})
     started = [hub.plain(name) for name in "abcde"]
     assert started == [[("a", None)], [("b", (1, 0))], [], [], []]
-    assert hub.lacks("c").kind == "gpu-unseen"
-    assert hub.lacks("c").facts == {
+    assert hub.lacks("c").plain() == {
+        "kind": "gpu-unseen",
         "needs_bytes": 0,
         "count": 1,
         "node": "n",

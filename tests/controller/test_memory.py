@@ -77,7 +77,8 @@ def test_what_others_hold_is_not_there_for_jobs(need: str) -> None:
     )
     assert hub.has_left(150, a=450) == []
     [ahead] = hub.controller.ahead(2.0, {})
-    assert ahead.lacks.facts == {
+    assert ahead.lacks.plain() == {
+        "kind": "memory",
         "needs_bytes": 450 * MIB,
         "count": 1,
         "node": "n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.controller.driver import A_0, PLAN, B, job
+from tests.controller.driver import A_0, PLAN, B, job, task_stopped, worded
 
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder, LasOrder, Order, SrptOrder
@@ -30,6 +30,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan
+from headgate.model.reason_text import in_words
 from headgate.policies import NoPolicy
 
 ANYWHERE = replace(PLAN, worker_nodes=())
@@ -49,7 +50,7 @@ class Queueing:
 
     def step(self, now: float, event: Event) -> list[Action]:
         actions, self.wake_at = self.controller.step(now, event)
-        return actions
+        return [worded(action) for action in actions]
 
     def submit(self, now: float, spec: Job, plan: Plan = ANYWHERE) -> list[Action]:
         """What follows its plan: the states that it comes to, the nodes and GPUs of its tasks, and
@@ -77,7 +78,11 @@ def started(actions: list[Action]) -> list[tuple[str, str, tuple[int, ...] | Non
 
 
 def states(actions: list[Action]) -> list[tuple[str, str, str]]:
-    return [(each.job, each.state, each.reason) for each in actions if isinstance(each, MarkJob)]
+    return [
+        (each.job, each.state, in_words(each.reason))
+        for each in actions
+        if isinstance(each, MarkJob)
+    ]
 
 
 def stopped(actions: list[Action]) -> list[str]:
@@ -405,7 +410,7 @@ def test_the_worst_of_those_that_run_make_room_and_go_on_later() -> None:
     queue.submit(0.0, asks("a", 2))
     queue.submit(0.0, asks("b", 2))
     stops = queue.submit(1.0, asks("c", 2))
-    assert StopTask(A_0, GRACE_SECONDS, "makes room for c") in stops
+    assert task_stopped(A_0, GRACE_SECONDS, "makes room for c") in stops
     assert states(stops) == [
         ("r/c", "waiting", "for 2 GPUs"),
         ("r/a", "stopping", "makes room for c"),
@@ -448,7 +453,7 @@ def test_who_had_enough_service_is_looked_at_when_it_has() -> None:
     assert queue.wake_at is None  # nobody waits
     queue.submit(10.0, asks("b"))
     assert queue.wake_at == 100.0
-    assert StopTask(A_0, GRACE_SECONDS, "makes room for b") in queue.step(100.0, Wake())
+    assert task_stopped(A_0, GRACE_SECONDS, "makes room for b") in queue.step(100.0, Wake())
 
 
 def test_for_whom_there_was_no_room_it_is_made_once_others_have_had_enough() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.controller.driver import A_0, A_1, A, Team, allreduce, ps
+from tests.controller.driver import A_0, A_1, A, Team, allreduce, job_marked, ps, task_stopped
 
 from headgate.model.cluster import Gpu, Node
 from headgate.model.events import (
@@ -10,7 +10,6 @@ from headgate.model.events import (
     Checkpoint,
     CheckpointDone,
     Exit,
-    MarkJob,
     MoveRequested,
     NodeJoined,
     PlanJob,
@@ -20,10 +19,10 @@ from headgate.model.events import (
     SetShare,
     StartTask,
     StopRequested,
-    StopTask,
     TaskExited,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.reasons import Reason
 
 WELL = Exit(code=0)
 
@@ -34,7 +33,7 @@ def test_workers_join_a_ps_job_where_they_have_the_most_cores() -> None:
     grown = ps(workers=4, worker_nodes=("a", "b", "c", "c"))
     assert actions[:2] == [
         Resize(A, grown),
-        MarkJob(A, "running", "resized from 2 to 4 workers: worker-2, worker-3 join"),
+        job_marked(A, "running", "resized from 2 to 4 workers: worker-2, worker-3 join"),
     ]
     started = [
         (a.task, a.node, a.joins, a.plan.workers) for a in actions[2:] if isinstance(a, StartTask)
@@ -47,15 +46,15 @@ def test_the_last_workers_leave_a_ps_job_and_the_others_go_on() -> None:
     text = "resized from 3 to 1 workers"
     assert team.step(5.0, ResizeRequested(A, 1)) == [
         Resize(A, ps(workers=1)),
-        MarkJob(A, "running", f"{text}: worker-1, worker-2 leave"),
-        StopTask(A_1, CONNECTED_GRACE_SECONDS, text, leaves=True),
-        StopTask(TaskId("r/a/worker-2"), CONNECTED_GRACE_SECONDS, text, leaves=True),
+        job_marked(A, "running", f"{text}: worker-1, worker-2 leave"),
+        task_stopped(A_1, CONNECTED_GRACE_SECONDS, text, leaves=True),
+        task_stopped(TaskId("r/a/worker-2"), CONNECTED_GRACE_SECONDS, text, leaves=True),
     ]
     # However they end: they were not lost, and the job is not done.
     assert team.step(6.0, TaskExited(A_1, WELL)) == []
     assert team.step(6.0, TaskExited(TaskId("r/a/worker-2"), Exit(code=None, signal=9))) == []
     [stop] = team.step(9.0, TaskExited(A_0, WELL))
-    assert stop == StopTask(
+    assert stop == task_stopped(
         TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended"
     )
 
@@ -73,9 +72,9 @@ def test_allreduce_is_stopped_with_a_checkpoint_and_started_again_with_as_many()
     team, text = Team(allreduce(workers=2)), "resized from 2 to 3 workers"
     assert team.step(5.0, ResizeRequested(A, 3)) == [
         Resize(A, allreduce(workers=3, worker_nodes=("a", "b", "c"))),
-        MarkJob(A, "stopping", text),
-        StopTask(A_0, CONNECTED_GRACE_SECONDS, text),
-        StopTask(A_1, CONNECTED_GRACE_SECONDS, text),
+        job_marked(A, "stopping", text),
+        task_stopped(A_0, CONNECTED_GRACE_SECONDS, text),
+        task_stopped(A_1, CONNECTED_GRACE_SECONDS, text),
     ]
     saved = Checkpoint("/c/step-9.pt", 9, 1, 9)
     team.step(6.0, CheckpointDone(A_0, saved))
@@ -86,7 +85,7 @@ def test_allreduce_is_stopped_with_a_checkpoint_and_started_again_with_as_many()
         ("r/a/worker-1", "b", saved),
         ("r/a/worker-2", "c", saved),
     ]
-    assert actions[-1] == MarkJob(A, "running", "going on from step 9 (attempt 2)")
+    assert actions[-1] == job_marked(A, "running", "going on from step 9 (attempt 2)")
 
 
 def test_what_has_as_many_or_does_not_run_is_left_as_it_is() -> None:
@@ -110,41 +109,43 @@ def test_workers_beside_each_other_have_gpus_of_their_own() -> None:
 
 def test_a_job_of_which_nothing_has_begun_is_moved_without_a_checkpoint() -> None:
     team, other = Team(ps(workers=2), connected=False), ps(workers=2, worker_nodes=("c", "c"))
-    actions = team.step(4.0, MoveRequested(A, other, "c has come", waits=True))
+    actions = team.step(4.0, MoveRequested(A, other, Reason.text("c has come"), waits=True))
     assert actions[0] == Resize(A, other, restarts=True)
 
 
 def test_a_job_is_moved_to_another_plan_from_the_checkpoint_that_it_has() -> None:
     team, why = Team(ps(workers=2)), "moved to a better plan"
     saved, other = Checkpoint("/c/step-9.pt", 9, 1, 9), allreduce(workers=1, worker_nodes=("c",))
-    assert team.step(4.0, MoveRequested(A, other, why)) == []  # it would begin again
-    assert team.step(4.0, MoveRequested(JobId("r/unknown"), other, why, waits=True)) == []
+    assert team.step(4.0, MoveRequested(A, other, Reason.text(why))) == []  # it would begin again
+    assert (
+        team.step(4.0, MoveRequested(JobId("r/unknown"), other, Reason.text(why), waits=True)) == []
+    )
     team.step(5.0, CheckpointDone(A_0, saved))
-    assert team.step(5.0, MoveRequested(A, other, why)) == [
+    assert team.step(5.0, MoveRequested(A, other, Reason.text(why))) == [
         Resize(A, other, restarts=True),
-        MarkJob(A, "stopping", why),
-        StopTask(A_0, CONNECTED_GRACE_SECONDS, why),
-        StopTask(A_1, CONNECTED_GRACE_SECONDS, why),
+        job_marked(A, "stopping", why),
+        task_stopped(A_0, CONNECTED_GRACE_SECONDS, why),
+        task_stopped(A_1, CONNECTED_GRACE_SECONDS, why),
     ]
-    assert team.step(5.5, MoveRequested(A, ps(workers=1), why)) == []
+    assert team.step(5.5, MoveRequested(A, ps(workers=1), Reason.text(why))) == []
     later = Checkpoint("/c/step-11.pt", 11, 1, 11)
     team.step(6.0, CheckpointDone(A_0, later))
     team.step(6.0, TaskExited(A_0, WELL))
     [stop] = team.step(6.0, TaskExited(A_1, WELL))
-    assert stop == StopTask(
+    assert stop == task_stopped(
         TaskId("r/a/server-0"), CONNECTED_GRACE_SECONDS, "its workers have ended"
     )
     actions = team.step(7.0, TaskExited(TaskId("r/a/server-0"), WELL))
     [start] = [action for action in actions if isinstance(action, StartTask)]
     assert (start.task, start.node, start.plan, start.resume) == ("r/a/worker-0", "c", other, later)
-    assert actions[-1] == MarkJob(A, "running", "going on from step 11 (attempt 2)")
+    assert actions[-1] == job_marked(A, "running", "going on from step 11 (attempt 2)")
 
 
 def test_reports_of_ending_tasks_do_not_count_for_the_plan_that_a_job_moves_to() -> None:
     team, other = Team(allreduce(workers=2)), allreduce(workers=2, worker_nodes=("c", "c"))
     team.step(4.0, Progress(A_0, step=8, loss=1.0))
     team.step(5.0, CheckpointDone(A_0, Checkpoint("/c/step-9.pt", 9, 1, 9)))
-    team.step(5.0, MoveRequested(A, other, "moved to a better plan"))
+    team.step(5.0, MoveRequested(A, other, Reason.text("moved to a better plan")))
     team.step(6.0, Progress(A_0, step=11, loss=1.0))
     team.step(6.0, CheckpointDone(A_0, Checkpoint("/c/step-11.pt", 11, 1, 11)))
     for exit in (WELL, Exit(code=3)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.controller.driver import A, Driver
+from tests.controller.driver import A, Driver, job_marked
 
 from headgate.model.events import (
     Action,
@@ -57,7 +57,7 @@ def test_a_role_starts_once_those_it_comes_after_are_ready_and_its_end_ends_the_
         each for each in driver.step(4.0, TaskExited(DRIVER, WELL)) if isinstance(each, StopTask)
     ]
     assert stop.task == SERVER
-    assert driver.step(5.0, TaskExited(SERVER, Exit(code=None, signal=15)))[0] == MarkJob(
+    assert driver.step(5.0, TaskExited(SERVER, Exit(code=None, signal=15)))[0] == job_marked(
         A, "done", "finished", 0
     )
 
@@ -69,4 +69,4 @@ def test_a_role_that_ends_before_it_is_ready_fails_the_job_and_dependents_never_
     assert [each.task for each in actions if isinstance(each, StopTask)] == [FETCH]
     actions = driver.step(3.0, TaskExited(FETCH, WELL))
     assert started(actions) == []
-    assert actions[0] == MarkJob(A, "failed", "server-0: ended before it was ready", 1)
+    assert actions[0] == job_marked(A, "failed", "server-0: ended before it was ready", 1)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.controller.driver import B_0, Driver, job, running
 
-from headgate.controller.safeguards import Safeguards
+from headgate.controller.safeguards import Safeguards, of_policy
 from headgate.model.events import (
     Action,
     Event,
@@ -26,6 +26,8 @@ from headgate.model.events import (
     Warn,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason
 from headgate.model.shares import NOTHING, UNLIMITED, WEIGHT_DEFAULT, Share
 from headgate.policies import Arrived, Change, Decision, Left, Placed, Policy, make
 from headgate.policies.weights import FLOOR, MOST_CHANGES
@@ -81,7 +83,7 @@ class Watched(Driver):
         actions = super().step(now, event)
         for action in actions:
             if isinstance(action, Warn):
-                self.warned.append(action.text)
+                self.warned.append(in_words(action.reason))
             elif isinstance(action, StartTask):
                 self.shares[action.job] = action.share
                 self.changed[action.job] = [now] if action.share != NOTHING else []
@@ -332,7 +334,7 @@ def test_a_floor_of_cores_holds_between_jobs_with_and_without_gpus_of_one_node()
 def test_a_cap_is_lifted_to_a_part_of_the_node_however_many_gpus_a_job_has_there() -> None:
     safeguards = Safeguards(Plugin())
     placed = Placed(JobId("a"), {f"n/gpu{gpu}": 8.0 for gpu in range(8)}, on_gpus=True)
-    said = {JobId("a"): (Share(cpu_cap_cores=2.0), "as it likes")}
+    said = {JobId("a"): (Share(cpu_cap_cores=2.0), Reason.text("as it likes"))}
     granted, _ = safeguards.hold(0.0, 8.0, [Arrived(JobId("a"), 1.0), placed], said)
     assert granted == said  # a twentieth of 8 cores is 0.4
 
@@ -363,7 +365,8 @@ def test_what_headgates_own_policies_say_is_granted_as_they_say_it(name: str) ->
         for seconds, changes in calls:
             now += seconds
             said = policy.decide(now, CORES, changes).shares
-            assert safeguards.hold(now, CORES, changes, said) == (said, [])
+            granted = {job: (share, of_policy(why)) for job, (share, why) in said.items()}
+            assert safeguards.hold(now, CORES, changes, said) == (granted, {})
 
     hold()
 

@@ -14,7 +14,7 @@ from tests.diagnosis.made_up import MadeUp, recording, typed
 from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.attribution import Evidence, Loss, Resource, TimeEstimate
 from headgate.diagnosis.verdicts import Verdict, verdict
-from headgate.model.events import NEXT
+from headgate.model.reason_text import NEXT
 from headgate.recorded.jobs import Phase, Usage
 
 SAME = MadeUp(ran=0.5, waited=0.5)

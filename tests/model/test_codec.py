@@ -16,6 +16,7 @@ from headgate.model import codec, events
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job, Limits, ProgressRule
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.roles import Ready, Role
 from headgate.model.shares import UNLIMITED, Share
 
@@ -65,8 +66,16 @@ SHARES = st.builds(
     disk_bytes_per_second=LIMITS,
     gpu_fraction=st.none() | st.floats(0.01, 1),
 )
+FACTS = (
+    st.none()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.lists(st.integers(0, 9))
+)
+REASONS = st.builds(Reason, st.sampled_from(ReasonKind), st.dictionaries(NAMES, FACTS, max_size=3))
 for kind, values in (
     (float, NUMBERS),
+    (Reason, REASONS | st.builds(Reason.of, st.sampled_from(ReasonKind), after=REASONS)),
     (Job, JOBS),
     (Plan, PLANS),
     (Share, SHARES),

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable
 
 from headgate import policies
+from headgate.controller.safeguards import of_policy
 from headgate.model.identifiers import JobId
+from headgate.model.reason_text import in_words
 from headgate.model.shares import Share
 from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
 
@@ -38,9 +40,11 @@ class Play:
         self.wake_at = decision.wake_at
         for job, (share, reason) in decision.shares.items():
             self.shares[job] = self.shares[job].merged(share)
-            self.reasons[job] = reason
+            self.reasons[job] = in_words(of_policy(reason))
             self.changed[job].append(now)
-        self.reasons |= {str(job): reason for job, reason in decision.reasons.items()}
+        self.reasons |= {
+            str(job): in_words(of_policy(reason)) for job, reason in decision.reasons.items()
+        }
         return {job: share for job, (share, _) in decision.shares.items()}
 
     def wake_until(self, now: float) -> None:

@@ -27,6 +27,7 @@ from headgate.model.errors import UsageError
 from headgate.model.identifiers import JobId, TaskId, TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.reason_text import in_words
 from headgate.model.roles import Addresses
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.interference import stored_pairs
@@ -179,7 +180,8 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             and job.contract is None
             and inspection.shares_nothing(job)
         ):
-            click.echo(f"{job.name}: {inspection.told_apart(job, job.plan.workers)}")
+            apart = in_words(inspection.workers_apart(job, job.plan.workers))
+            click.echo(f"{job.name}: {apart}")
         begin = begins[job.name]
         if begin.verdict is not None:
             said = (

@@ -9,15 +9,17 @@ from functools import lru_cache
 from math import isfinite
 
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
-from headgate.controller.safeguards import Granted, Safeguards
+from headgate.controller.safeguards import Granted, Safeguards, of_policy
 from headgate.controller.task_shares import gpu_fractions, share_of_task
 from headgate.model.cluster import Node
 from headgate.model.events import Action, SetShare, TryJob, Warn
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.reasons import Reason, ReasonKind, Refusal
 from headgate.model.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled, threads
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.weights import MOST_CHANGES, ChangeHistory
 
+_LEFT_BY_OTHERS, _NO_POLICY = Reason(ReasonKind.LEFT_BY_OTHERS), Reason(ReasonKind.NO_POLICY)
 _SOONEST_SECONDS = 0.1
 """A policy that asks to be asked again at once, or in the past, is asked so much later."""
 
@@ -71,7 +73,7 @@ class _Settled:
     """
 
     granted: Granted
-    reasons: Mapping[JobId, str]
+    reasons: Mapping[JobId, Reason]
     nodes: set[str]
     jobs: dict[JobId, JobRecord] = field(default_factory=dict)
     shares: dict[TaskId, Share] = field(default_factory=dict)
@@ -336,17 +338,17 @@ class Allocator:
 
     def _decide(
         self, pending: Pending, actions: list[Action]
-    ) -> tuple[Granted, Mapping[JobId, str]]:
+    ) -> tuple[Granted, Mapping[JobId, Reason]]:
         """What is granted to jobs that run, and the reasons of those whose share stays. Where the
         policy fails, which is told once, nothing but what it said before.
         """
-        cores, shares, reasons = self._free_cores(), dict[JobId, object](), dict[JobId, str]()
+        cores, shares, reasons = self._free_cores(), dict[JobId, object](), dict[JobId, Reason]()
         wake_at = None
         try:
             decision = self.policy.decide(pending.now, cores, pending.changes)
             shares, reasons = (
                 dict(decision.shares),
-                {id: str(why) for id, why in decision.reasons.items()},
+                {id: of_policy(why) for id, why in decision.reasons.items()},
             )
             asked = decision.wake_at
             wake_at = (
@@ -360,11 +362,10 @@ class Allocator:
         except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
             if self._fault != repr(error):  # not with each report of each job
                 self._fault = repr(error)
-                actions.append(
-                    Warn(f"policy {self.policy.name!r} failed, shares stay as they are: {error!r}")
-                )
+                failed = {"policy": self.policy.name, "error": repr(error)}
+                actions.append(Warn(Reason(ReasonKind.POLICY_FAILED, failed)))
         decided, dropped = self._safeguards.hold(pending.now, cores, pending.changes, shares)
-        actions += map(Warn, dropped)
+        actions += [Warn(self._dropped(id, refusal)) for id, refusal in dropped.items()]
         self._asks_at = min(
             (at for at in (wake_at, self._safeguards.free_at) if at is not None), default=None
         )
@@ -372,6 +373,10 @@ class Allocator:
         return {id: each for id, each in decided.items() if is_there(id)}, {
             id: why for id, why in reasons.items() if id not in decided and is_there(id)
         }
+
+    def _dropped(self, job: JobId, refusal: Refusal) -> Reason:
+        facts = {"policy": self.policy.name, "job": str(job), "refusal": refusal.plain()}
+        return Reason(ReasonKind.SHARE_DROPPED, facts)
 
     def _is_there(self, job: JobId) -> bool:
         """Whether a job runs and is the policy's business."""
@@ -507,7 +512,7 @@ def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
             task.entitled, task.threads = settled.sizes.get(task.id, before)
             starts, changed = task.id in pending.starting, task.id in settled.shares
             stays = task.entitled == before[0] and not changed and not starts
-            reason = job.why = said or (job.why if stays else "") or _undecided(job)
+            reason = job.why = said or (job.why if stays else None) or _undecided(job)
             if starts:
                 actions.append(job.starting(task, reason))
             elif changed or job.id in settled.reasons or before != (task.entitled, task.threads):
@@ -526,11 +531,11 @@ def _whole(cores: float) -> tuple[float, int]:
     return own[""], threads(cores, shares, own)[""]
 
 
-def _undecided(job: JobRecord) -> str:
+def _undecided(job: JobRecord) -> Reason:
     """Why a job has what it has where the policy has just said nothing of it."""
     if job.spec.share is not None:
-        return f"pinned to {job.spec.share} of its nodes"
-    return "what others leave" if job.granted.cpu_weight is not None else "no policy"
+        return Reason.of(ReasonKind.PINNED, share=job.spec.share)
+    return _LEFT_BY_OTHERS if job.granted.cpu_weight is not None else _NO_POLICY
 
 
 def _different(now: Share, wanted: Share) -> Share:

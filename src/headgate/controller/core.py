@@ -50,13 +50,12 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
-from headgate.model.units import say_seconds
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.output.vocabulary import is_adversarial
 from headgate.planning.interference import Interference
 from headgate.policies import NoPolicy
 from headgate.policies.base import Arrived, Left, Policy, Reported
 
-_ASKED = "as its user asked"
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
 
 _Told = (
@@ -190,7 +189,7 @@ class Controller:
             event.uses_gpus,
             1,
         )
-        return [job.mark("waiting", "being planned"), PlanJob(job.id, job.wanted, job.revision)]
+        return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
         job = self._jobs.all.get(event.job)
@@ -240,14 +239,11 @@ class Controller:
                 job.saved_then = job.ends_as is not None
             case CheckpointLost() if job.undisturbed:
                 job.resume = event.instead
+                lost = Reason.of(ReasonKind.CHECKPOINT_LOST, text=event.text)
                 if event.instead is not None:
-                    return faults.restart(job, task, event.text)
-                return self._end(
-                    job,
-                    "failed",
-                    f"{event.text}, and its run has none before it to go on from",
-                    lost=True,
-                )
+                    return faults.restart(job, task, lost)
+                none_left = Reason.of(ReasonKind.NO_CHECKPOINT_LEFT, after=lost)
+                return self._end(job, "failed", none_left, lost=True)
             case Usage():
                 turned = task.use(pending.now, event)
                 pending.changes.append(job.used())
@@ -279,9 +275,8 @@ class Controller:
         if told is None:
             return []
         if job.watch.reached(told):
-            return self._end(
-                job, "done", f"reached its goal: {rule.metric} {told:.6g}, asked for {rule.goal:g}"
-            )
+            facts = {"metric": rule.metric, "value": told, "goal": rule.goal}
+            return self._end(job, "done", Reason(ReasonKind.GOAL_REACHED, facts))
         return [Warn(job.watch.doubt, job.id)] if job.watch.doubt is not None else []
 
     # --- ends -------------------------------------------------------------------------------------
@@ -296,8 +291,9 @@ class Controller:
             job.overdue_seconds = exit.overdue_seconds or job.overdue_seconds
             job.ending = Ending.of(exit) or job.ending
         pending.left(job, task)
+        why = exit.because()
         if exit.on_gpu:
-            exit = out_of_gpu_memory.told(job, task, exit, self._allocator, self._queue)
+            why = out_of_gpu_memory.explain(job, task, exit, self._allocator, self._queue)
         actions: list[Action] = []
         if job.undisturbed and not task.stopping:
             if faults.is_last(job, task, exit):
@@ -305,44 +301,41 @@ class Controller:
             elif faults.has_served(job, task, exit):
                 pass
             elif job.spec.roles and exit.ok:
-                actions += self._fail(job, task, Exit(code=1, reason="ended before it was ready"))
+                early = Reason(ReasonKind.NOT_READY)
+                actions += self._fail(job, task, Exit(code=1), early)
             else:
-                actions += self._task_lost(pending, job, task, exit)
+                actions += self._task_lost(pending, job, task, exit, why)
         elif job.ends_as is not None and not exit.ok and job.failure is None:
             job.failure = exit
         elif faults.is_cause(job, exit):
-            faults.failed(job, task, exit)
+            faults.fail(job, task, exit, why)
         actions += faults.settle(pending.now, job)
         return actions if job.tasks else [*actions, *self._ended(pending, job, task, exit)]
 
     def _task_lost(
-        self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit
+        self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit, why: Reason
     ) -> list[Action]:
         """A task ended before its time."""
         nodes = job.there(self._allocator.nodes)
         if not faults.is_fault(job, task, exit, nodes):
-            return self._fail(job, task, exit)
-        what = faults.happened(task, exit, nodes)
+            return self._fail(job, task, exit, why)
+        loss = faults.describe(task, exit, why, nodes)
         if not (exit.port_taken or faults.costs_others(job, task)):
-            return faults.alone(job, task, what, nodes, pending)
+            return faults.survive(job, task, loss, nodes, pending)
         job.faults += 1
         node = instead(job, task.node, nodes)
         has_nodes = node is not None or bool(job.missed(pending.now))
         if job.faults > faults.MOST_BETWEEN_CHECKPOINTS or not has_nodes:
-            why = (
-                f"{job.faults} times since its last checkpoint"
-                if has_nodes
-                else "none of its nodes is left"
-            )
-            text = f"{what}; the job cannot go on: {why}"
-            advice = faults.memory_advice(job, exit, task.node, nodes)
+            times = job.faults if has_nodes else None
+            over = Reason.of(ReasonKind.CANNOT_GO_ON, after=loss, faults=times)
+            advised = faults.advised(job, exit, over, task.node, nodes)
             return [
-                Fault(job.id, task.id, text),
-                *self._end(job, "failed", f"{text}{advice}", exit, lost=True),
+                Fault(job.id, task.id, over),
+                *self._end(job, "failed", advised, exit, lost=True),
             ]
         if node is not None and faults.is_replaced(job, task):
-            return faults.server(job, task, what, node, pending)
-        return faults.restart(job, task, what)
+            return faults.restart_server(job, task, loss, node, pending)
+        return faults.restart(job, task, loss)
 
     def _up(self, pending: Pending, event: TaskStarted | TaskReady) -> list[Action]:
         """A task has started; one of a role is ready then, or later, or has not become so in
@@ -361,17 +354,17 @@ class Controller:
         if is_ready:
             starting.ready(pending, job, task, self._allocator)
         elif failure is not None and job.undisturbed and not task.stopping:
-            return self._fail(job, task, Exit(code=1, reason=failure))
+            return self._fail(job, task, Exit(code=1), Reason.text(failure))
         return []
 
-    def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit) -> list[Action]:
+    def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit, why: Reason) -> list[Action]:
         """A task failed by what it runs: the others would wait for it in vain."""
-        faults.failed(job, task, exit)
-        if job.failure is None or not job.tasks:
+        faults.fail(job, task, exit, why)
+        if job.failed_by is None or not job.tasks:
             return []
-        reason = job.failure.in_words()
         first = job.workers() or list(job.tasks.values())
-        return [job.mark("stopping", reason), *(each.stop(reason, broken=True) for each in first)]
+        stops = [other.stop(job.failed_by, broken=True) for other in first]
+        return [job.mark("stopping", job.failed_by), *stops]
 
     def _ended(
         self, pending: Pending, job: JobRecord, task: TaskRecord, exit: Exit
@@ -390,64 +383,61 @@ class Controller:
             return [finishing.as_asked(job, *job.ends_as, code), *finishing.doubts(job)]
         if job.restart is not None:
             job.not_before = pending.now
-            return [job.mark("waiting", f"{job.restart}; started again")]
+            return [job.mark("waiting", Reason.of(ReasonKind.STARTED_AGAIN, after=job.restart))]
         if failure is None:
             return [job.mark("done", finishing.how_finished(job), 0), *finishing.doubts(job)]
         job.ending = None
-        if more := faults.among_more(job, task, failure, self._allocator.nodes):
+        reason = job.failed_by or failure.because()
+        nodes = self._allocator.nodes
+        if more := faults.grow_after_oom(job, task, failure, reason, nodes):
             job.not_before = pending.now
             return more
-        reason = failure.in_words()
         if job.tries_elsewhere:
             job.tries_elsewhere, job.not_before = False, pending.now
             return [job.mark("waiting", reason, code)]
         started = failure.code is not None or failure.signal is not None
         if started and job.doubts_its_plan:
-            return self._alone(
-                job, f"{reason}; before its first report, so tried again as one task", code
-            )
+            job.spec, job.plan = replace(job.spec, plan=_ALONE), None
+            job.revision += 1
+            return self._plan_anew(job, Reason.of(ReasonKind.TRIED_AS_ONE_TASK, after=reason), code)
         if started and job.retried < job.spec.retries:
             wait = min(2.0**job.retried, 60.0)
             job.retried += 1
             job.not_before = pending.now + wait
             left = job.spec.retries - job.retried + 1
-            again = f"{reason}; tried again in {say_seconds(wait)}" + (
-                f" ({left} retries left)" if left > 1 else ""
-            )
+            again = Reason.of(ReasonKind.TRIED_AGAIN, after=reason, seconds=wait, retries_left=left)
             return [job.mark("waiting", again, code)]
-        advice = faults.memory_advice(job, failure, job.failed_at, self._allocator.nodes)
-        return [job.mark("failed", f"{reason}{advice}", code)]
+        advised = faults.advised(job, failure, reason, job.failed_at, nodes)
+        return [job.mark("failed", advised, code)]
 
-    def _alone(self, job: JobRecord, reason: str, code: int) -> list[Action]:
-        """Have a job planned anew, as if its user had asked for one task."""
-        job.spec, job.plan = replace(job.spec, plan=_ALONE), None
-        job.revision += 1
+    def _plan_anew(self, job: JobRecord, reason: Reason, code: int | None = None) -> list[Action]:
         return [job.mark("waiting", reason, code), PlanJob(job.id, job.wanted, job.revision)]
 
-    def _stop(self, job: JobRecord, kill: bool, reason: str) -> list[Action]:
+    def _stop(self, job: JobRecord, kill: bool, reason: Reason | None) -> list[Action]:
         if job.state in ENDED:
             return []
         if not job.tasks:
             if job.queued and self._queue is not None:
                 self._queue.withdraw(job)
-            when = "it was tried again" if job.attempt else "it started"
-            return [job.mark("stopped", f"stopped before {when}")]
-        if kill:
-            return self._end(job, "killed", "killed by its user", kill=True, while_stopping=_ASKED)
-        if not reason:
-            return self._end(job, "stopped", "stopped by its user", while_stopping=_ASKED)
-        return self._end(job, "stopped", reason)
+            early = Reason.of(ReasonKind.STOPPED_BEFORE_START, attempt=job.attempt)
+            return [job.mark("stopped", early)]
+        if not kill and reason is not None:
+            return self._end(job, "stopped", reason)
+        state: JobState = "killed" if kill else "stopped"
+        by_user = ReasonKind.KILLED_BY_USER if kill else ReasonKind.STOPPED_BY_USER
+        asked = Reason(ReasonKind.USER_ASKED)
+        return self._end(job, state, Reason(by_user), kill=kill, while_stopping=asked)
 
     def _end(
         self,
         job: JobRecord,
         state: JobState,
-        reason: str,
+        reason: Reason,
         failure: Exit | None = None,
         *,
         kill: bool = False,
         lost: bool = False,
-        while_stopping: str = "",
+        while_stopping: Reason | None = None,
     ) -> list[Action]:
         """End the tasks of a job, as `state`; `lost`, after a fault that it cannot survive. A
         second call can only go from stopping to killing. Servers are asked after the workers, which
@@ -471,9 +461,8 @@ class Controller:
                 if job.evaluates_last:
                     actions += faults.evaluated(job)
                     continue
-                actions += self._end(
-                    job, "failed", f"over its timeout of {say_seconds(job.spec.timeout or 0.0)}"
-                )
+                over = Reason.of(ReasonKind.TIMED_OUT, seconds=job.spec.timeout or 0.0)
+                actions += self._end(job, "failed", over)
         return actions
 
     # --- starting ---------------------------------------------------------------------------------
@@ -509,10 +498,14 @@ class Controller:
                 pending.changes.append(Predicted(job.id, *job.work))
         actions += self._allocator.settle(pending)
         for job in jobs:
-            text = f"going on from {job.resume.where}" if job.resume is not None else "started"
-            again = f" (attempt {job.attempt})" if job.attempt > 1 else ""
-            before, job.before = f" {job.before}" if job.before else "", ""
-            actions.append(job.mark("running", text + again + before))
+            started = Reason.of(
+                ReasonKind.STARTED,
+                attempt=job.attempt,
+                resumed_from=job.resume.where if job.resume is not None else None,
+                **job.overtook,
+            )
+            job.overtook = {}
+            actions.append(job.mark("running", started))
         return actions
 
     # --- nodes ------------------------------------------------------------------------------------

@@ -37,9 +37,9 @@ from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.model.cluster import Node
 from headgate.model.errors import UsageError
-from headgate.model.events import NEXT, Action, Exit, Fault, Resize
+from headgate.model.events import Action, Exit, Fault, Resize
 from headgate.model.identifiers import EVALUATOR
-from headgate.model.units import say_bytes, say_seconds
+from headgate.model.reasons import CureKind, Facts, Reason, ReasonKind
 from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
 
@@ -115,16 +115,18 @@ def is_coordinated(job: JobRecord) -> bool:
     )
 
 
-def happened(task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> str:
-    """What happened to a task that was lost."""
+def describe(task: TaskRecord, exit: Exit, why: Reason, nodes: Mapping[str, Node]) -> Reason:
+    """What happened to a task that was lost; `why` it ended."""
+    name = str(task.name)
     if task.leaving and exit.ok:
-        return f"{task.name} fell too far behind the others"
+        return Reason.of(ReasonKind.FELL_BEHIND, task=name)
     if exit.code == PeerLost.STATUS and task.node in nodes:
-        return f"{task.name} could not go on: it lost touch with another task"
+        return Reason.of(ReasonKind.LOST_TOUCH, task=name)
     if exit.port_taken:
-        return f"{task.name} found that {exit.reason}"
-    how = exit.in_words() if task.node in nodes else f"its node {task.node} is gone"
-    return f"{task.name} was lost: {how}"
+        return Reason.of(ReasonKind.PORT_TAKEN, task=name, text=exit.reason)
+    if task.node not in nodes:
+        return Reason.of(ReasonKind.NODE_GONE, task=name, node=task.node)
+    return Reason.of(ReasonKind.TASK_LOST, task=name, exit=why)
 
 
 def costs_others(job: JobRecord, task: TaskRecord) -> bool:
@@ -146,62 +148,54 @@ def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
     return served or _evaluates(job, task)
 
 
-def alone(
-    job: JobRecord, task: TaskRecord, what: str, nodes: Mapping[str, Node], pending: Pending
+def survive(
+    job: JobRecord, task: TaskRecord, loss: Reason, nodes: Mapping[str, Node], pending: Pending
 ) -> list[Action]:
-    """A task was lost whose loss costs the others nothing."""
+    """Go on after the loss of a task that costs the others nothing."""
     if job.finished:
-        return [Fault(job.id, task.id, f"{what}; the training was over")]
-    if task.node not in nodes or job.starts[task.name] >= MOST_STARTS:
-        return [Fault(job.id, task.id, f"{what}; the others go on without it")]
-    pending.start(job, [job.add(task.name, task.node, task.gpus, joins=not is_coordinated(job)).id])
-    return [
-        Fault(job.id, task.id, f"{what}; the others go on, and it is started again to join them")
-    ]
+        return [Fault(job.id, task.id, Reason.of(ReasonKind.LOST_AT_END, after=loss))]
+    is_replaced = task.node in nodes and job.starts[task.name] < MOST_STARTS
+    if is_replaced:
+        joins = not is_coordinated(job)
+        pending.start(job, [job.add(task.name, task.node, task.gpus, joins=joins).id])
+    reason = Reason.of(ReasonKind.OTHERS_GO_ON, after=loss, is_replaced=is_replaced or None)
+    return [Fault(job.id, task.id, reason)]
 
 
-def server(
-    job: JobRecord, task: TaskRecord, what: str, node: str, pending: Pending
+def restart_server(
+    job: JobRecord, task: TaskRecord, loss: Reason, node: str, pending: Pending
 ) -> list[Action]:
-    """A server was lost: another is started in its place."""
+    """Start another server in the place of a lost one."""
     pending.start(job, [job.add(task.name, node, task.gpus).id])
-    where = f" on {node}" if node != task.node else ""
-    return [Fault(job.id, task.id, f"{what}; it is started again{where}")]
+    elsewhere = node if node != task.node else None
+    reason = Reason.of(ReasonKind.TASK_REPLACED, after=loss, node=elsewhere)
+    return [Fault(job.id, task.id, reason)]
 
 
-def restart(job: JobRecord, task: TaskRecord, what: str) -> list[Action]:
-    """A task was lost without which the job cannot go on: all are started again once they have
-    ended.
-    """
-    if job.resume is not None:
-        where = f"from {job.resume.where}"
-    elif job.spec.resumes:
-        where = "from what its script saved"
-    else:
-        where = "from the beginning, because there is no checkpoint"
-    which = "all tasks are" if job.planned().tasks > 1 else "it is"
-    text = f"{what}; {which} started again {where}"
-    job.restart = what
-    actions: list[Action] = [Fault(job.id, task.id, text, restarts=True)]
+def restart(job: JobRecord, task: TaskRecord, loss: Reason) -> list[Action]:
+    """Start all tasks again, once they have ended: the job cannot go on without a lost one."""
+    job.restart = loss
+    reason = Reason.of(
+        ReasonKind.JOB_RESTARTED,
+        after=loss,
+        tasks=job.planned().tasks,
+        resumed_from=job.resume.where if job.resume is not None else None,
+        resumes=job.spec.resumes or None,
+    )
+    actions: list[Action] = [Fault(job.id, task.id, reason, restarts=True)]
     if job.tasks:
         actions += [
-            job.mark("stopping", what),
-            *(each.stop(what, kill=True) for each in job.tasks.values()),
+            job.mark("stopping", loss),
+            *(other.stop(loss, kill=True) for other in job.tasks.values()),
         ]
     return actions
 
 
-def failed(job: JobRecord, task: TaskRecord, exit: Exit) -> None:
-    """A task failed, and its job with it: that is told with the task's name where the job has
-    several.
-    """
-    job.failure, job.failed_at = _named(job, task, exit), task.node
-
-
-def _named(job: JobRecord, task: TaskRecord, exit: Exit) -> Exit:
-    return (
-        replace(exit, reason=f"{task.name}: {exit.in_words()}") if job.planned().tasks > 1 else exit
-    )
+def fail(job: JobRecord, task: TaskRecord, exit: Exit, why: Reason) -> None:
+    """Take note that a job fails with a task of it. The task is named where the job has several."""
+    if job.planned().tasks > 1:
+        why = Reason.of(ReasonKind.OF_TASK, task=str(task.name), reason=why)
+    job.failure, job.failed_by, job.failed_at = exit, why, task.node
 
 
 def is_cause(job: JobRecord, exit: Exit) -> bool:
@@ -212,8 +206,8 @@ def is_cause(job: JobRecord, exit: Exit) -> bool:
     return exit.over_memory and job.ends_as is None and first is not None and not first.over_memory
 
 
-def among_more(
-    job: JobRecord, task: TaskRecord, failure: Exit, nodes: Mapping[str, Node]
+def grow_after_oom(
+    job: JobRecord, task: TaskRecord, failure: Exit, why: Reason, nodes: Mapping[str, Node]
 ) -> list[Action]:
     """After the last task of a job that ran out of memory: a start with up to twice as many
     workers, where its script divides the model's memory among them and its nodes have room; else
@@ -235,50 +229,51 @@ def among_more(
         return workers <= _room(next(node for node in left if node.name == name), each)
 
     job.plan = place_within(wider, left, fits) or place(wider, left)
-    held_by = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
-    what = f"{failure.in_words()}; it needs more than {held_by} to hold its model"
-    text = (
-        f"{what}, and is started again with {most}; where each has a batch of its own, a "
-        "step has more samples"
-    )
-    fault = Fault(job.id, task.id, text, restarts=True)
+    outgrew = Reason.of(ReasonKind.OUTGREW_WORKERS, exit=why, workers=plan.workers)
+    reason = Reason.of(ReasonKind.JOB_WIDENED, after=outgrew, workers=most)
+    fault = Fault(job.id, task.id, reason, restarts=True)
     resize = Resize(job.id, job.plan, restarts=True, least_workers=most)
-    return [fault, resize, job.mark("waiting", f"{what}; started again with {most}")]
+    again = Reason.of(ReasonKind.GIVEN_WORKERS, after=outgrew, workers=most)
+    return [fault, resize, job.mark("waiting", again)]
 
 
-def memory_advice(job: JobRecord, failure: Exit, at: str, nodes: Mapping[str, Node]) -> str:
-    """What the user of a job that ran out of main memory may change, where it has several tasks,
-    its workers find each other by another launcher's contract, or its own limit ended it; else
-    empty.
+def advised(
+    job: JobRecord, failure: Exit, why: Reason, at: str, nodes: Mapping[str, Node]
+) -> Reason:
+    """Add to a reason what the user of a job that ran out of main memory may change.
+
+    It is added where the job has several tasks, where its workers find each other by another
+    launcher's contract, and where its own limit ended it.
 
     Args:
         at: The node of the task that ran out of it.
     """
-    held, limit, words = failure.memory_peak_bytes, job.spec.limits.memory_bytes, failure.in_words()
+    limit, is_over_limit = job.spec.limits.memory_bytes, failure.limit_bytes is not None
     plain = job.spec.contract is None and job.planned().tasks == 1
     if (
         not failure.over_memory
         or failure.on_gpu
-        or (plain and (limit is None or "its memory limit" not in words))
+        or (plain and (limit is None or not is_over_limit))
     ):
-        return ""
-    told = [f"held {say_bytes(held)}"] if held is not None and say_bytes(held) not in words else []
-    if limit is not None and say_bytes(limit) not in words:
-        told.append(f"its limit is {say_bytes(limit)}")
-    cures = ["make its batch smaller"]
+        return why
+    cures: list[Facts] = [{"kind": CureKind.SMALLER_BATCH}]
     if limit is not None:
-        cures.append("raise its limit of memory (`limits: {memory: …}`, --memory)")
-    elif rest := _larger(job, at, nodes):
-        size = say_bytes(nodes[at].memory_bytes)
-        cures.insert(0, f"leave out {at}, which has {size} of memory (`--nodes {','.join(rest)}`)")
+        cures.append({"kind": CureKind.HIGHER_LIMIT})
+    elif larger := _larger(job, at, nodes):
+        size = nodes[at].memory_bytes
+        other = {"kind": CureKind.OTHER_NODES, "node": at, "bytes": size, "nodes": larger}
+        cures.insert(0, other)
     if job.spec.contract is not None:
-        cures.append(among_workers(job))
+        cures.append({"kind": among_workers(job)})
     if job.divides and _GIVES_BACK not in job.spec.env:
-        cures.append(
-            "have freed tensors given back at once, which costs CPU time (`env: "
-            f'{{{_GIVES_BACK}: "1048576"}}`)'
-        )
-    return "".join(f"; {each}" for each in told) + f"{NEXT}{', or '.join(cures)}"
+        cures.append({"kind": CureKind.GIVE_BACK, "variable": _GIVES_BACK, "value": "1048576"})
+    return Reason.of(
+        ReasonKind.MEMORY_ADVICE,
+        after=why,  # tells what it held and its limit where that ended it
+        held_bytes=failure.memory_peak_bytes if not is_over_limit else None,
+        limit_bytes=limit if not is_over_limit else None,
+        cures=cures,
+    )
 
 
 def _larger(job: JobRecord, at: str, nodes: Mapping[str, Node]) -> list[str]:
@@ -293,16 +288,13 @@ def _larger(job: JobRecord, at: str, nodes: Mapping[str, Node]) -> list[str]:
     ]
 
 
-def among_workers(job: JobRecord) -> str:
+def among_workers(job: JobRecord) -> CureKind:
     """How the workers of a job would divide the memory of its model."""
     if not job.divides:
-        return (
-            "divide the model over several workers by FSDP or DeepSpeed ZeRO, as DDP gives "
-            "each a whole one"
-        )
+        return CureKind.DIVIDE_MODEL
     if job.planned().strategy == "single":
-        return "give it several workers (--workers N), which divide the model"
-    return "give it more or larger nodes: no more workers have room on these"
+        return CureKind.SEVERAL_WORKERS
+    return CureKind.MORE_NODES
 
 
 def _room(node: Node, each: int | None) -> int:
@@ -322,7 +314,8 @@ def settle(now: float, job: JobRecord) -> list[Action]:
     # the others do not end by themselves
     coordinates_itself = job.spec.contract is not None and is_coordinated(job)
     if workers and job.undisturbed and job.finished and (coordinates_itself or not job.at_work()):
-        return [worker.stop("the training is over") for worker in workers if not worker.stopping]
+        over = Reason(ReasonKind.TRAINING_OVER)
+        return [worker.stop(over) for worker in workers if not worker.stopping]
     if workers or (job.held and job.undisturbed):
         return []
     left = [task for task in job.tasks.values() if not task.stopping]
@@ -333,15 +326,14 @@ def settle(now: float, job: JobRecord) -> list[Action]:
         if not job.evaluates_last:
             job.evaluates_last = True
             job.limit(now + job.spec.grace)
-            actions.append(
-                job.mark("running", f"its evaluator has {say_seconds(job.spec.grace)} to end")
-            )
-    return actions + [each.stop("its workers have ended") for each in left]
+            evaluating = Reason.of(ReasonKind.EVALUATING, seconds=job.spec.grace)
+            actions.append(job.mark("running", evaluating))
+    return actions + [task.stop(Reason(ReasonKind.WORKERS_ENDED)) for task in left]
 
 
 def evaluated(job: JobRecord) -> list[Action]:
     """The time is over that an evaluator had once its workers had ended."""
-    reason = f"its workers ended {say_seconds(job.spec.grace)} ago"
+    reason = Reason.of(ReasonKind.WORKERS_ENDED, seconds=job.spec.grace)
     return [task.stop(reason) for task in job.tasks.values() if not task.stopping]
 
 
@@ -360,10 +352,12 @@ def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action
         missed = job.missed(now)
         job.awaits = max((job.gone[name] for name in missed), default=None)
         if missed:
-            reason = f"for node {' or '.join(missed)} to come back"
+            reason = Reason.of(ReasonKind.AWAITS_NODES, nodes=missed)
             return [job.mark("waiting", reason)] if reason != job.reason else []
-        before = f"{job.restart}; the job cannot go on: " if job.restart is not None else ""
-        return [job.mark("failed", f"{before}none of its nodes is there: {', '.join(job.names)}")]
+        none = Reason(ReasonKind.NO_NODES, {"nodes": job.names})
+        if job.restart is not None:
+            none = replace(none, facts={**none.facts, "after": job.restart})
+        return [job.mark("failed", none)]
     here = [node.name for node in left]
     if all(name in here for name in plan.worker_nodes):
         plan = replace(plan, server_nodes=())
@@ -372,5 +366,5 @@ def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action
     try:
         job.plan = place_job(job.spec, plan, left)
     except UsageError as error:
-        return [job.mark("failed", str(error))]
+        return [job.mark("failed", Reason.of(ReasonKind.NO_PLACE, text=str(error)))]
     return [Resize(job.id, job.plan)]

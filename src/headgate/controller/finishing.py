@@ -4,26 +4,28 @@ doubt on it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from headgate.controller.records import JobRecord
 from headgate.model.endings import Doubt, Ending, StopAnswer
-from headgate.model.events import NEXT, Action, JobState, MarkJob, Warn
+from headgate.model.events import Action, JobState, MarkJob, Warn
+from headgate.model.reasons import Reason, ReasonKind
 
 
-def as_asked(job: JobRecord, state: JobState, reason: str, code: int) -> MarkJob:
+def as_asked(job: JobRecord, state: JobState, reason: Reason, code: int) -> MarkJob:
     """The end of a job that was asked to end as `state`."""
     killed, given = state == "killed", job.overdue_seconds
     ending = Ending.asked(
         given, job.resume, killed=killed, saved_then=job.saved_then, resumes=job.spec.resumes
     )
-    said = [reason] if job.lost else [reason, ending.in_words()]
     if state == "stopped" and ending.answer is StopAnswer.NONE:
-        state, said = "killed", [f"killed: {ending.in_words()}"]
-    elif state == "done" and ending.answer is StopAnswer.NONE:
+        state, reason = "killed", Reason.of(ReasonKind.NO_ANSWER, ending=asdict(ending))
+    elif not job.lost:
+        reason = Reason.of(ReasonKind.ENDED_AS_ASKED, after=reason, ending=asdict(ending))
+    if state == "done" and ending.answer is StopAnswer.NONE:
         ending = replace(ending, doubt=Doubt.NO_ANSWER)
     job.ending = ending
-    return job.mark(state, "; ".join(said), code)
+    return job.mark(state, reason, code)
 
 
 def doubts(job: JobRecord) -> list[Action]:
@@ -31,29 +33,16 @@ def doubts(job: JobRecord) -> list[Action]:
     ending = job.ending
     if ending is None or ending.doubt is None:
         return []
-    return [
-        Warn(
-            f"its end is in doubt: {ending.in_words()}"
-            + (f"{NEXT}{ending.cure}" if ending.cure else ""),
-            job.id,
-        )
-    ]
+    return [Warn(Reason.of(ReasonKind.IN_DOUBT, ending=asdict(ending)), job.id)]
 
 
-def how_finished(job: JobRecord) -> str:
+def how_finished(job: JobRecord) -> Reason:
     """Why a job is done that ended by itself."""
-    workers = job.planned().workers
-    text = "finished"
-    if job.planned().trains_together and workers > 1 and not job.met and job.spec.contract is None:
-        text += (
-            f", {workers} times over: its workers shared nothing, because none uses "
-            "headgate.torch, .keras or .jax"
-        )
-    if job.kills:
-        text += (
-            f", but {job.kills} of its processes {'were' if job.kills > 1 else 'was'} "
-            "killed for want of memory"
-        )
-    if job.ending is not None:
-        text += f", but {job.ending.in_words()}"
-    return text
+    plan = job.planned()
+    apart = plan.trains_together and plan.workers > 1 and not job.met and job.spec.contract is None
+    return Reason.of(
+        ReasonKind.FINISHED,
+        copies=plan.workers if apart else None,
+        kills=job.kills or None,
+        ending=asdict(job.ending) if job.ending is not None else None,
+    )

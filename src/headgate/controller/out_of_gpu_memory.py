@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headgate.controller.allocation import Allocator
 from headgate.controller.faults import among_workers
 from headgate.controller.gpu_memory import GpuRequest
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.model.events import NEXT, Exit
-from headgate.model.units import say_bytes
+from headgate.model.events import Exit
+from headgate.model.reasons import CureKind, Facts, Reason, ReasonKind
 from headgate.model.units import size as read_size
 
 _LITTLE_OF_IT = 0.1  # of what a task held of a GPU: others that had less are not why it ran out
@@ -35,11 +35,11 @@ class _Elsewhere:
     free_bytes: int
 
 
-def told(
+def explain(
     job: JobRecord, task: TaskRecord, exit: Exit, allocator: Allocator, queue: Queue | None
-) -> Exit:
-    """How a task ended that ran out of the memory of a GPU: with what it held, who else had how
-    much, and what to do. Where another GPU has room, the job is tried there, once.
+) -> Reason:
+    """Say how a task ran out of the memory of a GPU: what it held, which others had how much, and
+    what to do. Where another GPU has room, the job is tried there, once.
     """
     node, there = allocator.nodes.get(task.node), allocator.jobs.on.get(task.node, {}).values()
     has = {gpu.index: gpu.memory_bytes for gpu in (node.gpus if node is not None else ())}
@@ -48,24 +48,38 @@ def told(
     besides = (
         sum(queue.gpu_memory.besides(task.node, gpu) for gpu in gpus) if queue is not None else 0.0
     )
-    words = exit.in_words()
-    asked = _ASKED.search(words)
+    asked = _ASKED.search(exit.reason or "")  # the script's own last line
     held = task.most_gpu_bytes / _gpu_count(task)
     needed = held + read_size(asked[1]) if held and asked is not None else 0.0
     elsewhere = _roomiest(job, task, gpus, needed or _MORE * held, queue)
-    (who, is_crowd), need = _who(job, task, gpus, there, besides), _needed(job, task, held)
+    others, is_crowd = _others(job, task, gpus, there, besides)
+    kept = job.gpu_memory_bytes
     if elsewhere is not None:
         job.tries_elsewhere = job.moved_gpu = True
         job.needs_gpu_bytes = int(max(needed or _MORE * held, job.needs_gpu_bytes or 0)) or None
         allowed = job.gpus if job.gpus is not None else tuple(has)
         job.gpus = tuple(gpu for gpu in allowed if gpu not in gpus)
-        free = say_bytes(elsewhere.free_bytes)
-        cure = (
-            f"GPU {elsewhere.gpu} of node {task.node} has {free} free, and it is tried there once"
-        )
+        cures: list[Facts] = [
+            {
+                "kind": CureKind.OTHER_GPU,
+                "node": task.node,
+                "gpu": elsewhere.gpu,
+                "free_bytes": elsewhere.free_bytes,
+            }
+        ]
     else:
-        cure = _cure(job, held, needed, is_crowd and needed <= (size or needed))
-    return replace(exit, reason=f"{words.rstrip('.')}. {need}. {who}{NEXT}{cure}")
+        cures = _cures(job, held, needed, is_crowd and needed <= (size or needed))
+    return Reason.of(
+        ReasonKind.OUT_OF_GPU_MEMORY,
+        exit=exit.because(),
+        node=task.node,
+        gpus=gpus,
+        gpu_count=_gpu_count(task),
+        held_bytes=held or None,
+        kept_bytes=kept or None,
+        others=others,
+        cures=cures,
+    )
 
 
 def _roomiest(
@@ -78,29 +92,21 @@ def _roomiest(
     return _Elsewhere(*roomiest) if roomiest is not None else None
 
 
-def _needed(job: JobRecord, task: TaskRecord, held: float) -> str:
-    """What a task held, and what it was taken to need."""
-    kept, count = job.gpu_memory_bytes, _gpu_count(task)
-    need = f"its need was {'not known' if not kept else f'taken to be {say_bytes(kept)}'}"
-    each = f" on each of {count} GPUs" if count > 1 else ""
-    return f"It held {say_bytes(held)}{each}, and {need}" if held else f"I{need[1:]}"
-
-
-def _who(
+def _others(
     job: JobRecord,
     task: TaskRecord,
     gpus: Sequence[int],
     there: Iterable[tuple[JobRecord, TaskRecord]],
     besides: float,
-) -> tuple[str, bool]:
-    """Who else had memory of the GPUs, and whether that is why it ran out.
+) -> tuple[list[Facts], bool]:
+    """Which others had memory of the GPUs, and whether that is why it ran out.
 
     Args:
         gpus: Those that it computed on, or may have.
         there: The tasks on its node, and the job of each.
         besides: Bytes of these GPUs in use by programs for which none are kept.
     """
-    others: dict[str, float] = {}
+    others: dict[str | None, float] = {}
     for other, its in there:
         if other is not job and not set(gpus).isdisjoint(other.gpus_of(its) or gpus):
             used = its.used.gpu_memory_bytes if its.used is not None else 0.0
@@ -110,28 +116,28 @@ def _who(
             besides -= _unkept(other, its, used)
     besides -= _unkept(job, task, task.most_gpu_bytes)
     if besides > _LITTLE_BYTES:
-        others["programs outside Headgate"] = besides
-    where = (
-        f"GPU {', '.join(map(str, gpus))} of node {task.node}"
-        if gpus
-        else f"the GPUs of node {task.node}"
-    )
-    names = [f"{name} had {say_bytes(size)}" for name, size in others.items() if size]
-    is_crowd = bool(names) and sum(others.values()) > _LITTLE_OF_IT * task.most_gpu_bytes
-    return f"On {where}, {' and '.join(names) or 'no other job had memory'}", is_crowd
+        others[None] = besides  # programs outside Headgate
+    had: list[Facts] = [
+        {"job": name, "bytes": size} if name is not None else {"bytes": size}
+        for name, size in others.items()
+        if size
+    ]
+    is_crowd = bool(had) and sum(others.values()) > _LITTLE_OF_IT * task.most_gpu_bytes
+    return had, is_crowd
 
 
-def _cure(job: JobRecord, held: float, needed: float, fits_alone: bool) -> str:
+def _cures(job: JobRecord, held: float, needed: float, fits_alone: bool) -> list[Facts]:
     """What its user may do; `fits_alone`: the GPU would have enough without the others."""
-    kept = job.gpu_memory_bytes
+    kept = job.gpu_memory_bytes or 0
     if fits_alone:
-        what = f"state more than {say_bytes(max(held, kept))}" if kept else "state what it needs"
-        what = f"state at least {say_bytes(needed)}" if needed > (kept or 0) else what
-        return (
-            f"{what} (`limits: {{gpu_memory: …}}` or --gpu-memory), and it waits until that is free"
-        )
-    cure = "make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
-    return cure if job.spec.contract is None else f"{cure}; or {among_workers(job)}"
+        cure: dict[str, object] = {"kind": CureKind.STATE_GPU_MEMORY}
+        if needed > kept:
+            cure["least_bytes"] = needed
+        elif kept:
+            cure["more_than_bytes"] = max(held, kept)
+        return [cure]
+    cures: list[Facts] = [{"kind": CureKind.LESS_GPU_MEMORY}]
+    return cures if job.spec.contract is None else [*cures, {"kind": among_workers(job)}]
 
 
 def _gpu_count(task: TaskRecord) -> int:

@@ -18,7 +18,6 @@ LOOKED_AT = 50
 """Jobs that are compared: the first of those that wait."""
 _WORTH = 0.05
 """Of a rate: by so much more a job has to go better than an earlier one."""
-_NAMED = 3
 
 
 class Company(NamedTuple):
@@ -83,13 +82,12 @@ class Pairing:
         if best is not first:
             for claim in waiting[: waiting.index(best)]:
                 claim.passed += 1
-            names = ", ".join(most.beside[:_NAMED]) + (
-                " and others" if len(most.beside) > _NAMED else ""
-            )
-            why = f"each keeps {most.part:.2f} of its rate on average, not {than.part:.2f}"
-            best.job.before = (
-                f"before {first.job.spec.name}, for it goes better beside {names}: {why}"
-            )
+            best.job.overtook = {
+                "overtook": first.job.spec.name,
+                "beside": most.beside,
+                "keeps": most.part,
+                "would_keep": than.part,
+            }
         return best
 
     def _company(

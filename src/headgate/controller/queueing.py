@@ -24,6 +24,7 @@ from headgate.model.cluster import Node
 from headgate.model.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
 from headgate.model.identifiers import JobId
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.planning.memory import PROCESS
 from headgate.planning.placement import place, place_within, unplaced
 
@@ -116,12 +117,13 @@ class Queue:
         job.queued, self._changed = True, True
         if not self._resources.could(request):
             self._too_large[job.id] = job
-            whole = self._resources.as_a_whole(request).in_words()
-            return [job.mark("waiting", f"for {whole}, more than the nodes have now")]
+            lacks = self._resources.as_a_whole(request).plain()
+            too_large = Reason.of(ReasonKind.NEEDS_ROOM, lacks=lacks, is_too_large=True)
+            return [job.mark("waiting", too_large)]
         claim = self._claims.setdefault(job.id, Claim(job, request))
         claim.job, claim.request = job, request
         insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
-        return [job.mark("waiting", f"for {self._resources.shortage(request).in_words()}")]
+        return [job.mark("waiting", self._lacks(request))]
 
     def move(
         self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]
@@ -340,9 +342,10 @@ class Queue:
         )
         if claim is None or not claim.job.queued or claim.job.id in self._too_large:
             return action
-        return claim.job.mark(
-            "waiting", f"for {self._resources.shortage(claim.request).in_words()}"
-        )
+        return claim.job.mark("waiting", self._lacks(claim.request))
+
+    def _lacks(self, request: ResourceRequest) -> Reason:
+        return Reason.of(ReasonKind.NEEDS_ROOM, lacks=self._resources.shortage(request).plain())
 
     def _admit_waiting(self, now: float) -> tuple[list[JobRecord], list[Action]]:
         if self._running.review(now):
@@ -560,9 +563,9 @@ class Queue:
         self._leaving.add(job.id)
         if not job.undisturbed:
             return []
-        job.restart = f"made room for {other.job.spec.name}"
-        text = f"makes room for {other.job.spec.name}"
-        return [job.mark("stopping", text), *(task.stop(text) for task in job.tasks.values())]
+        job.restart = Reason.of(ReasonKind.MADE_ROOM, job=other.job.spec.name)
+        reason = Reason.of(ReasonKind.MAKES_ROOM, job=other.job.spec.name)
+        return [job.mark("stopping", reason), *(task.stop(reason) for task in job.tasks.values())]
 
 
 @lru_cache(maxsize=4096)

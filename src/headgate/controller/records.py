@@ -24,6 +24,7 @@ from headgate.model.goals import GoalWatch
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.reasons import Facts, Reason
 from headgate.model.shares import NOTHING, Share
 from headgate.planning.placement import for_server
 from headgate.policies.base import Used
@@ -46,7 +47,7 @@ class JobRecord:
         work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
         gpus: Of each node those that its environment allows, in its order; None: all.
         queued: It waits in a queue for room, and not for a time or for another job.
-        before: The earlier job that it overtook, and why; empty if none.
+        overtook: Facts of the earlier job that it starts before; empty: none.
         nodes: Names of those that it may use.
         gone: Nodes that are gone for it, and until when each may come back.
         awaits: Until when it waits for one of its nodes to come back, where none is there; None: it
@@ -57,6 +58,7 @@ class JobRecord:
         restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
         failure: How the task ended that the attempt failed with, or the first that did not end well
             when told to.
+        failed_by: Why the attempt failed; None: it did not fail by itself.
         failed_at: Name of the node of the task that the attempt failed with.
         begun: A task of this attempt has started.
         finished: A worker of this attempt has come to the end.
@@ -73,7 +75,7 @@ class JobRecord:
         faults: Tasks lost since the last checkpoint that cost more than themselves.
         starts: How often each task was started in this attempt.
         granted: What the policy grants it, as a whole.
-        why: The reason that was told last.
+        why: Why it has its share, as was said last.
         held: Tasks of roles that wait until those which they come after are ready, and the node of
             each.
         ready: Tasks of roles that are ready.
@@ -97,9 +99,9 @@ class JobRecord:
     work: tuple[float, float, float] | None = None
     gpus: tuple[int, ...] | None = None
     queued: bool = False
-    before: str = ""
+    overtook: Facts = field(default_factory=dict)
     state: JobState = "waiting"
-    reason: str = ""
+    reason: Reason | None = None
     revision: int = 0
     plan: Plan | None = None
     attempt: int = 0
@@ -108,10 +110,11 @@ class JobRecord:
     gone: dict[str, float] = field(default_factory=dict)
     awaits: float | None = None
     deadline: float | None = None
-    ends_as: tuple[JobState, str] | None = None
+    ends_as: tuple[JobState, Reason] | None = None
     lost: bool = False
-    restart: str | None = None
+    restart: Reason | None = None
     failure: Exit | None = None
+    failed_by: Reason | None = None
     failed_at: str = ""
     begun: bool = False
     finished: bool = False
@@ -127,7 +130,7 @@ class JobRecord:
     faults: int = 0
     starts: Counter[TaskName] = field(default_factory=Counter)
     granted: Share = NOTHING
-    why: str = ""
+    why: Reason | None = None
     tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
     held: dict[TaskName, str] = field(default_factory=dict)
     ready: set[TaskName] = field(default_factory=set)
@@ -159,7 +162,7 @@ class JobRecord:
         least = min(self.least_workers, most) if most is not None else self.least_workers
         return replace(self.spec, limits=replace(self.spec.limits, workers=(least, most)))
 
-    def mark(self, state: JobState, reason: str, code: int | None = None) -> MarkJob:
+    def mark(self, state: JobState, reason: Reason, code: int | None = None) -> MarkJob:
         """Have it be in a state."""
         self.state, self.reason = state, reason
         self.jobs.file(self)
@@ -259,7 +262,8 @@ class JobRecord:
     def begin(self) -> None:
         """A further attempt begins."""
         self.attempt += 1
-        self.ends_as = self.restart = self.failure = self.ending = self.overdue_seconds = None
+        self.ends_as = self.restart = self.failure = self.failed_by = None
+        self.ending = self.overdue_seconds = None
         self.begun = self.finished = self.evaluates_last = self.met = self.saved_then = False
         self.held, self.ready = {}, set()
         self.kills = 0
@@ -330,7 +334,7 @@ class JobRecord:
             max((used.seconds for used in each if used.seconds is not None), default=None),
         )
 
-    def starting(self, task: TaskRecord, reason: str) -> StartTask:
+    def starting(self, task: TaskRecord, reason: Reason) -> StartTask:
         """Have a task of it started, with the share that it has now."""
         return StartTask(
             task=task.id,

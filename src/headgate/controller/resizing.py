@@ -16,6 +16,7 @@ from headgate.controller.records import JobRecord, TaskRecord
 from headgate.model.events import Action, Resize
 from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.planning.placement import with_more
 
 
@@ -35,24 +36,26 @@ def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending)
     if workers > len(kept):
         names = with_more(names, workers, job.reachable(allocator.nodes), plan.cores_per_worker)
     job.plan = replace(plan, workers=workers, worker_nodes=names)
-    text = f"resized from {len(staying)} to {workers} workers"
+    sizes = {"before": len(staying), "workers": workers}
+    reason = Reason(ReasonKind.RESIZED, sizes)
     if plan.strategy == "allreduce" or is_coordinated(job):
-        job.restart = text
-        ends = [task.stop(text) for task in job.workers()]  # servers when their workers have ended
-        return [Resize(job.id, job.plan), job.mark("stopping", text), *ends]
+        job.restart = reason
+        # servers when their workers have ended
+        ends = [task.stop(reason) for task in job.workers()]
+        return [Resize(job.id, job.plan), job.mark("stopping", reason), *ends]
     gone = [task for task in staying if task not in kept]
     for task in gone:
         task.leaving = True
     new = _join(job, names[len(kept) :], allocator)
     if new:
         pending.start(job, [task.id for task in new])
-    who = ", ".join(task.name for task in gone + new)
-    verb = ("leave" if gone else "join") + ("s" if len(gone + new) == 1 else "")
-    ends = [task.stop(text) for task in gone]
-    return [Resize(job.id, job.plan), job.mark("running", f"{text}: {who} {verb}"), *ends]
+    ends = [task.stop(reason) for task in gone]
+    tasks = [str(task.name) for task in gone + new]
+    by_name = Reason(ReasonKind.RESIZED, {**sizes, "tasks": tasks})
+    return [Resize(job.id, job.plan), job.mark("running", by_name), *ends]
 
 
-def move(job: JobRecord, plan: Plan, reason: str, waits: bool = False) -> list[Action]:
+def move(job: JobRecord, plan: Plan, reason: Reason, waits: bool = False) -> list[Action]:
     """Have a running job go on under another plan, from its last checkpoint. A job without one
     stays as it is, unless none of its tasks has begun yet (`waits`), or its script saves one by
     itself as it ends.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind, Refusal, RefusalKind
 from headgate.model.shares import FIELDS, NOTHING, WEIGHT_DEFAULT, Share
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
 from headgate.policies.placements import ONE_NODE, Placements
@@ -24,7 +25,9 @@ _MOST_WEIGHT = 10_000.0
 _STRANGERS = JobId("")
 """Stands for all jobs that are not there; one warning is told for them."""
 
-Granted = dict[JobId, tuple[Share, str]]
+_LIFTED = Reason(ReasonKind.LIFTED)
+
+Granted = dict[JobId, tuple[Share, Reason]]
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class _JobGrant:
     hosts: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     granted: Share = NOTHING
     wanted: Share = NOTHING
-    why: str = ""
+    why: Reason = _LIFTED
 
 
 class Safeguards:
@@ -71,8 +74,8 @@ class Safeguards:
 
     def hold(
         self, now: float, cores: float, changes: Iterable[Change], shares: Mapping[JobId, object]
-    ) -> tuple[Granted, list[str]]:
-        """What is granted, and what is to be said of what was dropped, once of each job.
+    ) -> tuple[Granted, dict[JobId, Refusal]]:
+        """What is granted, and why what the policy says of a job was dropped, once of each job.
 
         Args:
             now: Seconds; never goes back.
@@ -135,31 +138,28 @@ class Safeguards:
                     }
         return moved
 
-    def _take(self, shares: Mapping[JobId, object]) -> list[str]:
-        """Note what the policy wants; what is to be said of what is none."""
-        said = []
+    def _take(self, shares: Mapping[JobId, object]) -> dict[JobId, Refusal]:
+        """Note what the policy wants; why what it says of a job is not taken."""
+        refused: dict[JobId, Refusal] = {}
         for id, entry in shares.items():
             held = self._present.get(id)
+            if held is None:
+                if _STRANGERS not in self._warned:
+                    self._warned.add(_STRANGERS)
+                    refused[id] = Refusal(RefusalKind.NO_SUCH_JOB)
+                continue
             try:
-                if held is None:
-                    raise KeyError("no such job is there")
                 share, why = _checked(entry)
             except Exception as error:  # noqa: BLE001  # whatever a plug-in hands in must not end the jobs
-                key = id if held is not None else _STRANGERS
-                if key not in self._warned:
-                    self._warned.add(key)
-                    text = (
-                        error.args[0]
-                        if isinstance(error, KeyError | ValueError) and error.args
-                        else repr(error)
-                    )
-                    said.append(
-                        f"policy {self._policy.name!r}: its share for {id} is dropped: {text}"
-                    )
+                if id not in self._warned:
+                    self._warned.add(id)
+                    has_text = isinstance(error, KeyError | ValueError) and bool(error.args)
+                    text = str(error.args[0]) if has_text else repr(error)
+                    refused[id] = Refusal(RefusalKind.NO_SHARE, {"error": text})
                 continue
             held.wanted, held.why = held.wanted.merged(share), why
             self._waiting[id] = None
-        return said
+        return refused
 
     def _grant(self, now: float, id: JobId, granted: Granted) -> None:
         """Grant what waits, if it may be."""
@@ -245,11 +245,8 @@ class Safeguards:
             total = others / (1.0 - sum(part[id] for id in lifted))
         after = {}
         for id in lifted:
-            share, _ = granted.get(id, (NOTHING, ""))
-            weight, why = (
-                round(min(max(part[id] * total, 1.0), _MOST_WEIGHT), 3),
-                "lifted to its floor",
-            )
+            share, _ = granted.get(id, (NOTHING, _LIFTED))
+            weight, why = round(min(max(part[id] * total, 1.0), _MOST_WEIGHT), 3), _LIFTED
             if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least[
                 id
             ] * total:
@@ -294,7 +291,7 @@ class Safeguards:
         """
         stuck = []
         for id, held in self._present.items():
-            share, why = granted.get(id, (NOTHING, "lifted to its floor"))
+            share, why = granted.get(id, (NOTHING, _LIFTED))
             after = held.granted.merged(share)
             limits = {"cpu_cap_cores": after.cpu_cap_cores, "gpu_fraction": after.gpu_fraction}
             has = {name: value for name, value in limits.items() if isinstance(value, int | float)}
@@ -322,7 +319,7 @@ class Safeguards:
         return stuck
 
 
-def _checked(entry: Any) -> tuple[Share, str]:
+def _checked(entry: Any) -> tuple[Share, Reason]:
     """An entry of a decision.
 
     Raises:
@@ -335,4 +332,9 @@ def _checked(entry: Any) -> tuple[Share, str]:
             raise ValueError(
                 f"Share.{name} is {value!r}; expected a positive number, None or UNLIMITED"
             )
-    return Share(**values), str(why)
+    return Share(**values), of_policy(why)
+
+
+def of_policy(why: Reason | str) -> Reason:
+    """A policy's reason. A plug-in may give it in words."""
+    return why if isinstance(why, Reason) else Reason(ReasonKind.BY_POLICY, {"text": str(why)})

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headgate.model.units import say_bytes
-
 ShortageKind = Literal["gpus", "memory", "gpu-memory", "gpu-unseen", "gpu-alone"]
 
 
@@ -43,11 +41,10 @@ class Shortage:
 
     @property
     def on_gpu(self) -> bool:
-        return self.kind.startswith("gpu-")
+        return self.kind in ("gpu-memory", "gpu-unseen", "gpu-alone")
 
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """What is known of it, by name; the rest is left out."""
+    def plain(self) -> Mapping[str, object]:
+        """Its kind and what is known of it, by name; the rest is left out."""
         named = (
             "needs_bytes",
             "count",
@@ -58,40 +55,5 @@ class Shortage:
             "is_known",
             "gpus",
         )
-        return {
-            name: value for name in named if (value := getattr(self, name)) not in (None, "", ())
-        }
-
-    def in_words(self) -> str:
-        """What it waits for."""
-        if self.kind == "gpus":
-            return "1 GPU" if self.count == 1 else f"{self.count} GPUs"
-        if self.kind == "memory":
-            return self._of_memory()
-        gpus = f"GPU {', '.join(map(str, self.gpus))} of node {self.node}"
-        if self.kind == "gpu-unseen":
-            return f"a GPU: what the jobs on {gpus} hold of it is not seen yet"
-        if self.kind == "gpu-alone":
-            return f"a GPU that no other job uses: there are some on {gpus}"
-        each = say_bytes(self.needs_bytes) + ("" if self.is_known else " or so (it is not known)")
-        each += f" for each of {self.count} tasks and GPUs" if self.count > 1 else ""
-        if self.free_bytes is None:
-            return f"{each} of GPU memory"
-        text = (
-            f"GPU memory: needs {each}, {say_bytes(self.free_bytes)} free on GPU {self.gpu} "
-            f"of node {self.node}"
-        )
-        if self.others_bytes is not None:
-            text += f", where programs that nothing is kept for use {say_bytes(self.others_bytes)}"
-        return text
-
-    def _of_memory(self) -> str:
-        text = f"{say_bytes(self.count * self.needs_bytes)} of memory"
-        text += "" if self.is_known else " until its need is seen"
-        if self.free_bytes is None or self.others_bytes is None:
-            return text
-        free, others = say_bytes(self.free_bytes), say_bytes(self.others_bytes)
-        return (
-            f"{text}: {free} free on node {self.node}, where other programs and Headgate "
-            f"hold {others}"
-        )
+        known = {name: getattr(self, name) for name in ("kind", *named)}
+        return {name: value for name, value in known.items() if value not in (None, "", ())}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from headgate.controller import faults
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.model.cluster import Node
-from headgate.model.events import ENDED, NEXT, Action, Resize
+from headgate.model.events import ENDED, Action, Resize
 from headgate.model.identifiers import EVALUATOR, JobId, TaskName
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.roles import held_back, task_names
-from headgate.model.units import say_seconds
 from headgate.planning import placement
 
 
@@ -28,11 +28,12 @@ def time_of(job: JobRecord) -> float | None:
 def wait(now: float, job: JobRecord) -> list[Action]:
     """Say what a job waits for; nothing where it may start."""
     if job.not_before is None and job.spec.forerunners:
-        return [job.mark("waiting", f"for {', '.join(job.spec.forerunners)} to finish")]
+        first = Reason.of(ReasonKind.AFTER_JOBS, jobs=job.spec.forerunners)
+        return [job.mark("waiting", first)]
     when = time_of(job)
     if when is None or when <= now:
         return []
-    return [job.mark("waiting", f"starts in {say_seconds(when - now)}")]
+    return [job.mark("waiting", Reason.of(ReasonKind.STARTS_IN, seconds=when - now))]
 
 
 def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobRecord], list[Action]]:
@@ -73,17 +74,13 @@ def _is_done(job: JobRecord) -> bool:
     return job.state == "done" and (job.ending is None or job.ending.doubt is None)
 
 
-def _why_skipped(other: JobRecord) -> str:
+def _why_skipped(other: JobRecord) -> Reason:
     """Why a job is not started after another one that has ended."""
     name, ending = other.spec.name, other.ending
     if other.state != "done" or ending is None:
-        return f"{name}, which it comes after, ended as {other.state}"
-    cure = f"; next time, {ending.cure}" if ending.cure else ""
-    return (
-        f"{name}, which it comes after, ended in doubt: {ending.in_words()}{NEXT}look at its "
-        "log, then: headgate "
-        f"resume {other.run}{cure}"
-    )
+        return Reason.of(ReasonKind.SKIPPED, job=name, state=other.state)
+    facts = {"job": name, "run": other.run, "ending": asdict(ending)}
+    return Reason(ReasonKind.SKIPPED_IN_DOUBT, facts)
 
 
 def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, StopTask, Usage
 from headgate.model.identifiers import TaskId, TaskName
+from headgate.model.reasons import Reason
 from headgate.model.shares import NOTHING, Share
 
 _IDLE_PART = 1 / 16
@@ -83,7 +84,7 @@ class TaskRecord:
         before, self.idle = self.idle, idle
         return before != self.idle
 
-    def stop(self, reason: str, *, kill: bool = False, broken: bool = False) -> StopTask:
+    def stop(self, reason: Reason, *, kill: bool = False, broken: bool = False) -> StopTask:
         """Have it ended; at once, or in the time that it needs, which is short where others that it
         trains with are gone (`broken`) and its script can save nothing.
         """

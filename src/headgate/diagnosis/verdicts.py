@@ -31,8 +31,8 @@ from headgate.diagnosis.neighbours import (
 from headgate.diagnosis.own_causes import MORE_READERS, fewer_threads, more_cores
 from headgate.diagnosis.own_steps import Part
 from headgate.diagnosis.what_if import Buyable
-from headgate.model.events import NEXT
 from headgate.model.jobs import MOST_PRIORITY
+from headgate.model.reason_text import NEXT
 from headgate.model.units import say_bytes, say_seconds
 
 _LEAST_STARTING = 0.2

@@ -93,7 +93,7 @@ class Kills:
         exit = replace(exit, kills=self._count)
         main = exit.signal == signal.SIGKILL or exit.code == 128 + signal.SIGKILL
         if exit.kills and (by_us or not self._caused(exit, main, now)):
-            exit = replace(exit, over_memory=False, reason=None)
+            exit = replace(exit, over_memory=False, reason=None, limit_bytes=None)
         elif main:
             self._untold = 0
         elif exit.kills:

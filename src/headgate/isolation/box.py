@@ -203,20 +203,21 @@ def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, wher
     """
     peaks = [peak for peak in (memory.peak_bytes, largest_bytes) if peak is not None]
     peak = max(peaks) if peaks else None
-    over, reason = False, None
+    limit, reason = None, None
     if status != 0 and memory.kills:
-        over = memory.limit_bytes is not None and memory.at_limit
-        if over and peak is not None and memory.limit_bytes is not None:
+        limit = memory.limit_bytes if memory.at_limit else None
+        if peak is not None and limit is not None:
             # files that it mapped are not counted in the limit
-            peak = min(peak, memory.limit_bytes)
+            peak = min(peak, limit)
         reason = f"killed: {said_shortage(replace(memory, peak_bytes=peak), where)}"
     return Exit(
         code=status if status >= 0 else None,
         signal=-status if status < 0 else None,
         memory_peak_bytes=peak,
-        over_memory=over,
+        over_memory=limit is not None,
         reason=reason,
         kills=memory.kills,
+        limit_bytes=limit,
     )
 
 

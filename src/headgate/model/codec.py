@@ -15,6 +15,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from headgate.model.reasons import Reason
+
 TYPE = "type"
 """The key that names the dataclass of an object."""
 _PLAIN = (str, int, bool, types.NoneType)
@@ -220,6 +222,13 @@ def _union_form(hints: tuple[Any, ...]) -> Form:
 
 @cache
 def _dataclass_form(kind: type) -> Form:
+    if kind is Reason:  # whose facts are of any type
+        return Form(
+            Reason.plain,
+            Reason.read,
+            lambda value: isinstance(value, Reason),
+            lambda json: isinstance(json, dict),
+        )
     hints = get_type_hints(kind)
     known = [entry for entry in fields(kind) if entry.init]
     forms = {entry.name: form(hints[entry.name]) for entry in known}

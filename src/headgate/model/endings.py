@@ -9,12 +9,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headgate.model.units import say_seconds
-
-_SHOWN = 3
-"""As many commands as a sentence names,"""
-_LETTERS = 60
-"""and as much of each."""
+from headgate.model.reasons import Reason, ReasonKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +83,7 @@ class Exit:
         left: Commands of processes that it had started, and that were at work when it had ended
             well.
         last_failure: The failure that its output ends with though it ended well; empty: none.
+        limit_bytes: The memory limit that it was killed for being over; None: it was not.
     """
 
     code: int | None
@@ -104,6 +100,7 @@ class Exit:
     overdue_seconds: float | None = None
     left: tuple[str, ...] = ()
     last_failure: str = ""
+    limit_bytes: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -117,6 +114,10 @@ class Exit:
         if self.code is not None:
             return self.code
         return 128 + self.signal if self.signal is not None else 127
+
+    def because(self) -> Reason:
+        """How the task ended."""
+        return Reason.of(ReasonKind.EXIT, code=self.code, signal=self.signal, text=self.reason)
 
     def in_words(self) -> str:
         """How the task ended: its reason, the name of its signal, or its exit code."""
@@ -222,52 +223,3 @@ class Ending:
         if exit.last_failure:
             return cls(doubt=Doubt.FAILURE_IN_OUTPUT, failure=exit.last_failure)
         return None
-
-    def in_words(self) -> str:
-        """What is to be added to why it ended, as the rest of a sentence; empty: nothing."""
-        match self.doubt:
-            case Doubt.LEFT_PROCESSES:
-                return f"left {_said_processes(self.left)}"
-            case Doubt.FAILURE_IN_OUTPUT:
-                return f"its output ends with a failure: {self.failure}"
-        unanswered = [self.no_answer] if self.answer is StopAnswer.NONE else []
-        return "; ".join(filter(None, [*unanswered, self._said_saved()]))
-
-    @property
-    def no_answer(self) -> str:
-        """That it did not end in time."""
-        return f"it did not answer within {say_seconds(self.grace_seconds or 0.0)}"
-
-    def _said_saved(self) -> str:
-        where = self.checkpoint.where if self.checkpoint is not None else ""
-        match self.saved:
-            case Saved.THEN:
-                return f"last checkpoint: {where}, saved as it ended"
-            case Saved.BEFORE:
-                return f"last checkpoint: {where}, saved before it was asked to end"
-            case Saved.BY_ITSELF:
-                return "last checkpoint: its script's own"
-            case Saved.NOTHING:
-                return "last checkpoint: none"
-        return ""
-
-    @property
-    def cure(self) -> str:
-        """What makes its end plain the next time; empty: nothing."""
-        match self.doubt:
-            case Doubt.LEFT_PROCESSES:
-                return "have its command wait for them (`wait`)"
-            case Doubt.FAILURE_IN_OUTPUT:
-                return (
-                    "have its command end with the status of what failed (`set -e -o "
-                    "pipefail` in bash)"
-                )
-        return ""
-
-
-def _said_processes(commands: tuple[str, ...]) -> str:
-    names = [name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in commands[:_SHOWN]]
-    more = f" and {len(commands) - _SHOWN} more" if len(commands) > _SHOWN else ""
-    if len(commands) == 1:
-        return f"a process behind, which was ended with it: {names[0]}"
-    return f"{len(commands)} processes behind, which were ended with it: {', '.join(names)}{more}"

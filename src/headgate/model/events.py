@@ -19,6 +19,7 @@ from headgate.model.endings import OutsideFiles as OutsideFiles
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason
 from headgate.model.shares import Share
 
 JobState = Literal[
@@ -52,8 +53,6 @@ save a checkpoint.
 
 TRIAL = "trial"
 """The kind of a recorded event: for some seconds a job is tried on more cores."""
-NEXT = ". Next: "
-"""In a reason, what comes before what to do about it."""
 
 
 def state_in_words(state: str, reason: str) -> str:
@@ -336,12 +335,12 @@ class CheckpointLost:
 @dataclass(frozen=True, slots=True)
 class StopRequested:
     """A job is to end: `kill` at once, otherwise with a checkpoint at the next step boundary.
-    `reason` says why; empty: a person asks for it.
+    `reason` says why; None: a person asks for it.
     """
 
     job: JobId
     kill: bool = False
-    reason: str = ""
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +359,7 @@ class MoveRequested:
 
     job: JobId
     plan: Plan
-    reason: str
+    reason: Reason
     waits: bool = False
 
 
@@ -421,7 +420,7 @@ class StartTask:
     share: Share
     threads: int
     entitled_cores: float
-    reason: str
+    reason: Reason
     gpus: tuple[int, ...] | None = None  # of its node; None: all of them
     resume: Checkpoint | None = None
     joins: bool = False
@@ -437,7 +436,7 @@ class SetShare:
     share: Share
     threads: int
     entitled_cores: float
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +460,7 @@ class StopTask:
 
     task: TaskId
     grace: float
-    reason: str
+    reason: Reason
     leaves: bool = False
 
 
@@ -485,7 +484,7 @@ class Fault:
 
     job: JobId
     task: TaskId
-    text: str
+    reason: Reason
     restarts: bool = False
 
 
@@ -495,7 +494,7 @@ class MarkJob:
 
     job: JobId
     state: JobState
-    reason: str
+    reason: Reason
     exit_code: int | None = None
     ending: Ending | None = None
 
@@ -516,7 +515,7 @@ class Warn:
     it concerns every run.
     """
 
-    text: str
+    reason: Reason
     job: JobId | None = None
 
 

@@ -12,6 +12,8 @@ import re
 from functools import lru_cache
 from typing import Literal
 
+from headgate.model.reasons import Reason, ReasonKind
+
 Better = Literal["lower", "higher"]
 
 _LOSSES = frozenset({"loss", "losses"})
@@ -386,7 +388,7 @@ class GoalWatch:
     """
 
     def __init__(self, metric: str, goal: float, *, rising: bool) -> None:
-        self.doubt: str | None = None
+        self.doubt: Reason | None = None
         self._metric = metric
         self._goal = goal
         self._rising = rising
@@ -405,21 +407,16 @@ class GoalWatch:
         first, self._heard = not self._heard, True
         likely = self._meets(self._on_scale(value))
         if first and likely:
-            self.doubt = (
-                f"{self._metric} is {value:g} in its first report, which meets its goal of "
-                f"{self._goal:g}: is the goal "
-                "meant so? The job goes on; it ends by this goal only after a report that does "
-                "not meet it"
-            )
+            self.doubt = self._doubted(value, is_first=True)
         elif not likely and self._fraction and not self._asked and self._meets(self._other(value)):
             self._asked = True
-            self.doubt = (
-                f"{self._metric} is {value:g}, which meets its goal of {self._goal:g} only if "
-                "one is a fraction and "
-                "the other in percent; give the goal as the script tells the metric"
-            )
+            self.doubt = self._doubted(value, is_first=False)
         self._worse = self._worse or not likely
         return likely and self._worse and not self._leaps(latest)
+
+    def _doubted(self, value: float, *, is_first: bool) -> Reason:
+        facts = {"metric": self._metric, "value": value, "goal": self._goal, "is_first": is_first}
+        return Reason(ReasonKind.GOAL_IN_DOUBT, facts)
 
     def _meets(self, value: float) -> bool:
         return value >= self._goal if self._rising else value <= self._goal

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headgate.model.events import Predicted as Predicted
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason
 from headgate.model.shares import Share
 from headgate.policies.weights import FLOOR, MOST_CHANGES
 
@@ -119,9 +120,9 @@ class Decision:
         trial: One that begins with these shares, to be recorded; None: none does.
     """
 
-    shares: Mapping[JobId, tuple[Share, str]] = field(default_factory=dict)
+    shares: Mapping[JobId, tuple[Share, Reason | str]] = field(default_factory=dict)
     wake_at: float | None = None
-    reasons: Mapping[JobId, str] = field(default_factory=dict)
+    reasons: Mapping[JobId, Reason | str] = field(default_factory=dict)
     trial: Trial | None = None
 
 

@@ -193,7 +193,7 @@ class JobSummary:
     """A job as its run's store has it; times are seconds since the run began. `expected` is when
     one that waits for room is expected to start, where that can be predicted, and `waits` what it
     waits for: kind, facts, and the jobs that have some of it; `ending` the fields of its `Ending`,
-    if it has one.
+    if it has one. `why` has kind and facts of the reason; None: an earlier version recorded it.
     """
 
     run: str
@@ -208,6 +208,7 @@ class JobSummary:
     expected: float | None = None
     ending: Mapping[str, Any] | None = None
     waits: Mapping[str, Any] | None = None
+    why: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +250,11 @@ def summary(run: Path) -> RunSummary:
             state = "interrupted"
         jobs = []
         for row in reader.rows("jobs", order="position"):
-            job_state, reason = row["state"], row["reason"] or ""
+            job_state, reason, why = row["state"], row["reason"] or "", row.get("why")
             if state == "interrupted" and job_state in ("waiting", "running", "stopping"):
-                job_state, reason = (
-                    "interrupted",
-                    f"the hub died; {resume_hint(run, [job_or_name(row['name'], row['spec'])])}",
+                job_state, why = "interrupted", None
+                reason = (
+                    f"the hub died; {resume_hint(run, [job_or_name(row['name'], row['spec'])])}"
                 )
             ending = row.get("ending")
             jobs.append(
@@ -270,6 +271,7 @@ def summary(run: Path) -> RunSummary:
                     expected=row.get("expected"),  # not in stores of before there was a queue
                     ending=json.loads(ending) if ending is not None else None,
                     waits=json.loads(row["waits"]) if row.get("waits") else None,
+                    why=json.loads(why) if why else None,
                 )
             )
         if state == "done":

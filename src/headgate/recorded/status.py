@@ -78,7 +78,10 @@ class JobStatus(JobSummary):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus(RunSummary):
-    """A run with how its jobs stand, and its warnings: `t`, `job`, `task` and `text` of each."""
+    """A run with how its jobs stand, and its warnings.
+
+    A warning has `t`, `job`, `task`, `text` and `why`: kind and facts of its reason.
+    """
 
     jobs: tuple[JobStatus, ...] = ()
     warnings: tuple[Mapping[str, Any], ...] = ()
@@ -106,9 +109,10 @@ def read(
             _job(reader, job, verified.get(job.name), (verdicts or {}).get(job.name))
             for job in choose(summary.jobs)
         ]
-        warnings = reader.query(
-            "SELECT t, job, task, text FROM events WHERE kind = 'warning' ORDER BY rowid"
-        )
+        warnings = [
+            {**{name: row[name] for name in ("t", "job", "task", "text")}, "why": _why(row)}
+            for row in reader.rows("events", "kind = 'warning'", order="rowid")
+        ]
     facts = _fields(summary, RunSummary) | {"jobs": tuple(jobs), "warnings": tuple(warnings)}
     return RunStatus(**facts)
 
@@ -191,10 +195,17 @@ def _newest(
 def _decision(reader: RunReader, tasks: Sequence[str]) -> dict[str, Any] | None:
     marks = ", ".join("?" * len(tasks))
     sql = (
-        f"SELECT t, reason FROM shares WHERE task IN ({marks}) AND reason IS NOT NULL ORDER "
-        "BY rowid DESC LIMIT 1"
+        f"SELECT * FROM shares WHERE task IN ({marks}) AND reason IS NOT NULL ORDER BY rowid DESC "
+        "LIMIT 1"
     )
-    return next(iter(reader.query(sql, tasks)), None)
+    rows = reader.query(sql, tasks)
+    return {"t": rows[0]["t"], "reason": rows[0]["reason"], "why": _why(rows[0])} if rows else None
+
+
+def _why(row: Mapping[str, Any]) -> Any:
+    """Kind and facts of a row's reason; None: an earlier version wrote the row."""
+    text = row.get("why")
+    return json.loads(text) if text else None
 
 
 def _last_loss(reader: RunReader, id: str) -> tuple[float | None, int, bool] | None:

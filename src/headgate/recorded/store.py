@@ -59,6 +59,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "verified TEXT",  # JSON of the Verification: whether its workers train what one does
         # JSON: what it waits for then, by its kind, the facts, and the jobs that have some of it
         "waits TEXT",
+        "why TEXT",  # JSON of the Reason that `reason` says in words: its kind and facts
     ),
     "tasks": (
         "id TEXT PRIMARY KEY",  # JOB/ROLE-INDEX
@@ -79,6 +80,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "text TEXT",
         "seconds REAL",  # what a fault cost, where a task or the controller could tell
         "steps INTEGER",  # that were done again or are lost by it
+        "why TEXT",  # JSON of the Reason that `text` says in words
     ),
     "progress": (
         "t REAL",
@@ -109,6 +111,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "reason TEXT",
         "disk_bytes_per_second REAL",  # NULL: no limit
         "gpu_fraction REAL",  # NULL: all of its time
+        "why TEXT",  # JSON of the Reason that `reason` says in words
     ),
     "spans": (
         "t REAL",  # the same for all rows of one message, which comes when the step has ended

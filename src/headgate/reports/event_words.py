@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from headgate.model import events
 from headgate.model.events import Action, Event, Notice, subject
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import in_words
 from headgate.model.shares import FIELDS, Share, Unlimited
 from headgate.model.units import say_time
 from headgate.recorded.events import LoggedEvent, Unreadable
@@ -110,11 +111,12 @@ def _told(what: object) -> str:
 def _asked(request: events.StopRequested | events.ResizeRequested | events.MoveRequested) -> str:
     match request:
         case events.StopRequested(_, kill, reason):
-            return f"asked to end{' at once' if kill else ''}: {reason or 'by its user'}"
+            why = in_words(reason) if reason is not None else "by its user"
+            return f"asked to end{' at once' if kill else ''}: {why}"
         case events.ResizeRequested(_, workers):
             return f"asked to have {counted(workers, 'worker')}"
         case events.MoveRequested(_, plan, reason):
-            return f"asked to move to {counted(plan.workers, 'worker')}: {reason}"
+            return f"asked to move to {counted(plan.workers, 'worker')}: {in_words(reason)}"
 
 
 def _decided(action: events.Action) -> str:
@@ -125,25 +127,26 @@ def _decided(action: events.Action) -> str:
             where = f"start on {action.node}, attempt {action.attempt}"
             return f"{where}, with {_granted(action)}"
         case events.SetShare():
-            return f"from now on {_granted(action)}: {action.reason}"
+            return f"from now on {_granted(action)}: {in_words(action.reason)}"
         case events.TryJob(_, cores, seconds, beside):
             names = listed([job.name for job in beside])
             return f"tried on {say(cores)} cores for {say(seconds, 's')}, lent by {names}"
         case events.StopTask(_, grace, reason, leaves):
             verb = "leave" if leaves else "end"
             how = f"asked to {verb} within {say(grace, 's')}" if grace else "killed"
-            return f"{how}: {reason}"
+            return f"{how}: {in_words(reason)}"
         case events.Resize(_, plan, restarts):
             when = " from its next attempt on" if restarts else ""
             return f"now {counted(plan.workers, 'worker')} ({plan.strategy}){when}"
-        case events.Fault(task=task, text=told, restarts=restarts):
-            return f"lost {task.name}: {told}" + (", all start again" if restarts else "")
+        case events.Fault(reason=reason, restarts=restarts):
+            text = f"lost {action.task.name}: {in_words(reason)}"
+            return text + (", all start again" if restarts else "")
         case events.MarkJob(_, state, reason):
-            return events.state_in_words(state, reason)
+            return events.state_in_words(state, in_words(reason))
         case events.MarkIdle(_, idle):
             return "idle" if idle else "uses its cores again"
-        case events.Warn(told):
-            return f"warning: {told}"
+        case events.Warn(reason):
+            return f"warning: {in_words(reason)}"
 
 
 def _noticed(notice: events.Notice) -> str:

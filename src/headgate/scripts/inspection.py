@@ -15,6 +15,7 @@ from headgate.isolation.base import HOST_IMAGE
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.scripts import keras_scripts
 from headgate.scripts.program import program, source
 from headgate.task import cluster_variables, named_cluster
@@ -125,14 +126,11 @@ def shares_nothing(job: Job) -> bool:
     return names is not None and "headgate" not in names
 
 
-def told_apart(job: Job, workers: int) -> str:
+def workers_apart(job: Job, workers: int) -> Reason:
     """What is said of a job whose workers share nothing."""
-    what = file.name if (file := source(job)) is not None else "its command"
-    return (
-        f"the {workers} workers of job {job.name} share nothing: {what} does not use "
-        "headgate.torch, headgate.keras "
-        "or headgate.jax; each trains the whole job"
-    )
+    file = source(job)
+    script = file.name if file is not None else None
+    return Reason.of(ReasonKind.WORKERS_APART, job=job.name, workers=workers, script=script)
 
 
 def check(job: Job, environment: Mapping[str, str]) -> None:

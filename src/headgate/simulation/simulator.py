@@ -41,6 +41,7 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
+from headgate.model.reason_text import in_words
 from headgate.policies import NoPolicy
 from headgate.simulation import named_policies
 from headgate.simulation.engine import SimulatedEngine, Work, drops_ahead, ends_at, halt
@@ -387,7 +388,7 @@ class _Simulation:
             case MarkIdle():
                 pass
             case Warn():
-                self.outcome.warnings.append(action.text)
+                self.outcome.warnings.append(in_words(action.reason))
 
     def _begin(self, work: Work, outcome: JobOutcome) -> None:
         """The first task of an attempt starts."""

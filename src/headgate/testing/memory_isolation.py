@@ -274,6 +274,7 @@ class MemoryBox(Box):
                     memory_peak_bytes=limit,
                     over_memory=True,
                     reason=reason,
+                    limit_bytes=limit,
                 )
             )
             return

@@ -32,6 +32,7 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.planning.placement import place, place_within, unplaced
 from headgate.profiling import calibration
 from headgate.sampling.columns import Column
@@ -328,12 +329,9 @@ class TaskReservations(Component):
             plan = self._elsewhere(current.plan, slots, node, others, room)
             if plan is None or plan == current.plan:
                 continue
-            there = dict.fromkeys((*plan.worker_nodes, *plan.server_nodes))
-            reason = f"node {node.name} has come, and is free"
-            if len(there) > 1:
-                reason = (
-                    f"node {node.name} has come, and there is room on {', '.join(there)} together"
-                )
+            names = tuple(dict.fromkeys((*plan.worker_nodes, *plan.server_nodes)))
+            several = names if len(names) > 1 else None
+            reason = Reason.of(ReasonKind.NODE_CAME, node=node.name, nodes=several)
             move_requesteds.append(MoveRequested(job, plan, reason, waits=True))
             for task, slot in slots.items():
                 name = (plan.server_nodes if task.name.is_server else plan.worker_nodes)[task.index]

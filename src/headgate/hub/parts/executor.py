@@ -40,6 +40,7 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason
 from headgate.model.roles import Addresses, task_names
 from headgate.model.shares import Share, spare
 from headgate.model.units import say_seconds
@@ -145,22 +146,22 @@ class ActionExecutor(Component):
                 self._engines.of(task.run).stop(task, grace)
             case events.Resize():
                 self._resize(action)
-            case events.Fault(job, task, text, restarts):
+            case events.Fault(job, task, reason, restarts):
                 run, live = self._live_runs.find(job)
                 if restarts:
                     live.interrupt(run.clock())
-                self._live_runs.event(run, "fault", text, live.spec.name, task)
+                self._live_runs.event(run, "fault", reason, live.spec.name, task)
             case events.MarkJob():
                 self._mark(action)
             case events.MarkIdle(task, idle):
                 _, live = self._live_runs.find(task)
                 if live.current is not None:
                     live.current.tasks[task.name].idle = idle
-            case events.Warn(text, None):
-                self._live_runs.tell_all(text)
-            case events.Warn(text, str(job)):
+            case events.Warn(reason, None):
+                self._live_runs.tell_all(reason)
+            case events.Warn(reason, str(job)):
                 run, live = self._live_runs.find(job)
-                self._live_runs.event(run, "warning", text, live.spec.name)
+                self._live_runs.event(run, "warning", reason, live.spec.name)
 
     def _set_share(self, action: events.SetShare) -> None:
         task = action.task
@@ -331,7 +332,7 @@ class ActionExecutor(Component):
         return address
 
     def _granted(
-        self, task: TaskId, change: Share, threads: int, entitled: float, reason: str
+        self, task: TaskId, change: Share, threads: int, entitled: float, reason: Reason
     ) -> None:
         run, live = self._live_runs.find(task)
         share = self._shares[task] = self._shares.get(task, Share()).merged(change)
@@ -369,7 +370,7 @@ class ActionExecutor(Component):
         run.record_job(live.spec.name)
         if action.state == "done":
             _remove_copies(run.checkpoints(live.spec.name))
-        self._live_runs.event(run, action.state, action.reason, job=live.spec.name)
+        self._live_runs.event(run, action.state, action.reason, live.spec.name)
         if run.ended:
             self._loop.call_soon(self._finish, run)
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from headgate.controller.shortage import Shortage
 from headgate.controller.start_forecast import StartForecast
 from headgate.forecast.remaining import LONGEST_SECONDS, Outlook, Question, answer
 from headgate.forecast.scaling import Scaling, useful_cores
@@ -23,7 +22,8 @@ from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import REST, LiveRuns
 from headgate.model.events import Action, Event, Predicted, Progress, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.units import say_time
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.output.vocabulary import is_adversarial
 from headgate.profiling import lengths, store
 
@@ -342,63 +342,27 @@ class StartEstimates(Component):
             self._rest_seconds = REST * (time.thread_time() - before)
 
     def _tell(self, ahead: Sequence[StartForecast]) -> None:
-        now, words, known = time.monotonic(), lru_cache(_in_words), lru_cache(_known)
-        for place, each in enumerate(ahead):
-            run, live = self._live_runs.find(each.job)
-            before_it = f"; {place} before it" if place else ""
-            lacks = each.lacks
-            reason = before_it.join(
-                words(each.job.run, lacks, each.holders, each.unknown, each.at, now)
+        now, wall, names = time.monotonic(), time.time(), lru_cache(_names)
+        for place, start in enumerate(ahead):
+            run, live = self._live_runs.find(start.job)
+            lacks, holders = start.lacks.plain(), names(start.job.run, start.holders)
+            reason = Reason.of(
+                ReasonKind.NEEDS_ROOM,
+                lacks=lacks,
+                holders=holders,
+                ahead=place or None,
+                unknown=names(start.job.run, start.unknown),
+                expected_at=wall + max(start.at - now, 0.0) if start.at is not None else None,
             )
-            waits = {
-                "kind": lacks.kind,
-                **lacks.facts,
-                "holders": known(each.job.run, each.holders),
-            }
-            if live.state == "waiting" and (live.reason, live.waits) != (reason, waits):
+            text, waits = in_words(reason), {**lacks, "holders": holders}
+            if live.state == "waiting" and (live.text, live.waits) != (text, waits):
                 live.reason, live.waits = reason, waits
-                live.expected = run.clock() + each.at - now if each.at is not None else None
+                live.expected = run.clock() + start.at - now if start.at is not None else None
                 run.record_job(live.spec.name)
 
 
-def _in_words(
-    run: str,
-    lacks: Shortage,
-    holders: tuple[JobId, ...],
-    unknown: tuple[JobId, ...],
-    at: float | None,
-    now: float,
-) -> tuple[str, str]:
-    """What a job of a run waits for, and until when: what comes before its place, and after."""
-    words, later = f"for {lacks.in_words()}", ""
-    if holders:
-        many, names = len(holders) > 1, _names(run, holders)
-        if lacks.kind in ("gpu-unseen", "gpu-alone"):
-            words += f"; {names} {'are' if many else 'is'} there"
-        else:
-            has = "have" if many else "has"
-            words += (
-                f"; {names} {has} some of it"
-                if lacks.free_bytes is not None
-                else f", which {names} {has}"
-            )
-    if lacks.kind == "gpu-unseen":
-        return words, later  # that is over before any of them ends
-    if unknown:
-        takes = "take" if len(unknown) > 1 else "takes"
-        later += f"; nothing tells yet how long {_names(run, unknown)} {takes}"
-    if at is not None:
-        later += f"; expected to start at about {say_time(time.time() + max(at - now, 0.0))}"
-    return words, later
-
-
-def _known(run: str, others: Sequence[JobId]) -> list[str]:
-    """What other jobs are called where one of a run is told of."""
-    return [other.name if other.run == run else str(other) for other in others]
-
-
-def _names(run: str, others: Sequence[JobId]) -> str:
-    """Jobs by name, those of another run with that."""
-    known = _known(run, others[:_NAMED])
-    more = len(others) - _NAMED
-    return ", ".join(known) if more <= 0 else f"{', '.join(known)} and {more} more"
+def _names(run: str, others: Sequence[JobId]) -> tuple[str, ...]:
+    """What other jobs are called where one of a run is spoken of: those of another run with
+    that.
+    """
+    return tuple(other.name if other.run == run else str(other) for other in others)

@@ -24,9 +24,11 @@ from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model import events
 from headgate.model.cluster import Node
-from headgate.model.events import NEXT, Event, Exit, OutsideFiles
+from headgate.model.events import Event, Exit, OutsideFiles
 from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.plans import APART
+from headgate.model.reason_text import NEXT
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_bytes, say_seconds
 from headgate.output.failures import FailureReader
 from headgate.profiling import store as profiles
@@ -328,10 +330,12 @@ class HubListener(Listener):
         run, live, *_ = self._find(task)
         if live.begun or live.state != "waiting":  # the others of its job go on
             self._warned(task, f"it waits {what}")
-        elif live.reason != what:
-            live.reason = what
+            return
+        reason = Reason.of(ReasonKind.AWAITS_ENGINE, text=what)
+        if live.reason != reason:
+            live.reason = reason
             run.record_job(live.spec.name)
-            self._live_runs.event(run, live.state, what, live.spec.name)
+            self._live_runs.event(run, live.state, reason, live.spec.name)
 
     # --- what tasks tell --------------------------------------------------------------------------
 
@@ -394,12 +398,12 @@ class HubListener(Listener):
         else:
             self._live_runs.event(run, "note", f"node {node} is no longer slow", job, task)
 
-    def apart(self, live: LiveJob) -> str:
+    def apart(self, live: LiveJob) -> Reason:
         """Take note that the workers of a job know nothing of each other; what is said of that."""
         if live.plan is not None:
             live.plan = json.dumps({**json.loads(live.plan), APART: True})
         workers = live.current.plan.workers if live.current is not None else 0
-        return inspection.told_apart(live.spec, workers)
+        return inspection.workers_apart(live.spec, workers)
 
     def _apart(self, run: LiveRun, live: LiveJob) -> None:
         """The workers of a job turn out to know nothing of each other."""

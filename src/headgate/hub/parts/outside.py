@@ -17,8 +17,9 @@ from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.isolation.base import Box
 from headgate.model.cluster import Node
-from headgate.model.events import NEXT, Action, Event, MemoryUsed, TaskExited, TaskStarted
+from headgate.model.events import Action, Event, MemoryUsed, TaskExited, TaskStarted
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import NEXT
 from headgate.model.units import say_bytes
 from headgate.sampling.available import AvailableMemory
 from headgate.sampling.outside_kills import KilledProcess, OutsideKills, OutsideKillsReader

@@ -42,6 +42,7 @@ from headgate.model.identifiers import JobId
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.planning.candidates import tells
 from headgate.planning.choosing import (
     Choice,
@@ -529,4 +530,4 @@ class Replanning(Component):
         watched.moves += 1
         why = move.why + grown(live.spec, watched.profile, move.plan)
         self._live_runs.event(run, "plan", why, live.spec.name)
-        self._step(MoveRequested(job, move.plan, "moved to a better plan"))
+        self._step(MoveRequested(job, move.plan, Reason(ReasonKind.BETTER_PLAN)))

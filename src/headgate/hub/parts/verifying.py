@@ -20,6 +20,7 @@ from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model.events import ENDED, Action, Event, StopRequested, TaskStarted
 from headgate.model.identifiers import JobId
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import plain
 from headgate.recorded import runs
 from headgate.scripts import inspection
@@ -211,7 +212,7 @@ class Verifying(Component):
                 )
         running = live.current is not None and live.current.plan.workers > 1
         if differs and live.spec.verify == "strict" and running and live.state not in ENDED:
-            reason = "stopped because its workers do not train what one does (`verify: strict`)"
+            reason = Reason(ReasonKind.STOPPED_DIFFERS)
             self._step(StopRequested(JobId.of(run.id, live.spec.name), reason=reason))
 
 

@@ -12,6 +12,8 @@ from headgate.hub.state.attempt import Attempt
 from headgate.model.endings import Ending
 from headgate.model.events import ENDED, Checkpoint, JobState, Progress
 from headgate.model.jobs import Job
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_text
 from headgate.scripts.arguments import TrainingLength
 from headgate.scripts.inspection import named_libraries
@@ -34,6 +36,10 @@ class Broken:
     again_from: int | None = None
 
 
+_UNTOLD = Reason.text("")
+"""Before anything is known of a job's state."""
+
+
 @dataclass(slots=True)
 class LiveJob:
     """How a job stands now."""
@@ -43,9 +49,9 @@ class LiveJob:
     submitted: float
     current: Attempt | None = None  # the latest; None before the first
     begun: bool = False  # a task of that has started
-    opening: str = ""  # what is said of it then
+    opening: Reason | None = None  # why it runs then
     state: JobState = "waiting"
-    reason: str = ""
+    reason: Reason = _UNTOLD
     exit_code: int | None = None
     ending: Ending | None = None
     started: float | None = None
@@ -86,20 +92,25 @@ class LiveJob:
     def mark(
         self,
         state: JobState,
-        reason: str,
+        reason: Reason,
         exit_code: int | None,
         now: float,
         ending: Ending | None = None,
     ) -> None:
         """Take note of a new state, at `now` on the run's clock."""
         self.ending = ending
-        self.state, self.reason, self.expected, self.waits = state, say_text(reason), None, None
+        self.state, self.reason, self.expected, self.waits = state, reason, None, None
         if exit_code is not None:
             self.exit_code = exit_code
         if state == "running" and self.started is None:
             self.started = now
         if state in ENDED:
             self.ended = now
+
+    @property
+    def text(self) -> str:
+        """Why it is in its state, in words."""
+        return say_text(in_words(self.reason))
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -135,25 +146,25 @@ class LiveJob:
     def begin(self, attempt: Attempt, step: int) -> None:
         """Take note that an attempt starts, after so many steps of former ones."""
         self.current = attempt
-        self.begun, self.opening = False, ""
+        self.begun, self.opening = False, None
         self.not_a_number = False
         if self.broke is not None:
             self.broke.again_from = step
 
-    def placed(self, opening: str, now: float) -> bool:
+    def placed(self, opening: Reason, now: float) -> bool:
         """Take note that tasks are being started: `opening` is said once the first has, for their
         engine may have them wait. Whether that changes how the job stands.
         """
-        told, self.opening = self.opening, opening
-        if not told:
-            self.mark("waiting", "being started", None, now)
-        return not told
+        is_first, self.opening = self.opening is None, opening
+        if is_first:
+            self.mark("waiting", Reason(ReasonKind.BEING_STARTED), None, now)
+        return is_first
 
     def starts(self, now: float) -> bool:
         """Take note that a task has started; whether the job runs from now on."""
         runs, self.begun = not self.begun and self.state == "waiting", True
         if runs:
-            self.mark("running", self.opening, None, now)
+            self.mark("running", self.opening or _UNTOLD, None, now)
         return runs
 
     def interrupt(self, now: float) -> None:
@@ -247,7 +258,8 @@ class LiveJob:
         return {
             "name": name,
             "state": self.state,
-            "reason": self.reason,
+            "reason": self.text,
+            "why": self.reason.plain(),
             "exit_code": self.exit_code,
             "ending": asdict(self.ending) if self.ending is not None else None,
             "started": self.started,

@@ -31,6 +31,8 @@ from headgate.model.events import ENDED, Checkpoint, Progress
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.paths import below
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason
 from headgate.model.shares import FIELDS, Share, Unlimited
 from headgate.model.units import say_text
 from headgate.recorded import runs
@@ -215,7 +217,8 @@ class LiveRun:
             position=job.position,
             spec=self._spec_of(job),
             state=job.state,
-            reason=job.reason,
+            reason=job.text,
+            why=job.reason.plain(),
             exit_code=job.exit_code,
             submitted=job.submitted,
             started=job.started,
@@ -251,7 +254,7 @@ class LiveRun:
             self.record_task(task, gpus=numbers)
 
     def record_share(
-        self, task: TaskId, share: Share, threads: int, entitled: float, reason: str
+        self, task: TaskId, share: Share, threads: int, entitled: float, reason: Reason
     ) -> None:
         """Write what a task is granted from now on."""
         limits = {name: getattr(share, name) for name in FIELDS}
@@ -265,7 +268,8 @@ class LiveRun:
             },
             entitled_cores=entitled,
             threads=threads,
-            reason=reason,
+            reason=in_words(reason),
+            why=reason.plain(),
         )
 
     def record_progress(self, progress: Progress) -> None:
@@ -490,7 +494,7 @@ class LiveRuns:
         self,
         run: LiveRun,
         kind: str,
-        text: str,
+        what: Reason | str,
         job: str | None = None,
         task: TaskId | None = None,
         **more: object,
@@ -498,11 +502,12 @@ class LiveRuns:
         """Something happened to a run; `more` names further columns of the store's table of
         events.
         """
-        text = say_text(text)
+        reason = what if isinstance(what, Reason) else Reason.text(what)
         at, name = run.clock(), task.of_run if task else None
-        run.event(at, kind, text, job=job, task=name, **more)
+        text, why = say_text(in_words(reason)), reason.plain()
+        run.event(at, kind, text, job=job, task=name, why=why, **more)
         message = {"type": "event", "t": at, "kind": kind, "text": text, "job": job, "task": name}
-        self.watchers.tell(run.id, message)
+        self.watchers.tell(run.id, {**message, "why": why})
 
     def failed(self, what: str, error: BaseException, about: str | None = None) -> None:
         """Something could not be done for an error that nobody foresaw.
@@ -528,10 +533,10 @@ class LiveRuns:
             self.tell_all, text or "the store is written again", bool(text)
         )
 
-    def tell_all(self, text: str, warns: bool = True) -> None:
+    def tell_all(self, what: Reason | str, warns: bool = True) -> None:
         """Tell every run of something."""
         for run in self.runs.values():
-            self.event(run, "warning" if warns else "note", text)
+            self.event(run, "warning" if warns else "note", what)
 
     def _snapshot(self, run: str) -> dict[str, Any] | None:
         return self.runs[run].snapshot(self._policy()) if run in self.runs else None

@@ -124,7 +124,12 @@ class VmBox(ProcessBox):
             reason = f"killed: {said_shortage(memory, 'its guest')}"
         over = reason is not None and report["at_limit"]
         return replace(
-            end, memory_peak_bytes=report["peak"], kills=killed, over_memory=over, reason=reason
+            end,
+            memory_peak_bytes=report["peak"],
+            kills=killed,
+            over_memory=over,
+            reason=reason,
+            limit_bytes=self.memory_bytes if over else None,
         )
 
     def close(self) -> None:

@@ -1,0 +1,502 @@
+"""The sentences of reasons: the one place where a `Reason` becomes words.
+
+It lies as low as reasons do. The hub writes sentences into the store and to whoever watches a run,
+the simulator into its results, `reports` and `cli` to a terminal; none of these may import all of
+the others. Nothing here decides, and nothing reads what is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from headgate.model.endings import Checkpoint, Doubt, Exit, Saved, StopAnswer
+from headgate.model.reasons import CureKind, Facts, Reason, RefusalKind
+from headgate.model.reasons import ReasonKind as Kind
+from headgate.model.units import say_bytes, say_seconds, say_time
+
+NEXT = ". Next: "
+"""What comes before what to do about it."""
+_COMMANDS = 3
+"""As many commands as a sentence names,"""
+_LETTERS = 60
+"""and as much of each."""
+_NAMED = 3
+"""Jobs that are named."""
+
+
+def in_words(reason: Reason) -> str:
+    """A reason as people read it: a phrase, without a full stop at its end."""
+    return _WORDS[reason.kind](reason.facts)
+
+
+# --- a job that waits -----------------------------------------------------------------------------
+
+
+def _starts_in(facts: Facts) -> str:
+    return f"starts in {say_seconds(facts['seconds'])}"
+
+
+def _needs_room(facts: Facts) -> str:
+    """What it waits for, how many are before it, and until when."""
+    lacks, holders = facts["lacks"], facts.get("holders", ())
+    text = f"for {shortage_in_words(lacks)}"
+    if facts.get("is_too_large"):
+        return f"{text}, more than the nodes have now"
+    if holders:
+        text += _said_holders(lacks, holders)
+    if ahead := facts.get("ahead"):
+        text += f"; {ahead} before it"
+    if lacks["kind"] == "gpu-unseen":
+        return text  # that is over before any of them ends
+    if unknown := facts.get("unknown", ()):
+        takes = "take" if len(unknown) > 1 else "takes"
+        text += f"; nothing tells yet how long {_names(unknown)} {takes}"
+    if (at := facts.get("expected_at")) is not None:
+        text += f"; expected to start at about {say_time(at)}"
+    return text
+
+
+def _said_holders(lacks: Facts, holders: Sequence[str]) -> str:
+    many, names = len(holders) > 1, _names(holders)
+    if lacks["kind"] in ("gpu-unseen", "gpu-alone"):
+        return f"; {names} {'are' if many else 'is'} there"
+    has = "have" if many else "has"
+    if "free_bytes" in lacks:
+        return f"; {names} {has} some of it"
+    return f", which {names} {has}"
+
+
+def _names(jobs: Sequence[str]) -> str:
+    more = len(jobs) - _NAMED
+    named = ", ".join(jobs[:_NAMED])
+    return named if more <= 0 else f"{named} and {more} more"
+
+
+def shortage_in_words(lacks: Facts) -> str:
+    """What a job that waits for room lacks, by the facts of its `Shortage`."""
+    kind, count = lacks["kind"], lacks.get("count", 1)
+    if kind == "gpus":
+        return "1 GPU" if count == 1 else f"{count} GPUs"
+    if kind == "memory":
+        return _memory(lacks, count)
+    gpus = f"GPU {', '.join(map(str, lacks.get('gpus', ())))} of node {lacks.get('node', '')}"
+    if kind == "gpu-unseen":
+        return f"a GPU: what the jobs on {gpus} hold of it is not seen yet"
+    if kind == "gpu-alone":
+        return f"a GPU that no other job uses: there are some on {gpus}"
+    need = say_bytes(lacks["needs_bytes"])
+    need += "" if lacks["is_known"] else " or so (it is not known)"
+    need += f" for each of {count} tasks and GPUs" if count > 1 else ""
+    if "free_bytes" not in lacks:
+        return f"{need} of GPU memory"
+    free, where = say_bytes(lacks["free_bytes"]), f"GPU {lacks.get('gpu')} of node {lacks['node']}"
+    text = f"GPU memory: needs {need}, {free} free on {where}"
+    if "others_bytes" in lacks:
+        others = say_bytes(lacks["others_bytes"])
+        text += f", where programs that nothing is kept for use {others}"
+    return text
+
+
+def _memory(lacks: Facts, count: int) -> str:
+    text = f"{say_bytes(count * lacks['needs_bytes'])} of memory"
+    text += "" if lacks["is_known"] else " until its need is seen"
+    if "free_bytes" not in lacks or "others_bytes" not in lacks:
+        return text
+    free, others = say_bytes(lacks["free_bytes"]), say_bytes(lacks["others_bytes"])
+    where = f"{free} free on node {lacks['node']}"
+    return f"{text}: {where}, where other programs and Headgate hold {others}"
+
+
+def _tried_again(facts: Facts) -> str:
+    text = f"{in_words(facts['after'])}; tried again in {say_seconds(facts['seconds'])}"
+    left = facts["retries_left"]
+    return f"{text} ({left} retries left)" if left > 1 else text
+
+
+# --- a job that runs ------------------------------------------------------------------------------
+
+
+def _started(facts: Facts) -> str:
+    text = f"going on from {facts['resumed_from']}" if "resumed_from" in facts else "started"
+    text += f" (attempt {facts['attempt']})" if facts["attempt"] > 1 else ""
+    if "overtook" in facts:
+        beside = ", ".join(facts["beside"][:_NAMED])
+        beside += " and others" if len(facts["beside"]) > _NAMED else ""
+        text += (
+            f" before {facts['overtook']}, for it goes better beside {beside}: each keeps "
+            f"{facts['keeps']:.2f} of its rate on average, not {facts['would_keep']:.2f}"
+        )
+    return text
+
+
+def _resized(facts: Facts) -> str:
+    text = f"resized from {facts['before']} to {facts['workers']} workers"
+    tasks = facts.get("tasks", ())
+    if not tasks:
+        return text
+    verb = "leave" if facts["workers"] < facts["before"] else "join"
+    verb += "s" if len(tasks) == 1 else ""
+    return f"{text}: {', '.join(tasks)} {verb}"
+
+
+# --- why a job or a task is ended -----------------------------------------------------------------
+
+
+def _goal_reached(facts: Facts) -> str:
+    reached = f"{facts['metric']} {facts['value']:.6g}, asked for {facts['goal']:g}"
+    return f"reached its goal: {reached}"
+
+
+def _node_came(facts: Facts) -> str:
+    text = f"node {facts['node']} has come, and"
+    if "nodes" in facts:
+        return f"{text} there is room on {', '.join(facts['nodes'])} together"
+    return f"{text} is free"
+
+
+def _workers_ended(facts: Facts) -> str:
+    if "seconds" in facts:
+        return f"its workers ended {say_seconds(facts['seconds'])} ago"
+    return "its workers have ended"
+
+
+# --- how a task ended, or was lost ----------------------------------------------------------------
+
+
+def _exit(facts: Facts) -> str:
+    return Exit(facts.get("code"), facts.get("signal"), reason=facts.get("text")).in_words()
+
+
+def _out_of_gpu_memory(facts: Facts) -> str:
+    kept = facts.get("kept_bytes")
+    text = f"its need was {'not known' if kept is None else f'taken to be {say_bytes(kept)}'}"
+    if held := facts.get("held_bytes"):
+        each = f" on each of {facts['gpu_count']} GPUs" if facts["gpu_count"] > 1 else ""
+        need = f"It held {say_bytes(held)}{each}, and {text}"
+    else:
+        need = f"I{text[1:]}"
+    gpus = ", ".join(map(str, facts.get("gpus", ())))
+    where = f"GPU {gpus} of node {facts['node']}" if gpus else f"the GPUs of node {facts['node']}"
+    names = [
+        f"{other.get('job', 'programs outside Headgate')} had {say_bytes(other['bytes'])}"
+        for other in facts.get("others", ())
+    ]
+    who = f"On {where}, {' and '.join(names) or 'no other job had memory'}"
+    return f"{in_words(facts['exit']).rstrip('.')}. {need}. {who}{NEXT}{_cures(facts['cures'])}"
+
+
+def _outgrew_workers(facts: Facts) -> str:
+    workers = facts["workers"]
+    held_by = "1 worker" if workers == 1 else f"{workers} workers"
+    return f"{in_words(facts['exit'])}; it needs more than {held_by} to hold its model"
+
+
+# --- what follows from that for its job -----------------------------------------------------------
+
+
+def _others_go_on(facts: Facts) -> str:
+    if facts.get("is_replaced"):
+        return f"{_after(facts)}; the others go on, and it is started again to join them"
+    return f"{_after(facts)}; the others go on without it"
+
+
+def _task_replaced(facts: Facts) -> str:
+    where = f" on {facts['node']}" if "node" in facts else ""
+    return f"{_after(facts)}; it is started again{where}"
+
+
+def _job_restarted(facts: Facts) -> str:
+    if "resumed_from" in facts:
+        where = f"from {facts['resumed_from']}"
+    elif facts.get("resumes"):
+        where = "from what its script saved"
+    else:
+        where = "from the beginning, because there is no checkpoint"
+    which = "all tasks are" if facts["tasks"] > 1 else "it is"
+    return f"{_after(facts)}; {which} started again {where}"
+
+
+def _job_widened(facts: Facts) -> str:
+    more = "where each has a batch of its own, a step has more samples"
+    return f"{_after(facts)}, and is started again with {facts['workers']}; {more}"
+
+
+def _cannot_go_on(facts: Facts) -> str:
+    why = "none of its nodes is left"
+    if "faults" in facts:
+        why = f"{facts['faults']} times since its last checkpoint"
+    return f"{_after(facts)}; the job cannot go on: {why}"
+
+
+def _memory_advice(facts: Facts) -> str:
+    text = _after(facts)
+    if "held_bytes" in facts:
+        text += f"; held {say_bytes(facts['held_bytes'])}"
+    if "limit_bytes" in facts:
+        text += f"; its limit is {say_bytes(facts['limit_bytes'])}"
+    return f"{text}{NEXT}{_cures(facts['cures'])}"
+
+
+def _cures(cures: Sequence[Facts]) -> str:
+    words = [_CURES[cure["kind"]](cure) for cure in cures]
+    return (
+        "; or ".join(words) if cures[0]["kind"] == CureKind.LESS_GPU_MEMORY else ", or ".join(words)
+    )
+
+
+def _other_nodes(cure: Facts) -> str:
+    size, nodes = say_bytes(cure["bytes"]), ",".join(cure["nodes"])
+    return f"leave out {cure['node']}, which has {size} of memory (`--nodes {nodes}`)"
+
+
+def _state_gpu_memory(cure: Facts) -> str:
+    what = "state what it needs"
+    if "least_bytes" in cure:
+        what = f"state at least {say_bytes(cure['least_bytes'])}"
+    elif "more_than_bytes" in cure:
+        what = f"state more than {say_bytes(cure['more_than_bytes'])}"
+    where = "(`limits: {gpu_memory: …}` or --gpu-memory)"
+    return f"{what} {where}, and it waits until that is free"
+
+
+def _other_gpu(cure: Facts) -> str:
+    where = f"GPU {cure['gpu']} of node {cure['node']}"
+    return f"{where} has {say_bytes(cure['free_bytes'])} free, and it is tried there once"
+
+
+_CURES: Mapping[str, Callable[[Facts], str]] = {
+    CureKind.SMALLER_BATCH: lambda _: "make its batch smaller",
+    CureKind.LESS_GPU_MEMORY: lambda _: (
+        "make its batch smaller, compute in bfloat16, or keep fewer activations (checkpointing)"
+    ),
+    CureKind.HIGHER_LIMIT: lambda _: "raise its limit of memory (`limits: {memory: …}`, --memory)",
+    CureKind.OTHER_NODES: _other_nodes,
+    CureKind.DIVIDE_MODEL: lambda _: (
+        "divide the model over several workers by FSDP or DeepSpeed ZeRO, as DDP gives each a "
+        "whole one"
+    ),
+    CureKind.SEVERAL_WORKERS: lambda _: (
+        "give it several workers (--workers N), which divide the model"
+    ),
+    CureKind.MORE_NODES: lambda _: (
+        "give it more or larger nodes: no more workers have room on these"
+    ),
+    CureKind.GIVE_BACK: lambda cure: (
+        "have freed tensors given back at once, which costs CPU time (`env: "
+        f'{{{cure["variable"]}: "{cure["value"]}"}}`)'
+    ),
+    CureKind.STATE_GPU_MEMORY: _state_gpu_memory,
+    CureKind.OTHER_GPU: _other_gpu,
+}
+
+# --- how a job ended ------------------------------------------------------------------------------
+
+
+def ending_in_words(ending: Facts) -> str:
+    """What the fields of an `Ending` add to why it ended, as the rest of a sentence; empty:
+    nothing.
+    """
+    match ending.get("doubt"):
+        case Doubt.LEFT_PROCESSES:
+            return f"left {_said_processes(ending['left'])}"
+        case Doubt.FAILURE_IN_OUTPUT:
+            return f"its output ends with a failure: {ending['failure']}"
+    unanswered = ""
+    if ending.get("answer") == StopAnswer.NONE:
+        seconds = say_seconds(ending.get("grace_seconds") or 0.0)
+        unanswered = f"it did not answer within {seconds}"
+    return "; ".join(filter(None, [unanswered, _said_saved(ending)]))
+
+
+def _said_saved(ending: Facts) -> str:
+    checkpoint = ending.get("checkpoint")
+    where = Checkpoint(**checkpoint).where if checkpoint is not None else ""
+    match ending.get("saved"):
+        case Saved.THEN:
+            return f"last checkpoint: {where}, saved as it ended"
+        case Saved.BEFORE:
+            return f"last checkpoint: {where}, saved before it was asked to end"
+        case Saved.BY_ITSELF:
+            return "last checkpoint: its script's own"
+        case Saved.NOTHING:
+            return "last checkpoint: none"
+    return ""
+
+
+def _said_processes(commands: Sequence[str]) -> str:
+    names = [
+        name if len(name) <= _LETTERS else f"{name[:_LETTERS]}…" for name in commands[:_COMMANDS]
+    ]
+    more = f" and {len(commands) - _COMMANDS} more" if len(commands) > _COMMANDS else ""
+    if len(commands) == 1:
+        return f"a process behind, which was ended with it: {names[0]}"
+    return f"{len(commands)} processes behind, which were ended with it: {', '.join(names)}{more}"
+
+
+def _plainer(ending: Facts) -> str:
+    """What makes an end plain the next time; empty: nothing."""
+    match ending.get("doubt"):
+        case Doubt.LEFT_PROCESSES:
+            return "have its command wait for them (`wait`)"
+        case Doubt.FAILURE_IN_OUTPUT:
+            what = "(`set -e -o pipefail` in bash)"
+            return f"have its command end with the status of what failed {what}"
+    return ""
+
+
+def _finished(facts: Facts) -> str:
+    text = "finished"
+    if copies := facts.get("copies"):
+        why = "because none uses headgate.torch, .keras or .jax"
+        text += f", {copies} times over: its workers shared nothing, {why}"
+    if kills := facts.get("kills"):
+        were = "were" if kills > 1 else "was"
+        text += f", but {kills} of its processes {were} killed for want of memory"
+    if "ending" in facts:
+        text += f", but {ending_in_words(facts['ending'])}"
+    return text
+
+
+def _ended_as_asked(facts: Facts) -> str:
+    return f"{_after(facts)}; {ending_in_words(facts['ending'])}"
+
+
+def _in_doubt(facts: Facts) -> str:
+    cure = _plainer(facts["ending"])
+    text = f"its end is in doubt: {ending_in_words(facts['ending'])}"
+    return f"{text}{NEXT}{cure}" if cure else text
+
+
+def _skipped(facts: Facts) -> str:
+    return f"{facts['job']}, which it comes after, ended as {facts['state']}"
+
+
+def _skipped_in_doubt(facts: Facts) -> str:
+    cure = _plainer(facts["ending"])
+    text = (
+        f"{facts['job']}, which it comes after, ended in doubt: "
+        f"{ending_in_words(facts['ending'])}{NEXT}look at its log, then: headgate resume "
+        f"{facts['run']}"
+    )
+    return f"{text}; next time, {cure}" if cure else text
+
+
+def _no_nodes(facts: Facts) -> str:
+    before = f"{_after(facts)}; the job cannot go on: " if "after" in facts else ""
+    return f"{before}none of its nodes is there: {', '.join(facts['nodes'])}"
+
+
+# --- warnings -------------------------------------------------------------------------------------
+
+
+def _goal_in_doubt(facts: Facts) -> str:
+    metric, value, goal = facts["metric"], facts["value"], facts["goal"]
+    if facts.get("is_first"):
+        return (
+            f"{metric} is {value:g} in its first report, which meets its goal of {goal:g}: is the "
+            "goal meant so? The job goes on; it ends by this goal only after a report that does "
+            "not meet it"
+        )
+    return (
+        f"{metric} is {value:g}, which meets its goal of {goal:g} only if one is a fraction and "
+        "the other in percent; give the goal as the script tells the metric"
+    )
+
+
+def _share_dropped(facts: Facts) -> str:
+    refusal = facts["refusal"]
+    why = refusal.get("error", "")
+    if refusal["kind"] == RefusalKind.NO_SUCH_JOB:
+        why = "no such job is there"
+    return f"policy {facts['policy']!r}: its share for {facts['job']} is dropped: {why}"
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def _after(facts: Facts) -> str:
+    return in_words(facts["after"])
+
+
+_WORDS: Mapping[Kind, Callable[[Facts], str]] = {
+    Kind.TEXT: lambda facts: facts["text"],
+    Kind.BEING_PLANNED: lambda _: "being planned",
+    Kind.BEING_STARTED: lambda _: "being started",
+    Kind.AFTER_JOBS: lambda facts: f"for {', '.join(facts['jobs'])} to finish",
+    Kind.STARTS_IN: _starts_in,
+    Kind.NEEDS_ROOM: _needs_room,
+    Kind.AWAITS_NODES: lambda facts: f"for node {' or '.join(facts['nodes'])} to come back",
+    Kind.AWAITS_ENGINE: lambda facts: facts["text"],
+    Kind.STARTED_AGAIN: lambda facts: f"{_after(facts)}; started again",
+    Kind.TRIED_AGAIN: _tried_again,
+    Kind.TRIED_AS_ONE_TASK: lambda facts: (
+        f"{_after(facts)}; before its first report, so tried again as one task"
+    ),
+    Kind.GIVEN_WORKERS: lambda facts: f"{_after(facts)}; started again with {facts['workers']}",
+    Kind.STARTED: _started,
+    Kind.RESIZED: _resized,
+    Kind.EVALUATING: lambda facts: f"its evaluator has {say_seconds(facts['seconds'])} to end",
+    Kind.WORKERS_APART: lambda facts: (
+        f"the {facts['workers']} workers of job {facts['job']} share nothing: "
+        f"{facts.get('script', 'its command')} does not use headgate.torch, headgate.keras or "
+        "headgate.jax; each trains the whole job"
+    ),
+    Kind.USER_ASKED: lambda _: "as its user asked",
+    Kind.STOPPED_BY_USER: lambda _: "stopped by its user",
+    Kind.KILLED_BY_USER: lambda _: "killed by its user",
+    Kind.STOPPED_BEFORE_START: lambda facts: (
+        f"stopped before {'it was tried again' if facts['attempt'] else 'it started'}"
+    ),
+    Kind.STOPPED_DIFFERS: lambda _: (
+        "stopped because its workers do not train what one does (`verify: strict`)"
+    ),
+    Kind.GOAL_REACHED: _goal_reached,
+    Kind.TIMED_OUT: lambda facts: f"over its timeout of {say_seconds(facts['seconds'])}",
+    Kind.MAKES_ROOM: lambda facts: f"makes room for {facts['job']}",
+    Kind.MADE_ROOM: lambda facts: f"made room for {facts['job']}",
+    Kind.BETTER_PLAN: lambda _: "moved to a better plan",
+    Kind.NODE_CAME: _node_came,
+    Kind.TRAINING_OVER: lambda _: "the training is over",
+    Kind.WORKERS_ENDED: _workers_ended,
+    Kind.EXIT: _exit,
+    Kind.OF_TASK: lambda facts: f"{facts['task']}: {in_words(facts['reason'])}",
+    Kind.OUT_OF_GPU_MEMORY: _out_of_gpu_memory,
+    Kind.TASK_LOST: lambda facts: f"{facts['task']} was lost: {in_words(facts['exit'])}",
+    Kind.NODE_GONE: lambda facts: f"{facts['task']} was lost: its node {facts['node']} is gone",
+    Kind.FELL_BEHIND: lambda facts: f"{facts['task']} fell too far behind the others",
+    Kind.LOST_TOUCH: lambda facts: (
+        f"{facts['task']} could not go on: it lost touch with another task"
+    ),
+    Kind.PORT_TAKEN: lambda facts: f"{facts['task']} found that {facts['text']}",
+    Kind.NOT_READY: lambda _: "ended before it was ready",
+    Kind.CHECKPOINT_LOST: lambda facts: facts["text"],
+    Kind.OUTGREW_WORKERS: _outgrew_workers,
+    Kind.LOST_AT_END: lambda facts: f"{_after(facts)}; the training was over",
+    Kind.OTHERS_GO_ON: _others_go_on,
+    Kind.TASK_REPLACED: _task_replaced,
+    Kind.JOB_RESTARTED: _job_restarted,
+    Kind.JOB_WIDENED: _job_widened,
+    Kind.CANNOT_GO_ON: _cannot_go_on,
+    Kind.MEMORY_ADVICE: _memory_advice,
+    Kind.FINISHED: _finished,
+    Kind.ENDED_AS_ASKED: _ended_as_asked,
+    Kind.NO_ANSWER: lambda facts: f"killed: {ending_in_words(facts['ending'])}",
+    Kind.IN_DOUBT: _in_doubt,
+    Kind.SKIPPED: _skipped,
+    Kind.SKIPPED_IN_DOUBT: _skipped_in_doubt,
+    Kind.NO_CHECKPOINT_LEFT: lambda facts: (
+        f"{_after(facts)}, and its run has none before it to go on from"
+    ),
+    Kind.NO_NODES: _no_nodes,
+    Kind.NO_PLACE: lambda facts: facts["text"],
+    Kind.NO_POLICY: lambda _: "no policy",
+    Kind.LEFT_BY_OTHERS: lambda _: "what others leave",
+    Kind.PINNED: lambda facts: f"pinned to {facts['share']} of its nodes",
+    Kind.LIFTED: lambda _: "lifted to its floor",
+    Kind.BY_POLICY: lambda facts: facts["text"],
+    Kind.GOAL_IN_DOUBT: _goal_in_doubt,
+    Kind.POLICY_FAILED: lambda facts: (
+        f"policy {facts['policy']!r} failed, shares stay as they are: {facts['error']}"
+    ),
+    Kind.SHARE_DROPPED: _share_dropped,
+}

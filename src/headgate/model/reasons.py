@@ -1,0 +1,204 @@
+"""Why a job is in its state or has its share, and why something was refused: kinds and facts.
+
+The sentences that people read are made of them in `model.reason_text` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from headgate.model.records import plain
+
+
+class ReasonKind(StrEnum):
+    """What a reason says. `docs/reasons.md` lists each kind with its facts."""
+
+    TEXT = "text"
+
+    # a job that waits
+    BEING_PLANNED = "being-planned"
+    BEING_STARTED = "being-started"
+    AFTER_JOBS = "after-jobs"
+    STARTS_IN = "starts-in"
+    NEEDS_ROOM = "needs-room"
+    AWAITS_NODES = "awaits-nodes"
+    AWAITS_ENGINE = "awaits-engine"
+    STARTED_AGAIN = "started-again"
+    TRIED_AGAIN = "tried-again"
+    TRIED_AS_ONE_TASK = "tried-as-one-task"
+    GIVEN_WORKERS = "given-workers"
+
+    # a job that runs
+    STARTED = "started"
+    RESIZED = "resized"
+    EVALUATING = "evaluating"
+    WORKERS_APART = "workers-apart"
+
+    # why a job or a task is ended
+    USER_ASKED = "user-asked"
+    STOPPED_BY_USER = "stopped-by-user"
+    KILLED_BY_USER = "killed-by-user"
+    STOPPED_BEFORE_START = "stopped-before-start"
+    STOPPED_DIFFERS = "stopped-differs"
+    GOAL_REACHED = "goal-reached"
+    TIMED_OUT = "timed-out"
+    MAKES_ROOM = "makes-room"
+    MADE_ROOM = "made-room"
+    BETTER_PLAN = "better-plan"
+    NODE_CAME = "node-came"
+    TRAINING_OVER = "training-over"
+    WORKERS_ENDED = "workers-ended"
+
+    # how a task ended, or was lost
+    EXIT = "exit"
+    OF_TASK = "of-task"
+    OUT_OF_GPU_MEMORY = "out-of-gpu-memory"
+    TASK_LOST = "task-lost"
+    NODE_GONE = "node-gone"
+    FELL_BEHIND = "fell-behind"
+    LOST_TOUCH = "lost-touch"
+    PORT_TAKEN = "port-taken"
+    NOT_READY = "not-ready"
+    CHECKPOINT_LOST = "checkpoint-lost"
+    OUTGREW_WORKERS = "outgrew-workers"
+
+    # what follows from that for its job
+    LOST_AT_END = "lost-at-end"
+    OTHERS_GO_ON = "others-go-on"
+    TASK_REPLACED = "task-replaced"
+    JOB_RESTARTED = "job-restarted"
+    JOB_WIDENED = "job-widened"
+    CANNOT_GO_ON = "cannot-go-on"
+    MEMORY_ADVICE = "memory-advice"
+
+    # how a job ended
+    FINISHED = "finished"
+    ENDED_AS_ASKED = "ended-as-asked"
+    NO_ANSWER = "no-answer"
+    IN_DOUBT = "in-doubt"
+    SKIPPED = "skipped"
+    SKIPPED_IN_DOUBT = "skipped-in-doubt"
+    NO_CHECKPOINT_LEFT = "no-checkpoint-left"
+    NO_NODES = "no-nodes"
+    NO_PLACE = "no-place"
+
+    # a job's share
+    NO_POLICY = "no-policy"
+    LEFT_BY_OTHERS = "left-by-others"
+    PINNED = "pinned"
+    LIFTED = "lifted"
+    BY_POLICY = "by-policy"
+
+    # warnings
+    GOAL_IN_DOUBT = "goal-in-doubt"
+    POLICY_FAILED = "policy-failed"
+    SHARE_DROPPED = "share-dropped"
+
+
+class CureKind(StrEnum):
+    """What a user may do about a job that ran out of memory. A fact names a cure by its kind and
+    what that needs: `{"kind": "other-gpu", "node": "a", "gpu": 1, "free_bytes": 8589934592}`.
+    """
+
+    SMALLER_BATCH = "smaller-batch"
+    LESS_GPU_MEMORY = "less-gpu-memory"
+    HIGHER_LIMIT = "higher-limit"
+    OTHER_NODES = "other-nodes"
+    DIVIDE_MODEL = "divide-model"
+    SEVERAL_WORKERS = "several-workers"
+    MORE_NODES = "more-nodes"
+    GIVE_BACK = "give-back"
+    STATE_GPU_MEMORY = "state-gpu-memory"
+    OTHER_GPU = "other-gpu"
+
+
+class RefusalKind(StrEnum):
+    """Why what a policy says of a job is not taken."""
+
+    NO_SUCH_JOB = "no-such-job"
+    NO_SHARE = "no-share"
+
+
+Facts = Mapping[str, Any]
+"""Plain JSON values by name. A value may be a `Reason`, whose JSON has `kind` and `facts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job is in its state, has its share, or is warned of.
+
+    Args:
+        kind: What it says.
+        facts: What is known of it. A fact that is not known is left out.
+
+    Example:
+        >>> Reason.of(ReasonKind.TIMED_OUT, seconds=90.0).plain()
+        {'kind': 'timed-out', 'facts': {'seconds': 90.0}}
+    """
+
+    kind: ReasonKind
+    facts: Facts = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(isinstance(fact, list) for fact in self.facts.values()):
+            facts = {name: _frozen(fact) for name, fact in self.facts.items()}
+            object.__setattr__(self, "facts", facts)
+
+    @classmethod
+    def of(cls, kind: ReasonKind, **facts: object) -> Reason:
+        """A reason with those of these facts that are known: neither None nor empty."""
+        return cls(kind, _known(facts))
+
+    @classmethod
+    def text(cls, text: str) -> Reason:
+        """What a script, another program or a plug-in says in words."""
+        return cls(ReasonKind.TEXT, {"text": text})
+
+    @classmethod
+    def read(cls, value: Facts) -> Reason:
+        """A reason from its JSON.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is none that this version knows.
+        """
+        facts = {name: _read(fact) for name, fact in value["facts"].items()}
+        return cls(ReasonKind(value["kind"]), facts)
+
+    def plain(self) -> dict[str, Any]:
+        """Its JSON."""
+        return {"kind": str(self.kind), "facts": plain(self.facts)}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something was refused: a kind and facts, as a `Reason` has them."""
+
+    kind: RefusalKind
+    facts: Facts = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """Its JSON."""
+        return {"kind": str(self.kind), **plain(self.facts)}
+
+
+def _known(facts: Facts) -> Facts:
+    return {
+        name: fact
+        for name, fact in facts.items()
+        if fact is not None and not (isinstance(fact, str | Sequence | Mapping) and not fact)
+    }
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if value.keys() == {"kind", "facts"}:
+            return Reason.read(value)
+        return {name: _read(fact) for name, fact in value.items()}
+    return tuple(map(_read, value)) if isinstance(value, list) else value

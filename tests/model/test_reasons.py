@@ -1,0 +1,38 @@
+"""Reasons, and the page that lists them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason, ReasonKind
+
+PAGE = Path(__file__).parents[2] / "docs" / "reasons.md"
+ROW = re.compile(r"^\| `([a-z-]+)` \| `(\{.*?\})` \| (.*) \|$", re.MULTILINE)
+ROWS = ROW.findall(PAGE.read_text())
+
+
+def test_the_page_has_each_kind_once() -> None:
+    assert sorted(kind for kind, _, _ in ROWS) == sorted(ReasonKind)
+
+
+@pytest.mark.parametrize(("kind", "facts", "sentence"), ROWS, ids=[kind for kind, _, _ in ROWS])
+def test_a_reason_reads_as_its_page_says(kind: str, facts: str, sentence: str) -> None:
+    value = {"kind": kind, "facts": json.loads(facts)}
+    reason = Reason.read(value)
+    assert in_words(reason) == sentence
+    assert reason.plain() == value
+
+
+def test_a_fact_that_is_not_known_is_left_out() -> None:
+    reason = Reason.of(ReasonKind.STARTED, attempt=0, resumed_from=None, beside=())
+    assert reason.facts == {"attempt": 0}
+
+
+def test_a_kind_of_a_later_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="later"):
+        Reason.read({"kind": "later", "facts": {}})
