@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
 from tests.diagnosis.test_own_causes import QUICK, several
+from tests.diagnosis.wording import next_step
 
-from headgate.diagnosis.accounts import accounts
-from headgate.diagnosis.causes import Name
-from headgate.diagnosis.verdicts import Verdict, verdict
+from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.findings import FindingKind, NodesFacts, RemedyKind, RoleFacts
+from headgate.diagnosis.verdicts import verdict
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded.progress import ProgressSeries
 
@@ -40,7 +41,7 @@ SETTINGS = {
 class Case:
     """A job with a verdict, and what it has of `SETTINGS`. Without `tasks` it has one worker."""
 
-    name: Name
+    name: str
     job: MadeUp
     has: Mapping[str, Any] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ def proposed(text: str) -> dict[str, set[str]]:
     }
 
 
-def told(path: Path, case: Case) -> Verdict:
+def told(path: Path, case: Case) -> Account:
     run = recording(path / "run.sqlite", {"a": case.job, **case.beside}, node=case.node)
     job, (one,) = run.jobs[0], run.jobs[0].tasks
     tasks = tuple(replace(one, id=TaskOfRun(f"a/{name}")) for name in case.tasks) or (one,)
@@ -74,7 +75,7 @@ def told(path: Path, case: Case) -> Verdict:
     plan |= {"servers": int(case.has["servers"])} if "servers" in case.has else {}
     known: dict[str, Any] = {"tasks": tasks, "spec": spec, "plan": plan, **case.known}
     changed = typed(job, known)
-    return verdict(accounts((changed, *run.jobs[1:]), run.nodes, run.seconds)[0])
+    return accounts((changed, *run.jobs[1:]), run.nodes, run.seconds)[0]
 
 
 WAITS = MadeUp(ran=0.5, waited=0.5, spans=STEP)
@@ -131,20 +132,22 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {dict(case.has)}")
 def test_no_advice_says_to_set_what_the_job_already_has(tmp_path: Path, case: Case) -> None:
-    found = told(tmp_path, case)
-    assert found.name == case.name, found.why
-    assert found.next
-    for name, values in proposed(found.next).items():
+    account = told(tmp_path, case)
+    advice = next_step(account)
+    assert verdict(account).kind == case.name
+    assert advice
+    for name, values in proposed(advice).items():
         if name in case.has:
-            assert str(case.has[name]) not in values, found.next
+            assert str(case.has[name]) not in values, advice
 
 
 def test_a_job_of_one_worker_and_a_server_is_told_to_do_without_the_server(tmp_path: Path) -> None:
-    found = told(
+    account = told(
         tmp_path,
         Case("own-tasks", WAITS, {"workers": 1, "servers": 1, "strategy": "ps"}, ONE_SERVED),
     )
-    assert "`headgate run --strategy single /t.py`" in found.next
+    assert verdict(account).remedy.settings == {"plan.strategy": "single"}
+    assert "`headgate run --strategy single /t.py`" in next_step(account)
 
 
 FALLS = np.linspace(0.0, 39.0, 2000)
@@ -211,39 +214,40 @@ def test_no_setting_of_a_job_excludes_what_it_is_told_to_do(
     tmp_path: Path, case: Case, setting: str
 ) -> None:
     spec, void = FIXED[setting]
-    found = told(tmp_path, replace(case, spec={**case.spec, **spec}))
-    assert not re.search(void, found.next), (found.name, found.next)
+    account = told(tmp_path, replace(case, spec={**case.spec, **spec}))
+    assert not re.search(void, next_step(account)), (verdict(account).kind, next_step(account))
 
 
 @pytest.mark.parametrize("case", MORE_CASES, ids=lambda case: f"{case.name} {dict(case.has)}")
 def test_without_these_settings_each_case_has_its_verdict(tmp_path: Path, case: Case) -> None:
-    assert told(tmp_path, case).name == case.name
+    assert verdict(told(tmp_path, case)).kind == case.name
 
 
 @pytest.mark.parametrize(
     ("spec", "limits", "proposed"),
     [
-        ({"share": "1/4"}, {}, "Raise or drop `share: 1/4` of the job."),
-        ({"share": "1/4"}, {"cores": 1.0}, "Raise or drop `share: 1/4` of the job."),
-        ({"share": "1/2"}, {"cores": 0.5}, "Raise or drop `limits: {cores: 0.5}` of the job."),
-        ({}, {"cores": 0.5}, "Raise or drop `limits: {cores: 0.5}` of the job."),
+        ({"share": "1/4"}, {}, "share"),
+        ({"share": "1/4"}, {"cores": 1.0}, "share"),
+        ({"share": "1/2"}, {"cores": 0.5}, "limits.cores"),
+        ({}, {"cores": 0.5}, "limits.cores"),
     ],
 )
 def test_what_a_job_loses_to_its_own_settings_beside_a_neighbour_is_nobody_elses_fault(
     tmp_path: Path, spec: Mapping[str, Any], limits: Mapping[str, Any], proposed: str
 ) -> None:
     capped = MadeUp(ran=0.5, waited=0.5, throttled=0.5, cap=0.5, limits=limits)
-    found = told(tmp_path, Case("own-cap", capped, spec=spec, beside={"b": MadeUp(ran=1.5)}))
-    assert (found.name, found.next.rpartition("speed. ")[2]) == ("own-cap", proposed)
+    case = Case("own-cap", capped, spec=spec, beside={"b": MadeUp(ran=1.5)})
+    finding = verdict(told(tmp_path, case))
+    assert finding.kind is FindingKind.OWN_CAP
+    assert (finding.remedy.otherwise or finding.remedy).settings == {proposed: None}
 
 
 def test_slices_that_are_cut_down_are_lost_to_the_neighbour(tmp_path: Path) -> None:
     cut = MadeUp(ran=0.8, waited=0.2, throttled=0.2, cap=0.8)
-    found = told(
-        tmp_path, Case("neighbour-cores", cut, spec={"share": "3/4"}, beside={"b": MadeUp(ran=1.2)})
-    )
-    assert found.name == "neighbour-cores"
-    assert found.next.endswith("If a matters more: in a job file, give b `after: a`.")
+    case = Case("neighbour-cores", cut, spec={"share": "3/4"}, beside={"b": MadeUp(ran=1.2)})
+    finding = verdict(told(tmp_path, case))
+    assert finding.kind is FindingKind.NEIGHBOUR_CORES
+    assert (finding.remedy.job, finding.remedy.settings) == ("b", {"after": "a"})
 
 
 def test_a_share_of_a_gpu_may_be_raised_before_the_neighbour_is_sent_away(tmp_path: Path) -> None:
@@ -254,8 +258,9 @@ def test_a_share_of_a_gpu_may_be_raised_before_the_neighbour_is_sent_away(tmp_pa
         beside={"b": MadeUp(ran=0.9, gpu=0.6)},
         node=ONE_GPU,
     )
-    found = told(tmp_path, case)
-    assert found.next.startswith(
+    account = told(tmp_path, case)
+    assert verdict(account).remedy.kind is RemedyKind.RAISE_SHARE
+    assert next_step(account).startswith(
         "Raise or drop `share: 1/4` of a. Or else: leave it so. One after the other "
     )
 
@@ -266,48 +271,40 @@ def test_a_neighbour_that_comes_after_another_is_told_what_it_gives_up(tmp_path:
     )
     a, b, c = run.jobs
     jobs = (a, typed(b, {"spec": {"after": "c"}}), c)
-    found = verdict(accounts(jobs, run.nodes, run.seconds)[0])
-    assert found.next.endswith(": in a job file, give b `after: a`, in place of `after: c`.")
+    remedy = verdict(accounts(jobs, run.nodes, run.seconds)[0]).remedy
+    assert (remedy.job, remedy.settings, remedy.facts.replaced) == ("b", {"after": "a"}, "c")
 
 
 @pytest.mark.parametrize(
-    ("spec", "leaves"),
+    ("spec", "workers", "listed", "parts"),
     [
-        (
-            {"plan": {"worker_nodes": ["x", "y", "z"]}},
-            "Take it out of `worker_nodes:`, and have `workers: 2`, below `plan:`.",
-        ),
+        ({"plan": {"worker_nodes": ["x", "y", "z"]}}, 2, True, False),
         (
             {"plan": {"worker_nodes": ["x", "y", "z"], "batch_per_worker": [2, 1, 2]}},
-            (
-                "Take it out of `worker_nodes:`, its part out of `batch_per_worker:`, and have "
-                "`workers: 2`"
-                ", below `plan:`."
-            ),
+            2,
+            True,
+            True,
         ),
-        ({"plan": {"worker_nodes": []}}, "`--nodes x,z --workers 2` leaves that node out."),
-        (
-            {"plan": {"workers": 3}, "limits": {"workers": [3, None]}},
-            "`--nodes x,z` leaves that node out.",
-        ),
-        ({}, "`--nodes x,z` leaves that node out."),
+        ({"plan": {"worker_nodes": []}}, 2, False, False),
+        ({"plan": {"workers": 3}, "limits": {"workers": [3, None]}}, None, False, False),
+        ({}, None, False, False),
     ],
 )
 def test_a_slow_node_is_left_out_where_it_was_chosen(
-    tmp_path: Path, spec: Mapping[str, Any], leaves: str
+    tmp_path: Path, spec: Mapping[str, Any], workers: int | None, listed: bool, parts: bool
 ) -> None:
     slow = {"forward": 0.04, "backward": 0.04, "optimizer": 0.01, "push": 0.01}
     quick = {**QUICK, "optimizer": 0.005}
-    found = verdict(several(tmp_path, {"x": quick, "y": slow, "z": quick}, spec=spec))
-    assert (found.name, found.next) == ("slow-node", leaves)
+    finding = verdict(several(tmp_path, {"x": quick, "y": slow, "z": quick}, spec=spec))
+    assert finding.kind is FindingKind.SLOW_NODE
+    assert finding.remedy.settings == ({"plan.workers": workers} if workers else {})
+    assert finding.remedy.facts == NodesFacts(("x", "z"), listed, parts)
 
 
 def test_a_role_gets_a_server_more_by_its_count(tmp_path: Path) -> None:
     sent = {"s": 90.0, "x": 45.0, "y": 45.0}
-    found = verdict(
+    finding = verdict(
         several(tmp_path, {"x": QUICK, "y": QUICK}, servers=("s",), sent=sent, spec=ROLES)
     )
-    assert (found.name, found.next) == (
-        "servers",
-        "Add one: a higher `count:` of its role `server`.",
-    )
+    assert finding.kind is FindingKind.SERVERS
+    assert finding.remedy.facts == RoleFacts("server")

@@ -38,7 +38,7 @@ def test_a_neighbour_that_does_nothing_is_not_blamed_whatever_the_job_does(
     tmp_path: Path, course: str, presence: str
 ) -> None:
     account, _ = told(tmp_path, "nothing", course, presence)
-    assert not verdict(account).name.startswith("neighbour"), verdict(account).why
+    assert not verdict(account).kind.startswith("neighbour"), verdict(account)
     assert account.parts["neighbours"].low == 0.0
 
 
@@ -57,7 +57,7 @@ def test_a_neighbour_is_not_blamed_that_comes_and_goes_each_time_that_the_job_ch
     trace = Machine(job, 400, cost, Neighbour(), switches, 1).run()
     run = recorded(tmp_path / "run.sqlite", trace, random.Random(1))
     [account] = accounts(run.jobs, run.nodes, run.seconds)
-    assert not verdict(account).name.startswith("neighbour"), verdict(account).why
+    assert not verdict(account).kind.startswith("neighbour"), verdict(account)
 
 
 @pytest.mark.long
@@ -70,19 +70,19 @@ def test_no_neighbour_that_does_nothing_is_blamed_whenever_it_comes(
         folder = tmp_path / presence
         folder.mkdir()
         account, _ = told(folder, "nothing", course, presence, seed)
-        assert not verdict(account).name.startswith("neighbour"), (presence, verdict(account).why)
+        assert not verdict(account).kind.startswith("neighbour"), (presence, verdict(account))
 
 
 @pytest.mark.parametrize("presence", ["twice", "bursts"])
 def test_memory_is_named_where_the_neighbour_came_and_went(tmp_path: Path, presence: str) -> None:
     account, lost = told(tmp_path, "memory", "ever longer sequences", presence)
-    assert verdict(account).name == "neighbour-memory"
+    assert verdict(account).kind == "neighbour-memory"
     assert account.parts["neighbours"].seconds == pytest.approx(lost, rel=0.25)
 
 
 def test_memory_is_a_doubt_where_the_neighbour_came_and_went_once(tmp_path: Path) -> None:
     account, lost = told(tmp_path, "memory", "steady", "in the middle")
-    assert verdict(account).name == "not-known"
+    assert verdict(account).kind == "not-known"
     assert account.parts["neighbours"].low == 0.0
     assert account.parts["neighbours"].high >= lost
 
@@ -93,7 +93,7 @@ def test_threads_that_meet_lose_what_the_one_loses_that_waits(tmp_path: Path, ki
     part = account.parts["neighbours"]
     assert part.low <= lost <= part.high
     assert {loss.resource for loss in account.losses if loss.sure} == {"cores"}
-    assert verdict(account).name == "neighbour-cores"
+    assert verdict(account).kind == "neighbour-cores"
 
 
 @pytest.mark.long

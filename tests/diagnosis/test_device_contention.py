@@ -10,6 +10,7 @@ import pytest
 from tests.diagnosis.made_up import Course, MadeUp, recording
 
 from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.findings import MissingKind, RemedyKind
 from headgate.diagnosis.verdicts import verdict
 from headgate.recorded.recording import Recording
 
@@ -44,12 +45,12 @@ def test_what_a_disk_took_for_a_job_alone_is_its_own(tmp_path: Path) -> None:
     assert found.parts["input"].seconds == pytest.approx(0.75 * 40, rel=0.05)
     assert found.parts["unexplained"].seconds == pytest.approx(0.0, abs=0.5)
     told = verdict(found)
-    assert (told.name, "second pass" in told.why) == ("disk", True)
+    assert (told.kind, told.facts.unsure) == ("disk", False)
 
 
 def test_delays_of_its_threads_tell_where_the_kernel_has_no_pressure(tmp_path: Path) -> None:
     job = MadeUp(ran=0.25, readings={"psi_io": None, "disk_waiting": 3.0, "disk_read": 20e6})
-    assert verdict(account(recording(tmp_path / "run.sqlite", {"a": job}))).name == "disk"
+    assert verdict(account(recording(tmp_path / "run.sqlite", {"a": job}))).kind == "disk"
 
 
 def test_what_the_same_bytes_took_longer_beside_a_neighbour_is_lost_to_it(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_what_the_same_bytes_took_longer_beside_a_neighbour_is_lost_to_it(tmp_pa
     jobs["b"] = MadeUp(ran=0.01, start=20, readings=HOG.readings)
     found = account(recording(tmp_path / "run.sqlite", jobs))
     assert lost(found)["b", "disk"] == pytest.approx(20 * (0.75 - 20 * 0.25 / 60), rel=0.05)
-    assert verdict(found).name == "neighbour-disk"
+    assert verdict(found).kind == "neighbour-disk"
 
 
 def test_how_long_a_job_was_blocked_before_its_steps_tells_nothing_of_what_its_steps_read(
@@ -96,7 +97,7 @@ def test_a_neighbour_that_cost_more_than_the_disk_itself_is_named_whatever_else_
     job = MadeUp(ran=0.25, ready=0.25, readings=course, spans={"input": 0.0675, "forward": 0.0325})
     jobs = {"a": job, "b": MadeUp(ran=0.01, start=20, readings=HOG.readings)}
     told = verdict(account(recording(tmp_path / "run.sqlite", jobs)))
-    assert told.name == "neighbour-disk", told.why
+    assert told.kind == "neighbour-disk", told
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_a_neighbour_that_was_always_there_is_blamed_only_where_the_disk_is_full
     run = recording(
         tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, readings=READER), "b": HOG}, node=node
     )
-    assert verdict(account(run)).name == name
+    assert verdict(account(run)).kind == name
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_the_fewer_bytes_neighbours_let_a_job_read_the_more_it_lost_to_them(
         recording(tmp_path / "r.sqlite", {"a": job, "b": MadeUp(ran=0.1, start=20, readings=hog)})
     )
     assert lost(found)["b", "disk"] == pytest.approx(20 * (0.95 - beside / alone * 0.1), rel=0.05)
-    assert verdict(found).name == "neighbour-disk"
+    assert verdict(found).kind == "neighbour-disk"
 
 
 def test_a_job_with_data_in_memory_every_other_second_lost_its_blocked_seconds(
@@ -173,7 +174,8 @@ def test_nobody_is_blamed_where_a_job_began_to_read_only_beside_a_neighbour(tmp_
         )
     )
     assert set(lost(found)) == {("node", "disk")}
-    assert "headgate calibrate" in verdict(found).next
+    calibrates = verdict(found).remedy.otherwise
+    assert calibrates is not None and calibrates.kind is RemedyKind.CALIBRATE
 
 
 def test_a_burst_of_a_second_does_not_make_a_neighbour_look_small(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_a_burst_of_a_second_does_not_make_a_neighbour_look_small(tmp_path: Path
     run = recording(
         tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=0.0, start=20, readings=HOG.readings)}
     )
-    assert verdict(account(run)).name == "neighbour-disk"
+    assert verdict(account(run)).kind == "neighbour-disk"
 
 
 def test_the_pressure_of_the_node_tells_what_a_job_lost_beside_a_neighbour(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_the_pressure_of_the_node_tells_what_a_job_lost_beside_a_neighbour(tmp_p
     }
     found = account(recording(tmp_path / "run.sqlite", {"a": job}, readings=node))
     assert lost(found)["others", "disk"] == pytest.approx(20 * (0.9 - 2 / 60 * 0.25), rel=0.05)
-    assert verdict(found).name == "neighbour-disk"
+    assert verdict(found).kind == "neighbour-disk"
 
 
 def test_a_job_that_idles_anyway_loses_nothing_to_whom_the_disk_keeps_waiting(
@@ -238,7 +240,7 @@ def test_a_disk_hog_beside_a_job_that_computes_is_blamed_for_nothing(tmp_path: P
     jobs = {"a": MadeUp(ran=1.0, readings={"psi_io": 0.5, "disk_read": 5e6}), "b": HOG}
     found = account(recording(tmp_path / "run.sqlite", jobs, node={"disk_bytes_per_second": 200e6}))
     assert lost(found) == {}
-    assert verdict(found).name == "healthy"
+    assert verdict(found).kind == "healthy"
 
 
 def test_a_neighbour_that_moves_little_is_not_blamed(tmp_path: Path) -> None:
@@ -292,8 +294,8 @@ def test_pages_that_are_read_again_at_its_limit_are_lost_to_that(tmp_path: Path)
     assert lost(found) == {("itself", "memory"): pytest.approx(20.0, rel=0.05)}
     assert found.parts["memory"].seconds == pytest.approx(20.0, rel=0.05)
     told = verdict(found)
-    assert told.name == "own-memory"
-    assert "`limits: {memory: 190.73MiB}`" in told.next
+    assert told.kind == "own-memory"
+    assert told.remedy.settings == {"limits.memory": 200e6}
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_reading_is_the_disk_s_where_no_limit_makes_it_read_again(
     tmp_path: Path, limits: dict[str, Any], readings: dict[str, Any]
 ) -> None:
     job = MadeUp(ran=0.5, readings={**THRASHING, "psi_memory": 0.0, **readings}, limits=limits)
-    assert verdict(account(recording(tmp_path / "run.sqlite", {"a": job}))).name == "disk"
+    assert verdict(account(recording(tmp_path / "run.sqlite", {"a": job}))).kind == "disk"
 
 
 # --- GPU ------------------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ def test_a_gpu_that_was_its_own_and_then_is_shared_and_full_is_lost_to_who_uses_
     found = account(recording(tmp_path / "run.sqlite", jobs, node=ONE_GPU))
     assert lost(found) == {("b", "gpu"): pytest.approx(20 * 0.5, rel=0.1)}
     assert [loss.evidence for loss in found.losses if loss.resource == "gpu"] == ["compared"]
-    assert verdict(found).name == "neighbour-gpu"
+    assert verdict(found).kind == "neighbour-gpu"
 
 
 def test_what_a_job_waited_for_its_turns_on_a_gpu_is_lost_to_who_used_it_meanwhile(
@@ -388,7 +390,7 @@ def test_a_job_on_a_gpu_that_has_not_come_to_its_steps_is_explained(tmp_path: Pa
             recording(tmp_path / f"{name}.sqlite", {"a": starting, **others}, node=ONE_GPU), "a"
         )
         assert lost(found) == {}
-        assert verdict(found).name == "starting"
+        assert verdict(found).kind == "starting"
 
 
 def test_of_a_job_that_never_had_a_full_gpu_for_itself_nothing_tells_what_it_lost(
@@ -399,13 +401,15 @@ def test_of_a_job_that_never_had_a_full_gpu_for_itself_nothing_tells_what_it_los
     )
     assert lost(found) == {}
     told = verdict(found)
-    assert told.name == "not-known"
-    assert "`headgate explain --prove a` tells it" in told.next
-    assert "some seconds with the GPU for itself (it was full, and b used it for 2" in told.why
+    assert told.kind == "not-known"
+    assert told.remedy.facts.provable
+    [missing] = told.facts.missing
+    assert (missing.kind, missing.culprit) == (MissingKind.GPU_ALONE, "b")
+    assert 20.0 < missing.seconds < 30.0
     found = account(
         recording(tmp_path / "free.sqlite", {"a": on_gpu(0.4), "b": on_gpu(0.3)}, node=ONE_GPU), "a"
     )
-    assert verdict(found).name == "healthy"
+    assert verdict(found).kind == "healthy"
 
 
 @pytest.mark.parametrize(
@@ -456,7 +460,7 @@ def test_of_several_gpus_who_used_the_same_one_is_blamed(
 def test_a_run_without_pressure_and_delays_says_so_where_it_matters(tmp_path: Path) -> None:
     blind = {"psi_io": None, "disk_read": 20e6}
     found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.25, readings=blind)}))
-    assert [lack for lack in found.lacks if "disk" in lack]
-    assert verdict(found).name == "not-known"
+    assert MissingKind.DISK_WAITS in {missing.kind for missing in found.missing_readings}
+    assert verdict(found).kind == "not-known"
     computes = account(recording(tmp_path / "other.sqlite", {"a": MadeUp(ran=1.0, readings=blind)}))
-    assert computes.lacks == ()
+    assert computes.missing_readings == ()

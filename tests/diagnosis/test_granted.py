@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
+from tests.diagnosis.wording import next_step, why
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.fairness import AloneRate
+from headgate.diagnosis.findings import AloneFacts, FindingKind
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.events import TRIAL
 from headgate.recorded.jobs import RecordedJob
@@ -85,7 +87,7 @@ def test_fewer_threads_while_another_job_runs_are_lost_to_it(
     seconds = sum(map(turns, range(1, 41))) / 2
     assert lost(account) == pytest.approx(seconds, rel=0.15)
     assert account.parts["neighbours"].low <= seconds <= account.parts["neighbours"].high
-    assert verdict(account).name == "neighbour-cores"
+    assert verdict(account).kind == "neighbour-cores"
 
 
 def test_a_second_thread_that_brings_nothing_costs_nothing(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_a_second_thread_that_brings_nothing_costs_nothing(tmp_path: Path) -> No
     account = told(run)
     assert lost(account) == pytest.approx(0.0, abs=0.1)
     assert account.parts["neighbours"].low == 0.0
-    assert verdict(account).name == "healthy"
+    assert verdict(account).kind == "healthy"
 
 
 @pytest.mark.parametrize("speeds", [(5.0, 40.0), (20.0, 20.0)], ids=["dearer then", "cheaper then"])
@@ -113,12 +115,14 @@ def test_steps_that_changed_by_themselves_just_then_cost_no_more_than_the_cores_
 def test_of_a_job_of_one_number_of_threads_it_is_told_that_nothing_tells(tmp_path: Path) -> None:
     """More threads might bring nothing, as to a program of one thread, or twice the speed."""
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
-    account, found = told(run), verdict(told(run))
+    account = told(run)
+    finding = verdict(account)
     assert lost(account) == 0.0
     assert account.parts["neighbours"].high == pytest.approx(20.0, rel=0.05)
-    assert (found.name, found.low) == ("not-known", 0.0)
-    assert found.why == "a was on one of two cores beside b; what two would bring is not known."
-    assert "Run a alone once" in found.next
+    assert (finding.kind, finding.cost.low) == (FindingKind.NOT_KNOWN, 0.0)
+    grant = finding.facts
+    assert (grant.threads, grant.alone, grant.beside, grant.source) == (1, 2, ("b",), None)
+    assert finding.remedy.facts == AloneFacts(threads=True, fixed=True)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,7 @@ def test_a_job_that_has_all_that_it_can_use_lacks_no_threads(
     run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=1.0)})
     account = told(run, {"a": {"spec": {"env": env}}})
     assert account.grant is None
-    assert "would bring" not in verdict(account).why
+    assert verdict(account).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,7 @@ def test_earlier_runs_alone_tell_it(tmp_path: Path, alone: float, seconds: float
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
     account = told(run, a=AloneRate(alone, 0.95 * alone, 1.05 * alone, 3))
     assert lost(account) == pytest.approx(seconds, abs=1.2)
-    assert verdict(account).name == ("neighbour-cores" if seconds else "healthy")
+    assert verdict(account).kind == ("neighbour-cores" if seconds else "healthy")
 
 
 def test_its_profile_tells_it_where_that_has_several_numbers_of_threads(tmp_path: Path) -> None:
@@ -164,7 +168,7 @@ def test_its_profile_tells_it_where_that_has_several_numbers_of_threads(tmp_path
     account = told(run, {"a": {"profile": {"step_times": times}}})
     assert lost(account) == pytest.approx(40 * (1 - 10 / 16), abs=0.8)
     assert told(run, {"a": {"profile": {"step_times": times[:1]}}}).grant is not None
-    assert verdict(told(run, {"a": {"profile": {"step_times": times[:1]}}})).name == "not-known"
+    assert verdict(told(run, {"a": {"profile": {"step_times": times[:1]}}})).kind == "not-known"
 
 
 @pytest.mark.parametrize("seconds", [{}, {1: 0.16, 2: 0.1}], ids=["not known", "by its profile"])
@@ -179,11 +183,11 @@ def test_a_limit_of_its_own_that_took_threads_too_may_have_cost_more_than_it_thr
     times = [{"threads": count, "batch": 8, "seconds": each} for count, each in seconds.items()]
     account = told(run, {"a": {"profile": {"step_times": times}}})
     cap = account.parts["cap"]
-    assert verdict(account).name == "own-cap"
+    assert verdict(account).kind == "own-cap"
     assert cap.seconds == pytest.approx(40 * (1 - 0.7 / 1.6) if seconds else 12.0, abs=1.0)
     assert cap.low <= 12.5 or seconds
     assert cap.high >= 40 * (1 - 0.7 / 1.6)
-    assert ("fewer threads" in verdict(account).why) is (not seconds)
+    assert (verdict(account).facts.fewer_threads is not None) is (not seconds)
 
 
 @pytest.mark.parametrize("script", ["train.py", "other.py"])
@@ -218,18 +222,15 @@ def test_a_trial_of_five_seconds_tells_it_with_its_event(
     assert account.grant.source == "trial"
     assert account.grant.lost.low - 0.5 <= saves <= account.grant.lost.high + 0.5
     assert account.grant.lost.seconds == pytest.approx(saves, abs=2.0)
-    assert "as a trial of some seconds told" in verdict(account).why
-    assert verdict(account).name == ("neighbour-cores" if saves else "healthy")
+    assert account.grant in verdict(account).notes
+    assert verdict(account).kind == ("neighbour-cores" if saves else "healthy")
 
 
 def test_what_the_grant_cost_is_said_with_whom_the_cores_went_to(tmp_path: Path) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
-    found = verdict(told(run, a=AloneRate(16.0, 15.2, 16.8, 3)))
-    assert (
-        "a was on one of two cores beside b; two would save about 15.6 s (14.3 s to 16.8 s)"
-        in found.why
-    )
-    assert found.why.endswith(", as runs of it alone tell.")
+    account = told(run, a=AloneRate(16.0, 15.2, 16.8, 3))
+    saves = "a was on one of two cores beside b; two would save about 15.6 s (14.3 s to 16.8 s)"
+    assert why(account).endswith(f" {saves}, as runs of it alone tell.")
 
 
 def test_a_run_of_the_same_job_whose_threads_changed_tells_it_by_its_profile(
@@ -253,7 +254,7 @@ def test_threads_that_stay_as_it_began_beside_another_cost_it_time_after_that_ha
     assert account.grant.stayed
     assert account.grant.may_have_lost == pytest.approx(20.0, rel=0.05)
     assert lost(alone) == pytest.approx(40 * (1 - 10 / 16), abs=1.2)
-    assert "beside b and afterwards" in verdict(alone).why
+    assert "beside b and afterwards" in why(alone)
 
 
 def test_what_is_advised_where_nothing_tells_is_a_command_that_runs_it_as_it_was(
@@ -265,11 +266,9 @@ def test_what_is_advised_where_nothing_tells_is_a_command_that_runs_it_as_it_was
         "workdir": "/my work",
         "args": ["--epochs", "3"],
     }
-    assert (
-        "`cd '/my work' && headgate run train.py -- --epochs 3`"
-        in verdict(told(run, {"a": {"spec": spec}})).next
-    )
-    assert "`" not in verdict(told(run, {"a": {"spec": {**spec, "env": {"SEED": "1"}}}})).next
+    command = "`cd '/my work' && headgate run train.py -- --epochs 3`"
+    assert command in next_step(told(run, {"a": {"spec": spec}}))
+    assert "`" not in next_step(told(run, {"a": {"spec": {**spec, "env": {"SEED": "1"}}}}))
 
 
 @pytest.mark.parametrize(
@@ -279,9 +278,9 @@ def test_where_its_threads_cannot_change_it_is_said_that_no_trial_tells_it(
     tmp_path: Path, profile: Mapping[str, Any] | None
 ) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
-    found = verdict(told(run, {"a": {"profile": profile}}))
-    assert found.name == "not-known"
-    assert ("its threads stay as they began" in found.next) is (profile is None)
+    finding = verdict(told(run, {"a": {"profile": profile}}))
+    assert finding.kind is FindingKind.NOT_KNOWN
+    assert finding.remedy.facts.fixed is (profile is None)
 
 
 @pytest.mark.parametrize(

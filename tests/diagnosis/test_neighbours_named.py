@@ -5,11 +5,15 @@ would not help.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from tests.diagnosis.made_up import MadeUp, recording
 
-from headgate.diagnosis.accounts import Account
-from headgate.diagnosis.attribution import OTHERS, Loss, TimeEstimate
+from headgate.diagnosis.accounts import accounts
+from headgate.diagnosis.attribution import OTHERS, LostTime, TimeEstimate
+from headgate.diagnosis.findings import ProgramFacts, RemedyKind
 from headgate.diagnosis.neighbours import neighbours
 from headgate.sampling.outside_programs import OutsideProgram
 
@@ -23,38 +27,24 @@ BOBS = OutsideProgram("bob", "python other.py", 78, 0, 40.0, is_mine=False, may_
 
 
 @pytest.mark.parametrize(
-    ("programs", "who", "instead"),
+    ("programs", "kind", "renice"),
     [
-        ((), "Programs outside Headgate slowed a", "`top` shows what else runs; end it."),
-        (
-            (TRAIN,),
-            "Programs outside Headgate (python train.py of user anna) slowed a",
-            "End python train.py (process 77), or lower its priority: `renice 19 -p 77`.",
-        ),
-        ((FIRST,), "(init of user root)", "`top` shows what else runs; end it."),
-        (
-            (HUB,),
-            "(python -m hub of user anna)",
-            "That is another hub: submit its jobs to this one",
-        ),
-        (
-            (MEEK,),
-            "(python train.py of user anna)",
-            "End python train.py (process 77), or run the job when that",
-        ),
-        (
-            (BOBS, TRAIN),
-            "(python other.py of user bob and others)",
-            "Ask bob, whose python other.py it is (proc",
-        ),
+        ((), RemedyKind.END_OTHER_PROGRAMS, False),
+        ((TRAIN,), RemedyKind.END_PROGRAM, True),
+        ((FIRST,), RemedyKind.END_OTHER_PROGRAMS, False),
+        ((HUB,), RemedyKind.USE_ONE_HUB, False),
+        ((MEEK,), RemedyKind.END_PROGRAM, False),
+        ((BOBS, TRAIN), RemedyKind.ASK_OWNER, False),
     ],
 )
 def test_the_program_that_used_most_is_named(
-    programs: Sequence[OutsideProgram], who: str, instead: str
+    tmp_path: Path, programs: Sequence[OutsideProgram], kind: RemedyKind, renice: bool
 ) -> None:
-    parts = {part: TimeEstimate(0.0, 0.0, 0.0) for part in ("waiting",)}
-    lost = Loss(OTHERS, "cores", TimeEstimate(5.0, 4.0, 6.0), "counted")
-    account = Account(job="a", elapsed=20.0, parts=parts, losses=[lost], programs=programs)  # type: ignore[arg-type]
-    [cause] = neighbours(account)
-    assert who in cause.why
-    assert cause.next.startswith(instead)
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, end=20)})
+    [alone] = accounts(run.jobs, run.nodes, run.seconds)
+    lost = LostTime(OTHERS, "cores", TimeEstimate(5.0, 4.0, 6.0), "counted")
+    [finding] = neighbours(replace(alone, losses=[lost], programs=programs))
+    assert finding.facts.programs == tuple(programs)
+    assert finding.remedy.kind is kind
+    if finding.remedy.facts is not None:
+        assert finding.remedy.facts == ProgramFacts(programs[0], renice)

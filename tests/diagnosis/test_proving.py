@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headgate.diagnosis import proving
-from headgate.diagnosis.attribution import Loss, TimeEstimate
+from headgate.diagnosis.attribution import LostTime, TimeEstimate
 from headgate.diagnosis.proving import Window
 from headgate.recorded.proofs import Gain, Outcome, Proof
 from headgate.recorded.usage import Array
@@ -147,8 +147,8 @@ def beside(seconds: int, of: int = 120) -> Array:
     return (np.arange(of) < seconds).astype(float)
 
 
-def loss(seconds: float, low: float, high: float, resource: str = "cores") -> Loss:
-    return Loss("b", resource, TimeEstimate(seconds, low, high), "counted")  # type: ignore[arg-type]
+def loss(seconds: float, low: float, high: float, resource: str = "cores") -> LostTime:
+    return LostTime("b", resource, TimeEstimate(seconds, low, high), "counted")  # type: ignore[arg-type]
 
 
 def proof(part: float, low: float, high: float, outcome: Outcome) -> Proof:
@@ -168,7 +168,7 @@ def test_a_proved_loss_takes_the_place_of_what_was_counted() -> None:
 
 
 def test_where_no_effect_was_found_nobody_is_blamed() -> None:
-    other = Loss("c", "cores", TimeEstimate(5.0, 4.0, 6.0), "counted")
+    other = LostTime("c", "cores", TimeEstimate(5.0, 4.0, 6.0), "counted")
     assert proving.replaced(
         [loss(9.0, 8.0, 10.0), other], [proof(0.0, -0.02, 0.02, "none")], {"b": beside(50)}
     ) == [other]
@@ -181,7 +181,7 @@ def test_what_could_not_be_told_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("known", [[], [loss(0.2, 0.1, 0.3)], [loss(30.0, 20.0, 40.0)]])
-def test_of_two_on_one_gpu_what_nobody_counted_was_lost_there(known: list[Loss]) -> None:
+def test_of_two_on_one_gpu_what_nobody_counted_was_lost_there(known: list[LostTime]) -> None:
     found = proving.replaced(
         known, [proof(0.25, 0.2, 0.3, "seen")], {"b": beside(100)}, on_gpu=["b"]
     )
@@ -202,7 +202,7 @@ def test_a_proof_takes_what_exceeds_its_cause_s_count_from_other_causes() -> Non
     """Four jobs of one thread on two cores: each waits for half of its time, a sixth for each of
     the others. Without one of them each is faster by a third.
     """
-    losses = [Loss(to, "cores", TimeEstimate(20.0, 15.0, 25.0), "counted") for to in "bcd"]
+    losses = [LostTime(to, "cores", TimeEstimate(20.0, 15.0, 25.0), "counted") for to in "bcd"]
     proofs = [replace(proof(1 / 3, 0.3, 0.4, "seen"), culprit=to) for to in "bcd"]
     there = dict.fromkeys("bcd", beside(120))
     for count, each in ((1, [30.0, 15.0, 15.0]), (2, [30.0, 30.0, 0.0]), (3, [23.125] * 3)):

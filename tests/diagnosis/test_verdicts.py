@@ -10,10 +10,22 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
+from tests.diagnosis.wording import next_step, why
 
-from headgate.diagnosis.accounts import accounts
-from headgate.diagnosis.attribution import Evidence, Loss, Resource, TimeEstimate
-from headgate.diagnosis.verdicts import Verdict, verdict
+from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.attribution import Evidence, LostTime, Resource, TimeEstimate
+from headgate.diagnosis.findings import (
+    AloneFacts,
+    DoubtfulLoss,
+    Finding,
+    FindingKind,
+    LongStart,
+    RemedyKind,
+    UnknownFacts,
+    WaitedFacts,
+)
+from headgate.diagnosis.verdicts import verdict
+from headgate.diagnosis.what_if import NoFigure
 from headgate.model.reason_text import NEXT
 from headgate.recorded.jobs import Phase, Usage
 
@@ -21,19 +33,26 @@ SAME = MadeUp(ran=0.5, waited=0.5)
 ALONE = MadeUp(ran=1.0)
 
 
-def told(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: Any) -> Verdict:
-    """The verdict of a job beside others on two cores."""
+def account(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: Any) -> Account:
+    """The account of a job beside others on two cores."""
     path.mkdir(exist_ok=True)
     run = recording(path / "run.sqlite", {"a": job, **others}, **node)
-    return verdict(accounts(run.jobs, run.nodes, run.seconds)[0])
+    return accounts(run.jobs, run.nodes, run.seconds)[0]
+
+
+def finding_of(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: Any) -> Finding:
+    """The verdict of that."""
+    return verdict(account(path, job, others, **node))
 
 
 def test_a_neighbour_is_named_with_what_it_cost_and_what_to_do(tmp_path: Path) -> None:
-    found = told(tmp_path, SAME, {"b": MadeUp(ran=1.5)})
-    assert found.name == "neighbour-cores"
-    assert found.why == "b slowed a by 50% through the cores they share: that cost 20 s."
-    assert "If a matters more: in a job file, give b `after: a`." in found.next
-    assert found.low < 20.0 < found.high
+    finding = finding_of(tmp_path, SAME, {"b": MadeUp(ran=1.5)})
+    assert (finding.kind, finding.culprit) == (FindingKind.NEIGHBOUR_CORES, "b")
+    assert finding.facts.slowed == pytest.approx(0.5, rel=0.01)
+    assert finding.cost.low < 20.0 < finding.cost.high
+    remedy = finding.remedy
+    assert (remedy.kind, remedy.job) == (RemedyKind.LEAVE_TOGETHER, "b")
+    assert remedy.settings == {"after": "a"}
 
 
 @pytest.mark.parametrize(
@@ -43,9 +62,9 @@ def test_a_neighbour_is_named_with_what_it_cost_and_what_to_do(tmp_path: Path) -
 def test_a_job_of_too_many_threads_is_told_how_many_have_a_core_each(
     tmp_path: Path, cores: float, limits: dict[str, float], threads: int
 ) -> None:
-    found = told(tmp_path, MadeUp(ran=cores, waited=9.0, limits=limits), cores=cores)
-    assert found.name == "own-threads"
-    assert f'OMP_NUM_THREADS: "{threads}"' in found.next
+    finding = finding_of(tmp_path, MadeUp(ran=cores, waited=9.0, limits=limits), cores=cores)
+    assert finding.kind is FindingKind.OWN_THREADS
+    assert finding.remedy.settings == {"env.OMP_NUM_THREADS": threads}
 
 
 def test_a_job_that_goes_on_is_not_told_that_it_is_short(tmp_path: Path) -> None:
@@ -55,9 +74,9 @@ def test_a_job_that_goes_on_is_not_told_that_it_is_short(tmp_path: Path) -> None
     [ended] = accounts(run.jobs, run.nodes, run.seconds)
     [job] = run.jobs
     [goes_on] = accounts([replace(job, ended=None, state="running")], run.nodes, run.seconds)
-    assert verdict(ended).name == verdict(goes_on).name == "starting"
-    assert verdict(ended).next.startswith("Start one longer run instead of several short ones")
-    assert verdict(goes_on).next == "Prepare the data once and store it."
+    assert verdict(ended).kind is verdict(goes_on).kind is FindingKind.STARTING
+    assert verdict(ended).remedy.kind is RemedyKind.LONGER_RUNS
+    assert verdict(goes_on).remedy.kind is RemedyKind.PREPARE_DATA
 
 
 def test_a_job_that_failed_is_told_its_failure_whatever_held_it_back(tmp_path: Path) -> None:
@@ -65,18 +84,15 @@ def test_a_job_that_failed_is_told_its_failure_whatever_held_it_back(tmp_path: P
         "exit code 1, after the line: OutOfMemoryError: CUDA out of memory. Tried to "
         "allocate 7.45 GiB."
     )
-    found = told(tmp_path / "own", MadeUp(ran=1.0, failed=failure))
-    assert found.name == "failed"
-    assert (
-        found.why == "a failed: exit code 1, after the line: OutOfMemoryError: CUDA out of memory."
-    )
-    assert "headgate logs a" in found.next
-    killed = told(tmp_path / "killed", MadeUp(ran=1.0, failed="killed by its user", state="killed"))
-    assert killed.why == "a was killed by its user."
-    slowed = told(
-        tmp_path / "slowed", MadeUp(ran=0.5, waited=0.5, failed=failure), {"b": MadeUp(ran=1.5)}
-    )
-    assert (slowed.name, slowed.why) == (found.name, found.why)
+    own = account(tmp_path / "own", MadeUp(ran=1.0, failed=failure))
+    failed = "a failed: exit code 1, after the line: OutOfMemoryError: CUDA out of memory."
+    assert (verdict(own).kind, why(own)) == (FindingKind.FAILED, failed)
+    assert verdict(own).remedy.kind is RemedyKind.SEE_LOGS
+    killed = MadeUp(ran=1.0, failed="killed by its user", state="killed")
+    assert why(account(tmp_path / "killed", killed)) == "a was killed by its user."
+    slowed = MadeUp(ran=0.5, waited=0.5, failed=failure)
+    beside = account(tmp_path / "slowed", slowed, {"b": MadeUp(ran=1.5)})
+    assert (verdict(beside).kind, why(beside)) == (FindingKind.FAILED, failed)
 
 
 @pytest.mark.parametrize(
@@ -91,37 +107,36 @@ def test_all_jobs_that_slowed_each_other_are_told_one_order(
         for place, name in enumerate("abcd")
     }
     run = recording(tmp_path / "run.sqlite", jobs, cores=1.5)
-    verdicts = [verdict(account) for account in accounts(run.jobs, run.nodes, run.seconds)]
-    victims = [found for found in verdicts if found.name.startswith("neighbour-")]
+    every = accounts(run.jobs, run.nodes, run.seconds)
+    victims = [account for account in every if verdict(account).culprit]
     assert len(victims) > 1
-    assert len({found.next for found in victims}) == len({found.order for found in victims}) == 1
+    assert len({next_step(account) for account in victims}) == 1
+    assert len({verdict(account).order for account in victims}) == 1
 
 
 def test_a_long_failure_is_cut_between_two_words(tmp_path: Path) -> None:
-    found = told(
-        tmp_path,
-        MadeUp(ran=1.0, failed=f"exit code 1, after the line: ValueError: {'number ' * 20}"),
-    )
-    assert found.why.endswith("number number ….")
+    failure = f"exit code 1, after the line: ValueError: {'number ' * 20}"
+    assert why(account(tmp_path, MadeUp(ran=1.0, failed=failure))).endswith("number number ….")
 
 
 def test_a_job_that_ran_out_of_gpu_memory_is_told_what_to_do_first(tmp_path: Path) -> None:
     failure = (
         f"CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB{NEXT}state what it needs"
     )
-    found = told(tmp_path, MadeUp(ran=1.0, failed=failure))
+    failed = account(tmp_path, MadeUp(ran=1.0, failed=failure))
     assert (
-        found.why == "a failed: CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB."
+        why(failed) == "a failed: CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB."
     )
-    assert found.next == "State what it needs."
+    assert next_step(failed) == "State what it needs."
 
 
 def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30)})
     reason = "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node n"
     phases = (Phase("waiting", 0.0, 30.0, 0, reason), Phase("running", 30.0, 40.0, 1, "started"))
-    [found] = accounts([replace(run.jobs[0], phases=phases)], run.nodes, run.seconds)
-    assert verdict(found).why == f"a waited to start for 30 s (75% of its time), {reason}."
+    [waited] = accounts([replace(run.jobs[0], phases=phases)], run.nodes, run.seconds)
+    assert verdict(waited).facts == WaitedFacts(reason)
+    assert verdict(waited).cost.seconds == 30.0
 
 
 @pytest.mark.parametrize("spec", [{"after": "b"}, {"at": 60.0}])
@@ -134,13 +149,11 @@ def test_what_its_user_asked_it_to_wait_for_held_no_job_back(
     )
     late = typed(run.jobs[0], {"spec": spec})
     never = replace(late, phases=(Phase("waiting", 0.0, 40.0, 0, "for b to finish"),), tasks=())
-    for job, why in (
-        (never, "a waited for its start, as its `at:` or `after:` says, and did not begin."),
-        (late, None),
-    ):
-        found = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
-        assert (found.name, found.next) == ("healthy", "")
-        assert found.why == (why or "a spent its 10 s on its own work.")
+    for job, began in ((never, False), (late, True)):
+        finding = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
+        assert (finding.kind, finding.remedy.kind) == (FindingKind.HEALTHY, RemedyKind.NONE)
+        assert finding.facts.began == began
+        assert finding.facts.elapsed == pytest.approx(10.0 if began else 0.0)
 
 
 def test_a_job_that_was_skipped_is_not_healthy(tmp_path: Path) -> None:
@@ -151,9 +164,9 @@ def test_a_job_that_was_skipped_is_not_healthy(tmp_path: Path) -> None:
     reason = "b, which it comes after, ended as failed"
     job = typed(run.jobs[0], {"spec": {"after": "b"}, "phases": phases, "tasks": ()})
     job = replace(job, state="skipped", reason=reason, ended=40.0)
-    found = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
-    assert (found.name, found.next) == ("waiting", "")
-    assert found.why == f"a was skipped: {reason}."
+    finding = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])
+    assert (finding.kind, finding.remedy.kind) == (FindingKind.WAITING, RemedyKind.NONE)
+    assert finding.facts == WaitedFacts(skipped=reason)
 
 
 @pytest.mark.parametrize("evidence", get_args(Evidence))
@@ -164,22 +177,20 @@ def test_nobody_is_blamed_for_what_may_be_nothing(
     run = recording(tmp_path / "run.sqlite", {"a": ALONE, "b": MadeUp(ran=0.5)})
     account = accounts(run.jobs, run.nodes, run.seconds)[0]
 
-    def lost(to: str, seconds: float, low: float) -> Loss:
-        return Loss(to, resource, TimeEstimate(seconds, low, 23.0), evidence)
+    def lost(to: str, seconds: float, low: float) -> LostTime:
+        return LostTime(to, resource, TimeEstimate(seconds, low, 23.0), evidence)
 
     unsure = verdict(replace(account, losses=(lost("b", 12.0, 0.0),)))
-    assert (unsure.name, unsure.low, unsure.high) == ("not-known", 0.0, 23.0)
-    assert unsure.why.startswith("b may have slowed a through ") and unsure.why.endswith(
-        ", or not: that cost 0 to 23 s."
-    )
-    assert "headgate explain --prove a" in unsure.next
-    assert verdict(replace(account, losses=(lost("b", 1.0, 0.0),))).name == "healthy"
+    assert unsure.kind is FindingKind.NOT_KNOWN
+    assert unsure.cost == TimeEstimate(0.0, 0.0, 23.0)
+    assert unsure.facts == DoubtfulLoss("b", resource, 23.0)
+    assert unsure.remedy.facts == AloneFacts(threads=False, provable=True)
+    little = verdict(replace(account, losses=(lost("b", 1.0, 0.0),)))
+    assert little.kind is FindingKind.HEALTHY
     both = verdict(replace(account, losses=(lost("b", 12.0, 0.0), lost("others", 5.0, 4.0))))
-    assert both.name == f"neighbour-{resource}"
-    assert (
-        both.why.startswith("Programs outside Headgate slowed a by ") and "together" not in both.why
-    )
-    assert both.low == pytest.approx(4.0)
+    assert (both.kind, both.culprit) == (f"neighbour-{resource}", "others")
+    assert both.facts.others == ()
+    assert both.cost.low == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("outside", [1.0, 0.0], ids=["a program outside", "a job"])
@@ -195,11 +206,9 @@ def test_a_neighbour_that_came_as_steps_grew_longer_is_not_blamed_and_the_doubt_
         outside=lambda t: outside if t > 20 else 0.0,
     )
     account = accounts(run.jobs, run.nodes, run.seconds)[0]
-    found = verdict(account)
-    assert (found.name, found.low) == ("not-known", 0.0)
-    assert found.why.startswith(
-        "Programs outside Headgate may have" if outside else "b may have slowed a through"
-    )
+    finding = verdict(account)
+    assert (finding.kind, finding.cost.low) == (FindingKind.NOT_KNOWN, 0.0)
+    assert finding.facts.culprit == ("others" if outside else "b")
     assert account.parts["neighbours"].seconds == 0.0
     assert account.parts["neighbours"].high == pytest.approx(20 * (1 - 1 / 1.6), rel=0.2)
 
@@ -209,27 +218,27 @@ def test_the_next_cause_says_that_a_neighbour_may_have_cost_more(tmp_path: Path)
     run = recording(tmp_path / "run.sqlite", {"a": late, "b": MadeUp(ran=0.5)})
     account = accounts(run.jobs, run.nodes, run.seconds)[0]
 
-    def told(seconds: float) -> Verdict:
-        return verdict(
-            replace(
-                account, losses=(Loss("b", "memory", TimeEstimate(seconds, 0.0, 35.0), "compared"),)
-            )
-        )
+    def with_loss(seconds: float) -> Finding:
+        lost = LostTime("b", "memory", TimeEstimate(seconds, 0.0, 35.0), "compared")
+        return verdict(replace(account, losses=(lost,)))
 
-    assert told(30.0).name == told(5.0).name == "starting"
-    assert "b may have slowed a through caches and memory bandwidth, or not" in told(30.0).why
-    assert "b may have slowed" not in told(5.0).why
+    assert with_loss(30.0).kind is with_loss(5.0).kind is FindingKind.STARTING
+    assert with_loss(30.0).notes == (DoubtfulLoss("b", "memory", 35.0),)
+    assert with_loss(5.0).notes == ()
 
 
 def test_a_job_is_slowed_only_while_it_runs(tmp_path: Path) -> None:
-    found = told(tmp_path, MadeUp(ran=0.5, waited=0.5, start=10), {"b": MadeUp(ran=1.5)})
-    assert found.why == "b slowed a by 50% through the cores they share: that cost 15 s."
+    late = MadeUp(ran=0.5, waited=0.5, start=10)
+    finding = finding_of(tmp_path, late, {"b": MadeUp(ran=1.5)})
+    assert finding.facts.slowed == pytest.approx(0.5)
+    assert finding.facts.lost == pytest.approx(15.0)
 
 
 def test_of_several_neighbours_the_worst_is_named_and_all_count(tmp_path: Path) -> None:
-    found = told(tmp_path, SAME, {"b": MadeUp(ran=0.5), "c": MadeUp(ran=1.0)})
-    assert found.why.startswith("c slowed a by 33%")
-    assert ". Together with b that is 20 s (50% of its time)." in found.why
+    finding = finding_of(tmp_path, SAME, {"b": MadeUp(ran=0.5), "c": MadeUp(ran=1.0)})
+    assert (finding.culprit, finding.facts.others) == ("c", ("b",))
+    assert finding.facts.slowed == pytest.approx(1 / 3)
+    assert finding.cost.seconds == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(
@@ -256,9 +265,9 @@ def test_of_several_neighbours_the_worst_is_named_and_all_count(tmp_path: Path) 
 def test_the_cause_that_cost_most_is_named(
     tmp_path: Path, name: str, job: MadeUp, node: dict[str, float]
 ) -> None:
-    found = told(tmp_path, job, {}, **node)
-    assert found.name == name, found.why
-    assert found.low <= found.high
+    finding = finding_of(tmp_path, job, {}, **node)
+    assert finding.kind == name, finding
+    assert finding.cost.low <= finding.cost.high
 
 
 def test_what_holds_steps_back_comes_before_a_start_in_a_run_of_seconds_too(tmp_path: Path) -> None:
@@ -270,60 +279,59 @@ def test_what_holds_steps_back_comes_before_a_start_in_a_run_of_seconds_too(tmp_
         end=9,
         steps=lambda t: 10.0 if t > 3 else 0.0,
     )
-    assert (
-        told(tmp_path / "free", replace(late, ran=1.0, waited=0.0, throttled=0.0)).name
-        == "starting"
-    )
-    assert told(tmp_path / "capped", replace(late, limits={"cores": 0.92})).name == "own-cap"
+    free = replace(late, ran=1.0, waited=0.0, throttled=0.0)
+    assert finding_of(tmp_path / "free", free).kind is FindingKind.STARTING
+    capped = replace(late, limits={"cores": 0.92})
+    assert finding_of(tmp_path / "capped", capped).kind is FindingKind.OWN_CAP
 
 
 def test_two_jobs_that_do_not_touch_each_other_are_both_healthy(tmp_path: Path) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": ALONE, "b": ALONE})
-    assert [verdict(each).name for each in accounts(run.jobs, run.nodes, run.seconds)] == [
-        "healthy",
-        "healthy",
-    ]
+    findings = [verdict(account) for account in accounts(run.jobs, run.nodes, run.seconds)]
+    assert [finding.kind for finding in findings] == [FindingKind.HEALTHY] * 2
 
 
 def test_a_large_loss_that_was_counted_is_told_of_a_job_without_steps_too(tmp_path: Path) -> None:
-    assert (
-        told(tmp_path, MadeUp(ran=0.2, waited=0.8, steps=0.0), {"b": MadeUp(ran=1.8)}).name
-        == "neighbour-cores"
-    )
+    silent = MadeUp(ran=0.2, waited=0.8, steps=0.0)
+    finding = finding_of(tmp_path, silent, {"b": MadeUp(ran=1.8)})
+    assert finding.kind is FindingKind.NEIGHBOUR_CORES
 
 
 @pytest.mark.parametrize(("at", "name"), [(30.0, "healthy"), (0.0, "waiting")])
 def test_a_start_time_that_its_user_asked_for_is_no_loss(
     tmp_path: Path, at: float, name: str
 ) -> None:
-    assert told(tmp_path, MadeUp(ran=1.0, start=30, at=at)).name == name
+    assert finding_of(tmp_path, MadeUp(ran=1.0, start=30, at=at)).kind == name
 
 
 def test_a_start_that_took_most_of_the_time_is_told_beside_another_cause(tmp_path: Path) -> None:
     late = MadeUp(
         ran=0.5, waited=0.5, steps=lambda t: 0.0 if t <= 30 else 10.0, ready=lambda t: float(t > 30)
     )
-    found = told(tmp_path, late, {"b": MadeUp(ran=1.5, start=30)})
-    assert found.name == "neighbour-cores"
-    assert "to start, which a longer run does once" in found.why
-    assert "to start" not in told(tmp_path / "soon", SAME, {"b": MadeUp(ran=1.5)}).why
+    finding = finding_of(tmp_path, late, {"b": MadeUp(ran=1.5, start=30)})
+    assert finding.kind is FindingKind.NEIGHBOUR_CORES
+    [note] = finding.notes
+    assert isinstance(note, LongStart) and note.seconds > 20.0
+    assert finding_of(tmp_path / "soon", SAME, {"b": MadeUp(ran=1.5)}).notes == ()
 
 
 @pytest.mark.parametrize(
     ("job", "cure"),
     [
-        (MadeUp(ran=1.0, steps=0.0), "Print a line for each step"),
-        (MadeUp(ran=1.0, readings={"cpu_waiting": None, "memory_bytes": 1e9}), "`headgate doctor`"),
-        (MadeUp(ran=0.1), "`headgate stacks a --all`"),
+        (MadeUp(ran=1.0, steps=0.0), RemedyKind.PRINT_STEPS),
+        (
+            MadeUp(ran=1.0, readings={"cpu_waiting": None, "memory_bytes": 1e9}),
+            RemedyKind.TURN_ON_READINGS,
+        ),
+        (MadeUp(ran=0.1), RemedyKind.SEE_STACKS),
     ],
     ids=["no steps", "no readings", "idle"],
 )
 def test_what_is_not_known_comes_with_what_would_tell_more(
-    tmp_path: Path, job: MadeUp, cure: str
+    tmp_path: Path, job: MadeUp, cure: RemedyKind
 ) -> None:
-    found = told(tmp_path, job)
-    assert found.name == "not-known"
-    assert cure in found.next
+    finding = finding_of(tmp_path, job)
+    assert (finding.kind, finding.remedy.kind) == (FindingKind.NOT_KNOWN, cure)
 
 
 def test_a_job_that_ended_before_anything_was_read_of_it_lacks_no_reading_of_the_machine(
@@ -335,9 +343,9 @@ def test_a_job_that_ended_before_anything_was_read_of_it_lacks_no_reading_of_the
     blank = replace(
         job, tasks=tuple(replace(task, usage={}) for task in job.tasks), progress=silent
     )
-    found = verdict(accounts((blank,), run.nodes, run.seconds)[0])
-    assert found.name == "not-known"
-    assert "before enough was read of it" in found.why
+    finding = verdict(accounts((blank,), run.nodes, run.seconds)[0])
+    assert finding.kind is FindingKind.NOT_KNOWN
+    assert isinstance(finding.facts, UnknownFacts) and finding.facts.ended_early
 
 
 def test_a_job_of_which_only_the_memory_was_read_lacks_no_reading_of_the_machine(
@@ -358,5 +366,5 @@ def test_a_job_of_which_only_the_memory_was_read_lacks_no_reading_of_the_machine
     [account] = accounts(
         (replace(job, tasks=(replace(task, usage=usage),)),), run.nodes, run.seconds
     )
-    assert "schedstat" not in verdict(account).why + verdict(account).next
-    assert account.more.lacks["cores"] == "it ended before enough was read of it"
+    assert verdict(account).facts.ended_early
+    assert account.speedups.lacks["cores"] is NoFigure.ENDED_EARLY

@@ -10,23 +10,24 @@ from typing import Any
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
+from headgate.diagnosis.findings import ResourceFacts
 from headgate.diagnosis.verdicts import verdict
-from headgate.diagnosis.what_if import More, what_more_buys
+from headgate.diagnosis.what_if import NoFigure, Speedups, what_more_buys
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
 from headgate.reports.explained import explained
 
 
-def bought(run: Recording) -> More:
+def bought(run: Recording) -> Speedups:
     """What more would buy the first job of a run."""
     return what_more_buys(run.jobs[0], run.nodes)
 
 
-def made(tmp_path: Path, *, cores: float = 2.0, **job: Any) -> More:
+def made(tmp_path: Path, *, cores: float = 2.0, **job: Any) -> Speedups:
     return bought(recording(tmp_path / "run.sqlite", {"a": MadeUp(**job)}, cores=cores))
 
 
-def speedups(more: More, resource: Any) -> list[Any]:
+def speedups(more: Speedups, resource: Any) -> list[Any]:
     return [
         each and pytest.approx(each.speedup, abs=0.01) for each in more.figures[resource].values()
     ]
@@ -50,16 +51,14 @@ def test_a_training_process_that_reads_by_itself_can_be_given_one_reader_and_not
 def test_a_loader_of_which_nothing_is_known_gets_no_figure_but_the_reason(tmp_path: Path) -> None:
     more = made(tmp_path, ran=0.5, spans={"input": 0.07, "compute": 0.03})
     assert "loader" not in more.figures
-    assert more.lacks["loader"] == "how many processes its loader has is not known"
+    assert more.lacks["loader"] == NoFigure.READERS_NOT_KNOWN
 
 
 def test_a_loader_whose_workers_take_turns_gets_no_figure_but_the_reason(tmp_path: Path) -> None:
     more = made(tmp_path, ran=1.3, spans={"input": 0.07, "compute": 0.03}, loader_workers=4)
     assert "loader" not in more.figures
-    assert (
-        more.lacks["loader"]
-        == "its 4 loader workers do no more than one would: they may wait for each other"
-    )
+    assert more.lacks["loader"] is NoFigure.READERS_TAKE_TURNS
+    assert more.loader_workers == 4
 
 
 def test_a_replay_that_is_off_by_more_than_a_tenth_gives_no_figure_but_the_reason(
@@ -69,9 +68,8 @@ def test_a_replay_that_is_off_by_more_than_a_tenth_gives_no_figure_but_the_reaso
     assert more.replay_error == pytest.approx(-0.5, abs=0.01)
     assert not more.figures and not more.together
     assert more.loader_workers == 2
-    assert set(more.lacks.values()) == {
-        "its 30 replayed steps take 50% less time than the measured ones, which is too far off"
-    }
+    assert set(more.lacks.values()) == {NoFigure.REPLAY_OFF}
+    assert more.replayed_steps == 30
 
 
 def test_places_in_a_burst_of_batches_count_alike_though_one_was_sampled_more_often(
@@ -132,10 +130,7 @@ def test_what_a_job_of_one_thread_that_hardly_waited_would_do_with_more_is_not_k
     tmp_path: Path, job: dict[str, float]
 ) -> None:
     more = made(tmp_path, **job, threads={0: 1})
-    assert (
-        more.lacks["cores"]
-        == "it had one compute thread, and nothing tells what a second would bring"
-    )
+    assert more.lacks["cores"] is NoFigure.ONE_THREAD
 
 
 def test_threads_that_follow_the_cores_are_told_by_amdahl_and_stated_ones_stay(
@@ -184,7 +179,7 @@ def test_what_a_step_waited_for_its_turn_on_a_gpu_is_no_part_of_it(tmp_path: Pat
 def test_a_job_of_no_steps_or_one_gets_no_figure_but_the_reason(tmp_path: Path, steps: Any) -> None:
     more = made(tmp_path, ran=1.0, steps=steps)
     assert not more.figures
-    assert set(more.lacks.values()) == {"it reported fewer than two steps"}
+    assert set(more.lacks.values()) == {NoFigure.FEW_STEPS}
 
 
 def test_a_job_whose_steps_take_an_hour_is_told_from_two_of_them(tmp_path: Path) -> None:
@@ -213,7 +208,7 @@ def test_a_run_of_an_earlier_version_is_told_what_it_lacks(tmp_path: Path) -> No
         for table, column in (("usage", "cpu_waiting"), ("usage", "psi_io"), ("spans", "workers")):
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     more = bought(read(path))
-    assert "schedstat" in more.lacks["cores"]
+    assert more.lacks["cores"] is NoFigure.NO_CORE_WAITS
     assert "loader" in more.lacks
     assert speedups(more, "disk")[1] == 1.0  # it read nothing
 
@@ -221,7 +216,9 @@ def test_a_run_of_an_earlier_version_is_told_what_it_lacks(tmp_path: Path) -> No
 def test_the_next_step_names_how_many_loader_workers_and_what_they_buy(tmp_path: Path) -> None:
     job = MadeUp(ran=0.5, spans={"input": 0.07, "compute": 0.03}, loader_workers=2)
     [account] = explained(recording(tmp_path / "run.sqlite", {"a": job}))
-    assert verdict(account).next.startswith("`num_workers=4` instead of 2: 2.0 times the speed.")
+    remedy = verdict(account).remedy
+    assert remedy.facts == ResourceFacts("loader", now=2)
+    assert remedy.speedup == pytest.approx(2.0, abs=0.05)
 
 
 def served(path: Path, rate: float | None, server_ran: float = 0.1) -> Recording:
@@ -284,4 +281,4 @@ def test_a_server_whose_cores_are_full_gains_by_another_one_and_not_by_its_nic(
 
 def test_nics_whose_rate_nobody_said_give_no_figure_but_the_reason(tmp_path: Path) -> None:
     more = bought(served(tmp_path / "run.sqlite", None))
-    assert "state it in the cluster file" in more.lacks["network"]
+    assert more.lacks["network"] is NoFigure.NO_NIC_RATE

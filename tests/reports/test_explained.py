@@ -15,6 +15,7 @@ from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.cli.explain import command
 from headgate.diagnosis.attribution import NONE, exact
+from headgate.diagnosis.findings import MissingKind
 from headgate.diagnosis.own_steps import PARTS, Part
 from headgate.diagnosis.what_if import Speedup
 from headgate.model.errors import NotFoundError
@@ -61,6 +62,11 @@ def test_json_has_what_programs_rely_on() -> None:
     job = found["jobs"][0]
     assert set(job) >= {"job", "elapsed", "verdict", "account", "lost", "more", "replay_error"}
     assert set(job["verdict"]) == {
+        "kind",
+        "resource",
+        "facts",
+        "notes",
+        "remedy",
         "name",
         "why",
         "next",
@@ -124,7 +130,7 @@ def test_a_run_of_an_earlier_version_is_told_what_it_lacks(store: Path) -> None:
             db.execute(f"ALTER TABLE usage DROP COLUMN {column}")
         db.execute("PRAGMA user_version = 2")
     account = explained.explained(read(store))[0]
-    assert any("schedstat" in lack for lack in account.lacks)
+    assert MissingKind.CORE_WAITS in {missing.kind for missing in account.missing_readings}
 
 
 def test_what_more_would_buy_is_told_in_the_terminal_in_json_and_on_the_page(home: Path) -> None:
@@ -168,7 +174,9 @@ def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_
     run = recording(tmp_path / "run.sqlite", dict.fromkeys("abc", third), cores=1.5)
     found = explained.explained(run)
     never = replace(
-        found[0], job="d", parts={**found[0].parts, **dict.fromkeys(found[0].parts, NONE)}
+        found[0],
+        record=replace(found[0].record, name="d"),
+        parts={**found[0].parts, **dict.fromkeys(found[0].parts, NONE)},
     )
     lines, advice = explained.headlines(
         [*found, replace(never, losses=(), asked_to_wait=never.elapsed)]
@@ -217,9 +225,9 @@ def test_a_loss_to_a_neighbour_says_how_much_of_the_job_and_to_whom(tmp_path: Pa
     line = next(
         line for line in explained.headlines(explained.explained(run))[0] if line.job == "a"
     )
-    assert (line.to, line.verdict.name) == ("b", "neighbour-cores")
-    assert line.part == pytest.approx(line.verdict.seconds / 40.0)
-    assert line.verdict.low <= line.verdict.seconds <= line.verdict.high
+    assert (line.to, line.finding.kind) == ("b", "neighbour-cores")
+    assert line.part == pytest.approx(line.finding.cost.seconds / 40.0)
+    assert line.finding.cost.low <= line.finding.cost.seconds <= line.finding.cost.high
 
 
 def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgate(

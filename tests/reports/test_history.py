@@ -69,7 +69,7 @@ def test_what_a_job_lost_by_fewer_threads_is_told_once_it_has_run_alone_though_t
 ) -> None:
     job = MadeUp(ran=1.0, threads={0: 1})
     run = record(home, 1, {"a": job, "b": MadeUp(ran=1.0, threads={0: 2})})
-    assert verdict(explained(run, "a")[0]).name == "not-known"
+    assert verdict(explained(run, "a")[0]).kind == "not-known"
     record(home, 2, {"a": MadeUp(ran=2.0, steps=16.0, threads={0: 2})})
     [account] = explained(run, "a")
     assert account.grant is not None

@@ -25,7 +25,7 @@ from headgate.diagnosis.attribution import (
     NONE,
     OTHERS,
     REST,
-    Loss,
+    LostTime,
     TimeEstimate,
     exact,
     less,
@@ -34,20 +34,21 @@ from headgate.diagnosis.attribution import (
     within,
 )
 from headgate.diagnosis.comparing import slower_steps
-from headgate.diagnosis.convergence import Ceased, ceased
+from headgate.diagnosis.convergence import Plateau, plateau
 from headgate.diagnosis.device_contention import Devices, Outside
 from headgate.diagnosis.fairness import AloneRate
+from headgate.diagnosis.findings import OF_COMMUNICATION, Finding, MissingKind, MissingReading
 from headgate.diagnosis.granted import Power, ThreadGrant, fewer_threads
 from headgate.diagnosis.granted import by_limit as fewer_by_limit
 from headgate.diagnosis.grid import Grid, lost_cores
 from headgate.diagnosis.own_causes import helped_by, own_causes
 from headgate.diagnosis.own_steps import PARTS, Part, goes_on, own_steps, started, under_way
-from headgate.diagnosis.own_time import OwnCause, OwnTime
+from headgate.diagnosis.own_time import OwnTime
 from headgate.diagnosis.proving import replaced
-from headgate.diagnosis.sequencing import Turn, in_order
-from headgate.diagnosis.what_if import More, what_more_buys
+from headgate.diagnosis.sequencing import SoloTime, in_order
+from headgate.diagnosis.what_if import Speedups, what_more_buys
 from headgate.model.shares import slice_of
-from headgate.recorded.jobs import RecordedJob, RecordedNode, running
+from headgate.recorded.jobs import CoresSetting, RecordedJob, RecordedNode, running
 from headgate.recorded.usage import Array
 from headgate.sampling.outside_programs import OutsideProgram
 
@@ -68,107 +69,77 @@ class Account:
     """Where a job's time went.
 
     Args:
+        record: What was recorded of the job.
         elapsed: Seconds from its submission to its end, or so far.
         parts: Each part of it; they add up to `elapsed`.
         losses: To whom, and through what; the largest first.
         excess_threads: Threads that waited on average beyond those that the cores could have run.
         helper_cores: Cores that its loader's workers ran on or waited for.
         own: Causes within the job, whatever each cost.
-        ceased: Where it stopped learning; None if it has not.
+        plateau: Where it stopped learning; None if it has not.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of
             another job.
         waited_for: What it was told, when it came, that it waits for before it starts; empty:
             nothing.
         disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, and
             nothing tells what that cost it.
-        memory_limit: Bytes that each of its tasks may use; None: no limit.
-        lacks: Readings that the account needs and the run lacks.
+        missing_readings: Readings that the account needs and the run lacks.
         read: Whether its use of cores was read: a job may end before.
-        reports: Whether it reported steps.
-        meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its
-            own.
-        programs: The programs outside Headgate that used most while its run went on.
         may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
         grant: The threads that it had for the sake of other jobs; None if these were as many as
             alone.
-        failure: How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on.
-        skipped: Why it was skipped; empty: it was not.
-        more: What more of each resource would buy it.
-        tasks: How many it had.
-        roles: Whether these have roles that its user named.
-        cores: Of the nodes that they ran on.
-        workers: How many of them were workers.
-        servers: How many parameter servers it had.
-        there: As of its job: what to add to its commands.
+        speedups: What more of each resource would buy it.
+        cores: Of the nodes that its tasks ran on.
         fewer_workers: So many, and no more than it had less one, would have a core each.
         threads: So many of each task have a core each.
-        with_fewer: The command that runs it with `fewer_workers`; empty if it is no script.
-        half_workers: Half of its workers, or the fewest that its plan can have.
-        with_half: The command that runs it with these.
-        alone: The command that runs it as a single process; empty if there is none.
-        again: The command that runs it once more as it was; empty if its job has more than a
-            command says.
-        one_worker: That, and how much faster it would be; empty if it would not.
-        told_threads: What `OMP_NUM_THREADS` says in its own `env`; empty: nothing.
-        priority: Of the job.
-        plan_command: The commands that show other plans for it; empty if Headgate cannot plan it.
-        cores_setting: What its user set that holds its cores back, as it stands in its job; empty:
-            nothing.
-        share: Its `share:`; empty if it has none, or all there is.
-        pattern: Whether it names a `pattern` of its progress.
+        cores_setting: The setting of its user that holds its cores back; None: nothing does.
         provable: Whether other jobs may be held to prove what they cost it, and are not yet.
+        meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its
+            own.
+        programs: The programs outside Headgate that used most while its run went on.
         after: What each job has in `after:`.
-        turns: What each job of the run would have needed alone.
+        solo_times: What each job of the run would have needed alone.
         together: The jobs that slowed each other, it and any by way of others, in the order that
             suits them best; empty if nobody slowed it, and it nobody.
     """
 
-    job: str
+    record: RecordedJob
     elapsed: float
     parts: Mapping[Part, TimeEstimate]
-    losses: Sequence[Loss] = ()
+    losses: Sequence[LostTime] = ()
     excess_threads: float = 0.0
     helper_cores: float = 0.0
-    own: Sequence[OwnCause] = ()
-    ceased: Ceased | None = None
+    own: Sequence[Finding] = ()
+    plateau: Plateau | None = None
     asked_to_wait: float = 0.0
     waited_for: str = ""
     disk_unsure: float = 0.0
-    memory_limit: float | None = None
-    lacks: Sequence[str] = field(default_factory=tuple)
+    missing_readings: tuple[MissingReading, ...] = ()
     read: bool = True
-    reports: bool = True
     may_have_lost: float = 0.0
     grant: ThreadGrant | None = None
-    failure: str = ""
-    skipped: str = ""
-    more: More = field(default_factory=More)
-    tasks: int = 1
-    roles: bool = False
+    speedups: Speedups = field(default_factory=Speedups)
     cores: float = 0.0
-    workers: int = 1
-    servers: int = 0
-    there: str = ""
     fewer_workers: int = 1
     threads: int = 1
-    with_fewer: str = ""
-    half_workers: int = 1
-    with_half: str = ""
-    alone: str = ""
-    again: str = ""
-    one_worker: str = ""
-    told_threads: str = ""
-    priority: float = 1.0
-    plan_command: str = ""
-    cores_setting: str = ""
-    share: str = ""
-    pattern: bool = False
+    cores_setting: CoresSetting | None = None
     provable: bool = True
     meanwhile: tuple[str, ...] = ()
     programs: Sequence[OutsideProgram] = ()
     after: Mapping[str, str] = field(default_factory=dict)
-    turns: Mapping[str, Turn] = field(default_factory=dict)
+    solo_times: Mapping[str, SoloTime] = field(default_factory=dict)
     together: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> str:
+        """Name of the job."""
+        return self.record.name
+
+    @property
+    def share(self) -> str:
+        """Its `share:`; empty if it has none, or all there is."""
+        share = self.record.spec.share
+        return str(share) if share is not None and slice_of(share) < 1.0 else ""
 
     @property
     def culprits(self) -> tuple[str, ...]:
@@ -201,7 +172,7 @@ def accounts(
     if sum(len(job.tasks) for job in jobs) <= _MOST_OF_ONE_GRID:
         grid = _grid(jobs, by_name, since, seconds)
 
-        def found_of(job: RecordedJob, like: Power | None = None) -> Account:
+        def account_of(job: RecordedJob, like: Power | None = None) -> Account:
             others = [other for other in jobs if other is not job]
             return _account(
                 job, others, grid, seconds, None if like is not None else alone.get(job.name), like
@@ -211,25 +182,31 @@ def accounts(
         crowd = Crowd.of(jobs)
         beside = dict(zip((job.name for job in jobs), crowd.beside()))
 
-        def found_of(job: RecordedJob, like: Power | None = None) -> Account:
+        def account_of(job: RecordedJob, like: Power | None = None) -> Account:
             alone_rate = None if like is not None else alone.get(job.name)
             return _of_many(job, beside[job.name], crowd, by_name, seconds, alone_rate, like)
 
     chosen = [job for job in jobs if only is None or job.name in only]
-    found = [found_of(job) for job in chosen]
-    powers = _powers(chosen, found)
-    found = [
-        found_of(job, like)
-        if (like := _power_of_like_jobs(each, job, powers)) is not None
-        else each
-        for each, job in zip(found, chosen, strict=True)
+    first = [account_of(job) for job in chosen]
+    powers = _powers(first)
+    known = [
+        account_of(account.record, like)
+        if (like := _power_of_like_jobs(account, powers)) is not None
+        else account
+        for account in first
     ]
-    turns = {each.job: _turn(each, job) for each, job in zip(found, chosen, strict=True)}
-    groups = _slowed_each_other(found)
-    orders = {id(group): in_order(group & turns.keys(), turns) for group in groups.values()}
+    solo_times = {account.job: _solo_time(account) for account in known}
+    groups = _slowed_each_other(known)
+    orders = {
+        id(group): in_order(group & solo_times.keys(), solo_times) for group in groups.values()
+    }
     return tuple(
-        replace(each, turns=turns, together=orders.get(id(groups.get(each.job)), ()))
-        for each in found
+        replace(
+            account,
+            solo_times=solo_times,
+            together=orders.get(id(groups.get(account.job)), ()),
+        )
+        for account in known
     )
 
 
@@ -278,35 +255,26 @@ def _unread(job: RecordedJob, until: float, waited: float | None) -> Account:
         "unexplained": exact(elapsed - waiting),
     }
     asked = _asked_to_wait(job, waiting)
-    return Account(
-        job=job.name,
-        elapsed=elapsed,
-        parts=parts,
-        asked_to_wait=asked,
-        read=False,
-        failure=job.failure,
-    )
+    return Account(record=job, elapsed=elapsed, parts=parts, asked_to_wait=asked, read=False)
 
 
-def _powers(jobs: Sequence[RecordedJob], known: Sequence[Account]) -> Mapping[str, Power]:
+def _powers(known: Sequence[Account]) -> Mapping[str, Power]:
     """What more threads bring to jobs with the same script, by that, where one tells."""
     powers: dict[str, Power] = {}
-    for each, job in zip(known, jobs, strict=True):
-        script = job.spec.script
-        if script is not None and each.grant is not None and each.grant.power is not None:
-            powers.setdefault(script, each.grant.power)
+    for account in known:
+        script = account.record.spec.script
+        if script is not None and account.grant is not None and account.grant.power is not None:
+            powers.setdefault(script, account.grant.power)
     return powers
 
 
-def _power_of_like_jobs(
-    account: Account, job: RecordedJob, powers: Mapping[str, Power]
-) -> Power | None:
+def _power_of_like_jobs(account: Account, powers: Mapping[str, Power]) -> Power | None:
     """What more threads bring to another job with the same script, where nothing of its own
     tells.
     """
     if account.grant is None or account.grant.power is not None:
         return None
-    return powers.get(job.spec.script or "")
+    return powers.get(account.record.spec.script or "")
 
 
 def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
@@ -319,10 +287,11 @@ def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
     return groups
 
 
-def _turn(account: Account, job: RecordedJob) -> Turn:
+def _solo_time(account: Account) -> SoloTime:
     by_others: Sequence[Part] = ("waiting", "neighbours", "hypervisor")
     alone = account.elapsed - sum(account.parts[part].seconds for part in by_others)
-    return Turn(max(alone, 0.0), account.elapsed, job.state == "done", job.ended is None)
+    job = account.record
+    return SoloTime(max(alone, 0.0), account.elapsed, job.state == "done", job.ended is None)
 
 
 def _let_by(job: RecordedJob, others: Sequence[RecordedJob]) -> str:
@@ -353,12 +322,13 @@ def _account(
     first = next((phase.reason for phase in job.phases if phase.state == "waiting"), "")
     waited_for = first + _let_by(job, others) if first.startswith("for ") else ""
     if not ran or not job.tasks:
-        only = {**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)}
-        never = Account(
-            job=job.name, elapsed=elapsed, parts=only, waited_for=waited_for, failure=job.failure
+        return Account(
+            record=job,
+            elapsed=elapsed,
+            parts={**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)},
+            waited_for=waited_for,
+            asked_to_wait=_asked_to_wait(job, elapsed),
         )
-        never = replace(never, asked_to_wait=_asked_to_wait(job, elapsed))
-        return replace(never, skipped=job.reason) if job.state == "skipped" else never
     waiting = max(ran[0][0] - job.submitted, 0.0)
     between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
     starts = [
@@ -409,7 +379,7 @@ def _account(
             for name, cores in beside.items()
         }
         losses, step = _proved(job, losses, step, ran_beside, outside.on_gpu)
-    stolen = Loss(
+    stolen = LostTime(
         NODE,
         "cores",
         within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed),
@@ -434,8 +404,7 @@ def _account(
         "hypervisor": stolen.lost,
         "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
     }
-    more = what_more_buys(job, tuple(grid.nodes.values()))
-    fitting, half = _fewer_workers(job, grid.nodes), max(job.workers // 2, job.least_workers)
+    speedups = what_more_buys(job, tuple(grid.nodes.values()))
     time = OwnTime(
         seconds=sum(
             step[part].seconds
@@ -448,40 +417,38 @@ def _account(
         garbage=step["garbage-collection"],
         stretches=[(begun, end) for (_, end), begun in zip(ran, starts) if end > begun],
         lost={task: _mean(part, stepping) for task, part in lost.whole.items()},
-        readers=more.loader_workers,
+        readers=speedups.loader_workers,
     )
     proved = {proof.culprit for proof in job.proofs if proof.outcome != "open"}
     may_have_lost = outside.may_have_lost if proved.isdisjoint(outside.on_gpu) else 0.0
-    own_found = own_causes(job, grid.nodes, time)
+    own_findings = own_causes(job, grid.nodes, time)
     within_it = [
-        Loss(ITSELF, cause.resource, cause.cost, "counted") for cause in own_found if cause.resource
+        LostTime(ITSELF, cause.resource, cause.cost, "counted")
+        for cause in own_findings
+        if cause.resource
     ]
     # A cause within the job that explains its communication counts what its own traffic cost it as
     # well.
-    explained = {cause.part for cause in own_found if cause.resource}
-    apart = [
-        loss
-        for loss in of_its_own
-        if loss.resource != "network" or "communication" not in explained
-    ]
-    told = sorted((*losses, *apart, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
-    share = job.spec.share
+    explained = any(
+        cause.resource is not None and cause.kind in OF_COMMUNICATION for cause in own_findings
+    )
+    apart = [loss for loss in of_its_own if loss.resource != "network" or not explained]
+    by_loss = sorted((*losses, *apart, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
     held = max(
         job.tasks,
         key=lambda task: _mean(lost.whole.get(task.id, np.zeros_like(stepping)), stepping),
     )
+    unexplained = parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed
     return Account(
-        job=job.name,
+        record=job,
         elapsed=elapsed,
         parts={part: parts[part] for part in PARTS},
-        losses=tuple(loss for loss in told if loss.lost.seconds > LEAST_SECONDS or loss.perhaps),
+        losses=tuple(loss for loss in by_loss if loss.lost.seconds > LEAST_SECONDS or loss.perhaps),
         excess_threads=_mean(lost.excess, stepping),
         helper_cores=helped_by(job, time.stretches),
-        own=own_found,
-        ceased=ceased(job),
+        own=own_findings,
+        plateau=plateau(job),
         cores_setting=job.cores_setting(held, grid.cores(held)),
-        share=share if share is not None and slice_of(share) < 1.0 else "",
-        pattern=bool(job.spec.progress.pattern),
         provable=not job.spec.prove and any(other.spec.pausable for other in others),
         after={
             recorded.name: ", ".join(recorded.spec.forerunners)
@@ -490,43 +457,18 @@ def _account(
         },
         asked_to_wait=_asked_to_wait(job, waiting),
         waited_for=waited_for,
-        more=more,
+        speedups=speedups,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
-        memory_limit=job.limit("memory_bytes"),
         read=any(
             len(task.signal("memory_bytes")) > 1 or len(task.signal("cpu_waiting"))
             for task in job.tasks
         ),
-        reports=bool(np.isfinite(job.progress.step).any()),
-        tasks=len(job.tasks),
-        roles=bool(job.spec.roles),
         cores=sum(grid.nodes[name].cores or 0.0 for name in job.nodes if name in grid.nodes),
-        workers=job.workers,
-        servers=sum(task.is_server for task in job.tasks),
-        there=job.there,
-        fewer_workers=fitting,
+        fewer_workers=_fewer_workers(job, grid.nodes),
         threads=_threads(job, grid),
-        with_fewer=job.with_workers(fitting),
-        half_workers=half,
-        with_half=job.with_workers(half),
-        alone=job.alone,
-        again=job.again,
-        one_worker=job.one_worker,
-        told_threads=job.told_threads,
-        priority=job.spec.priority,
-        plan_command=job.plan_command,
-        lacks=tuple(
-            _lacks(
-                job,
-                grid.devices,
-                outside,
-                may_have_lost,
-                parts["unexplained"].seconds > MOST_UNEXPLAINED * elapsed,
-            )
-        ),
+        missing_readings=_missing(job, grid.devices, outside, may_have_lost, unexplained),
         may_have_lost=may_have_lost,
         grant=fewer.grant,
-        failure=job.failure,
     )
 
 
@@ -553,11 +495,11 @@ def _outside(job: RecordedJob, grid: Grid, own: Array, stepping: Array) -> Outsi
 
 def _proved(
     job: RecordedJob,
-    losses: list[Loss],
+    losses: list[LostTime],
     step: dict[Part, TimeEstimate],
     beside: Mapping[str, Array],
     on_gpu: Collection[str],
-) -> tuple[list[Loss], dict[Part, TimeEstimate]]:
+) -> tuple[list[LostTime], dict[Part, TimeEstimate]]:
     """Its losses with the proved ones put in, and the parts of its own time, from which these come
     or to which they go.
     """
@@ -595,18 +537,22 @@ def _threads(job: RecordedJob, grid: Grid) -> int:
     return max(math.floor(least), 1) if math.isfinite(least) else 1
 
 
-def _lacks(
+def _missing(
     job: RecordedJob, devices: Devices, outside: Outside, may_have_lost: float, unexplained: bool
-) -> list[str]:
+) -> tuple[MissingReading, ...]:
     """What its account needs; if time is `unexplained`, also the readings that might explain it."""
-    lacks = [outside.lacks] if may_have_lost else []
+    missing = []
+    if may_have_lost:
+        missing.append(
+            MissingReading(MissingKind.GPU_ALONE, outside.gpu_user, outside.may_have_lost)
+        )
     if not any(len(task.signal("cpu_waiting")) for task in job.tasks):
-        lacks.append("time that threads waited for a core (schedstat)")
+        missing.append(MissingReading(MissingKind.CORE_WAITS))
     if not np.isfinite(job.progress.step).any():
-        lacks.append("steps (it reports none, and none was read from its output)")
+        missing.append(MissingReading(MissingKind.STEPS))
     if unexplained and not devices.tell_blocked(job):
-        lacks.append("time that it was blocked on a disk (PSI, or kernel.task_delayacct)")
-    return lacks
+        missing.append(MissingReading(MissingKind.DISK_WAITS))
+    return tuple(missing)
 
 
 def _mean(values: Array, weights: Array) -> float:

@@ -42,7 +42,7 @@ NONE = TimeEstimate(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostTime:
     """What a job lost to one culprit through one resource.
 
     Args:
@@ -63,9 +63,9 @@ class Loss:
         return self.lost.low > LEAST_SECONDS
 
 
-def merged(losses: Sequence[Loss], most: float) -> list[Loss]:
+def merged(losses: Sequence[LostTime], most: float) -> list[LostTime]:
     """One loss for each culprit and resource, with the evidence of the larger part."""
-    found: dict[tuple[str, str], list[Loss]] = {}
+    found: dict[tuple[str, str], list[LostTime]] = {}
     for loss in losses:
         found.setdefault((loss.to, loss.resource), []).append(loss)
     return [

@@ -31,7 +31,7 @@ from headgate.diagnosis.attribution import (
     ITSELF,
     LEAST_SECONDS,
     Evidence,
-    Loss,
+    LostTime,
     TimeEstimate,
 )
 from headgate.diagnosis.switching import SwitchEffect, effects, least_of, usual_of
@@ -195,7 +195,7 @@ class SlowerSteps:
     compared: Mapping[str, Compared]
     one_thread: bool = False
 
-    def losses(self, counted: Sequence[Loss], inside: Array, elapsed: float) -> list[Loss]:
+    def losses(self, counted: Sequence[LostTime], inside: Array, elapsed: float) -> list[LostTime]:
         """All that it lost to neighbours. If a neighbour can be compared, that corrects what was
         counted: the job's steps with and without the neighbour tell more.
         """
@@ -231,8 +231,8 @@ class SlowerSteps:
             evidence: Evidence = "compared" if corrected else "counted"
             perhaps = compared.dearer and of_memory.low <= 0.0 < of_memory.high
             losses += [
-                Loss(to, "memory", of_memory, evidence, perhaps),
-                Loss(to, "cores", of_cores, evidence),
+                LostTime(to, "memory", of_memory, evidence, perhaps),
+                LostTime(to, "cores", of_cores, evidence),
             ]
         return losses
 

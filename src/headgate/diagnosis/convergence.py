@@ -10,10 +10,11 @@ more than a hundredth of all that was learned.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from headgate.diagnosis.findings import FindingKind
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.usage import Array
 
@@ -33,44 +34,42 @@ _LOST_REPORTS = 2
 """One that is no number may be a last mean of nothing."""
 
 
-class Ceased(NamedTuple):
+class Plateau(NamedTuple):
     """From where on a job learned nothing.
 
     Args:
+        kind: `LEARNED` where its loss has converged, `DIVERGED` where it is no number.
         since: Seconds of the run.
-        why: A sentence, up to what came of it.
-        next: What to do about it.
+        loss: That it converged at; None: it is no number.
+        step: The first one whose loss is no number; None: not known, or it has converged.
     """
 
-    name: Literal["learned", "diverged"]
+    kind: FindingKind
     since: float
-    why: str
-    next: str
+    loss: float | None = None
+    step: int | None = None
 
 
-def ceased(job: RecordedJob) -> Ceased | None:
+def plateau(job: RecordedJob) -> Plateau | None:
     """Where a job stopped learning: its loss is no number, or has converged. None if neither can be
     told.
     """
     return _diverged(job) or _converged(job)
 
 
-def _diverged(job: RecordedJob) -> Ceased | None:
+def _diverged(job: RecordedJob) -> Plateau | None:
     lost, t, step = job.progress.not_number > 0.0, job.progress.t, job.progress.step
     numbers = np.flatnonzero(np.isfinite(job.progress.loss) & ~lost)
-    found = np.flatnonzero(lost)
-    found = found[found > numbers[-1]] if len(numbers) else found
-    if len(found) < _LOST_REPORTS:
+    reports = np.flatnonzero(lost)
+    reports = reports[reports > numbers[-1]] if len(numbers) else reports
+    if len(reports) < _LOST_REPORTS:
         return None
-    first = int(found[0])
-    where = f" since step {step[first]:.0f}" if np.isfinite(step[first]) else ""
-    why = f"The loss of {job.name} is no number{where}"
-    lower = "A lower learning rate or clipped gradients may help"
-    stop = f"`headgate stop {job.name}` ends it. " if job.ended is None else ""
-    return Ceased("diverged", float(t[first]), why, f"{stop}{lower}.")
+    first = int(reports[0])
+    at = round(float(step[first])) if np.isfinite(step[first]) else None
+    return Plateau(FindingKind.DIVERGED, float(t[first]), step=at)
 
 
-def _converged(job: RecordedJob) -> Ceased | None:
+def _converged(job: RecordedJob) -> Plateau | None:
     known = np.isfinite(job.progress.loss)
     t, losses, counts = job.progress.t[known], job.progress.loss[known], job.progress.count[known]
     if len(losses) < _LEAST_REPORTS or counts.sum() < _LEAST_LOSSES:
@@ -80,12 +79,8 @@ def _converged(job: RecordedJob) -> Ceased | None:
     first = float(losses[: max(len(losses) // 200, 1)].mean())
     for start in range(1, int(_BLOCKS * (1.0 - _LEAST_PART)) + 1):
         if _is_flat(blocks[start:], first):
-            loss = f"{blocks[start:].mean():.4g}"
-            goal = loss if job.spec.progress.metric == "loss" else "..."
-            stop = f"`headgate stop {job.name}` ends it; " if job.ended is None else ""
-            stop += f"`progress: {{goal: {goal}}}` would have ended it there."
-            why = f"The loss of {job.name} has converged at {loss}"
-            return Ceased("learned", float(t[edges[start]]), why, stop)
+            loss = float(blocks[start:].mean())
+            return Plateau(FindingKind.LEARNED, float(t[edges[start]]), loss=loss)
     return None
 
 

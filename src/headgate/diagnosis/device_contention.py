@@ -15,7 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headgate.diagnosis.attribution import ITSELF, NODE, OTHERS, Evidence, Loss, Resource, within
+from headgate.diagnosis.attribution import (
+    ITSELF,
+    NODE,
+    OTHERS,
+    Evidence,
+    LostTime,
+    Resource,
+    within,
+)
 from headgate.diagnosis.blocked import Blocked, OnDisk, blocked_on_disk
 from headgate.diagnosis.exposed_communication import (
     NicTraffic,
@@ -25,7 +33,6 @@ from headgate.diagnosis.exposed_communication import (
     spread,
 )
 from headgate.model.identifiers import TaskOfRun
-from headgate.model.units import say_seconds
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.recorded.usage import Array
 from headgate.sampling.columns import Column
@@ -68,7 +75,7 @@ class Outside:
         idle: The part of all these but `by_nic` in which it was not ready to run and its GPU was
             not busy.
         evidence: Of losses by resource, where it is not that the kernel counted them.
-        lacks: What it would take to tell whether it lost something on its GPU; empty: nothing.
+        gpu_user: The neighbour that used its full GPU most, where nothing tells what that cost it.
         may_have_lost: Seconds that it may have lost there, if nothing tells.
         on_gpu: The neighbours that used its GPU.
     """
@@ -80,7 +87,7 @@ class Outside:
     by_nic: Array
     idle: Array
     evidence: Mapping[Resource, Evidence] = field(default_factory=dict)
-    lacks: str = ""
+    gpu_user: str = ""
     may_have_lost: float = 0.0
     on_gpu: Collection[str] = ()
 
@@ -96,14 +103,14 @@ class Outside:
             np.zeros_like(self.idle),
         )
 
-    def losses(self, inside: Array, elapsed: float) -> list[Loss]:
+    def losses(self, inside: Array, elapsed: float) -> list[LostTime]:
         """What it lost to neighbours.
 
         Args:
             inside: Seconds of each bucket that belong to its start and its steps.
         """
         return [
-            Loss(
+            LostTime(
                 to,
                 through,
                 within(_total(part, inside), _ERROR, elapsed),
@@ -112,7 +119,7 @@ class Outside:
             for (through, to), part in self.by.items()
         ]
 
-    def of_its_own(self, inside: Array, stepping: Array, elapsed: float) -> list[Loss]:
+    def of_its_own(self, inside: Array, stepping: Array, elapsed: float) -> list[LostTime]:
         """What it lost to its own limit of memory, to the disk and to its NIC."""
         parts: Sequence[tuple[str, Resource, Array, Array]] = (
             (ITSELF, "memory", self.by_memory, inside),
@@ -120,7 +127,7 @@ class Outside:
             (NODE, "network", self.by_nic, stepping),
         )
         return [
-            Loss(to, resource, within(_total(part, seconds), _ERROR, elapsed), "counted")
+            LostTime(to, resource, within(_total(part, seconds), _ERROR, elapsed), "counted")
             for to, resource, part, seconds in parts
         ]
 
@@ -186,7 +193,7 @@ class Devices:
         return Outside(
             *(by, disk.by_memory, disk.rest, disk.unsure, exposed.by_nic, np.minimum(taken, idle)),
             evidence={"gpu": gpu.evidence},
-            lacks=gpu.lacks,
+            gpu_user=gpu.user,
             may_have_lost=gpu.may_have_lost,
             on_gpu=gpu.neighbours,
         )
@@ -229,26 +236,28 @@ class Devices:
         for it.
         """
         tasks = [task for task in job.tasks if task.id in working]
-        disks = [self._disk_of(job, task, own, working[task.id], saving, inside) for task in tasks]
-        if len(disks) == 1:
-            return disks[0]
+        blocked = [
+            self._disk_of(job, task, own, working[task.id], saving, inside) for task in tasks
+        ]
+        if len(blocked) == 1:
+            return blocked[0]
         slowest = np.argmax(
-            [sum(one.by.values(), one.rest) + one.by_memory for one in disks], axis=0
+            [sum(one.by.values(), one.rest) + one.by_memory for one in blocked], axis=0
         )
         at, empty = np.arange(len(own)), np.zeros_like(own)
 
         def chosen(parts: Iterable[Array]) -> Array:
-            found: Array = np.array(list(parts))[slowest, at]
-            return found
+            of_slowest: Array = np.array(list(parts))[slowest, at]
+            return of_slowest
 
         return Blocked(
             by={
-                name: chosen(one.by.get(name, empty) for one in disks)
-                for name in {n for one in disks for n in one.by}
+                name: chosen(one.by.get(name, empty) for one in blocked)
+                for name in {n for one in blocked for n in one.by}
             },
-            by_memory=chosen(one.by_memory for one in disks),
-            rest=chosen(one.rest for one in disks),
-            unsure=chosen(one.unsure for one in disks),
+            by_memory=chosen(one.by_memory for one in blocked),
+            rest=chosen(one.rest for one in blocked),
+            unsure=chosen(one.unsure for one in blocked),
         )
 
     def _disk_of(
@@ -288,12 +297,14 @@ class Devices:
         instead. The task's pressure tells, or the delays of its threads; without these, the node's
         pressure.
         """
-        for told in (self._mean(task, "psi_io"), np.minimum(self._mean(task, "disk_waiting"), 1.0)):
-            if np.isfinite(told).any():
-                return np.nan_to_num(told), False
+        delays = np.minimum(self._mean(task, "disk_waiting"), 1.0)
+        for blocked in (self._mean(task, "psi_io"), delays):
+            if np.isfinite(blocked).any():
+                return np.nan_to_num(blocked), False
         node = self._nodes.get(task.node)
-        told = self._mean(node, "psi_io") if node is not None else np.zeros(len(self._edges) - 1)
-        return np.nan_to_num(told), True
+        if node is None:
+            return np.zeros(len(self._edges) - 1), True
+        return np.nan_to_num(self._mean(node, "psi_io")), True
 
     def _moved(self, job: RecordedJob, node: str) -> tuple[dict[str, Array], Array]:
         """Bytes a second that others moved on the disk of a node, by name, and those of a job. For
@@ -361,17 +372,16 @@ class Devices:
         if not jobs:
             return OTHERS
         [name, *more] = jobs
-        zeros = np.zeros(len(self._edges) - 1, dtype=bool)
+        present = np.zeros(len(self._edges) - 1, dtype=bool)
         for job in self._jobs:
             for task in job.tasks if job.name == name else ():
                 end = task.ended if task.ended is not None else math.inf
-                zeros |= (self._edges[1:] > (task.started or 0.0)) & (self._edges[:-1] < end)
+                present |= (self._edges[1:] > (task.started or 0.0)) & (self._edges[:-1] < end)
         whole = rest.received + rest.sent
-        if more or np.count_nonzero(~zeros) < _LEAST_BUCKETS or not zeros.any():
+        if more or np.count_nonzero(~present) < _LEAST_BUCKETS or not present.any():
             return None
-        return (
-            name if float(np.mean(whole[~zeros])) <= _GONE * float(np.mean(whole[zeros])) else None
-        )
+        left = float(np.mean(whole[~present]))
+        return name if left <= _GONE * float(np.mean(whole[present])) else None
 
     # --- GPU --------------------------------------------------------------------------------------
 
@@ -399,10 +409,10 @@ class Devices:
             used[OTHERS] = _lasting(np.where(rest >= _OTHERS_USE, rest, 0.0))
         used = {name: each for name, each in used.items() if each.any()}
         if held := job.asides.get("turns", 0.0):
-            found = _OnGpu(_lost_by_turns(held, used, stepping), "counted")
+            lost = _OnGpu(_lost_by_turns(held, used, stepping), "counted")
         else:
-            found = _lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping)
-        return found._replace(neighbours=tuple(used))
+            lost = _lost_on_gpu(self._mean(task, "gpu_busy"), used, stepping)
+        return lost._replace(neighbours=tuple(used))
 
 
 def _lasting(values: Array) -> Array:
@@ -420,13 +430,13 @@ def _lasting(values: Array) -> Array:
 
 
 class _OnGpu(NamedTuple):
-    """Parts of each bucket that a job lost to each neighbour on its GPU, or what it lacks to tell
-    them.
+    """Parts of each bucket that a job lost to each neighbour on its GPU; or the neighbour that used
+    it most, where nothing tells these.
     """
 
     by: Mapping[str, Array]
     evidence: Evidence = "compared"
-    lacks: str = ""
+    user: str = ""
     may_have_lost: float = 0.0
     neighbours: Collection[str] = ()
 
@@ -468,11 +478,7 @@ def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) ->
         if most <= _MUCH * float(np.sum(inside)):
             return _OnGpu({})
         worst = max(neighbours, key=lambda name: float(np.sum(neighbours[name] * inside)))
-        who = "programs outside Headgate" if worst == OTHERS else worst
-        used = f"it was full, and {who} used it for {say_seconds(most)}"
-        return _OnGpu(
-            {}, lacks=f"some seconds with the GPU for itself ({used})", may_have_lost=most
-        )
+        return _OnGpu({}, user=worst, may_have_lost=most)
     would = np.minimum(float(np.median(ran[alone])), ran + taken)
     lost = np.where(full, 1.0 - ran / np.maximum(would, np.maximum(ran, 1e-9)), 0.0)
     return _OnGpu(

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from headgate.diagnosis.attribution import ITSELF, NONE, OTHERS, Loss, TimeEstimate
+from headgate.diagnosis.attribution import ITSELF, NONE, OTHERS, LostTime, TimeEstimate
 from headgate.diagnosis.comparing import steps_between, windows_of
 from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.switching import SwitchEffect, effects
@@ -86,6 +86,7 @@ class ThreadGrant:
             would bring.
     """
 
+    kind: ClassVar = "fewer-threads"
     threads: int
     alone: int
     beside: tuple[str, ...]
@@ -114,7 +115,7 @@ class Fewer:
     high: Array
     grant: ThreadGrant | None = None
 
-    def losses(self, beside: Mapping[str, Array], own: Array, elapsed: float) -> list[Loss]:
+    def losses(self, beside: Mapping[str, Array], own: Array, elapsed: float) -> list[LostTime]:
         """To whom: the other jobs that ran meanwhile, by the cores that they used.
 
         Args:
@@ -132,7 +133,7 @@ class Fewer:
                 float(np.sum(part * share)) for part in (self.part, self.low, self.high)
             )
             losses.append(
-                Loss(name, "cores", TimeEstimate(seconds, low, min(high, elapsed)), "compared")
+                LostTime(name, "cores", TimeEstimate(seconds, low, min(high, elapsed)), "compared")
             )
         return losses
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headgate.diagnosis.attribution import COUNTED_ERROR, ITSELF, OTHERS, Loss, within
+from headgate.diagnosis.attribution import COUNTED_ERROR, ITSELF, OTHERS, LostTime, within
 from headgate.diagnosis.contention import THROTTLED, Contended, OnNode, contended
 from headgate.diagnosis.device_contention import Devices
 from headgate.model.identifiers import TaskOfRun
@@ -213,14 +213,14 @@ class LostCores(NamedTuple):
     least: Array
     whole: Mapping[TaskOfRun, Array]
 
-    def losses(self, inside: Array, elapsed: float) -> list[Loss]:
+    def losses(self, inside: Array, elapsed: float) -> list[LostTime]:
         """What it lost by waiting for cores. Its busiest thread gives the low end of the band."""
         totals = {name: float(np.sum(part * inside)) for name, part in self.by.items()}
         whole, least = sum(totals.values()), float(np.sum(self.least * inside))
         sure = least / whole if whole > 0.0 else 1.0
         low = sure * (1.0 - COUNTED_ERROR)
         return [
-            Loss(
+            LostTime(
                 to,
                 "cores",
                 within(seconds, COUNTED_ERROR, elapsed)._replace(low=seconds * low),

@@ -13,11 +13,27 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from headgate.diagnosis.attribution import TimeEstimate, within
-from headgate.diagnosis.own_time import OwnCause, OwnTime, mean_of
+from headgate.diagnosis.findings import (
+    CoresFacts,
+    Finding,
+    FindingKind,
+    LoaderFacts,
+    PartFacts,
+    ReadersFacts,
+    Remedy,
+    RemedyKind,
+    RoleFacts,
+    ServerFacts,
+    SlowNicFacts,
+    StacksFacts,
+    StepFacts,
+    TablesFacts,
+    ThreadSetting,
+)
+from headgate.diagnosis.own_time import OwnTime, mean_of
 from headgate.diagnosis.straggling import leaving_out, straggling
-from headgate.model.units import say_bits, say_seconds
 from headgate.output.metric_names import describe
-from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.recorded.jobs import CoresSetting, RecordedJob, RecordedNode, RecordedTask
 from headgate.sampling.columns import Column
 
 _LEAST_STEPS = 3
@@ -61,46 +77,37 @@ waits.
 """
 
 
-MORE_READERS = (
-    "More loader workers: `DataLoader(..., num_workers=2)`, or twice as many as there are"
-)
-"""The advice where nothing tells how many there are."""
-
-
-def fewer_threads(count: int, told: str) -> str:
+def reduced_threads(count: int, stated: str) -> Remedy:
     """The advice to have so many threads.
 
     Args:
-        told: What `OMP_NUM_THREADS` says in the job's own `env`; empty: nothing.
+        stated: What `OMP_NUM_THREADS` says in the job's own `env`; empty: nothing.
     """
-    if told.isdecimal() and int(told) <= count:
-        limits = f"`torch.set_num_threads({count})`, or fewer loader workers"
-        return (
-            f"Its `OMP_NUM_THREADS` is {told} already, so the script starts more itself: {limits}."
-        )
-    return (
-        f'Fewer threads: `env: {{OMP_NUM_THREADS: "{count}"}}` in its job, unless the script '
-        "sets their number itself."
+    return Remedy(
+        kind=RemedyKind.REDUCE_THREADS,
+        settings={"env.OMP_NUM_THREADS": count},
+        facts=ThreadSetting(stated),
     )
 
 
-def more_cores(setting: str) -> str:
-    """The advice to give a job more cores, which one of its own settings may hold back."""
-    return f"raise or drop `{setting}` of the job" if setting else "give the job more cores"
+def decode_once(setting: CoresSetting | None) -> Remedy:
+    """The advice where a loader's workers have no core left."""
+    return Remedy(
+        kind=RemedyKind.DECODE_ONCE,
+        settings={setting.field: None} if setting is not None else {},
+        facts=CoresFacts(setting),
+    )
 
 
 def own_causes(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
-) -> tuple[OwnCause, ...]:
-    """All causes found in a job, whatever each cost."""
-    found = [
+) -> tuple[Finding, ...]:
+    """All causes within a job, whatever each cost."""
+    return (
         *straggling(job, nodes, time),
         *_narrow(job, nodes, time),
         *_exchanging(job, nodes, time),
-    ]
-    found += _loading(job, nodes, time)
-    return (
-        *found,
+        *_loading(job, nodes, time),
         *_small_steps(job, nodes, time),
         *_between_steps(job, time),
         *_pausing(job, time),
@@ -112,7 +119,7 @@ def own_causes(
 
 def _narrow(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
-) -> Iterator[OwnCause]:
+) -> Iterator[Finding]:
     """A node whose NIC is slower than the others' and busy: all exchange at its rate."""
     rates = {
         name: nodes[name].nic_bytes_per_second or math.inf for name in job.nodes if name in nodes
@@ -134,21 +141,20 @@ def _narrow(
     )
     if waited < _NARROW * time.communication.seconds:
         return  # most of the exchange has another reason
-    usual = (
-        f"{say_bits(rates[following])} or more" if math.isfinite(rates[following]) else "no limit"
+    yield Finding(
+        kind=FindingKind.SLOW_NIC,
+        # what a slow worker leaves time for may have cost nothing
+        cost=within(waited, 0.4, time.seconds),
+        facts=SlowNicFacts(
+            slow, rates[slow], rates[following] if math.isfinite(rates[following]) else None
+        ),
+        remedy=leaving_out(job, others),
     )
-    why = (
-        f"All workers of {job.name} exchange at the rate of {slow}'s NIC: "
-        f"{say_bits(rates[slow])}, the others' {usual}"
-    )
-    # what a slow worker leaves time for may have cost nothing
-    cost = within(waited, 0.4, time.seconds)
-    yield OwnCause("slow-nic", cost, why, leaving_out(job, others), "communication")
 
 
 def _exchanging(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
-) -> Iterator[OwnCause]:
+) -> Iterator[Finding]:
     profile = job.cost
     dense, tables = profile.dense_bytes or 0, profile.dense_table_bytes or 0
     touched = profile.dense_table_touched
@@ -159,13 +165,14 @@ def _exchanging(
         and touched < _TOUCHED
     ):
         unused = tables * (1.0 - touched) / (dense + (profile.sparse_bytes or 0))
-        why = f"{job.name} exchanges whole tables, and a step touches {touched:.1%} of them"
-        sparse = (
-            "Set `sparse=True` in its `nn.Embedding` or `nn.EmbeddingBag`: then only the "
-            "rows in use move."
+        cost = time.communication.seconds * unused
+        yield Finding(
+            kind=FindingKind.DENSE_PULLS,
+            cost=within(cost, 0.2, time.seconds),
+            resource="network",
+            facts=TablesFacts(touched),
+            remedy=Remedy(kind=RemedyKind.EXCHANGE_ROWS),
         )
-        cost = within(time.communication.seconds * unused, 0.2, time.seconds)
-        yield OwnCause("dense-pulls", cost, why, sparse, "communication", "network")
         return
     servers = [task for task in job.tasks if task.is_server]
     workers = [task for task in job.tasks if task.is_worker]
@@ -176,21 +183,19 @@ def _exchanging(
     usual = [
         max(uses) for uses in zip(*(_used(task, nodes, time) for task in workers), strict=True)
     ]
-    if nic >= _FULL_NIC and nic > _BUSIER * usual[0]:
-        what = f"own traffic is {nic:.0%} of its NIC's rate"
-    elif cores >= _FULL_CORES and cores > _BUSIER * usual[1]:
-        what = f"cores are {cores:.0%} in use"
-    else:
+    nic_full = nic >= _FULL_NIC and nic > _BUSIER * usual[0]
+    if not nic_full and not (cores >= _FULL_CORES and cores > _BUSIER * usual[1]):
         return
-    cost = time.communication._replace(low=time.communication.low / (len(servers) + 1))
-    why = f"The workers of {job.name} wait for {full.name}, whose {what}"
-    more = (
-        f"Add a server: `--servers {len(servers) + 1}`, or `servers: {len(servers) + 1}` "
-        "below `plan:`."
-    )
+    more = Remedy(kind=RemedyKind.ADD_SERVER, settings={"plan.servers": len(servers) + 1})
     if job.spec.roles:
-        more = f"Add one: a higher `count:` of its role `{full.name.rpartition('-')[0]}`."
-    yield OwnCause("servers", cost, why, more, "communication", "servers")
+        more = Remedy(kind=RemedyKind.ADD_SERVER, facts=RoleFacts(full.name.role))
+    yield Finding(
+        kind=FindingKind.SERVERS,
+        cost=time.communication._replace(low=time.communication.low / (len(servers) + 1)),
+        resource="servers",
+        facts=ServerFacts(full.name, nic if nic_full else None, None if nic_full else cores),
+        remedy=more,
+    )
 
 
 def _used(
@@ -260,22 +265,14 @@ def _trains(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> bool:
 
 def _loading(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
-) -> Iterator[OwnCause]:
+) -> Iterator[Finding]:
     """A loader whose workers are busy. With idle cores, more workers help; without, the work has to
     become less.
     """
     if len(job.tasks) != 1 or time.input.seconds <= 0.0:
         return
     if time.readers == 0:
-        why = f"{job.name} reads its input in its training process, between the steps"
-        yield OwnCause(
-            "loader",
-            time.input,
-            why,
-            "`DataLoader(..., num_workers=1)` reads beside it.",
-            "input",
-            "loader",
-        )
+        yield _loader(time, LoaderFacts())
         return
     task = job.tasks[0]
     node = nodes.get(task.node)
@@ -296,23 +293,25 @@ def _loading(
         cores,
     )
     if used >= _ALL_CORES * cores:
-        why = (
-            f"{job.name} waited for its loader, whose workers have no core left: {used:.1f} "
-            f"of {cores:g} are in use"
+        yield Finding(
+            kind=FindingKind.DECODING,
+            cost=time.input,
+            resource="cores",
+            facts=LoaderFacts(used, cores),
+            remedy=decode_once(job.cores_setting(task, of_node)),
         )
-        once = (
-            f"Decode the data once and store it, or {more_cores(job.cores_setting(task, of_node))}."
-        )
-        yield OwnCause("decoding", time.input, why, once, "input", "cores")
         return
-    idle = f"while {cores - used:.1f} of {cores:g} cores are idle"
-    why = f"{job.name} waited for its loader, whose workers are busy, {idle}"
-    more = (
-        f"More loader workers: `num_workers={2 * time.readers}` instead of {time.readers}."
-        if time.readers
-        else ""
+    yield _loader(time, LoaderFacts(used, cores))
+
+
+def _loader(time: OwnTime, facts: LoaderFacts) -> Finding:
+    return Finding(
+        kind=FindingKind.LOADER,
+        cost=time.input,
+        resource="loader",
+        facts=facts,
+        remedy=Remedy(kind=RemedyKind.ADD_LOADER_WORKERS, facts=ReadersFacts(time.readers)),
     )
-    yield OwnCause("loader", time.input, why, more or f"{MORE_READERS}.", "input", "loader")
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -320,7 +319,7 @@ def _loading(
 
 def _small_steps(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
-) -> Iterator[OwnCause]:
+) -> Iterator[Finding]:
     profile, division = job.cost, job.division
     flops, batch, peak = profile.flops_per_sample, profile.batch, profile.core_gflops
     if (
@@ -341,23 +340,23 @@ def _small_steps(
     seconds = time.compute.seconds * (1.0 - useful / step)
     cost = TimeEstimate(seconds, seconds / 2.0, seconds)
     cores = mean_of(job.tasks[0], "cpu_cores", time)
-    what = "a step" if batches == 1 else f"each of the {batches} batches of a step"
-    takes = (
-        f"{what} of {job.name} takes {say_seconds(step)}, arithmetic alone {say_seconds(useful)}"
-    )
     if cores >= _SPINNING_CORES:
-        why = (
-            f"{cores:.1f} cores are busy and do little: {takes}; the rest is Python, and "
-            "threads that spin meanwhile"
+        yield Finding(
+            kind=FindingKind.OWN_THREADS,
+            cost=cost,
+            facts=StepFacts(batches, step, useful, cores),
+            remedy=reduced_threads(1, job.told_threads),
         )
-        yield OwnCause("own-threads", cost, why, fewer_threads(1, job.told_threads), "compute")
         return
     node = nodes.get(job.tasks[0].node)
     allowed = job.allowed_cores(job.tasks[0], (node.cores if node else None) or math.inf)
-    frees = "; `limits: {cores: 1}` frees them" if allowed > 1.0 else ""
-    larger = f"Use a larger batch or `torch.compile`. More cores do not help{frees}."
-    yield OwnCause(
-        "small-steps", cost, f"Steps are too small for the machine: {takes}", larger, "compute"
+    yield Finding(
+        kind=FindingKind.SMALL_STEPS,
+        cost=cost,
+        facts=StepFacts(batches, step, useful),
+        remedy=Remedy(
+            kind=RemedyKind.ENLARGE_STEPS, settings={"limits.cores": 1} if allowed > 1.0 else {}
+        ),
     )
 
 
@@ -374,7 +373,7 @@ def _batches(job: RecordedJob, samples: float) -> int:
     return max(round(seen / steps / samples), 1) if steps > 0.0 else 1
 
 
-def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
+def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
     """What a script does between optimizer and model. On a GPU it may wait there for what the model
     computes.
     """
@@ -391,31 +390,26 @@ def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
     if time.garbage.seconds > _COLLECTED * division.fraction("other") * whole:
         return  # most of it is the collector of garbage, which has a name
     cost = within(max(division.fraction("other") * whole - timed, 0.0), 0.2, time.seconds)
-    spends = f"{division.fraction('other'):.0%} of each step"
-    why = (
-        f"{job.name} spends {spends} outside its model, optimizer and loader: on its loss, "
-        "metrics, logs or copies"
+    yield Finding(
+        kind=FindingKind.BETWEEN_STEPS,
+        cost=cost,
+        facts=PartFacts(division.fraction("other")),
+        remedy=Remedy(kind=RemedyKind.SEE_STACKS, facts=StacksFacts(every_thread=False)),
     )
-    stacks = f"`headgate stacks {job.name}` shows where it stands, while the job runs."
-    yield OwnCause("between-steps", cost, why, stacks, "compute")
 
 
-def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[OwnCause]:
+def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
     """What lies between the steps."""
-    less = (
-        "Evaluate less often or on fewer samples, or in a job of its own that runs "
-        "`after:` this one."
+    yield Finding(
+        kind=FindingKind.EVALUATION,
+        cost=time.evaluation,
+        remedy=Remedy(kind=RemedyKind.EVALUATE_LESS),
     )
-    yield OwnCause(
-        "evaluation",
-        time.evaluation,
-        f"{job.name} evaluated instead of training",
-        less,
-        "evaluation",
+    yield Finding(
+        kind=FindingKind.GARBAGE_COLLECTION,
+        cost=time.garbage,
+        remedy=Remedy(kind=RemedyKind.FREEZE_GARBAGE),
     )
-    freeze = "Call `gc.freeze()` once the data is there, or `gc.disable()` while the job trains."
-    why = f"Python collected garbage while {job.name} waited"
-    yield OwnCause("garbage-collection", time.garbage, why, freeze, "garbage-collection")
 
 
 def evaluated(job: RecordedJob) -> float:

@@ -1,46 +1,14 @@
-"""The time of a job that was lost to nobody else, and a cause within the job."""
+"""The time of a job that was lost to nobody else."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from headgate.diagnosis.attribution import Resource, TimeEstimate
+from headgate.diagnosis.attribution import TimeEstimate
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded.jobs import RecordedNode, RecordedTask
 from headgate.sampling.columns import Column
-
-OwnName = Literal[
-    "straggler",
-    "slow-node",
-    "slow-nic",
-    "servers",
-    "dense-pulls",
-    "loader",
-    "decoding",
-    "small-steps",
-    "own-threads",
-    "between-steps",
-    "evaluation",
-    "garbage-collection",
-]
-
-
-class OwnCause(NamedTuple):
-    """A cause within a job.
-
-    Args:
-        why: A sentence, without what it cost.
-        part: The part of the account that it explains.
-        resource: More of it would help; None if there is none.
-    """
-
-    name: OwnName
-    cost: TimeEstimate
-    why: str
-    next: str
-    part: str
-    resource: Resource | None = None
 
 
 class OwnTime(NamedTuple):

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headgate.diagnosis.attribution import Loss, TimeEstimate, exact
+from headgate.diagnosis.attribution import LostTime, TimeEstimate, exact
 from headgate.recorded.proofs import EFFECT, Gain, Outcome, Proof
 from headgate.recorded.usage import Array
 
@@ -211,11 +211,11 @@ def planned_pair(culprit: str, victim: str, deviation: float) -> Pair:
 
 
 def replaced(
-    losses: Sequence[Loss],
+    losses: Sequence[LostTime],
     proofs: Sequence[Proof],
     beside: Mapping[str, Array],
     on_gpu: Collection[str] = (),
-) -> list[Loss]:
+) -> list[LostTime]:
     """The losses, with proved ones in place of counted or compared ones if they are known better.
 
     What a proof finds beyond what was counted of its neighbour comes first out of what was counted
@@ -245,11 +245,11 @@ def replaced(
 
 
 def _without_overlap(
-    losses: Sequence[Loss],
-    counted: Sequence[Loss],
+    losses: Sequence[LostTime],
+    counted: Sequence[LostTime],
     parts: Mapping[str, float],
     beside: Mapping[str, Array],
-) -> list[Loss]:
+) -> list[LostTime]:
     """The losses without overlap: no second is lost twice.
 
     Each proof tells what the job would gain with all other neighbours still there. So two that were
@@ -281,7 +281,7 @@ def _there(seconds: Array) -> Array:
     return np.asarray(seconds > 0.0, dtype=float)
 
 
-def _times(loss: Loss, factor: float) -> Loss:
+def _times(loss: LostTime, factor: float) -> LostTime:
     return replace(loss, lost=TimeEstimate(*(each * factor for each in loss.lost)))
 
 
@@ -290,17 +290,19 @@ def _lost(found: Gain, seconds: float) -> TimeEstimate:
     return TimeEstimate(part, low, high)
 
 
-def _divided(to: str, known: Sequence[Loss], band: TimeEstimate, on_gpu: bool) -> list[Loss]:
+def _divided(
+    to: str, known: Sequence[LostTime], band: TimeEstimate, on_gpu: bool
+) -> list[LostTime]:
     """Divide a proved loss among resources as it was counted or compared, because a pause does not
     tell the resource. What nobody counted is due to the GPU if they share one. If nothing at all
     was counted, and they share none, it is due to caches and memory bandwidth.
     """
     whole = sum(loss.lost.seconds for loss in known)
     if on_gpu and not any(loss.resource == "gpu" for loss in known):
-        known = [*known, Loss(to, "gpu", exact(max(band.seconds - whole, 0.0)), "counted")]
+        known = [*known, LostTime(to, "gpu", exact(max(band.seconds - whole, 0.0)), "counted")]
         whole = max(whole, band.seconds)
     if whole <= 0.0:
-        return [Loss(to, "memory", band, "proved")]
+        return [LostTime(to, "memory", band, "proved")]
     shares = [loss.lost.seconds / whole for loss in known]
     return [
         replace(loss, lost=TimeEstimate(*(each * share for each in band)), evidence="proved")

@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from headgate.diagnosis.attribution import TimeEstimate, within
-from headgate.diagnosis.own_time import OwnCause, OwnTime, mean_of
-from headgate.model.units import say_seconds
+from headgate.diagnosis.findings import (
+    Finding,
+    FindingKind,
+    NodesFacts,
+    Remedy,
+    RemedyKind,
+    SlowNodeFacts,
+    StacksFacts,
+    StragglerFacts,
+)
+from headgate.diagnosis.own_time import OwnTime, mean_of
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.recorded.steps import EXPOSED
 
@@ -23,7 +32,7 @@ _LESS = 0.9
 
 def straggling(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
-) -> Iterator[OwnCause]:
+) -> Iterator[Finding]:
     own = {task: seconds for task in job.tasks if (seconds := _own_part(task, time)) is not None}
     if len(own) < 2 or not job.synchronous:
         return
@@ -35,33 +44,48 @@ def straggling(
     if part > extra and limited.node not in {task.node for task in others}:
         if part >= _STRAGGLES:
             usual = median(held[task] for task in others)
-            parts = f"held it back for {held[limited]:.0%} of the time, the others for {usual:.0%}"
             cost = within(part * time.seconds, 0.3, time.seconds)
-            yield _slow_node(job, limited, others, nodes, f"a limit on its CPU time {parts}", cost)
+            facts = SlowNodeFacts(
+                task=limited.name,
+                node=limited.node,
+                cores=_unusual_cores(limited, others, nodes),
+                limited=True,
+                own=held[limited],
+                usual=usual,
+            )
+            yield _slow_node(job, others, facts, cost)
         return
     if extra < _STRAGGLES:
         return
     others = [task for task in own if task is not slow]
     usual = median(own[task] for task in others)
     cost = within(extra * time.seconds, 0.3, time.seconds)
-    takes = f"{say_seconds(own[slow])} for its own part of a step, the others {say_seconds(usual)}"
     if _is_slow_node(slow, others, nodes, extra, own[slow] / max(usual, 1e-9), time):
-        yield _slow_node(job, slow, others, nodes, f"it takes {takes}", cost)
+        node_facts = SlowNodeFacts(
+            task=slow.name,
+            node=slow.node,
+            cores=_unusual_cores(slow, others, nodes),
+            limited=False,
+            own=own[slow],
+            usual=usual,
+        )
+        yield _slow_node(job, others, node_facts, cost)
         return
-    span = (
-        max(slow.division.seconds, key=lambda name: _longer(slow, others, name))
-        if slow.division
-        else ""
-    )
+    spans = slow.division.seconds if slow.division else {}
     alike = [_times(slow, others, name) for name in ("forward", "backward")]
-    both = all(each is not None and each > 1.0 + _STRAGGLES for each in alike)
-    more = ", and its batches may be larger than theirs" if both else ""
-    why = (
-        f"All workers of {job.name} wait for {slow.name}, which takes {takes}; most of that "
-        f"is in {span}{more}"
+    yield Finding(
+        kind=FindingKind.STRAGGLER,
+        cost=cost,
+        resource="straggler",
+        facts=StragglerFacts(
+            task=slow.name,
+            own=own[slow],
+            usual=usual,
+            span=max(spans, key=lambda name: _longer(slow, others, name), default=""),
+            larger_batches=all(times is not None and times > 1.0 + _STRAGGLES for times in alike),
+        ),
+        remedy=Remedy(kind=RemedyKind.SEE_STACKS, facts=StacksFacts(every_thread=False)),
     )
-    stacks = f"`headgate stacks {job.name}` shows where it stands while the job runs."
-    yield OwnCause("straggler", cost, why, stacks, "communication", "straggler")
 
 
 def _slowest(seconds: Mapping[RecordedTask, float]) -> tuple[RecordedTask, float]:
@@ -73,34 +97,40 @@ def _slowest(seconds: Mapping[RecordedTask, float]) -> tuple[RecordedTask, float
 
 
 def _slow_node(
-    job: RecordedJob,
-    slow: RecordedTask,
-    others: Sequence[RecordedTask],
-    nodes: Mapping[str, RecordedNode],
-    told: str,
-    cost: TimeEstimate,
-) -> OwnCause:
-    cores = nodes[slow.node].cores if slow.node in nodes else None
-    usual_cores = {nodes[task.node].cores for task in others if task.node in nodes}
-    has = f" ({cores:g} cores)" if cores and cores not in usual_cores else ""
-    why = (
-        f"All workers of {job.name} wait for {slow.name}, because its node {slow.node}{has} "
-        f"is slow: {told}"
+    job: RecordedJob, others: Sequence[RecordedTask], facts: SlowNodeFacts, cost: TimeEstimate
+) -> Finding:
+    return Finding(
+        kind=FindingKind.SLOW_NODE,
+        cost=cost,
+        resource="straggler",
+        facts=facts,
+        remedy=leaving_out(job, others),
     )
-    leaves = leaving_out(job, others)
-    return OwnCause("slow-node", cost, why, leaves, "communication", "straggler")
 
 
-def leaving_out(job: RecordedJob, others: Sequence[RecordedTask]) -> str:
+def _unusual_cores(
+    slow: RecordedTask, others: Sequence[RecordedTask], nodes: Mapping[str, RecordedNode]
+) -> float | None:
+    """Cores of its node, where the others' have another number."""
+    cores = nodes[slow.node].cores if slow.node in nodes else None
+    usual = {nodes[task.node].cores for task in others if task.node in nodes}
+    return cores if cores and cores not in usual else None
+
+
+def leaving_out(job: RecordedJob, others: Sequence[RecordedTask]) -> Remedy:
     """How to leave out the node that these workers are not on."""
-    rest = ",".join(dict.fromkeys(task.node for task in others))
     stated, left = job.spec.plan, len(others)
-    if stated is not None and stated.worker_nodes:
-        has_part = isinstance(stated.batch_per_worker, tuple)
-        batch = ", its part out of `batch_per_worker:`" if has_part else ""
-        return f"Take it out of `worker_nodes:`{batch}, and have `workers: {left}`, below `plan:`."
-    fewer = f" --workers {left}" if stated and left >= job.least_workers else ""
-    return f"`--nodes {rest}{fewer}` leaves that node out."
+    listed = stated is not None and bool(stated.worker_nodes)
+    fewer = listed or (stated is not None and left >= job.least_workers)
+    return Remedy(
+        kind=RemedyKind.LEAVE_NODE_OUT,
+        settings={"plan.workers": left} if fewer else {},
+        facts=NodesFacts(
+            nodes=tuple(dict.fromkeys(task.node for task in others)),
+            listed=listed,
+            parts=stated is not None and isinstance(stated.batch_per_worker, tuple),
+        ),
+    )
 
 
 def _held_back(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) -> float:

@@ -7,11 +7,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from headgate.diagnosis.attribution import Resource
 from headgate.diagnosis.replay import CoresUsed, Faster, Path, Surroundings, mean, step_seconds
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask, running
 from headgate.recorded.sampled import StepTransfer, TracedStep
@@ -19,8 +21,8 @@ from headgate.recorded.steps import EXPOSED
 from headgate.recorded.usage import EMPTY, Array, Signal
 
 Counts = npt.NDArray[np.int64]
-Buyable = Literal["cores", "network", "disk", "loader", "servers", "gpu"]
-RESOURCES: tuple[Buyable, ...] = get_args(Buyable)
+RESOURCES: tuple[Resource, ...] = ("cores", "network", "disk", "loader", "servers", "gpu")
+"""Those whose worth a replay can tell."""
 TIMES: Mapping[str, float] = {"x1.25": 1.25, "x2": 2.0, "unlimited": math.inf}
 """How many times as much of a resource there is."""
 MOST_ERROR = 0.1
@@ -56,8 +58,22 @@ _TOGETHER = 1.1
 """Two resources bind together if more of both buys so many times what more of the better one
 does.
 """
-_NO_RATE = "the rate of its nodes' NICs is not known: state it in the cluster file (`nic: 10Gbit`)"
-_APART = "it has several tasks, and none of their steps was sampled"
+
+
+class NoFigure(StrEnum):
+    """Why there is no figure for more of a resource."""
+
+    FEW_STEPS = "few-steps"
+    REPLAY_OFF = "replay-off"
+    ENDED_EARLY = "ended-early"
+    NO_CORE_WAITS = "no-core-waits"
+    ONE_THREAD = "one-thread"
+    NO_DISK_WAITS = "no-disk-waits"
+    NO_SPANS = "no-spans"
+    NOT_SAMPLED = "not-sampled"
+    NO_NIC_RATE = "no-nic-rate"
+    READERS_NOT_KNOWN = "readers-not-known"
+    READERS_TAKE_TURNS = "readers-take-turns"
 
 
 class Speedup(NamedTuple):
@@ -69,8 +85,8 @@ class Speedup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class More:
-    """What more would buy.
+class Speedups:
+    """What more of each resource would buy.
 
     Args:
         figures: By resource and how much of it; None if there is no such number, as 1.25 processes.
@@ -80,25 +96,29 @@ class More:
         replay_error: Seconds of a replayed step over those of a measured one, less 1; None: no
             steps were sampled.
         loader_workers: Processes that read its input beside it; None: not known.
+        replayed_steps: How many steps were replayed.
     """
 
-    figures: Mapping[Buyable, Mapping[str, Speedup | None]] = field(default_factory=dict)
-    together: Mapping[tuple[Buyable, Buyable], Mapping[str, Speedup]] = field(default_factory=dict)
-    lacks: Mapping[Buyable, str] = field(default_factory=dict)
+    figures: Mapping[Resource, Mapping[str, Speedup | None]] = field(default_factory=dict)
+    together: Mapping[tuple[Resource, Resource], Mapping[str, Speedup]] = field(
+        default_factory=dict
+    )
+    lacks: Mapping[Resource, NoFigure] = field(default_factory=dict)
     replay_error: float | None = None
     loader_workers: int | None = None
+    replayed_steps: int = 0
 
     def named(self) -> dict[str, Mapping[str, Speedup | None]]:
         """All figures: resources by their name, pairs as `cores+loader`."""
-        found: dict[str, Mapping[str, Speedup | None]] = dict(self.figures.items())
-        return found | {"+".join(pair): each for pair, each in self.together.items()}
+        figures: dict[str, Mapping[str, Speedup | None]] = dict(self.figures.items())
+        return figures | {"+".join(pair): speedups for pair, speedups in self.together.items()}
 
-    def reasons(self) -> dict[str, list[str]]:
+    def reasons(self) -> dict[NoFigure, list[str]]:
         """Resources without a figure, by the reason."""
-        found: dict[str, list[str]] = {}
+        resources: dict[NoFigure, list[str]] = {}
         for resource, why in self.lacks.items():
-            found.setdefault(why, []).append(resource)
-        return found
+            resources.setdefault(why, []).append(resource)
+        return resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,36 +133,37 @@ class _Steps:
     rows: Counts
     beside: Surroundings
     error: float | None
-    lacks: Mapping[Buyable, str]
+    lacks: Mapping[Resource, NoFigure]
 
 
-def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> More:
+def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> Speedups:
     """What more of each resource would buy a job that has run, or runs."""
     stretch = _stretch(job)
-    has: list[Buyable] = ["cores", "disk", "loader"]
+    has: list[Resource] = ["cores", "disk", "loader"]
     has += ["network"] if len(job.nodes) > 1 else []
     has += ["servers"] if any(task.is_server for task in job.tasks) else []
     has += ["gpu"] if (job.signal("gpu_busy").maximum or 0.0) > 0.0 else []
     if stretch is None:
-        return More(lacks=dict.fromkeys(has, "it reported fewer than two steps"))
+        return Speedups(lacks=dict.fromkeys(has, NoFigure.FEW_STEPS))
     steps = _View(job, {node.name: node for node in nodes}, stretch).steps()
     if steps.error is not None and abs(steps.error) > MOST_ERROR:
-        longer = (
-            f"{abs(steps.error):.0%} {'more' if steps.error > 0.0 else 'less'} time than "
-            "the measured ones"
+        return Speedups(
+            lacks=dict.fromkeys(has, NoFigure.REPLAY_OFF),
+            replay_error=steps.error,
+            loader_workers=steps.beside.readers,
+            replayed_steps=len(steps.paths),
         )
-        reason = f"its {len(steps.paths)} replayed steps take {longer}, which is too far off"
-        lacks = dict.fromkeys(has, reason)
-        return More(lacks=lacks, replay_error=steps.error, loader_workers=steps.beside.readers)
-    told = [resource for resource in has if resource not in steps.lacks]
-    figures = {resource: _bought(steps, (resource,)) for resource in told}
+    known = [resource for resource in has if resource not in steps.lacks]
+    figures = {resource: _bought(steps, (resource,)) for resource in known}
     together = {
-        pair: {name: each for name, each in _bought(steps, pair).items() if each is not None}
-        for pair in itertools.combinations(told, 2)
+        pair: {
+            name: speedup for name, speedup in _bought(steps, pair).items() if speedup is not None
+        }
+        for pair in itertools.combinations(known, 2)
         if _binds(steps, pair, figures)
     }
     lacks = {resource: why for resource, why in steps.lacks.items() if resource in has}
-    return More(figures, together, lacks, steps.error, steps.beside.readers)
+    return Speedups(figures, together, lacks, steps.error, steps.beside.readers, len(steps.paths))
 
 
 def _stretch(job: RecordedJob) -> tuple[float, float] | None:
@@ -157,7 +178,7 @@ def _stretch(job: RecordedJob) -> tuple[float, float] | None:
     return float(times[0]), float(times[-1])
 
 
-def _bought(steps: _Steps, resources: Sequence[Buyable]) -> dict[str, Speedup | None]:
+def _bought(steps: _Steps, resources: Sequence[Resource]) -> dict[str, Speedup | None]:
     speedups: dict[str, Speedup | None] = {}
     for name, times in TIMES.items():
         if "loader" in resources and steps.beside.readers == 0 and 1.0 < times < 2.0:
@@ -182,7 +203,9 @@ def _speedup(steps: _Steps, faster: Faster) -> Speedup:
 
 
 def _binds(
-    steps: _Steps, pair: Sequence[Buyable], figures: Mapping[Buyable, Mapping[str, Speedup | None]]
+    steps: _Steps,
+    pair: Sequence[Resource],
+    figures: Mapping[Resource, Mapping[str, Speedup | None]],
 ) -> bool:
     """Whether twice as much of both buys clearly more than what each buys by itself."""
     alone = [each.speedup for resource in pair if (each := figures[resource]["x2"]) is not None]
@@ -243,7 +266,7 @@ class _View:
         used = [(self._mean(task.signal("cpu_cores")), self._may_have(task)) for task in servers]
         return max((min(ran / cores, 1.0) for ran, cores in used if ran), default=0.0)
 
-    def _cores(self, readers: int) -> tuple[CoresUsed | None, float, str]:
+    def _cores(self, readers: int) -> tuple[CoresUsed | None, float, NoFigure | None]:
         """How its worker used cores, the most cores that it may have, and why the first is not
         known.
         """
@@ -254,28 +277,24 @@ class _View:
         )
         # rates come with the second reading
         if waited is None and len(task.signal("memory_bytes")) == 1:
-            return None, most, "it ended before enough was read of it"
+            return None, most, NoFigure.ENDED_EARLY
         if ran is None or waited is None:
-            return None, most, "how long its threads waited for a core is not known (schedstat)"
-        told = self._mean(task.threads)
-        grows = told is not None and "OMP_NUM_THREADS" not in self._job.spec.env
+            return None, most, NoFigure.NO_CORE_WAITS
+        granted = self._mean(task.threads)
+        grows = granted is not None and "OMP_NUM_THREADS" not in self._job.spec.env
         throttled = (self._mean(task.signal("cpu_throttled")) or 0.0) > _THROTTLED_CORES
         ready = min(ran + waited, 1.0)
-        threads = max((told or 1.0) + readers, (ran + waited) / ready if ready > 0.0 else 1.0)
+        threads = max((granted or 1.0) + readers, (ran + waited) / ready if ready > 0.0 else 1.0)
         used = CoresUsed(
             ran, waited, threads, ready, throttled and self._mean(task.cap) is not None, grows
         )
         # what neighbours leave would be no more than the noise
         hardly = waited <= _NOISE * (ran + waited)
-        if hardly and grows and round(told or 0.0) == 1 and ran > 0.8:
-            return (
-                used,
-                most,
-                "it had one compute thread, and nothing tells what a second would bring",
-            )
-        return used, most, ""
+        if hardly and grows and round(granted or 0.0) == 1 and ran > 0.8:
+            return used, most, NoFigure.ONE_THREAD
+        return used, most, None
 
-    def _blocked(self) -> tuple[float | None, str]:
+    def _blocked(self) -> tuple[float | None, NoFigure | None]:
         """The part of the time in which it was blocked on a disk; if that is not known, why."""
         task = self._worker
         read = task.signal("disk_read")
@@ -286,26 +305,24 @@ class _View:
             self._mean(each) for each in (full, task.signal("psi_io"), task.signal("disk_waiting"))
         ]
         if known := [min(each, 1.0) for each in waits if each is not None]:
-            return max(known), ""
+            return max(known), None
         if (self._mean(read) or 0.0) < _READS:
-            return 0.0, ""
-        return None, "how long it was blocked on a disk is not known (PSI)"
+            return 0.0, None
+        return None, NoFigure.NO_DISK_WAITS
 
     # --- scripts without spans --------------------------------------------------------------------
 
     def _unsampled(self) -> _Steps:
         """For a script that tells no spans: a second of its steps stands for a step."""
-        lacks: dict[Buyable, str] = {
-            "loader": "its steps tell no spans, so its waiting for input is not known"
-        }
+        lacks: dict[Resource, NoFigure] = {"loader": NoFigure.NO_SPANS}
         cores, most, why = self._cores(0)
-        if why:
+        if why is not None:
             lacks["cores"] = why
         blocked, why = self._blocked()
-        if why:
+        if why is not None:
             lacks["disk"] = why
         if self._job.distributed:
-            lacks |= dict.fromkeys(RESOURCES, _APART)
+            lacks |= dict.fromkeys(RESOURCES, NoFigure.NOT_SAMPLED)
         cores = cores or CoresUsed(1.0, 0.0, 1.0)
         gpu = self._mean(self._job.signal("gpu_busy")) or 0.0
         on_disk = min(blocked or 0.0, 1.0 - gpu)
@@ -324,21 +341,21 @@ class _View:
 
     def _sampled(self) -> _Steps:
         """The sampled steps of its workers, and what runs beside them."""
-        lacks: dict[Buyable, str] = {}
+        lacks: dict[Resource, NoFigure] = {}
         counts = [step.loader_workers for step in self._traced if step.told.task.name.is_worker]
         readers = counts[-1] if counts else None
         cores, most, why = self._cores(readers or 0)
-        if why:
+        if why is not None:
             lacks["cores"] = why
         blocked, why = self._blocked()
-        if why:
+        if why is not None:
             lacks["disk"] = why
         gpu = self._mean(self._job.signal("gpu_busy")) or 0.0
         slowest = self._slowest()
         rows, (apart, measured) = _rows(slowest), self._measured()
         exchange = _Exchange(self._job, self._traced, self._nodes, self._served() * measured)
         if self._job.distributed and not exchange.rates_known and len(self._job.nodes) > 1:
-            lacks["network"] = _NO_RATE
+            lacks["network"] = NoFigure.NO_NIC_RATE
         paths = [
             replace(
                 _path(step, gpu * apart, readers == 0, blocked or 0.0, exchange),
@@ -355,17 +372,14 @@ class _View:
         waited = waits > _WAITS * now
         computes = _computes(cores, paths, now, readers or 0, waited) if cores is not None else 1.0
         if readers is None and waited:
-            lacks["loader"] = "how many processes its loader has is not known"
+            lacks["loader"] = NoFigure.READERS_NOT_KNOWN
         elif (
             waited
             and readers
             and computes < _BUSY_READERS
             and _ONE[0] <= computes * readers <= _ONE[1]
         ):
-            lacks["loader"] = (
-                f"its {readers} loader workers do no more than one would: they may wait for "
-                "each other"
-            )
+            lacks["loader"] = NoFigure.READERS_TAKE_TURNS
         beside = Surroundings(
             cores=cores or CoresUsed(1.0, 0.0, 1.0),
             most_cores=most,
@@ -385,8 +399,8 @@ class _View:
         for step in self._traced:
             if step.told.task.name.is_worker:
                 steps[step.told.step if synchronous else step.told].append(step)
-        found = [min(told, key=_exposed) for told in steps.values()]
-        return sorted(found, key=lambda step: step.told)
+        slowest = [min(workers, key=_exposed) for workers in steps.values()]
+        return sorted(slowest, key=lambda step: step.told)
 
     def _measured(self) -> tuple[float, float]:
         """Mean seconds from a step to the next by its reports, without pauses for evaluations and

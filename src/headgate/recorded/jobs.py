@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from headgate.model.events import ENDED, FAULTS, NAMED_BY_REASON, JobState
 from headgate.model.identifiers import TaskName, TaskOfRun
@@ -30,6 +30,14 @@ _THREADS = "OMP_NUM_THREADS"
 _NOT_PROFILED = Profile("", "", "run")
 
 Usage = Mapping[Column, Signal]
+
+
+class CoresSetting(NamedTuple):
+    """A setting of a job that limits its cores: its path in a job file, and whose role it is."""
+
+    field: str
+    value: str | float
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,27 +199,26 @@ class RecordedJob:
         """
         return min(self._allowed(task, cores).values(), default=math.inf)
 
-    def cores_setting(self, task: RecordedTask, cores: float) -> str:
-        """What of its user's settings `allowed_cores` comes from, as it stands in its job; empty:
-        nothing.
-        """
+    def cores_setting(self, task: RecordedTask, cores: float) -> CoresSetting | None:
+        """The setting of its user that `allowed_cores` comes from; None: nothing limits them."""
         allowed = self._allowed(task, cores)
-        return min(allowed, key=lambda setting: allowed[setting], default="")
+        return min(allowed, key=lambda setting: allowed[setting], default=None)
 
-    def _allowed(self, task: RecordedTask, cores: float) -> Mapping[str, float]:
+    def _allowed(self, task: RecordedTask, cores: float) -> Mapping[CoresSetting, float]:
         """By each of its user's settings the most cores that it leaves a task."""
         plan, role = self.spec.plan, self.spec.role_of(task.name)
         of_plan = "cores_per_worker" if task.is_worker else "cores_per_server"
-        allowed: dict[str, float] = {}
+        allowed: dict[CoresSetting, float] = {}
         if self.spec.slice is not None:
             beside = max(sum(other.node == task.node for other in self.tasks), 1)
-            allowed[f"share: {self.spec.share}"] = self.spec.slice * cores / beside
+            share = CoresSetting("share", str(self.spec.share))
+            allowed[share] = self.spec.slice * cores / beside
         if whole := self.limit("cores"):
-            allowed[f"limits: {{cores: {whole:g}}}"] = whole / max(len(self.tasks), 1)
+            allowed[CoresSetting("limits.cores", whole)] = whole / max(len(self.tasks), 1)
         if plan is not None and (most := getattr(plan, of_plan)):
-            allowed[f"{of_plan}: {most:g}"] = most
+            allowed[CoresSetting(f"plan.{of_plan}", most)] = most
         if role is not None and role.cores:
-            allowed[f"cores: {role.cores:g}` of role `{role.name}"] = role.cores
+            allowed[CoresSetting("roles.cores", role.cores, role.name)] = role.cores
         return allowed
 
     @property
@@ -234,6 +241,26 @@ class RecordedJob:
         return sum(task.is_worker for task in self.tasks)
 
     @property
+    def servers(self) -> int:
+        return sum(task.is_server for task in self.tasks)
+
+    @property
+    def can_run_alone(self) -> bool:
+        """Whether a command runs it as a single process: of a script, unless another launcher's
+        contract asks for what it has.
+        """
+        return bool(self.spec.script) and self.spec.contract is None
+
+    @property
+    def can_be_planned(self) -> bool:
+        """Whether Headgate can plan it. A script for another launcher can be planned if its user
+        said what becomes of its batch.
+        """
+        return bool(self.spec.script) and (
+            self.spec.contract is None or self.spec.batch is not None
+        )
+
+    @property
     def arguments(self) -> str:
         """The arguments of its script, or its command, as they are typed."""
         run = self.spec.run
@@ -253,10 +280,11 @@ class RecordedJob:
         """The command that runs it as a single process; empty if it is no script, or if another
         launcher's contract asks for what it has.
         """
-        if not self.spec.script or self.spec.contract is not None:
+        script = self.spec.script
+        if not script or not self.can_run_alone:
             return ""
         return shlex.join(
-            ["headgate", "run", *self.where, "--strategy", "single", self.spec.script, *self._rest]
+            ["headgate", "run", *self.where, "--strategy", "single", script, *self._rest]
         )
 
     @property
@@ -274,30 +302,24 @@ class RecordedJob:
         return f"cd {shlex.quote(folder)} && {command}"  # in another folder it would be another job
 
     @property
-    def one_worker(self) -> str:
-        """The advice to train with one worker, if it would be faster. It does in a step what all
-        workers do, one after the other, and waits for nobody: that is the most that it takes.
+    def single_worker_speedup(self) -> float | None:
+        """How many times as fast one worker would be, if that is worth a word. It does in a step
+        what all workers do, one after the other, and waits for nobody: that is the most that it
+        takes.
         """
         steps = [task.division for task in self.tasks if task.is_worker]
-        told = [step for step in steps if step is not None and step.exposed_fraction is not None]
+        known = [step for step in steps if step is not None and step.exposed_fraction is not None]
         if (
             self.spec.contract is not None
             or self.spec.roles
             or not self.synchronous
             or "weak" in self.spec.allow
-            or not len(told) == len(steps) > 1
+            or not len(known) == len(steps) > 1
         ):
-            return ""
-        alone = sum(step.step_seconds * (1.0 - (step.exposed_fraction or 0.0)) for step in told)
-        times = max(step.step_seconds for step in told) / max(alone, 1e-9)
-        if times < _FASTER:
-            return ""
-        how = (
-            f"`{self.alone}`{self.there}"
-            if self.alone
-            else "`strategy: single` below `plan:` of the job"
-        )
-        return f"One worker waits for no other: {how}, has {times:.1f} times the speed."
+            return None
+        alone = sum(step.step_seconds * (1.0 - (step.exposed_fraction or 0.0)) for step in known)
+        times = max(step.step_seconds for step in known) / max(alone, 1e-9)
+        return times if times >= _FASTER else None
 
     @property
     def there(self) -> str:
@@ -316,7 +338,7 @@ class RecordedJob:
         several workers leaves a profile.
         """
         script, launch, batch = self.spec.script, self.spec.contract, self.spec.batch
-        if not script or (launch is not None and batch is None):
+        if not script or not self.can_be_planned:
             return ""
         options = ["--launch", launch, "--batch", str(batch)] if launch is not None else []
         profiled = shlex.join(["headgate", "profile", script, *self._rest])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from rich.console import Console
@@ -16,22 +16,22 @@ from headgate.diagnosis.attribution import (
     LEAST_SECONDS,
     NODE,
     OTHERS,
-    Loss,
+    LostTime,
     Resource,
     TimeEstimate,
 )
-from headgate.diagnosis.verdicts import Verdict, verdict
-from headgate.diagnosis.what_if import More, Speedup
+from headgate.diagnosis.findings import Finding, FindingKind
+from headgate.diagnosis.verdicts import verdict
+from headgate.diagnosis.what_if import Speedup, Speedups
 from headgate.model.units import say_seconds
 from headgate.recorded.recording import Recording
 from headgate.recorded.rows import loads
+from headgate.reports.findings import missing_reading, next_step, no_figure, why
 from headgate.reports.history import OtherRuns, beside
 from headgate.reports.words import MISSING, counted, listed, say_moment
 from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
-_WITHOUT_COST = ("healthy", "not-known", "failed")
-"""Verdicts that name no cause with a cost."""
 _WORTH_A_NAME = 0.1
 """Part of what the largest program outside used, from which on another one is named."""
 _MOST_SAID = 10
@@ -46,7 +46,7 @@ _CULPRITS: Mapping[tuple[str, Resource], str] = {
 }
 
 
-def culprit(loss: Loss, meanwhile: Sequence[str] = ()) -> str:
+def culprit(loss: LostTime, meanwhile: Sequence[str] = ()) -> str:
     """To whom something was lost, in words; `meanwhile` are other runs at the same time."""
     return _CULPRITS.get((loss.to, loss.resource)) or culprit_named(loss.to, meanwhile)
 
@@ -61,23 +61,22 @@ def culprit_named(to: str, meanwhile: Sequence[str] = ()) -> str:
 def explained(run: Recording, job: str | None = None) -> list[Account]:
     """The accounts of a run's jobs, or of one."""
     every = accounts(run.jobs, run.nodes, run.seconds, run.since, only=run.whole)
-    unknown = {
-        each.job for each in every if each.grant is not None and each.grant.may_have_lost > 0.0
-    }
+    unknown = [
+        account.record
+        for account in every
+        if account.grant is not None and account.grant.may_have_lost > 0.0
+    ]
     if unknown:
         others = OtherRuns(run)
-        rates = {each.name: others.alone(each) for each in run.jobs if each.name in unknown}
+        rates = {record.name: others.alone(record) for record in unknown}
         alone = {name: rate for name, rate in rates.items() if rate is not None}
-        every = (
-            accounts(run.jobs, run.nodes, run.seconds, run.since, alone, run.whole)
-            if alone
-            else every
-        )
-    found = [each for each in every if job in (None, each.job)]
-    if not any(loss.to == OTHERS for each in found for loss in each.losses):
-        return found
+        if alone:
+            every = accounts(run.jobs, run.nodes, run.seconds, run.since, alone, run.whole)
+    chosen = [account for account in every if job in (None, account.job)]
+    if not any(loss.to == OTHERS for account in chosen for loss in account.losses):
+        return chosen
     meanwhile, programs = beside(run), _programs(run)
-    return [replace(each, meanwhile=meanwhile, programs=programs) for each in found]
+    return [replace(account, meanwhile=meanwhile, programs=programs) for account in chosen]
 
 
 def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
@@ -87,7 +86,7 @@ def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
     recorded = loads(run.meta.get(PROGRAMS))
     try:
         programs = (
-            [OutsideProgram(**each) for each in recorded] if isinstance(recorded, list) else []
+            [OutsideProgram(**fields) for fields in recorded] if isinstance(recorded, list) else []
         )
     except TypeError:  # of another version
         return ()
@@ -96,16 +95,45 @@ def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
     )
 
 
-def as_json(run: str, found: list[Account]) -> dict[str, Any]:
+def as_json(run: str, accounts: Sequence[Account]) -> dict[str, Any]:
     """What `headgate explain --json` prints: keys are only ever added."""
-    return {"run": run, "jobs": [_job(each) for each in found]}
+    return {"run": run, "jobs": [_job(account) for account in accounts]}
+
+
+def verdict_as_json(account: Account) -> dict[str, Any]:
+    """A job's verdict: its kind, facts and remedy, and the sentences that are made of them."""
+    finding = verdict(account)
+    return {
+        "name": finding.kind,
+        "why": why(finding, account),
+        "next": next_step(finding, account),
+        **finding.cost._asdict(),
+        "culprit": finding.culprit,
+        "order": finding.order,
+        "kind": finding.kind,
+        "resource": finding.resource,
+        "facts": _values(finding.facts),
+        "notes": [{"kind": note.kind, **_values(note)} for note in finding.notes],
+        "remedy": _values(finding.remedy),
+    }
+
+
+def _values(value: Any) -> Any:
+    """Facts as JSON has them."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: _values(part) for name, part in value.items()}
+    return [_values(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _job(account: Account) -> dict[str, Any]:
     return {
         "job": account.job,
         "elapsed": account.elapsed,
-        "verdict": verdict(account)._asdict(),
+        "verdict": verdict_as_json(account),
         "account": {part: estimate._asdict() for part, estimate in account.parts.items()},
         "lost": [
             {
@@ -117,22 +145,23 @@ def _job(account: Account) -> dict[str, Any]:
             for loss in account.losses
         ],
         "more": {
-            name: {
-                times: each._asdict() if each is not None else None for times, each in found.items()
-            }
-            for name, found in account.more.named().items()
+            name: {times: _values(speedup) for times, speedup in speedups.items()}
+            for name, speedups in account.speedups.named().items()
         },
-        "replay_error": account.more.replay_error,
-        "more_lacks": dict(account.more.lacks),
-        "lacks": list(account.lacks),
+        "replay_error": account.speedups.replay_error,
+        "more_lacks": {
+            resource: no_figure(reason, account.speedups)
+            for resource, reason in account.speedups.lacks.items()
+        },
+        "lacks": [missing_reading(missing) for missing in account.missing_readings],
     }
 
 
-def tell(found: list[Account], console: Console) -> None:
+def tell(accounts: Sequence[Account], console: Console) -> None:
     """Print each job's verdict, reason and next step, where its time went, and to whom it was
     lost.
     """
-    for index, account in enumerate(found):
+    for index, account in enumerate(accounts):
         if index:
             console.print()
         for line in headline(account):
@@ -140,24 +169,23 @@ def tell(found: list[Account], console: Console) -> None:
         console.print(_parts(account))
         if account.losses:
             console.print(_losses(account))
-        if account.more.figures:
-            console.print(_bought(account.more))
-        for why, resources in account.more.reasons().items():
-            console.print(
-                Text(f"  No figure for more of {listed(resources)}: {why}."), soft_wrap=True
-            )
+        if account.speedups.figures:
+            console.print(_bought(account.speedups))
+        for reason, resources in account.speedups.reasons().items():
+            text = f"No figure for more of {listed(resources)}"
+            reason_text = no_figure(reason, account.speedups)
+            console.print(Text(f"  {text}: {reason_text}."), soft_wrap=True)
 
 
 def headline(account: Account) -> list[Text]:
     """What held a job back, with the error of what it cost, and the next step: a line or two."""
-    cause = verdict(account)
-    error = (
-        "" if cause.name in _WITHOUT_COST or not _band(cause) else f" 90 % band: {_band(cause)}."
-    )
-    style = "bold red" if cause.name == "failed" else "bold"
-    lines = [Text.assemble((cause.why, style), error, (f" ({cause.name})", "dim"))]
-    if cause.next:
-        lines.append(Text(f"  Next: {cause.next}"))
+    finding = verdict(account)
+    band = _band(finding.cost) if finding.kind.has_cost else ""
+    style = "bold red" if finding.kind is FindingKind.FAILED else "bold"
+    error = f" 90 % band: {band}." if band else ""
+    lines = [Text.assemble((why(finding, account), style), error, (f" ({finding.kind})", "dim"))]
+    if following := next_step(finding, account):
+        lines.append(Text(f"  Next: {following}"))
     return lines
 
 
@@ -166,16 +194,18 @@ class Headline:
     """A job's verdict as the summary of a run has it.
 
     Args:
-        verdict: What held it back.
+        finding: What held it back.
+        why: The same as a sentence.
         to: The neighbour that cost it most, in words; empty if none did.
-        part: The part of its elapsed time that the verdict's cause cost, 0 to 1; None if that is
-            not known.
+        part: The part of its elapsed time that the finding cost, 0 to 1; None if that is not
+            known.
         band: The seconds that it cost, at the least and at the most; empty if there is no band.
         advice: What to do next; empty if nothing is, or if `Advice` says it to several jobs.
     """
 
     job: str
-    verdict: Verdict
+    finding: Finding
+    why: str
     to: str
     part: float | None
     band: str
@@ -183,19 +213,19 @@ class Headline:
 
     @property
     def failed(self) -> bool:
-        return self.verdict.name == "failed"
+        return self.finding.kind is FindingKind.FAILED
 
     @property
     def held_back(self) -> bool:
         """Whether anything is known to have held it back."""
-        return self.verdict.name not in ("healthy", "not-known")
+        return self.finding.kind not in (FindingKind.HEALTHY, FindingKind.NOT_KNOWN)
 
     @property
     def worth_a_line(self) -> bool:
         """Whether it was held back, or neighbours may have done so and nothing tells."""
-        return self.held_back or (
-            self.verdict.name == "not-known" and self.verdict.low == 0.0 < self.verdict.high
-        )
+        cost = self.finding.cost
+        may_be = self.finding.kind is FindingKind.NOT_KNOWN and cost.low == 0.0 < cost.high
+        return self.held_back or may_be
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,64 +236,59 @@ class Advice:
     text: str
 
 
-def headlines(found: Sequence[Account]) -> tuple[list[Headline], list[Advice]]:
+def headlines(accounts: Sequence[Account]) -> tuple[list[Headline], list[Advice]]:
     """The verdict of each job: those that failed first, then by what they lost, then the healthy
     ones and those not known. Very short jobs are left out unless they failed, and those that did
     not begin. What several are told to do next stands apart, once.
     """
     shown = [
-        (account, cause)
-        for account in found
-        for cause in (verdict(account),)
-        if cause.name == "failed" or account.elapsed - account.asked_to_wait >= _SHORT_SECONDS
+        (account, finding, next_step(finding, account))
+        for account in accounts
+        for finding in (verdict(account),)
+        if finding.kind is FindingKind.FAILED
+        or account.elapsed - account.asked_to_wait >= _SHORT_SECONDS
     ]
     advised: dict[object, list[tuple[str, str]]] = {}
-    for account, cause in shown:
-        if cause.next:
-            advised.setdefault(cause.order or cause.next, []).append((account.job, cause.next))
+    for account, finding, advice in shown:
+        if advice:
+            advised.setdefault(finding.order or advice, []).append((account.job, advice))
     alike = {key: jobs for key, jobs in advised.items() if len(jobs) > 1}
     lines = [
         Headline(
             job=account.job,
-            verdict=cause,
-            to=culprit_named(cause.culprit, account.meanwhile) if cause.culprit else "",
-            part=_part_lost(cause, account),
-            band="" if cause.name in _WITHOUT_COST else _band(cause),
-            advice="" if (cause.order or cause.next) in alike else cause.next,
+            finding=finding,
+            why=why(finding, account),
+            to=culprit_named(finding.culprit, account.meanwhile) if finding.culprit else "",
+            part=_part_lost(finding, account),
+            band=_band(finding.cost) if finding.kind.has_cost else "",
+            advice="" if (finding.order or advice) in alike else advice,
         )
-        for account, cause in shown
+        for account, finding, advice in shown
     ]
     lines.sort(key=_rank)
     return lines, [Advice(tuple(job for job, _ in jobs), jobs[0][1]) for jobs in alike.values()]
 
 
-def _part_lost(cause: Verdict, account: Account) -> float | None:
-    known = cause.name not in _WITHOUT_COST and cause.seconds > 0.0 and account.elapsed > 0.0
-    return cause.seconds / account.elapsed if known else None
+def _part_lost(finding: Finding, account: Account) -> float | None:
+    seconds = finding.cost.seconds
+    known = finding.kind.has_cost and seconds > 0.0 and account.elapsed > 0.0
+    return seconds / account.elapsed if known else None
 
 
 def _rank(line: Headline) -> tuple[int, float]:
     """Jobs that failed come first, then those that were held back, by what they lost."""
     if line.failed:
         return 0, 0.0
-    return (1, -line.verdict.high) if line.held_back else (2, 0.0)
+    return (1, -line.finding.cost.high) if line.held_back else (2, 0.0)
 
 
-def as_lines(found: Sequence[Account]) -> list[tuple[str, bool]]:
+def as_lines(accounts: Sequence[Account]) -> list[tuple[str, bool]]:
     """Why each job was held back and what to do next, a line each, with whether it failed; of very
     many jobs only the first are listed.
     """
-    lines, advice = headlines(found)
+    lines, advice = headlines(accounts)
     held = [line for line in lines if line.worth_a_line]
-    texts = [
-        (
-            " ".join(
-                filter(None, (line.verdict.why, _next(line.advice), f"({line.verdict.name})"))
-            ),
-            line.failed,
-        )
-        for line in held[:_MOST_LINES]
-    ]
+    texts = [(_line(line), line.failed) for line in held[:_MOST_LINES]]
     if len(held) > _MOST_LINES:
         more = counted(len(held) - _MOST_LINES, "job")
         texts.append(
@@ -272,17 +297,21 @@ def as_lines(found: Sequence[Account]) -> list[tuple[str, bool]]:
                 False,
             )
         )
-    texts += [(f"For {listed(each.jobs)}: {each.text}", False) for each in advice]
-    for name, more in (("healthy", ""), ("not-known", " `headgate explain` says what is missing.")):
+    texts += [(f"For {listed(alike.jobs)}: {alike.text}", False) for alike in advice]
+    for kind, more in (
+        (FindingKind.HEALTHY, ""),
+        (FindingKind.NOT_KNOWN, " `headgate explain` says what is missing."),
+    ):
         if jobs := [
-            line.job for line in lines if line.verdict.name == name and not line.worth_a_line
+            line.job for line in lines if line.finding.kind is kind and not line.worth_a_line
         ]:
-            texts.append((f"{name}: {listed(jobs)}.{more}", False))
+            texts.append((f"{kind}: {listed(jobs)}.{more}", False))
     return texts
 
 
-def _next(advice: str) -> str:
-    return f"Next: {advice}" if advice else ""
+def _line(line: Headline) -> str:
+    advice = f" Next: {line.advice}" if line.advice else ""
+    return f"{line.why}{advice} ({line.finding.kind})"
 
 
 def _parts(account: Account) -> Table:
@@ -313,18 +342,21 @@ def _losses(account: Account) -> Table:
     return table
 
 
-def _bought(more: More) -> Table:
+def _bought(speedups: Speedups) -> Table:
     table = _table("What more would buy", *SPEED_COLUMNS)
-    for name, found in more.named().items():
-        table.add_row(f"  {name.replace('+', ' + ')}", *map(say_speedup, found.values()))
+    for name, figures in speedups.named().items():
+        table.add_row(f"  {name.replace('+', ' + ')}", *map(say_speedup, figures.values()))
     return table
 
 
-def say_speedup(found: Speedup | None) -> str:
+def say_speedup(speedup: Speedup | None) -> str:
     """`1.90 (1.50 to 2.30)`; without a band where `say_times` gives no digits."""
-    if found is None or found.speedup > _MOST_SAID:
-        return MISSING if found is None else say_times(found.speedup)
-    return f"{say_times(found.speedup)} ({found.low:.2f} to {found.high:.2f})"
+    if speedup is None:
+        return MISSING
+    times = say_times(speedup.speedup)
+    if speedup.speedup > _MOST_SAID:
+        return times
+    return f"{times} ({speedup.low:.2f} to {speedup.high:.2f})"
 
 
 def say_times(speedup: float) -> str:
@@ -342,7 +374,7 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
-def _band(estimate: TimeEstimate | Verdict) -> str:
+def _band(estimate: TimeEstimate) -> str:
     if estimate.low == estimate.high:
         return ""
     return f"{say_seconds(round(estimate.low, 1))} to {say_seconds(round(estimate.high, 1))}"

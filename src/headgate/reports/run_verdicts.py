@@ -47,12 +47,11 @@ class RunVerdicts:
 
     @classmethod
     def of(cls, run: Recording, accounts: Sequence[Account]) -> RunVerdicts:
-        from headgate.diagnosis.verdicts import verdict
-        from headgate.reports.explained import as_lines
+        from headgate.reports.explained import as_lines, verdict_as_json
         from headgate.reports.words import counted
 
         verdicts = {
-            account.job: verdict(account)._asdict() for account in accounts if account.elapsed > 0.0
+            account.job: verdict_as_json(account) for account in accounts if account.elapsed > 0.0
         }
         lines = as_lines(accounts)
         if run.unread:

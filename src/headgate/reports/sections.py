@@ -212,7 +212,7 @@ def _machines(run: Recording) -> list[str]:
 
 def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Account]) -> Markup:
     """The figures of every job, a row each."""
-    causes = {account.job: verdict(account) for account in accounts}
+    findings = {account.job: verdict(account) for account in accounts}
     arguments = {job.name: job.arguments for job in run.jobs if job.arguments}
     on_gpus = any(job.gpus for job in jobs)
     left_out = [
@@ -222,7 +222,7 @@ def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Accou
         "summary.html",
         jobs=jobs,
         columns=[column for column in _SUMMARY if column not in left_out],
-        verdicts=causes,
+        verdicts=findings,
         arguments=arguments,
         on_gpus=on_gpus,
         said_gpus=said_gpus,
@@ -250,7 +250,7 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
     bought = [
         (account, name, speeds)
         for account in found
-        for name, speeds in account.more.named().items()
+        for name, speeds in account.speedups.named().items()
     ]
     losses = [(account, loss) for account in found for loss in account.losses]
     return render(

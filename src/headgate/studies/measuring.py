@@ -22,7 +22,7 @@ from headgate.recorded.recording import Recording, read
 from headgate.recorded.steps import StepBreakdown
 from headgate.recorded.store import told_as_damage
 from headgate.recorded.usage import EMPTY, Array, Signal
-from headgate.reports import explained
+from headgate.reports import explained, findings
 from headgate.sampling.columns import Column
 
 FOREIGN = 0.1
@@ -227,7 +227,7 @@ def _job(job: RecordedJob, start: float, end: float, account: Account) -> dict[s
     unit = "samples"
     if not has_samples:
         unit = "steps" if np.isfinite(job.progress.step).any() else "epochs"
-    cause = verdict(account)
+    finding = verdict(account)
     return {
         "nodes": sorted(job.nodes),
         "unit": unit,
@@ -240,8 +240,8 @@ def _job(job: RecordedJob, start: float, end: float, account: Account) -> dict[s
         "loss": float(known[-1]) if len(known) else None,
         "workers": _workers(job, start, end),
         **_model(job.cost),
-        "verdict": cause.name,
-        "why": cause.why,
+        "verdict": finding.kind,
+        "why": findings.why(finding, account),
         "lost": [
             {
                 "to": loss.to,
@@ -256,7 +256,7 @@ def _job(job: RecordedJob, start: float, end: float, account: Account) -> dict[s
                 times: speed._asdict() if speed is not None else None
                 for times, speed in speeds.items()
             }
-            for resource, speeds in account.more.named().items()
+            for resource, speeds in account.speedups.named().items()
         },
     }
 
