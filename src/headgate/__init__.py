@@ -21,6 +21,7 @@ _HOMES = {
     "profile": "headgate.client.profiling",
     "Client": "headgate.client.client",
     "Run": "headgate.client.run",
+    "Executor": "headgate.client.executor",
     "simulate": "headgate.simulation",
 }
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from headgate.hub.allocations import allocation_of
@@ -70,7 +71,8 @@ def connect_or_start() -> HubConnection:
         if (hub := connect()) is not None:
             # it outlives this connection, and should leave no zombie when it ends
             if process is not None:
-                threading.Thread(target=process.wait, name="hub", daemon=True).start()
+                with suppress(RuntimeError):  # this interpreter is ending
+                    threading.Thread(target=process.wait, name="hub", daemon=True).start()
             return hub
         now, locked = time.monotonic(), runs.is_locked(folder / "hub.lock")
         alive = process is not None and process.poll() is None

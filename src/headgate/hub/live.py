@@ -532,7 +532,8 @@ class LiveHub:
         page = run.folder / "report.html"
         try:
             await closed
-            if run.submission.mode != "verify":  # which is removed
+            # that of a trial is removed, and nobody reads that of each call
+            if run.submission.mode not in ("verify", "call"):
                 await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)
         except (OSError, sqlite3.Error, TimeoutError) as error:
             # whoever watches goes on without a report

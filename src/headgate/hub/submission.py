@@ -51,7 +51,7 @@ class Submission:
         environment: Of the person's shell.
         cwd: Where they stood.
         command: What they typed.
-        mode: `run` or `profile`.
+        mode: `run`, `profile`, `verify`, or `call` for calls of an `Executor`.
         label: What finds the run again, such as the cell of a study; empty: none.
         resume: Where to go on from, by job.
         resumed_from: Id of the run that is gone on with.

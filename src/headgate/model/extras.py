@@ -8,6 +8,7 @@ PACKAGES: Mapping[str, str] = {
     "docker": "docker>=7.1",
     "gpu": "nvidia-ml-py>=12.535",
     "explain": "py-spy>=0.4",
+    "executor": "cloudpickle>=3.0",
 }
 """By the extra that brings it; pyproject.toml says the same. Engines of clusters declare theirs."""
 

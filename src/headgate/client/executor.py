@@ -1,0 +1,467 @@
+"""`headgate.Executor`: calls of functions as jobs of the hub, after `concurrent.futures`."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pickle
+import re
+import secrets
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ParamSpec, Self, TypeVar
+
+from headgate.client import remote_call
+from headgate.client.logs import JobLogs
+from headgate.client.run import Run
+from headgate.client.starting import clean, connect_or_start
+from headgate.client.submitting import hand_in, submission
+from headgate.client.watching import Watch
+from headgate.hub.connection import HubConnection, HubGoneError
+from headgate.machine import allocation
+from headgate.model import units
+from headgate.model.errors import HeadgateError, MissingExtraError, UsageError
+from headgate.model.events import ENDED
+from headgate.model.identifiers import JobId
+from headgate.model.jobs import Job, Limits
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CALLS = "calls"
+"""Folder below that of Headgate, of calls that are handed in; a run that has one links to it."""
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME_LETTERS = 48
+_MAKING_SECONDS = 60.0
+
+
+class CallError(HeadgateError):
+    """A call ended without a result: it was stopped, killed, or its result cannot be sent back."""
+
+
+class RemoteTraceback(Exception):
+    """Where a call raised: the cause of what its future raises."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(trace)
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return f"\n{self.trace}"
+
+
+class CallFuture(futures.Future[T]):
+    """What comes of a call. It can be cancelled until it is handed in to the hub."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._handed_in = threading.Event()
+        self._job: JobId | None = None
+
+    @property
+    def id(self) -> str:
+        """`RUN/JOB`, once the call is handed in: what `Executor.attach`, `headgate logs` and
+        `headgate stop` take.
+
+        Raises:
+            concurrent.futures.CancelledError: It was cancelled before that.
+            HeadgateError: It could not be handed in.
+        """
+        self._handed_in.wait()
+        if self._job is None:
+            self.result()
+        return str(self._job)
+
+    def cancel(self) -> bool:
+        """Cancel the call, unless it is handed in already; whether it is cancelled."""
+        cancelled = super().cancel()
+        if cancelled:
+            self._handed_in.set()
+        return cancelled
+
+    def log(self, tail: int | None = None) -> str:
+        """What the call printed so far; `tail`: only so many lines, the last ones."""
+        job = JobId(self.id)
+        return JobLogs.of(runs.home() / "runs" / job.run, job.name).text(tail)
+
+    def _is_at(self, job: JobId) -> None:
+        self._job = job
+        self._handed_in.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self.set_exception(error)
+        self._handed_in.set()
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that is not handed in yet."""
+
+    future: CallFuture[Any]
+    file: Path
+    job: Job
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Calls that were handed in together, as one run, by the names of their jobs."""
+
+    watch: Watch
+    hub: HubConnection
+    left: dict[str, CallFuture[Any]] = field(default_factory=dict)
+
+
+class Executor(futures.Executor):
+    """Runs calls of functions as jobs: each in a process of its own, with limits and a log.
+
+    Functions, arguments and results are sent by cloudpickle. Calls that are handed in go on when
+    the caller is gone: `attach` finds what comes of them.
+
+    Args:
+        max_workers: How many calls are handed in at a time; None: as many as there are CPUs.
+        cores: CPU cores of each call; None: no limit.
+        memory: Memory of each, in bytes or as `2GiB`; None: no limit.
+        gpus: GPUs of each; None: not said.
+        timeout: Seconds that each may run; None: no limit.
+        retries: How often a call that raised or was killed is made again.
+        env: Variables added to the environment.
+        job: Further fields of each call's `headgate.Job`, such as `priority`.
+
+    Raises:
+        MissingExtraError: cloudpickle is not installed.
+        UsageError: A limit makes no sense.
+
+    Example:
+        >>> with headgate.Executor(cores=1, memory="2GiB") as executor:
+        ...     print(list(executor.map(pow, [2, 3], [10, 10])))
+        [1024, 59049]
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        cores: float | None = None,
+        memory: int | str | None = None,
+        gpus: int | None = None,
+        timeout: float | None = None,
+        retries: int = 0,
+        env: Mapping[str, str] | None = None,
+        **job: Any,
+    ) -> None:
+        if find_spec("cloudpickle") is None:
+            raise MissingExtraError("executor", "headgate.Executor")
+        if max_workers is not None and max_workers < 1:
+            raise UsageError(f"found max_workers={max_workers}; expected 1 or more, or None")
+        self._most = max_workers or len(allocation.current().cpus)
+        try:
+            memory_bytes = units.memory(memory) if isinstance(memory, str) else memory
+            self._job = Job(
+                name="call",
+                run=(sys.executable, "-m", remote_call.__name__),
+                limits=Limits(cores, memory_bytes, gpus),
+                timeout=timeout,
+                retries=retries,
+                **{"verify": "off", "moves": 0, **job},
+            )
+        except (TypeError, ValueError) as error:
+            raise UsageError(str(error)) from None
+        self._env = dict(env or {})
+        self._lock = threading.Lock()
+        self._handing_in = threading.Lock()
+        self._waiting: deque[_Call] = deque()
+        self._batches: list[_Batch] = []
+        self._closed = False
+        self._count = 0
+        self._thread: threading.Thread | None = None
+        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._folder = runs.home() / CALLS / secrets.token_hex(8)
+        self._folder.mkdir(mode=0o700, parents=True)
+        self._held = runs.lock(self._folder)
+        _sweep()
+        atexit.register(self._at_exit)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> CallFuture[T]:
+        """Have a function called; returns at once.
+
+        Raises:
+            UsageError: The function or an argument cannot be pickled.
+            RuntimeError: The executor is shut down.
+        """
+        name = _NOT_A_NAME.sub("", getattr(fn, "__name__", "")) or "call"
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("cannot submit a call: the executor is shut down")
+            self._count += 1
+            job_name = f"{name[:_NAME_LETTERS].lstrip('._-') or 'call'}-{self._count}"
+        file = self._folder / f"{job_name}.pkl"
+        try:
+            remote_call.write(file, sys.path, (fn, args, kwargs))
+        except Exception as error:
+            raise UsageError(
+                f"{getattr(fn, '__qualname__', fn)!s} or an argument of it cannot be pickled: "
+                f"{error}; pass what can be, and open files and connections in the function"
+            ) from error
+        future: CallFuture[T] = CallFuture()
+        call = _Call(future, file, self._job_of(job_name, name, file))
+        with self._lock:
+            if self._closed:
+                file.unlink()
+                raise RuntimeError("cannot submit a call: the executor is shut down")
+            self._waiting.append(call)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="headgate-executor", daemon=True
+                )
+                self._thread.start()
+            self._look()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls.
+
+        Args:
+            wait: Wait until all have ended.
+            cancel_futures: Cancel those that are not handed in yet.
+        """
+        with self._lock:
+            self._closed = True
+            if cancel_futures:
+                for call in self._waiting:
+                    call.future.cancel()
+            self._look()
+            if self._thread is None:
+                self._let_go()
+        if wait and self._thread is not None:
+            self._thread.join()
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Cancel the calls that wait, and stop those that are handed in: each with a checkpoint
+        where it can, or at once (`kill`).
+        """
+        with self._lock:
+            for call in self._waiting:
+                call.future.cancel()
+            for batch in self._batches:
+                with suppress(HubGoneError):  # its calls have failed
+                    batch.watch.stop(kill=kill)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for all calls; after a Ctrl-C, stop them first."""
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.stop()
+        self.shutdown(wait=True)
+
+    @staticmethod
+    def attach(id: str) -> CallFuture[Any]:
+        """The future of a call by its id, `RUN/JOB`, whoever made it.
+
+        Raises:
+            NotFoundError: There is no such run or job.
+            UsageError: The job is no call.
+        """
+        folder, name = runs.find_job(id)
+        with RunReader(folder / runs.STORE) as reader:
+            [row] = reader.rows("jobs", "name = ?", [name])
+        if remote_call.CALL not in json.loads(row["spec"])["env"]:
+            raise UsageError(f"job {id} is no call of an Executor; `headgate logs {id}` shows it")
+        future: CallFuture[Any] = CallFuture()
+        future.set_running_or_notify_cancel()
+        future._is_at(JobId.of(folder.name, name))
+        threading.Thread(
+            target=_await, args=(future, folder, name), name="headgate-call", daemon=True
+        ).start()
+        return future
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _job_of(self, name: str, label: str, file: Path) -> Job:
+        base = self._job
+        mounts = (str(self._folder),) if base.isolation not in (None, "process") else ()
+        return replace(
+            base,
+            name=name,
+            args=(label,),
+            workdir=os.getcwd(),
+            env={**base.env, **self._env, remote_call.CALL: str(file)},
+            mounts=(*base.mounts, *mounts),
+        )
+
+    def _look(self) -> None:
+        with suppress(OSError):  # it is full, or the thread has ended
+            os.write(self._wake, b"+")
+
+    def _serve(self) -> None:
+        while True:
+            self._hand_in(self._most - sum(len(batch.left) for batch in self._batches))
+            with self._lock:
+                if not self._waiting and not self._batches and self._closed:
+                    self._let_go()
+                    return
+                batches = list(self._batches)
+            sources: list[Any] = [self._woken, *(batch.hub for batch in batches)]
+            ready, _, _ = select.select(sources, [], [])
+            if self._woken in ready:
+                os.read(self._woken, 1 << 16)
+            for batch in batches:
+                if batch.hub in ready and not _received(batch):
+                    batch.hub.close()
+                    with self._lock:
+                        self._batches.remove(batch)
+
+    def _hand_in(self, room: int) -> None:
+        """Hand in as many of the calls that wait as there is room for, as one run."""
+        with self._handing_in:
+            calls: list[_Call] = []
+            with self._lock:
+                while self._waiting and (len(calls) < room or self._waiting[0].future.cancelled()):
+                    call = self._waiting.popleft()
+                    if call.future.set_running_or_notify_cancel():
+                        calls.append(call)
+                    else:
+                        call.file.unlink(missing_ok=True)
+            if not calls:
+                return
+            try:
+                batch = _handed_in(calls)
+            except Exception as error:  # noqa: BLE001  # each call's future raises it
+                for call in calls:
+                    call.file.unlink(missing_ok=True)
+                    call.future._fail(error)
+                return
+            with self._lock:
+                self._batches.append(batch)
+
+    def _at_exit(self) -> None:
+        """Hand in what waits: calls go on when their caller is gone."""
+        with self._lock:
+            count = len(self._waiting)
+        self._hand_in(count)
+
+    def _let_go(self) -> None:
+        """Needs the lock."""
+        if self._held >= 0:
+            for descriptor in (self._held, self._woken, self._wake):
+                os.close(descriptor)
+            self._held = self._woken = self._wake = -1
+            atexit.unregister(self._at_exit)
+
+
+def _handed_in(calls: list[_Call]) -> _Batch:
+    clean()
+    hub = connect_or_start()
+    try:
+        watch = hand_in(hub, submission([call.job for call in calls], mode="call"), None)
+    except BaseException:
+        hub.close()
+        raise
+    batch = _Batch(watch, hub)
+    for call in calls:
+        # for as long as its run is kept, so is the call
+        with suppress(OSError):
+            os.link(call.file, watch.path / "jobs" / call.job.name / "call.pkl")
+        batch.left[call.job.name] = call.future
+        call.future._is_at(JobId.of(watch.run, call.job.name))
+    return batch
+
+
+def _received(batch: _Batch) -> bool:
+    """Take in what the hub says of a batch; whether there is more to come."""
+    folder, left = batch.watch.path, batch.left
+    try:
+        while left and (message := batch.hub.receive(0.0)) is not None:
+            match message:
+                case {"type": "event", "kind": kind, "job": name, "text": text} if (
+                    kind in ENDED and name in left
+                ):
+                    _settle(left.pop(name), folder, name, kind, text)
+                case {"type": "end", "jobs": jobs}:
+                    for job in jobs:
+                        if job["name"] in left:
+                            future = left.pop(job["name"])
+                            _settle(future, folder, job["name"], job["state"], job["reason"])
+    except HubGoneError as error:
+        for name, future in left.items():
+            if (folder / "jobs" / name / remote_call.RESULT).exists():
+                _settle(future, folder, name, "interrupted", str(error))
+            else:
+                future.set_exception(error)
+        left.clear()
+    return bool(left)
+
+
+def _await(future: CallFuture[Any], folder: Path, name: str) -> None:
+    """Wait for the end of a call that somebody else has made."""
+    run = Run(folder)
+    try:
+        run.wait_unless(lambda: _job(folder, name).state in ENDED)
+        job = _job(folder, name)
+    except HeadgateError as error:
+        future.set_exception(error)
+        return
+    _settle(future, folder, name, job.state, job.reason)
+
+
+def _job(folder: Path, name: str) -> runs.JobSummary:
+    return next(job for job in runs.summary(folder).jobs if job.name == name)
+
+
+def _settle(future: CallFuture[Any], folder: Path, name: str, state: str, reason: str) -> None:
+    """Give a future what came of its call."""
+    file = folder / "jobs" / name / remote_call.RESULT
+    ended = f"call {folder.name}/{name}"
+    try:
+        with file.open("rb") as written:
+            kind, trace = pickle.load(written)
+            value = pickle.load(written)
+    except FileNotFoundError:
+        why = f"{state}: {reason}" if reason else state
+        text = f"{ended} ended without a result, {why}; its output: headgate logs {future.id}"
+        future.set_exception(CallError(text))
+    except Exception as error:  # noqa: BLE001  # unpickling calls what a class defines
+        future.set_exception(CallError(f"{ended}: its result cannot be read here: {error}"))
+    else:
+        if kind == remote_call.VALUE:
+            future.set_result(value)
+            return
+        raised = value if kind == remote_call.ERROR else CallError(f"{ended}: {value}")
+        raised.__cause__ = RemoteTraceback(trace) if trace else None
+        future.set_exception(raised)
+
+
+def _age(folder: Path) -> float:
+    try:
+        return time.time() - folder.stat().st_mtime
+    except OSError:  # another one has swept it
+        return 0.0
+
+
+def _sweep() -> None:
+    """Remove the calls of executors that are gone, once their runs are."""
+    for folder in (runs.home() / CALLS).iterdir():
+        # one that is being made is not locked yet
+        if _age(folder) < _MAKING_SECONDS or runs.is_locked(folder / runs.LOCK):
+            continue
+        for file in folder.glob("*.pkl"):
+            with suppress(OSError):
+                if file.stat().st_nlink == 1:
+                    file.unlink()
+        with suppress(OSError):  # calls of runs that are kept
+            if not any(folder.glob("*.pkl")):
+                (folder / runs.LOCK).unlink(missing_ok=True)
+                folder.rmdir()

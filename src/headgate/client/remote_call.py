@@ -1,0 +1,68 @@
+"""What a call of an `Executor` runs: reads the call, makes it, and writes what came of it.
+
+Imports only what that takes: it is what each call waits for before its function begins.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+CALL = "HEADGATE_CALL"
+"""Variable that names the file of the call."""
+RESULT = "result.pkl"
+"""File of what came of it, in the job's folder."""
+VALUE, ERROR, LOST = "value", "error", "lost"
+"""What it holds: what the function returned; what it raised, with its traceback; or why neither can
+be sent back.
+"""
+
+
+def write(path: Path, *parts: object) -> None:
+    """Write objects to a file, one after the other, whole or not at all.
+
+    Raises:
+        Exception: One cannot be pickled; what is raised depends on its type.
+    """
+    import cloudpickle
+
+    data = b"".join(map(cloudpickle.dumps, parts))
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_bytes(data)
+    fresh.replace(path)
+
+
+def _outcome(call: Path) -> tuple[str, str, Any]:
+    try:
+        with call.open("rb") as file:
+            paths = pickle.load(file)
+            sys.path += [path for path in paths if path not in sys.path]
+            function, args, kwargs = pickle.load(file)
+        return VALUE, "", function(*args, **kwargs)
+    except BaseException as error:  # noqa: BLE001  # the caller raises it
+        traceback.print_exc()
+        return ERROR, traceback.format_exc(), error
+
+
+def main() -> int:
+    """Make the call that the environment names."""
+    result = Path(os.environ["HEADGATE_CHECKPOINTS"]).parent / RESULT
+    result.unlink(missing_ok=True)  # of an attempt before
+    kind, trace, value = _outcome(Path(os.environ.pop(CALL)))
+    try:
+        write(result, (kind, trace), value)
+    except Exception as error:  # noqa: BLE001  # pickling calls what a class defines
+        what = "result" if kind == VALUE else "exception"
+        text = f"its {what}, {type(value).__qualname__}, cannot be pickled: {error}"
+        print(text, file=sys.stderr)
+        write(result, (LOST, trace), text)
+        return 1
+    return 0 if kind == VALUE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

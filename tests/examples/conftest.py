@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.hub.user import speed, user
+
+__all__ = ["speed", "user"]
