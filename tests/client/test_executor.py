@@ -17,7 +17,7 @@ from tests.hub.user import SECONDS, User
 
 from headgate import Client, Executor, Job, Run
 from headgate.client import executor as module
-from headgate.client.executor import CallError, CallFuture, RemoteTraceback
+from headgate.client.executor import CallFuture, CallLostError, RemoteTraceback
 from headgate.hub.connection import connect
 from headgate.model.errors import HubError, MissingExtraError, NotFoundError, UsageError
 from headgate.recorded import runs
@@ -113,7 +113,7 @@ def test_what_cannot_be_pickled_is_refused_or_told(executor: Executor) -> None:
     with pytest.raises(UsageError, match="divide or an argument of it cannot be pickled"):
         executor.submit(divide, lock)
     future = executor.submit(threading.Lock)
-    with pytest.raises(CallError, match="its result, lock, cannot be pickled"):
+    with pytest.raises(CallLostError, match="its result, lock, cannot be pickled"):
         future.result(SECONDS)
 
 
@@ -126,7 +126,7 @@ def test_a_call_is_made_again_and_may_call_others_itself() -> None:
 def test_a_call_that_takes_too_long_ends_without_a_result(user: User) -> None:
     with Executor(timeout=1.0) as executor:
         future = executor.submit(wait_for, "never")
-        with pytest.raises(CallError, match="ended without a result, failed: over its timeout"):
+        with pytest.raises(CallLostError, match="ended without a result, failed: over its timeout"):
             future.result(SECONDS)
 
 
@@ -151,7 +151,7 @@ def test_a_ctrl_c_stops_the_calls() -> None:
         wait.until(Path("go-began").exists, SECONDS, "the call began")
         raise KeyboardInterrupt
     assert waiting.cancelled()
-    with pytest.raises(CallError, match="ended without a result, stopped"):
+    with pytest.raises(CallLostError, match="ended without a result, stopped"):
         future.result(SECONDS)
 
 

@@ -47,7 +47,7 @@ _NAME_LETTERS = 48
 _MAKING_SECONDS = 60.0
 
 
-class CallError(HeadgateError):
+class CallLostError(HeadgateError):
     """A call ended without a result: it was stopped, killed, or its result cannot be sent back."""
 
 
@@ -432,14 +432,14 @@ def _settle(future: CallFuture[Any], folder: Path, name: str, state: str, reason
     except FileNotFoundError:
         why = f"{state}: {reason}" if reason else state
         text = f"{ended} ended without a result, {why}; its output: headgate logs {future.id}"
-        future.set_exception(CallError(text))
+        future.set_exception(CallLostError(text))
     except Exception as error:  # noqa: BLE001  # unpickling calls what a class defines
-        future.set_exception(CallError(f"{ended}: its result cannot be read here: {error}"))
+        future.set_exception(CallLostError(f"{ended}: its result cannot be read here: {error}"))
     else:
         if kind == remote_call.VALUE:
             future.set_result(value)
             return
-        raised = value if kind == remote_call.ERROR else CallError(f"{ended}: {value}")
+        raised = value if kind == remote_call.ERROR else CallLostError(f"{ended}: {value}")
         raised.__cause__ = RemoteTraceback(trace) if trace else None
         future.set_exception(raised)
 

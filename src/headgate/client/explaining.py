@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import asdict, dataclass
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 _MOST = 3000
 """Readings of each task that tell as much of a day as all of them."""
+_WIDTH = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """What held jobs of a run back.
 
@@ -33,13 +35,6 @@ class Explanation:
     accounts: tuple[Account, ...]
     sharing: RunSharing | None
 
-    def lines(self) -> list[str]:
-        """The verdict on each job, and what to do about it."""
-        from headgate.reports.explained import as_lines
-
-        with told_as_damage(self.path / runs.STORE):
-            return [text for text, _ in as_lines(self.accounts)]
-
     def as_json(self) -> dict[str, Any]:
         """What `headgate explain --json` prints."""
         from headgate.reports import explained, sharing
@@ -50,10 +45,22 @@ class Explanation:
             }
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        """What `headgate explain` prints."""
+        from rich.console import Console
+
+        from headgate.reports import explained
+
+        text = StringIO()
+        with told_as_damage(self.path / runs.STORE):
+            explained.tell(list(self.accounts), Console(file=text, width=_WIDTH))
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        jobs = [account.job for account in self.accounts]
+        return f"Explanation(run={self.path.name!r}, jobs={jobs})"
 
     def _repr_html_(self) -> str:
-        return "".join(f"<p>{html.escape(line)}</p>" for line in self.lines())
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def explain(folder: Path, job: str | None = None) -> Explanation:

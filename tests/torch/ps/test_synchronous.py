@@ -223,15 +223,15 @@ def test_what_was_lost_on_the_way_is_asked_for_again(
     monkeypatch.setattr(client, "_ASK_AGAIN_SECONDS", 0.1)
     running = job(2, 1)
     lost: list[Any] = []
-    summed = client.Client._summed
+    summed = client.RoundClient._summed
 
-    def lose_some(self: client.Client, server: int, message: Any) -> None:
+    def lose_some(self: client.RoundClient, server: int, message: Any) -> None:
         if len(lost) < 3:
             lost.append(message)
         else:
             summed(self, server, message)
 
-    monkeypatch.setattr(client.Client, "_summed", lose_some)
+    monkeypatch.setattr(client.RoundClient, "_summed", lose_some)
     running.start()
     buffers = [torch.randn(500_000)]
     for result in running.together(add(*buffers)).values():

@@ -79,7 +79,7 @@ class HubLost(Exception):
     """Nothing moves, and the hub, which would replace what is gone, is gone itself."""
 
 
-class Client:
+class RoundClient:
     """Takes part in rounds, one at a time. Methods with an underscore run in the loop's thread
     only.
 

@@ -15,7 +15,7 @@ import torch
 from headgate.task import Channel, Stop
 from headgate.torch.backend import MIB, Backend, Passage, RoundResult, Transfer
 from headgate.torch.control_vector import ReduceError
-from headgate.torch.ps.rounds.client import Client, HubLost, SumsExpired
+from headgate.torch.ps.rounds.client import HubLost, RoundClient, SumsExpired
 from headgate.torch.ps.rounds.exchange import Exchange, Round
 from headgate.torch.ps.tables.model_tables import RemoteTables
 from headgate.torch.ps.transport.links import Links
@@ -61,7 +61,7 @@ class Dense(Backend):
         self._servers = links.servers
         self._lockstep = not welcome["plan"]["backup_workers"]
         first = joined["round"] if joined else 0
-        self._client = Client(
+        self._client = RoundClient(
             links, loop, first, self._note, lambda: channel.stopping == "orphaned"
         )
         self._exchange: Exchange | None = None
