@@ -26,8 +26,8 @@ from headgate.model.errors import HeadgateError
 from headgate.model.events import ENDED, GRACE_SECONDS, state_in_words
 from headgate.model.units import say_bytes
 from headgate.recorded import runs
+from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
-from headgate.recorded.stored import job_or_name
 from headgate.reports.sparkline import sparkline
 
 PROGRESS_SECONDS = 5.0
@@ -121,8 +121,8 @@ def _watched(
 def resume_hint(folder: Path) -> str:
     """What to type to go on with the jobs of a run that has ended."""
     with RunReader(folder / runs.STORE) as reader:
-        rows = [row for row in reader.rows("jobs") if row["state"] != "done"]
-    return runs.resume_hint(folder, [job_or_name(row["name"], row["spec"]) for row in rows])
+        rows = [row for row in reader.records(JobRow) if row.state != "done"]
+    return runs.resume_hint(folder, [row.job() for row in rows])
 
 
 def conclude(folder: Path, report: str | None, as_json: bool) -> None:

@@ -13,12 +13,12 @@ import click
 
 from headgate.model.errors import HeadgateError, NotFoundError
 from headgate.model.events import ENDED, Progress
-from headgate.model.identifiers import JobId, TaskOfRun
+from headgate.model.identifiers import JobId
 from headgate.model.jobs import ProgressRule
 from headgate.model.units import say_seconds, say_time
 from headgate.recorded import runs
+from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.store import RunReader
-from headgate.recorded.stored import job_or_name
 
 if TYPE_CHECKING:
     from headgate.forecast.expected import Expected
@@ -62,8 +62,8 @@ def command(job: str, run: str | None, as_json: bool) -> None:
             "whether it is still running"
         )
     with RunReader(folder / runs.STORE) as reader:
-        [row] = reader.rows("jobs", "name = ?", [name])
-        rule = job_or_name(name, row["spec"]).progress
+        [row] = reader.records(JobRow, "name = ?", [name])
+        rule = row.job().progress
         reports = _reports(reader, JobId.of(folder.name, name), rule)
         used = _used(reader, name)
     began = summary.started if summary.attempt == 1 else None
@@ -97,7 +97,7 @@ def _reports(
     """What the first of a job's workers that reported has told, in the order of time: when, its
     metric, and all.
     """
-    tasks = [TaskOfRun(row["id"]) for row in reader.rows("tasks", "job = ?", [job.name])]
+    tasks = [row.of_run() for row in reader.records(TaskRow, "job = ?", [job.name])]
     for task in sorted(
         (task for task in tasks if task.name.is_worker), key=lambda task: task.name.index
     ):
@@ -126,7 +126,7 @@ def _whole(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
 
 def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:
     """Cores that a job's tasks used together on average until each time, in the order of time."""
-    tasks = [row["id"] for row in reader.rows("tasks", "job = ?", [job])]
+    tasks = [row.id for row in reader.records(TaskRow, "job = ?", [job])]
     of_each = (
         "SELECT max(t) AS t, avg(cpu_cores) AS cores, CAST(t / ? AS INT) AS part FROM usage "
         f"WHERE target IN ({', '.join('?' * len(tasks))}) AND cpu_cores IS NOT NULL GROUP BY "

@@ -22,6 +22,7 @@ from headgate.planning.correcting import Corrected
 from headgate.profiling import history
 from headgate.profiling.printed import ShownSteps
 from headgate.recorded import runs
+from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
 from headgate.task.step_timing import BUSY
 
@@ -100,16 +101,16 @@ def _reason(store: Path) -> str:
     """Why a probe showed nothing."""
     try:
         with RunReader(store) as reader:
-            [row] = reader.rows("jobs")
+            [row] = reader.records(JobRow)
     except HeadgateError as error:
         return str(error)
-    if row["state"] == "killed":
+    if row.state == "killed":
         return (
             "it told of no steps in time; it has to print them, or to use headgate.torch, "
             ".keras or .jax"
         )
     return (
-        state_in_words(row["state"], row["reason"] or "")
-        if row["state"] != "done"
+        state_in_words(row.state, row.reason or "")
+        if row.state != "done"
         else "it ended after too few steps to tell"
     )

@@ -19,6 +19,7 @@ from headgate.engines.base import LOCAL, EngineSpec
 from headgate.hub.submission import Submission
 from headgate.model.errors import StorageError, UsageError
 from headgate.recorded import resuming, runs
+from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
 from headgate.recorded.stored import job_of
 
@@ -142,9 +143,9 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
     if not left:
         raise UsageError(f"every job of run {folder.name} is done; there is nothing to go on with")
     with RunReader(folder / runs.STORE) as reader:
-        rows = [row for row in reader.rows("jobs", order="position") if row["name"] in left]
+        rows = [row for row in reader.records(JobRow, order="position") if row.name in left]
         try:
-            specs = [job_of(row["spec"]) for row in rows]
+            specs = [job_of(row.spec) for row in rows]
         except ValueError as error:
             raise StorageError(
                 f"cannot read what the jobs of {folder.name} were: its records are damaged"

@@ -9,8 +9,8 @@ from dataclasses import asdict
 import click
 
 from headgate.model.errors import HeadgateError
-from headgate.model.identifiers import TaskOfRun
 from headgate.recorded import runs
+from headgate.recorded.rows import TaskRow
 from headgate.recorded.store import RunReader
 from headgate.reports.words import counted
 from headgate.sampling import stacks
@@ -44,7 +44,7 @@ def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
     """
     folder, name = runs.find_job(job, run)
     with RunReader(folder / runs.STORE) as reader:
-        rows = list(reader.rows("tasks", "job = ? AND ended IS NULL", [name]))
+        rows = list(reader.records(TaskRow, "job = ? AND ended IS NULL", [name]))
         engine = reader.meta().get("engine")
     if engine is not None:
         raise HeadgateError(
@@ -54,13 +54,13 @@ def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
         raise HeadgateError(
             f"no task of {name} runs now; `headgate status {folder.name}` shows how it stands"
         )
-    living = [row for row in rows if row["pid"] is not None]
+    living = [(row.of_run().name, row.pid) for row in rows if row.pid is not None]
     if not living:
         raise HeadgateError(
             f"the processes of {name} are not known yet; it has just been started, try again "
             "in a second"
         )
-    found = [stacks.read(TaskOfRun(row["id"]).name, row["pid"]) for row in living]
+    found = [stacks.read(task, pid) for task, pid in living]
     groups = stacks.grouped(found)
     differ = stacks.differing(groups)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.jobs import Job
 from headgate.model.profiles import Profile
 from headgate.recorded import runs
+from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
 from headgate.scripts.program import program, unprofiled
 
@@ -62,18 +62,18 @@ def profile(
                 shown = None
     folder = watch.path
     with RunReader(folder / runs.STORE) as reader:
-        [row] = reader.rows("jobs")
-        measured = store.parse(json.loads(row["profile"])) if row["profile"] else None
+        [row] = reader.records(JobRow)
+        measured = row.cost()
         if measured is None or measured.source != "profile":
             measured = printed.of_printed(reader, handed, node)
     if measured is None:
-        why = "" if row["state"] == "done" else f" ({row['reason']})"
+        why = "" if row.state == "done" else f" ({row.reason})"
         raise HeadgateError(
             f"the script ended without a profile{why}; it has to train by an optimizer of "
             "PyTorch, to call `prepare` "
             "of headgate.torch, .keras or .jax, or, with `--launch tensorflow`, `jax` or "
             "`mpi`, to print the number of "
-            f"each step. Its output: headgate logs {folder.name}/{row['name']}"
+            f"each step. Its output: headgate logs {folder.name}/{row.name}"
         )
     measured = measured.with_parameters(handed.parameters)
     store.save(runs.home() / "profiles", store.key(handed, node), measured)

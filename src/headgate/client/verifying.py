@@ -27,6 +27,7 @@ from headgate.model.plans import Plan
 from headgate.model.records import parse
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
+from headgate.recorded.rows import CheckpointRow, JobRow
 from headgate.recorded.store import RunReader
 from headgate.sampling import machine
 from headgate.scripts import inspection
@@ -453,15 +454,15 @@ def _ended(folder: Path, job: Job, place: Path, reached_out: bool) -> _Ended:
     workers = job.plan.workers if job.plan is not None else 1
     told = tuple(records.read(place, TaskName.of("worker", index)) for index in range(workers))
     with RunReader(folder / runs.STORE) as reader:
-        [row] = [row for row in reader.rows("jobs") if row["name"] == job.name]
-        saved = [row for row in reader.rows("checkpoints") if row["why"] == "stop"]
+        [row] = reader.records(JobRow, "name = ?", [job.name])
+        saved = list(reader.records(CheckpointRow, "why = 'stop'"))
     checkpoint = None
     if saved:
         last = saved[-1]
-        checkpoint = Checkpoint(last["path"], last["step"], last["epoch"], last["position"])
-    took = (row["ended"] or 0.0) - (row["started"] or 0.0)
-    slow = row["state"] != "done" and job.timeout is not None and took >= job.timeout
-    return _Ended(told, row["state"], row["reason"] or "", folder, checkpoint, slow, reached_out)
+        checkpoint = Checkpoint(last.path, last.step, last.epoch, last.position)
+    took = (row.ended or 0.0) - (row.started or 0.0)
+    slow = row.state != "done" and job.timeout is not None and took >= job.timeout
+    return _Ended(told, row.state, row.reason or "", folder, checkpoint, slow, reached_out)
 
 
 def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, int] | None:

@@ -8,12 +8,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from headgate.model.errors import UsageError
 from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
 from headgate.recorded import runs
+from headgate.recorded.rows import CheckpointRow, JobRow
 from headgate.recorded.store import RunReader
 from headgate.task import saving
 
@@ -182,8 +182,8 @@ def origin(run: Path, job: Job) -> Origin:
     seen: set[str] = set()
     for folder in runs.lineage(run):
         with RunReader(folder / runs.STORE) as reader:
-            rows = list(reader.rows("jobs", "name = ?", [job.name]))
-            found.began = found.began or any(row["started"] is not None for row in rows)
+            rows = list(reader.records(JobRow, "name = ?", [job.name]))
+            found.began = found.began or any(row.started is not None for row in rows)
             found.reached = found.reached or _reached(reader, job.name)
             for checkpoint in _candidates(folder, reader, job.name):
                 if checkpoint.path in seen:
@@ -235,31 +235,29 @@ def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
     """
     zero = float(reader.meta().get("began", 0.0))
     recorded: dict[str, tuple[float, Checkpoint]] = {}
-    for row in reader.rows("checkpoints", "task GLOB ?", [f"{job}/*"]):
-        path = _where(folder, job, row["path"])
-        recorded[path] = row["t"], Checkpoint(path, row["step"], row["epoch"], row["position"])
-    newest = sorted(recorded.values(), key=lambda each: each[0])
+    for row in reader.records(CheckpointRow, "task GLOB ?", [f"{job}/*"]):
+        path = _where(folder, job, row.path)
+        recorded[path] = row.t, Checkpoint(path, row.step, row.epoch, row.position)
+    newest = sorted(recorded.values(), key=lambda saved: saved[0])
     # those before were removed when these were saved
-    kept = {each.path for _, each in newest[-saving.KEPT :]}
-    found = [(t, each) for t, each in newest if each.path in kept or Path(each.path).exists()]
+    kept = {checkpoint.path for _, checkpoint in newest[-saving.KEPT :]}
+    present = [(t, saved) for t, saved in newest if Path(saved.path).exists()]
+    candidates = [(t, saved) for t, saved in newest if saved.path in kept or (t, saved) in present]
     if left := [path for path in _saved(folder, job) if str(path) not in recorded]:
-        epochs: list[dict[str, Any]] = reader.query(
-            "SELECT max(epoch) AS epoch FROM progress WHERE task GLOB ?", [f"{job}/*"]
-        )
+        sql = "SELECT max(epoch) FROM progress WHERE task GLOB ?"
+        epoch = reader.tuples(sql, [f"{job}/*"])[0][0] or 0
         # By the date of what was recorded last: the clock may have been set since the run began.
-        there = [(t, Path(each.path)) for t, each in newest if Path(each.path).exists()]
-        zero = there[-1][1].stat().st_mtime - there[-1][0] if there else zero
-        found += [
-            (path.stat().st_mtime - zero, _unrecorded(path, epochs[0]["epoch"] or 0))
-            for path in left
-        ]
-    return [each for _, each in sorted(found, key=lambda each: each[0], reverse=True)]
+        if present:
+            t, last = present[-1]
+            zero = Path(last.path).stat().st_mtime - t
+        candidates += [(path.stat().st_mtime - zero, _unrecorded(path, epoch)) for path in left]
+    return [saved for _, saved in sorted(candidates, key=lambda saved: saved[0], reverse=True)]
 
 
 def _where(folder: Path, job: str, recorded: str) -> str:
     """Where a checkpoint is, though all of Headgate's folder was moved since it was recorded."""
-    here = folder / "jobs" / job / "checkpoints" / Path(recorded).name
-    return str(here) if here.exists() and not Path(recorded).exists() else recorded
+    moved = folder / "jobs" / job / "checkpoints" / Path(recorded).name
+    return str(moved) if moved.exists() and not Path(recorded).exists() else recorded
 
 
 def _saved(folder: Path, job: str) -> Iterator[Path]:

@@ -25,13 +25,14 @@ class JobRow:
     Args:
         expected: While it waits for room: when it is expected to start.
         verified: JSON of whether its workers train what one does.
+        why: JSON of the `Reason` that `reason` says in words.
     """
 
     table: ClassVar[str] = "jobs"
 
     name: str
     spec: str | None
-    state: str | None
+    state: str
     reason: str | None
     exit_code: int | None
     submitted: float | None
@@ -44,10 +45,17 @@ class JobRow:
     ending: str | None
     verified: str | None
     waits: str | None
+    why: str | None
 
     def job(self) -> Job:
         """What was handed in; without a command where that is damaged."""
         return job_or_name(self.name, self.spec)
+
+    def attempts_span(self) -> tuple[float, float] | None:
+        """From its first start to its end; None before that."""
+        if self.started is None or self.ended is None:
+            return None
+        return self.started, self.ended
 
     def chosen_plan(self) -> Plan | None:
         """How it is laid out; None before that is decided."""
@@ -111,6 +119,7 @@ class EventRow:
         job: The job; None where it is the run's.
         seconds: What a fault cost, where that is known.
         steps: Steps that were done again or are lost by it.
+        why: JSON of the `Reason` that `text` says in words.
     """
 
     table: ClassVar[str] = "events"
@@ -122,6 +131,7 @@ class EventRow:
     text: str | None
     seconds: float | None = None
     steps: int | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +143,8 @@ class CheckpointRow:
     t: float
     task: str | None
     path: str
-    step: int | None
-    epoch: int | None
+    step: int
+    epoch: int
     position: int | None
     bytes: int | None
     seconds: float | None

@@ -33,8 +33,8 @@ from headgate.recorded.folders import (
     remove_sockets,
     sockets,
 )
+from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
-from headgate.recorded.stored import job_or_name
 
 __all__ = ["HUB", "home", "host", "hub", "hubs", "make_sockets", "remove_sockets", "sockets"]
 """What `folders` has, for those who ask for runs."""
@@ -184,8 +184,8 @@ def first_task(run: Path, job: str) -> TaskName:
     with.
     """
     with RunReader(run / STORE) as reader:
-        rows = list(reader.rows("jobs", "name = ?", [job]))
-    return job_or_name(job, rows[0]["spec"]).first_task if rows else FIRST_WORKER
+        rows = list(reader.records(JobRow, "name = ?", [job]))
+    return rows[0].job().first_task if rows else FIRST_WORKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,40 +249,34 @@ def summary(run: Path) -> RunSummary:
         if state == "running" and not running:
             state = "interrupted"
         jobs = []
-        for row in reader.rows("jobs", order="position"):
-            job_state, reason, why = row["state"], row["reason"] or "", row.get("why")
+        for row in reader.records(JobRow, order="position"):
+            job_state, reason, why = row.state, row.reason or "", row.why
             if state == "interrupted" and job_state in ("waiting", "running", "stopping"):
                 job_state, why = "interrupted", None
-                reason = (
-                    f"the hub died; {resume_hint(run, [job_or_name(row['name'], row['spec'])])}"
-                )
-            ending = row.get("ending")
+                reason = f"the hub died; {resume_hint(run, [row.job()])}"
             jobs.append(
                 JobSummary(
                     run=run.name,
-                    name=row["name"],
+                    name=row.name,
                     state=job_state,
                     reason=reason,
-                    exit_code=row["exit_code"],
-                    submitted=row["submitted"],
-                    started=row["started"],
-                    ended=row["ended"],
-                    attempt=row["attempt"] or 0,
-                    expected=row.get("expected"),  # not in stores of before there was a queue
-                    ending=json.loads(ending) if ending is not None else None,
-                    waits=json.loads(row["waits"]) if row.get("waits") else None,
+                    exit_code=row.exit_code,
+                    submitted=row.submitted,
+                    started=row.started,
+                    ended=row.ended,
+                    attempt=row.attempt or 0,
+                    expected=row.expected,
+                    ending=json.loads(row.ending) if row.ending is not None else None,
+                    waits=json.loads(row.waits) if row.waits else None,
                     why=json.loads(why) if why else None,
                 )
             )
         if state == "done":
             states = {job.state for job in jobs}
-            state = (
-                "failed"
-                if states & {"failed", "killed", "skipped"}
-                else "stopped"
-                if "stopped" in states
-                else "done"
-            )
+            if states & {"failed", "killed", "skipped"}:
+                state = "failed"
+            elif "stopped" in states:
+                state = "stopped"
         ended = float(facts["ended"]) if facts.get("ended") is not None else None
         return RunSummary(
             id=run.name,
@@ -382,7 +376,7 @@ def _can_go_on(run: Path, job: Job) -> bool:
 
 def _began(run: Path, job: str) -> bool:
     with contextlib.suppress(HeadgateError), RunReader(run / STORE) as reader:
-        return any(row["started"] is not None for row in reader.rows("jobs", "name = ?", [job]))
+        return any(row.started is not None for row in reader.records(JobRow, "name = ?", [job]))
     return True  # nobody knows
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from headgate.model.identifiers import FIRST_WORKER, TaskName, TaskOfRun
 from headgate.recorded import runs
+from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.runs import JobSummary, RunSummary
 from headgate.recorded.store import RunReader
 
@@ -104,7 +105,7 @@ def read(
     """
     summary = runs.summary(folder)
     with RunReader(folder / runs.STORE) as reader:
-        verified = {row["name"]: row.get("verified") for row in reader.rows("jobs")}
+        verified = {row.name: row.verified for row in reader.records(JobRow)}
         jobs = [
             _job(reader, job, verified.get(job.name), (verdicts or {}).get(job.name))
             for job in choose(summary.jobs)
@@ -125,9 +126,9 @@ def _job(
     reader: RunReader, job: JobSummary, verified: str | None, verdict: Mapping[str, Any] | None
 ) -> JobStatus:
     attempt = "SELECT max(attempt) FROM tasks WHERE job = ?"
-    rows = list(reader.rows("tasks", f"job = ? AND attempt = ({attempt})", [job.name, job.name]))
+    rows = list(reader.records(TaskRow, f"job = ? AND attempt = ({attempt})", [job.name, job.name]))
     tasks = tuple(
-        _task(reader, row) for row in sorted(rows, key=lambda row: TaskOfRun(row["id"]).name.order)
+        _task(reader, row) for row in sorted(rows, key=lambda row: row.of_run().name.order)
     )
     left = [task for task in tasks if task.state == "running"] or tasks
     names = [TaskOfRun.of(job.name, task.task) for task in left]
@@ -163,18 +164,18 @@ def _job(
     )
 
 
-def _task(reader: RunReader, row: Mapping[str, Any]) -> TaskStatus:
+def _task(reader: RunReader, row: TaskRow) -> TaskStatus:
     granted = reader.query(
-        "SELECT * FROM shares WHERE task = ? ORDER BY rowid DESC LIMIT 1", [row["id"]]
+        "SELECT * FROM shares WHERE task = ? ORDER BY rowid DESC LIMIT 1", [row.id]
     )
     return TaskStatus(
-        task=TaskOfRun(row["id"]).name,
-        node=row["node"],
-        pid=row["pid"],
-        state="running" if row["ended"] is None else "ended",
-        gpus=tuple(json.loads(row.get("gpus") or "[]")),
+        task=row.of_run().name,
+        node=row.node or "",
+        pid=row.pid,
+        state="running" if row.ended is None else "ended",
+        gpus=tuple(sorted(row.held_gpus())),
         **{name: granted[0].get(name) if granted else None for name in _GRANTED},
-        **_newest(reader, "usage", "target", row["id"], _USED),
+        **_newest(reader, "usage", "target", row.id, _USED),
     )
 
 

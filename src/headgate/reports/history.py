@@ -18,9 +18,8 @@ from headgate.model.records import plain
 from headgate.recorded import runs
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import NODE, Recording
-from headgate.recorded.rows import loads
+from headgate.recorded.rows import JobRow, TaskRow, loads
 from headgate.recorded.store import RunReader
-from headgate.recorded.stored import job_or_name
 from headgate.recorded.usage import Array
 
 _SAME = ("script", "run", "args", "workdir", "python", "env")
@@ -49,8 +48,8 @@ class _OtherRun(NamedTuple):
     began: float
     ended: float
     nodes: Mapping[str, Any]
-    jobs: Sequence[Mapping[str, Any]]
-    kinds: Mapping[str, Sequence[tuple[Mapping[str, Any], Job]]]
+    jobs: Sequence[JobRow]
+    kinds: Mapping[str, Sequence[tuple[JobRow, Job]]]
 
 
 class OtherRuns:
@@ -108,16 +107,12 @@ def _others_of(run: Recording) -> Iterator[_OtherRun]:
                     node.get("name"): (node.get("cores"), node.get("nic_bytes_per_second"))
                     for node in listed
                 }
-                rows = [
-                    row
-                    for row in reader.rows("jobs")
-                    if row["started"] is not None and row["ended"] is not None
-                ]
+                rows = [row for row in reader.records(JobRow) if row.attempts_span() is not None]
         except (HeadgateError, KeyError, ValueError):
             continue  # one without an end was interrupted
-        kinds: dict[str, list[tuple[Mapping[str, Any], Job]]] = {}
+        kinds: dict[str, list[tuple[JobRow, Job]]] = {}
         for row in rows:
-            spec = job_or_name(row["name"], row["spec"])
+            spec = row.job()
             kinds.setdefault(_kind(spec), []).append((row, spec))
         yield _OtherRun(folder, began, began + ended, nodes, rows, kinds)
 
@@ -183,15 +178,16 @@ def _is_same(spec: Job, wanted: Job, cores: float | None) -> bool:
     return fits and named and all(getattr(spec, name) == getattr(wanted, name) for name in _SAME)
 
 
-def _beside(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return bool(row["started"] < other["ended"] and other["started"] < row["ended"])
+def _beside(row: JobRow, other: JobRow) -> bool:
+    ran, others = row.attempts_span(), other.attempts_span()
+    return ran is not None and others is not None and ran[0] < others[1] and others[0] < ran[1]
 
 
 def _rate(
-    reader: RunReader, row: Mapping[str, Any], nodes: Mapping[str, Any]
+    reader: RunReader, row: JobRow, nodes: Mapping[str, Any]
 ) -> tuple[float, float, int] | None:
-    first = TaskOfRun.of(row["name"], FIRST_WORKER)
-    tasks = {task["id"]: task["node"] for task in reader.rows("tasks", "job = ?", [row["name"]])}
+    first = TaskOfRun.of(row.name, FIRST_WORKER)
+    tasks = {task.id: task.node for task in reader.records(TaskRow, "job = ?", [row.name])}
     began = reader.tuples("SELECT started FROM tasks WHERE id = ?", (first,))
     since = (began[0][0] or 0.0) if began else 0.0
     table = np.empty((0, 2))
