@@ -284,9 +284,19 @@ def test_what_jobs_do_before_their_work_is_asked_for_too() -> None:
     assert made("t", jobs).capacity_at(1.0, 10.0) == 5.0
 
 
+def spec_of(**fields: object) -> str:
+    """A job as a store keeps it."""
+    return json.dumps({"name": "a", "run": "train", **fields})
+
+
+def profile_of(**fields: object) -> str:
+    """A profile as a store keeps it."""
+    return json.dumps({"framework_version": "", "source": "run", **fields})
+
+
 def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
-    spec = '{"priority": 2.0, "limits": {"memory_bytes": 1073741824, "gpus": null}}'
+    spec = spec_of(priority=2.0, limits={"memory_bytes": 2**30, "gpus": None})
     recorder.add(
         "jobs",
         name="a",
@@ -338,7 +348,7 @@ def test_a_run_is_a_trace_of_the_cpu_time_that_its_jobs_used(tmp_path: Path) -> 
 
 def test_a_job_of_several_tasks_is_as_many_as_at_last_in_a_simulation(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
-    limits = json.dumps({"limits": {"gpus": 1, "memory_bytes": 2**30, "gpu_memory_bytes": 2**31}})
+    limits = spec_of(limits={"gpus": 1, "memory_bytes": 2**30, "gpu_memory_bytes": 2**31})
     for name, spec, roles in (
         ("cores", "{}", ("worker-0", "worker-1")),
         ("gpus", limits, ("worker-0", "server-0")),
@@ -380,7 +390,7 @@ def test_a_job_of_a_run_came_when_its_time_had_come_also_where_it_waited_for_roo
         ("c", {"after": "b", "at": 1}, 20, 25),
     ):
         times = {"submitted": 0.0, "started": float(started), "ended": float(ended)}
-        recorder.add("jobs", name=name, spec=json.dumps(spec), state="done", **times)
+        recorder.add("jobs", name=name, spec=spec_of(**spec), state="done", **times)
     recorder.close()
     assert {job.name: job.submitted for job in read(tmp_path).jobs} == {
         "a": 0.0,
@@ -466,7 +476,7 @@ def recorded(
     """
     recorder = Recorder(folder / "run.sqlite")
     recorder.add("meta", key="node", value=_NODE)
-    row = {"spec": "{}", "profile": '{"framework": "torch"}'} | row
+    row = {"spec": spec_of(), "profile": profile_of(framework="torch")} | row
     recorder.add(
         "jobs", name="a", state="done", submitted=0.0, started=0.0, ended=float(len(used)), **row
     )
@@ -545,17 +555,14 @@ def test_threads_of_a_job_of_a_run_follow_its_share_where_torch_and_headgate_see
         [0.95] * 10 + [1.05] * 5 + [0.55] * 5,
         shares,
         10.0,
-        profile=json.dumps(profile or {}),
+        profile=profile_of(**profile) if profile is not None else "",
     )
     assert (job.threads_follow, job.tells_parts) == (follows, parts)
     assert job.cores == pytest.approx(0.8 if follows else 1.05)
 
 
 def test_what_its_user_left_a_job_of_a_run_and_how_it_ends_are_kept(tmp_path: Path) -> None:
-    spec = (
-        '{"share": "1/4", "limits": {"cores": 0.5, "memory_bytes": null}, "progress": '
-        '{"metric": "loss", "goal": null}}'
-    )
+    spec = spec_of(share="1/4", limits={"cores": 0.5}, progress={"metric": "loss"})
     job = recorded(tmp_path, [0.5] * 10, spec=spec)
     assert (job.share, job.cores_limit, job.foretold) == ("1/4", 0.5, False)  # it told no losses
 
@@ -567,7 +574,7 @@ def test_a_job_of_a_run_is_foretold_by_its_losses_where_nothing_else_ends_it(
     tmp_path: Path, rule: dict[str, object], foretold: bool
 ) -> None:
     recorder = Recorder(tmp_path / "run.sqlite")
-    spec = json.dumps({"progress": rule})
+    spec = spec_of(progress=rule)
     recorder.add("jobs", name="a", state="done", submitted=0.0, started=0.0, ended=10.0, spec=spec)
     recorder.add("progress", t=4.0, task="a/worker-0", step=1, count=1)
     recorder.add("progress", t=5.0, task="a/worker-0", step=3, epoch=2, loss=0.5, count=1)

@@ -10,18 +10,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
 from headgate.forecast.remaining import step_seconds
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import HeadgateError
 from headgate.model.identifiers import TaskName, TaskOfRun
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.store import RunReader
 from headgate.task.step_timing import BUSY
 
-_PLAN = TypeAdapter(Plan)
 FEWEST_STEPS = 10
 """That tell how fast a plan is."""
 _IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
@@ -67,34 +65,32 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
     with RunReader(store) as reader:
         meta = reader.meta()
         nodes_by_name = {node["name"]: node for node in json.loads(meta.get("node", "[]"))}
-        jobs = list(reader.rows("jobs"))
+        jobs = list(reader.records(JobRow)) if meta.get("mode") == "run" else []
+        plans = {row.name: row.chosen_plan() for row in jobs}
         for row in jobs:
-            plan = _plan(row["plan"])
-            if meta.get("mode") != "run" or plan is None or not _is_of(row["profile"], profile):
+            plan, cost = plans[row.name], row.cost()
+            if plan is None or cost is None or not _is_of(cost, profile):
                 continue
-            names = {*plan.worker_nodes, *plan.server_nodes}
-            beside = {name for other in jobs if other is not row for name in _nodes(other["plan"])}
-            if names & beside or not _as_they_were(names, nodes_by_name, cluster):
+            names = _nodes(plan)
+            beside = [_nodes(other) for name, other in plans.items() if name != row.name]
+            shared = any(names & others for others in beside)
+            if shared or not _as_they_were(names, nodes_by_name, cluster):
                 continue
-            seconds = _step_seconds(reader, row["name"])
-            samples = samples_of(
-                plan, profile, grows=json.loads(row["spec"] or "{}").get("batch") == "per-worker"
-            )
+            seconds = _step_seconds(reader, row.name)
+            samples = samples_of(plan, profile, grows=row.job().batch == "per-worker")
             if seconds is not None and samples is not None:
                 cores = {node: float(nodes_by_name[node]["cores"]) for node in names}
                 # Of a job whose steps were not looked at nobody knows whether it wanted more cores
                 # than it had.
-                seen = json.loads(row["profile"]).get("source") == "run"
-                others = _others(reader, row["name"], plan, cores) if seen else 0.0
+                seen = cost.source == "run"
+                others = _others(reader, row.name, plan, cores) if seen else 0.0
                 yield MeasuredPlan(plan, samples / seconds, others)
 
 
 def _since(reader: RunReader, job: str) -> float:
     """When a job was last started or resized."""
-    return max(
-        (row["t"] for row in reader.rows("events", "job = ? AND kind = 'running'", [job])),
-        default=0.0,
-    )
+    started = reader.records(EventRow, "job = ? AND kind = 'running'", [job])
+    return max((event.t for event in started), default=0.0)
 
 
 def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float]) -> float:
@@ -163,22 +159,13 @@ def samples_of(plan: Plan, profile: Profile, grows: bool = False) -> int | None:
     return whole * (plan.workers - plan.backup_workers) // plan.workers
 
 
-def _plan(text: str | None) -> Plan | None:
-    try:
-        return _PLAN.validate_json(text) if text else None
-    except ValidationError:
-        return None
-
-
-def _nodes(text: str | None) -> set[str]:
-    plan = _plan(text)
+def _nodes(plan: Plan | None) -> set[str]:
     return {*plan.worker_nodes, *plan.server_nodes} if plan is not None else set()
 
 
-def _is_of(text: str | None, profile: Profile) -> bool:
-    data: Mapping[str, Any] = json.loads(text) if text else {}
+def _is_of(cost: Profile, profile: Profile) -> bool:
     same = ("framework", "parameters_dense", "parameters_sparse", "layers")
-    return bool(data) and all(data.get(name) == getattr(profile, name) for name in same)
+    return all(getattr(cost, name) == getattr(profile, name) for name in same)
 
 
 def _as_they_were(

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headgate.model.errors import UsageError
-from headgate.model.identifiers import TaskOfRun
+from headgate.model.jobs import Job, ProgressRule
+from headgate.model.profiles import Profile
+from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.store import RunReader
 from headgate.recorded.usage import EMPTY, Array, Signal, completed, readings, total
 from headgate.simulation.traces import Trace, TraceJob, made
@@ -52,37 +54,29 @@ def read(path: Path) -> Trace:
     """
     store = path / "run.sqlite" if path.is_dir() else path
     with RunReader(store) as reader:
-        rows = list(reader.rows("jobs", order="position"))
-        ended = {row["name"]: row["ended"] for row in rows}
+        rows = list(reader.records(JobRow, order="position"))
+        ended = {row.name: row.ended for row in rows}
         jobs = [job for row in rows if (job := _job(reader, row, ended)) is not None]
     if not jobs:
         raise UsageError(f"{path} has no job that was done; expected a run with at least one")
     return made(store.absolute().parent.name, jobs)
 
 
-def _job(
-    reader: RunReader, row: dict[str, Any], ended: Mapping[str, float | None]
-) -> TraceJob | None:
-    if row["state"] != "done" or row["started"] is None or row["ended"] is None:
+def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> TraceJob | None:
+    if row.state != "done" or row.started is None or row.ended is None:
         return None
-    name, spec, profile = (
-        row["name"],
-        json.loads(row["spec"] or "{}"),
-        json.loads(row.get("profile") or "{}"),
-    )
-    limits = spec.get("limits") or {}
-    cores_used, spent = _cores(reader, name), _cpu_seconds(reader, name)
+    name, spec, profile = row.name, row.job(), row.cost()
+    limits, tasks = spec.limits, list(reader.records(TaskRow, "job = ?", [name]))
+    cores_used = _cores(reader, name)
+    spent = sum(task.counted("cpu_seconds") or 0.0 for task in tasks)
     # no reading stands for its first moments
-    used = completed(cores_used, row["started"], row["ended"], spent)
-    core_seconds, seconds = max(used.integral, spent), row["ended"] - row["started"]
-    tasks = list(reader.rows("tasks", "job = ?", [name]))
-    last = max((task_row["attempt"] or 0 for task_row in tasks), default=0)
-    at_last = [
-        TaskOfRun(task_row["id"]) for task_row in tasks if (task_row["attempt"] or 0) == last
-    ]
-    gpus = int(limits.get("gpus") or 0) * max(sum(task.name.is_worker for task in at_last), 1)
+    used = completed(cores_used, row.started, row.ended, spent)
+    core_seconds, seconds = max(used.integral, spent), row.ended - row.started
+    last = max((task.attempt or 0 for task in tasks), default=0)
+    at_last = [task.of_run() for task in tasks if (task.attempt or 0) == last]
+    gpus = (limits.gpus or 0) * max(sum(task.name.is_worker for task in at_last), 1)
     progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
-    startup, begins = None, row["started"]
+    startup, begins = None, row.started
     if not gpus and core_seconds > 0:
         startup = 0.0
         if progress and len(tasks) == 1:
@@ -97,7 +91,7 @@ def _job(
     if startup is not None:
         # One that mostly waited is no longer alone than it took: readings may have missed when it
         # computed.
-        seconds = min((core_seconds - startup) / cores, row["ended"] - begins)
+        seconds = min((core_seconds - startup) / cores, row.ended - begins)
     # the worker whose reports set the pace of its job's
     lead = min((progress_row["task"] for progress_row in progress), default="")
     points = [
@@ -106,20 +100,20 @@ def _job(
         if progress_row["loss"] is not None and progress_row["task"] == lead
     ]
     points = points[:: max(math.ceil(len(points) / _LOSSES), 1)]
-    foretold = _goes_by_losses(spec.get("progress") or {})
+    foretold = _goes_by_losses(spec.progress)
     return TraceJob(
         name=name,
-        submitted=min(_due(row["submitted"], spec, ended), row["started"]),
+        submitted=min(_due(row.submitted or 0.0, spec, ended), row.started),
         seconds=max(seconds, 1e-3),
         gpus=gpus,
         cores=cores,
         workers=max(len(at_last), 1),
         model=name,
-        priority=float(spec.get("priority") or 1.0),
-        cores_limit=limits.get("cores"),
-        memory_bytes=limits.get("memory_bytes"),
-        gpu_memory_bytes=limits.get("gpu_memory_bytes"),
-        share=spec.get("share"),
+        priority=spec.priority,
+        cores_limit=limits.cores,
+        memory_bytes=limits.memory_bytes,
+        gpu_memory_bytes=limits.gpu_memory_bytes,
+        share=spec.share,
         threads_follow=follows,
         steps=max(
             (progress_row["step"] for progress_row in progress if progress_row["step"] is not None),
@@ -133,22 +127,19 @@ def _job(
             ),
             default=None,
         ),
-        losses=_losses(points, used, startup or 0.0, row["started"], row["ended"]),
+        losses=_losses(points, used, startup or 0.0, row.started, row.ended),
         told=tuple((point["step"], point["epoch"]) for point in points) if foretold else (),
-        tells_parts=profile.get("framework") == "torch",
+        tells_parts=profile is not None and profile.framework == "torch",
         startup_core_seconds=startup,
     )
 
 
-def _due(submitted: float, spec: Mapping[str, Any], ended: Mapping[str, float | None]) -> float:
+def _due(submitted: float, spec: Job, ended: Mapping[str, float | None]) -> float:
     """When the time of a job had come: so long after it was handed in, or after the jobs that it
     comes after ended.
     """
-    after = spec.get("after") or ()
-    ends = [ended.get(name) for name in ([after] if isinstance(after, str) else after)]
-    return max([submitted, *(end for end in ends if end is not None)]) + float(
-        spec.get("at") or 0.0
-    )
+    ends = [end for name in spec.forerunners if (end := ended.get(name)) is not None]
+    return max([submitted, *ends]) + spec.at
 
 
 def _begins(used: Signal, time: float) -> float:
@@ -164,21 +155,22 @@ def _from(used: Signal, begins: float) -> Signal:
     return Signal(used.start[kept], used.end[kept], used.value[kept]) if kept.any() else used
 
 
-def _on_torch(profile: dict[str, Any]) -> bool:
+def _on_torch(profile: Profile | None) -> bool:
     """Whether a job's threads follow its share: PyTorch's do where a library of Headgate's reports,
     which profiles the job; TensorFlow's, JAX's and those of any other script stay as many as at the
     start.
     """
-    below = str(profile.get("framework_version")).partition(" on ")[2]
-    return profile.get("framework") == "torch" or below.startswith("torch ")
+    if profile is None:
+        return False
+    below = profile.framework_version.partition(" on ")[2]
+    return profile.framework == "torch" or below.startswith("torch ")
 
 
-def _goes_by_losses(rule: dict[str, Any]) -> bool:
+def _goes_by_losses(rule: ProgressRule) -> bool:
     """Whether a job's end follows from its losses and epochs alone: not by another metric, a goal
     or early stopping.
     """
-    ends = (rule.get(name) for name in ("goal", "patience", "told"))
-    return rule.get("metric", "loss") == "loss" and not any(end is not None for end in ends)
+    return rule.metric == "loss" and rule.goal is None and rule.stopping is None
 
 
 # --- what it used ---------------------------------------------------------------------------------
@@ -193,11 +185,6 @@ def _cores(reader: RunReader, job: str) -> Signal:
         tasks.setdefault(target, []).append((t, math.nan if cores is None else cores))
     columns = (np.array(task, dtype=float).T for task in tasks.values())
     return total([readings(times, values) for times, values in columns]) if tasks else EMPTY
-
-
-def _cpu_seconds(reader: RunReader, job: str) -> float:
-    exits = [row["exit"] for row in reader.rows("tasks", "job = ?", [job])]
-    return sum(float(json.loads(text).get("cpu_seconds") or 0.0) for text in exits if text)
 
 
 def _most(reader: RunReader, job: str, used: Signal, follows: bool) -> float | None:
@@ -225,12 +212,12 @@ def _room(
     whether it was alone then: with all cores of its nodes, and threads for them.
     """
     cores = {node["name"]: node["cores"] for node in json.loads(reader.meta().get("node", "[]"))}
-    tasks = list(reader.rows("tasks"))
-    node_of = {task["id"]: task["node"] for task in tasks if task["job"] == job}
+    tasks = list(reader.records(TaskRow))
+    node_of = {task.id: task.node for task in tasks if task.job == job}
     room, alone = np.zeros_like(at), np.ones(len(at), dtype=bool)
     for task in tasks:
-        if task["job"] != job and task["node"] in node_of.values() and task["started"] is not None:
-            alone &= (at < task["started"]) | (at > (task["ended"] or math.inf))
+        if task.job != job and task.node in node_of.values() and task.started is not None:
+            alone &= (at < task.started) | (at > (task.ended or math.inf))
     for id, node in node_of.items():
         rows = list(reader.rows("shares", "task = ?", [id], order="t"))
         if not rows:
@@ -244,7 +231,7 @@ def _room(
             np.minimum(entitled, had),
             0.0,
         )
-        whole = (had >= array) & (entitled >= _CLEARLY * cores.get(node, 0.0))
+        whole = (had >= array) & (entitled >= _CLEARLY * cores.get(node or "", 0.0))
         last = np.maximum(
             np.searchsorted([usage_row["t"] for usage_row in rows], at, side="right") - 1, 0
         )
