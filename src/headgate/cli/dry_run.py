@@ -17,8 +17,9 @@ import click
 from headgate import isolation, policies
 from headgate.controller import Controller
 from headgate.engines.base import LOCAL
-from headgate.engines.launch import inject, launch, stated_threads
-from headgate.hub.messages import turns_in
+from headgate.engines.launch import stated_threads
+from headgate.engines.namesakes import kept_out_by
+from headgate.hub.starts import Meeting, Starts
 from headgate.hub.submission import Submission
 from headgate.machine import gpu_visibility
 from headgate.model import events
@@ -28,7 +29,6 @@ from headgate.model.identifiers import JobId, TaskId, TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.reason_text import in_words
-from headgate.model.roles import Addresses
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.interference import stored_pairs
 from headgate.planning.memory import GpuNeed, gpu_need
@@ -37,9 +37,7 @@ from headgate.profiling.calibration import calibrated
 from headgate.recorded import runs
 from headgate.reports.words import counted, listed
 from headgate.sampling import machine
-from headgate.scripts import contracts, inspection
-from headgate.scripts.contracts import LaunchedGroup
-from headgate.task.membership import LOOPBACK
+from headgate.scripts import inspection
 from headgate.verification.prior_verdict import bars, is_off, standing
 from headgate.verification.verdict import Verification
 from headgate.verification.wording import kept_alone, sentence
@@ -54,11 +52,13 @@ class PlannedStart:
         verdict: Whether its workers are known to train what one does; None: that is no question.
         kept_alone: Whether it begins with one worker because of that, where Headgate would give it
             several.
+        is_profiled: Whether there is a profile of it.
     """
 
     plan: Plan
     verdict: Verification | None = None
     kept_alone: bool = False
+    is_profiled: bool = False
 
 
 def planned(
@@ -77,18 +77,19 @@ def planned(
         asked.append(JobToPlan(job, store.load(home / "profiles", store.key(job, here)), other))
     if submission.cluster:
         cluster = calibrated(submission.cluster, cluster, here, home)
-    found = {}
-    chosen = choose(asked, cluster, measured_on=here, interference=stored_pairs(home))
-    for each, choice in zip(asked, chosen):
+    begins = {}
+    choices = choose(asked, cluster, measured_on=here, interference=stored_pairs(home))
+    for to_plan, choice in zip(asked, choices):
         if isinstance(choice, UsageError):
             raise choice
-        verdict = _verdict(each.job, choice.plan, submission, here, home)
-        found[each.job.name] = PlannedStart(choice.plan, verdict)
-        if verdict is not None and bars(verdict) and each.job.plan is None:
-            [alone] = choose([replace(each, profile=None)], cluster)
+        job, is_profiled = to_plan.job, to_plan.profile is not None
+        verdict = _verdict(job, choice.plan, submission, here, home)
+        begins[job.name] = PlannedStart(choice.plan, verdict, is_profiled=is_profiled)
+        if verdict is not None and bars(verdict) and job.plan is None:
+            [alone] = choose([replace(to_plan, profile=None)], cluster)
             if not isinstance(alone, UsageError):
-                found[each.job.name] = PlannedStart(alone.plan, verdict, kept_alone=True)
-    return found
+                begins[job.name] = PlannedStart(alone.plan, verdict, True, is_profiled)
+    return begins
 
 
 def _verdict(
@@ -257,15 +258,23 @@ def _entries(
     cluster = Cluster(submission.nodes or (node,))
     made: set[str] = set()
     allowed = gpu_visibility.within(node, submission.environment)
-    groups: dict[JobId, LaunchedGroup | Addresses | None] = {}
-    injected = inject(home / "inject")
+    maker = Starts(submission, home)
+    meetings: dict[JobId, Meeting | None] = {}
+
     for start in starts(
         submission, policy, cluster, {name: begin.plan for name, begin in begins.items()}
     ):
-        if start.job not in groups:
-            groups[start.job] = _group(start, cluster, here=not submission.nodes)
-        prepared = _launch(
-            start, submission.environment, cluster, home, groups[start.job], injected
+        if start.job not in meetings:
+            meetings[start.job] = maker.meeting(
+                start, maker.ports(start), maker.addresses(start.plan, cluster.node)
+            )
+        prepared = maker.launch(
+            start,
+            cluster.node(start.node),
+            Path("RUN") / "jobs" / start.spec.name / "checkpoints",
+            meetings[start.job],
+            has_namesake=bool(kept_out_by(start.spec, submission.environment)),
+            is_profiled=begins[start.spec.name].is_profiled,
         )
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
             boxes[kind] = isolation.make(kind, "dry-run")
@@ -311,49 +320,3 @@ def _gpu_need(job: Job, here: Node, home: Path) -> GpuNeed:
     key = store.key(job, here)
     before = lengths.gpu_memory_bytes(home / "lengths", store.script_of(key), key)
     return gpu_need(job.limits, store.load(home / "profiles", key), before)
-
-
-def _group(
-    start: events.StartTask, cluster: Cluster, *, here: bool
-) -> LaunchedGroup | Addresses | None:
-    """The tasks of a job, where they find each other by another launcher's contract or are of
-    several roles.
-    """
-    if start.spec.contract is None and not start.spec.roles:
-        return None
-    alone = len({*start.plan.worker_nodes, *start.plan.server_nodes}) == 1
-    ports = contracts.free_ports(start.plan.tasks, (), here=here)
-
-    def host(name: str) -> str:
-        return LOOPBACK if alone else cluster.node(name).address
-
-    if start.spec.roles:
-        return Addresses.of(start.spec.roles, start.plan, ports, host)
-    return LaunchedGroup.of(start, ports, host)
-
-
-def _launch(
-    start: events.StartTask,
-    environment: Mapping[str, str],
-    cluster: Cluster,
-    home: Path,
-    group: LaunchedGroup | Addresses | None,
-    injected: Path,
-) -> isolation.Launch:
-    node = cluster.node(start.node)
-    return launch(
-        start.task,
-        start.spec,
-        environment=environment,
-        threads=start.threads,
-        injected=injected,
-        checkpoints=Path("RUN") / "jobs" / start.spec.name / "checkpoints",
-        resume=start.resume,
-        gpus=start.gpus,
-        gpu_names=gpu_visibility.names({**environment, **start.spec.env}, node.gpus),
-        place=node.place,
-        turns=turns_in(home),
-        group=group if isinstance(group, LaunchedGroup) else None,
-        addresses=group if isinstance(group, Addresses) else None,
-        daemon=environment.get("DOCKER_HOST", ""),
-    )

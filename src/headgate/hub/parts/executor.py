@@ -10,21 +10,22 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from headgate import isolation
 from headgate.engines.base import LOCAL
-from headgate.engines.launch import inject, launch, stated_threads
-from headgate.hub.messages import gate, turns_in
+from headgate.engines.launch import stated_threads
+from headgate.hub.messages import gate
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.parts.planning import InitialPlanner
+from headgate.hub.starts import Starts
 from headgate.hub.state.attempt import Attempt, LiveTask
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.machine import gpu_visibility
 from headgate.model import events
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError
@@ -41,14 +42,13 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason
-from headgate.model.roles import Addresses, task_names
+from headgate.model.roles import task_names
 from headgate.model.shares import Share, spare
 from headgate.model.units import say_seconds
 from headgate.output.patterns import ProgressReader
-from headgate.scripts import contracts, inspection
+from headgate.scripts import inspection
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.job_files import FileLook, edited
-from headgate.scripts.program import source
 from headgate.task.membership import LOOPBACK
 
 _AGAIN_SECONDS = 1.0
@@ -183,9 +183,10 @@ class ActionExecutor(Component):
 
     def _start(self, action: events.StartTask) -> None:
         run, live = self._live_runs.find(action.job)
+        starts = Starts(run.submission, self._home)
         if live.current is None or live.current.number != action.attempt:
             _remove_copies(run.checkpoints(action.spec.name))  # of the former attempt
-            send, ports = self._engines.of(run.id).send, self._ports(run, action)
+            send, ports = self._engines.of(run.id).send, starts.ports(action, self._used_ports())
             roles = task_names(action.spec.roles)
             attempt = Attempt(
                 action.job,
@@ -213,24 +214,25 @@ class ActionExecutor(Component):
             action.task, node=action.node, attempt=action.attempt, started=run.clock(), **unknown
         )
         spec = self._engines.spec_of(run.id)
+        address = starts.addresses(action.plan, partial(self._nodes.get, spec))
         node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)
-        address = self._address(run, action.plan, node) if node is not None else ""
-        group = self._group(run, action, attempt)
-        if group is not None and not attempt.tasks and group.addresses[0] != LOOPBACK:
-            where = f"{group.addresses[0]}:{group.ports[0]}"
+        meeting = starts.meeting(action, attempt.ports, address, attempt.key)
+        if (
+            isinstance(meeting, LaunchedGroup)
+            and not attempt.tasks
+            and meeting.addresses[0] != LOOPBACK
+        ):
+            where = f"{meeting.addresses[0]}:{meeting.ports[0]}"
             text = (
                 f"its workers meet at {where} without a key: whoever reaches that can read "
                 "and change the training"
             )
             self._live_runs.event(run, "note", text, live.spec.name)
-        addresses = None
-        if action.spec.roles:
-            addresses = Addresses.of(
-                action.spec.roles, action.plan, attempt.ports, self._finder(run, action)
-            )
         stated = stated_threads(action.spec, action.task.name)
-        attempt.start(action.task.name, action.node, address, reader, action.joins, stated)
+        attempt.start(
+            action.task.name, action.node, address(action.node), reader, action.joins, stated
+        )
         self._shares.pop(action.task, None)
         self._granted(
             action.task, action.share, action.threads, action.entitled_cores, action.reason
@@ -238,28 +240,14 @@ class ActionExecutor(Component):
         try:
             if node is None:
                 raise HeadgateError(f"node {action.node} is gone")
-            prepared = launch(
-                action.task,
-                action.spec,
-                environment=run.submission.environment,
-                threads=action.threads,
-                injected=inject(self._home / "inject"),
-                checkpoints=run.checkpoints(action.spec.name),
-                resume=action.resume,
-                gpus=action.gpus,
-                gpu_names=gpu_visibility.names(
-                    {**run.submission.environment, **action.spec.env}, node.gpus
-                ),
-                mode=run.submission.mode,
-                place=node.place,
-                turns=turns_in(self._home) if spec == LOCAL else None,
-                attributes=run.submission.attributes if spec == LOCAL else None,
-                group=group,
-                addresses=addresses,
-                observe=not live.namesake and _is_observed(run, live, action),
-                importable=not live.namesake,
+            prepared = starts.launch(
+                action,
+                node,
+                run.checkpoints(action.spec.name),
+                meeting,
+                has_namesake=bool(live.namesake),
+                is_profiled=live.profile is not None,
                 stdin=run.given.of_an_attempt() if run.given is not None else None,
-                daemon=run.submission.environment.get("DOCKER_HOST", "") if spec == LOCAL else "",
             )
         except HeadgateError as error:  # its interpreter may be gone since it was handed in
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)
@@ -285,51 +273,12 @@ class ActionExecutor(Component):
         self._live_runs.event(run, "warning", text, live.spec.name)
         live.files = FileLook().files(live.spec, run.submission.environment)
 
-    def _address(self, run: LiveRun, plan: Plan, node: Node) -> str:
-        """Where a task listens for the others of its job: the loopback where none of them will be
-        on another node.
-        """
-        stays = plan.strategy != "ps" or (
-            run.submission.engine == LOCAL and not run.submission.nodes
-        )
-        return (
-            LOOPBACK
-            if stays and len({*plan.worker_nodes, *plan.server_nodes}) == 1
-            else node.address
-        )
-
-    def _ports(self, run: LiveRun, action: events.StartTask) -> tuple[int, ...]:
-        """Ports for the tasks of an attempt, where they find each other by another launcher's
-        contract or by roles.
-        """
-        if action.spec.contract is None and not action.spec.roles:
-            return ()
-        others = [
-            live.current for each in self._live_runs.runs.values() for live in each.jobs.values()
+    def _used_ports(self) -> set[int]:
+        """The ports of all attempts."""
+        attempts = [
+            live.current for run in self._live_runs.runs.values() for live in run.jobs.values()
         ]
-        taken = {port for other in others if other is not None for port in other.ports}
-        here = run.submission.engine == LOCAL and not run.submission.nodes
-        return contracts.free_ports(action.plan.tasks, taken, here=here)
-
-    def _group(
-        self, run: LiveRun, action: events.StartTask, attempt: Attempt
-    ) -> LaunchedGroup | None:
-        """The workers of an attempt, as another launcher would count them."""
-        if action.spec.contract is None:
-            return None
-        return LaunchedGroup.of(action, attempt.ports, self._finder(run, action), attempt.key)
-
-    def _finder(self, run: LiveRun, action: events.StartTask) -> Callable[[str], str]:
-        """Gives the address of an attempt's tasks on a node, by its name; empty where the node is
-        gone.
-        """
-        spec = self._engines.spec_of(run.id)
-
-        def address(name: str) -> str:
-            node = self._nodes.get(spec, name)
-            return self._address(run, action.plan, node) if node is not None else ""
-
-        return address
+        return {port for attempt in attempts if attempt is not None for port in attempt.ports}
 
     def _granted(
         self, task: TaskId, change: Share, threads: int, entitled: float, reason: Reason
@@ -373,23 +322,6 @@ class ActionExecutor(Component):
         self._live_runs.event(run, action.state, action.reason, live.spec.name)
         if run.ended:
             self._loop.call_soon(self._finish, run)
-
-
-def _is_observed(run: LiveRun, live: LiveJob, action: events.StartTask) -> bool:
-    """Whether the steps of a task are seen from outside: of a single worker, for a profile of its
-    own, or in a run where its job has none yet and Headgate may choose its plan.
-    """
-    spec = action.spec
-    if action.plan.workers > 1 or run.submission.engine != LOCAL or (file := source(spec)) is None:
-        return False
-    if run.submission.mode != "run":
-        return run.submission.mode == "profile" and not inspection.libraries(file)
-    return (
-        spec.contract is not None
-        and spec.batch is not None
-        and spec.plan is None
-        and live.profile is None
-    )
 
 
 def _remove_copies(checkpoints: Path) -> None:
