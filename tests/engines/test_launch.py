@@ -19,6 +19,7 @@ from headgate.model.errors import StorageError, UsageError
 from headgate.model.events import Checkpoint
 from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.jobs import Job
+from headgate.scripts.facts import ScriptFacts, facts_of
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS")
 
@@ -40,6 +41,7 @@ def launched(
     return launch(
         TaskId(f"run/job/{name}"),
         job,
+        facts_of(job),
         environment=environment if environment is not None else {"PATH": os.environ["PATH"]},
         threads=2,
         injected=Path("/injected"),
@@ -344,6 +346,7 @@ def test_the_injected_folder_holds_headgate_and_nothing_else(
     started = launch(
         TaskId("run/job/worker-0"),
         job,
+        facts_of(job),
         environment={"PATH": os.defpath},
         threads=1,
         injected=injected,
@@ -392,6 +395,7 @@ def test_a_task_without_pyzmq_is_told_where_there_is_one_and_does_not_see_it_bef
     env = launch(
         TaskId("run/job/server-0"),
         Job(name="job", run="true"),
+        ScriptFacts(),
         environment={"PATH": os.defpath},
         threads=1,
         injected=injected,

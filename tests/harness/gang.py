@@ -23,6 +23,7 @@ from headgate.engines.launch import inject, server_command
 from headgate.hub.state.peers import AttemptSyncPoints, Peers
 from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan
+from headgate.scripts.facts import source_facts
 from headgate.testing import wait
 
 RUN = "run/job/"
@@ -118,8 +119,9 @@ class Gang:
         for name in names or self.names:
             output = self.folder / f"{name}.log"
             script = next((Path(part) for part in self._command if part.endswith(".py")), None)
+            libraries = source_facts(script).libraries if script is not None else ()
             command = (
-                server_command(sys.executable, script)
+                server_command(sys.executable, libraries)
                 if name.startswith("server-")
                 else self._command
             )

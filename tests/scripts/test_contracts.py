@@ -27,8 +27,7 @@ from headgate.scripts.contracts import (
     variables,
     without_others,
 )
-from headgate.scripts.distributed_scripts import written_for
-from headgate.scripts.inspection import meets_at_our_port
+from headgate.scripts.facts import facts_of, source_facts
 from headgate.scripts.launchers import divides_memory, doubt, has_launcher, resolved
 
 GROUP = LaunchedGroup(
@@ -128,6 +127,7 @@ def test_a_worker_of_mpi_s_is_told_of_mpirun_and_of_its_place(tmp_path: Path) ->
     started = launch(
         JobId("r/a").task(worker(2)),
         job,
+        facts_of(job),
         environment={"PATH": os.environ["PATH"], "OMPI_COMM_WORLD_RANK": "7"},
         threads=1,
         injected=tmp_path,
@@ -439,7 +439,7 @@ def test_a_script_that_plainly_says_so_is_known(
     text: str, contract: Contract, needs: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "a.py").write_text(text)
-    found = written_for(tmp_path / "a.py")
+    found = source_facts(tmp_path / "a.py").launcher
     assert found is not None
     assert (found.contract, found.needs) == (contract, needs)
     alone, note = resolved(Job(name="a", script=str(tmp_path / "a.py")))
@@ -628,7 +628,8 @@ def test_scripts_that_divide_the_model_are_told_from_those_that_copy_it(
     text: str, args: tuple[str, ...], divides: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "a.py").write_text(text)
-    assert divides_memory(Job(name="a", script=str(tmp_path / "a.py"), args=args)) is divides
+    job = Job(name="a", script=str(tmp_path / "a.py"), args=args)
+    assert divides_memory(job, facts_of(job)) is divides
 
 
 @pytest.mark.parametrize(
@@ -654,7 +655,8 @@ def test_the_store_is_hosted_for_scripts_that_meet_where_they_are_told(
     text: str, args: tuple[str, ...], hosted: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "a.py").write_text(text)
-    assert meets_at_our_port(Job(name="a", script=str(tmp_path / "a.py"), args=args)) is hosted
+    job = Job(name="a", script=str(tmp_path / "a.py"), args=args)
+    assert facts_of(job).meets_at_our_port is hosted
 
 
 SERVED = "import tensorflow as tf\ntf.distribute.ParameterServerStrategy()"
@@ -716,6 +718,7 @@ def test_servers_of_tensorflow_s_run_the_script_itself(tmp_path: Path) -> None:
     started = launch(
         JobId("r/a").task(SERVER),
         job,
+        facts_of(job),
         environment={"PATH": os.environ["PATH"]},
         threads=1,
         injected=tmp_path,

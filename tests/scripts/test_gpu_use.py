@@ -8,6 +8,7 @@ import pytest
 
 from headgate.model.events import GpuUse
 from headgate.model.jobs import Job, Limits
+from headgate.scripts.facts import facts_of
 from headgate.scripts.gpu_use import gpu_use
 
 
@@ -33,7 +34,7 @@ def test_imports_tell(tmp_path: Path, text: str, use: GpuUse) -> None:
     (tmp_path / "mine.py").write_text("import torch")
     (tmp_path / "train.py").write_text(text)
     job = Job(name="a", script=str(tmp_path / "train.py"), workdir=str(tmp_path))
-    assert gpu_use(job) == use
+    assert gpu_use(job, facts_of(job)) == use
 
 
 @pytest.mark.parametrize(
@@ -49,4 +50,5 @@ def test_imports_tell(tmp_path: Path, text: str, use: GpuUse) -> None:
 def test_what_its_user_says_counts_and_of_other_commands_nothing_is_known(
     limits: Limits, use: GpuUse
 ) -> None:
-    assert gpu_use(Job(name="a", run="bash train.sh", limits=limits)) == use
+    job = Job(name="a", run="bash train.sh", limits=limits)
+    assert gpu_use(job, facts_of(job)) == use

@@ -13,14 +13,9 @@ import pytest
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
-from headgate.scripts.inspection import (
-    called,
-    check,
-    libraries,
-    library,
-    other_cluster,
-    shares_nothing,
-)
+from headgate.scripts import inspection
+from headgate.scripts.facts import SourceFacts, facts_of, source_facts
+from headgate.scripts.inspection import other_cluster
 
 JAX, KERAS, TORCH = (f"import headgate.{name} as hg\n" for name in ("jax", "keras", "torch"))
 PS = Plan(strategy="ps", workers=2, servers=1, batch_per_worker=None)
@@ -30,6 +25,10 @@ STALE = Plan(
 )
 TOGETHER = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
 UNEVEN = Plan(strategy="allreduce", workers=2, batch_per_worker=(8, 24))
+
+
+def check(job: Job, environment: dict[str, str]) -> None:
+    inspection.check(job, facts_of(job), environment)
 
 
 def job(folder: Path, text: str, plan: Plan) -> Job:
@@ -174,9 +173,9 @@ def test_fit_of_keras_2_is_let_through(python: Path, tmp_path: Path) -> None:
 def test_a_script_that_imports_several_trains_with_whichever_it_calls(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TORCH + "def export():\n    from headgate.jax import init\n")
-    assert libraries(script) == {"torch", "jax"}
-    assert library(script) is None
-    assert libraries(tmp_path / "missing.py") == frozenset()
+    assert source_facts(script).libraries == {"torch", "jax"}
+    assert source_facts(script).library is None
+    assert source_facts(tmp_path / "missing.py") == SourceFacts()
 
 
 @pytest.mark.parametrize(
@@ -197,8 +196,8 @@ def test_a_library_that_is_imported_and_never_used_is_not_called(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    assert libraries(script) == {"torch"}
-    assert called(script) == ({"torch"} if uses else set())
+    assert source_facts(script).libraries == {"torch"}
+    assert source_facts(script).called == ({"torch"} if uses else set())
 
 
 @pytest.mark.parametrize(
@@ -218,4 +217,4 @@ def test_workers_share_nothing_where_neither_the_script_nor_a_file_beside_it_can
     text: str, apart: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "beside.py").write_text(TORCH)
-    assert shares_nothing(job(tmp_path, text, TOGETHER)) == apart
+    assert facts_of(job(tmp_path, text, TOGETHER)).shares_nothing == apart

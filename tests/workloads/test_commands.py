@@ -11,9 +11,7 @@ import pytest
 
 from headgate import workloads
 from headgate.model.jobs import Job
-from headgate.scripts.distributed_scripts import written_for
-from headgate.scripts.inspection import library
-from headgate.scripts.program import source
+from headgate.scripts.facts import facts_of
 
 
 def test_each_workload_has_a_command_in_each_of_its_frameworks() -> None:
@@ -36,16 +34,15 @@ def test_each_workload_has_a_command_in_each_of_its_frameworks() -> None:
 def test_the_hub_sees_what_a_workload_trains_with(
     framework: str, found: str, tmp_path: Path
 ) -> None:
-    file = source(
-        Job(name="one", run=workloads.command("mlp", framework=framework), workdir=str(tmp_path))
-    )
-    assert file is not None and library(file) == found
+    command = workloads.command("mlp", framework=framework)
+    facts = facts_of(Job(name="one", run=command, workdir=str(tmp_path)))
+    assert facts.source.library == found
 
 
 def test_the_hub_sees_that_workers_of_a_trace_meet_as_those_of_torchrun(tmp_path: Path) -> None:
-    file = source(Job(name="one", run=workloads.command("trace"), workdir=str(tmp_path)))
-    assert file is not None and library(file) is None
-    written = written_for(file)
+    facts = facts_of(Job(name="one", run=workloads.command("trace"), workdir=str(tmp_path)))
+    assert facts.source.library is None
+    written = facts.source.launcher
     assert written is not None and (written.contract, written.needs) == ("torchrun", False)
 
 

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from headgate.recorded import runs
 from headgate.reports.words import counted, listed
 from headgate.sampling import machine
 from headgate.scripts import inspection
+from headgate.scripts.facts import ScriptFacts, facts_of
 from headgate.verification.prior_verdict import bars, is_off, standing
 from headgate.verification.verdict import Verification
 from headgate.verification.wording import kept_alone, sentence
@@ -53,12 +54,14 @@ class PlannedStart:
         kept_alone: Whether it begins with one worker because of that, where Headgate would give it
             several.
         is_profiled: Whether there is a profile of it.
+        facts: What its script tells.
     """
 
     plan: Plan
     verdict: Verification | None = None
     kept_alone: bool = False
     is_profiled: bool = False
+    facts: ScriptFacts = field(default_factory=ScriptFacts)
 
 
 def planned(
@@ -69,8 +72,9 @@ def planned(
     Raises:
         UsageError: One can run nowhere.
     """
+    facts = {job.name: facts_of(job) for job in submission.jobs}
     for job in submission.jobs:
-        inspection.check(job, {**submission.environment, **job.env})
+        inspection.check(job, facts[job.name], {**submission.environment, **job.env})
     asked = []
     for job in submission.jobs:
         other = inspection.other_cluster(job, {**submission.environment, **job.env})
@@ -83,22 +87,24 @@ def planned(
         if isinstance(choice, UsageError):
             raise choice
         job, is_profiled = to_plan.job, to_plan.profile is not None
-        verdict = _verdict(job, choice.plan, submission, here, home)
-        begins[job.name] = PlannedStart(choice.plan, verdict, is_profiled=is_profiled)
+        verdict = _verdict(job, facts[job.name], choice.plan, submission, here, home)
+        begins[job.name] = PlannedStart(
+            choice.plan, verdict, facts=facts[job.name], is_profiled=is_profiled
+        )
         if verdict is not None and bars(verdict) and job.plan is None:
             [alone] = choose([replace(to_plan, profile=None)], cluster)
             if not isinstance(alone, UsageError):
-                begins[job.name] = PlannedStart(alone.plan, verdict, True, is_profiled)
+                begins[job.name] = replace(begins[job.name], plan=alone.plan, kept_alone=True)
     return begins
 
 
 def _verdict(
-    job: Job, plan: Plan, submission: Submission, here: Node, home: Path
+    job: Job, facts: ScriptFacts, plan: Plan, submission: Submission, here: Node, home: Path
 ) -> Verification | None:
     """Whether the workers of a plan are known to train what one does; None: there is one, they
     share nothing, or it is not to be verified.
     """
-    shares_nothing = job.contract is None and inspection.shares_nothing(job)  # which is told
+    shares_nothing = job.contract is None and facts.shares_nothing  # which is told
     if plan.workers < 2 or shares_nothing or is_off(job, submission.environment):
         return None
     path = {**submission.environment, **job.env}.get("PATH")
@@ -179,10 +185,10 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             job.plan is not None
             and job.plan.workers > 1
             and job.contract is None
-            and inspection.shares_nothing(job)
+            and begins[job.name].facts.shares_nothing
         ):
-            apart = in_words(inspection.workers_apart(job, job.plan.workers))
-            click.echo(f"{job.name}: {apart}")
+            apart = inspection.workers_apart(job, begins[job.name].facts, job.plan.workers)
+            click.echo(f"{job.name}: {in_words(apart)}")
         begin = begins[job.name]
         if begin.verdict is not None:
             said = (
@@ -273,6 +279,7 @@ def _entries(
             cluster.node(start.node),
             Path("RUN") / "jobs" / start.spec.name / "checkpoints",
             meetings[start.job],
+            begins[start.spec.name].facts,
             has_namesake=bool(kept_out_by(start.spec, submission.environment)),
             is_profiled=begins[start.spec.name].is_profiled,
         )

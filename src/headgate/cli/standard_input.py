@@ -16,8 +16,7 @@ from headgate.hub.submission import Submission
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.recorded import runs
-from headgate.scripts import inspection
-from headgate.scripts.program import source
+from headgate.scripts.facts import facts_of
 
 _CURE = "add `< /dev/null` if no job is to read it"
 _PINNED = (
@@ -130,8 +129,7 @@ def _may_be_planned(job: Job) -> bool:
     """Whether Headgate may give a job several workers by itself."""
     if job.limits.workers == (1, 1):
         return False
-    file = source(job)
-    return job.contract is not None or (file is not None and bool(inspection.libraries(file)))
+    return job.contract is not None or bool(facts_of(job).source.libraries)
 
 
 def _as_before(submission: Submission) -> Submission:

@@ -31,6 +31,7 @@ from headgate.recorded.rows import CheckpointRow, JobRow
 from headgate.recorded.store import RunReader
 from headgate.sampling import machine
 from headgate.scripts import inspection
+from headgate.scripts.facts import facts_of
 from headgate.scripts.program import program
 from headgate.task import landlock
 from headgate.task.recording import VARIABLE, Recipe
@@ -130,7 +131,7 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
     _check(asked.job)
     begun = time.monotonic()
     job = _by_itself(asked.job)
-    inspection.check(job, {**os.environ, **job.env})
+    inspection.check(job, facts_of(job), {**os.environ, **job.env})
     plan = job.plan or _SINGLE
     if not plan.synchronous and not asked.resume:
         found = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.ASYNCHRONOUS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +21,8 @@ from headgate.model.mounts import Mount
 from headgate.model.roles import Addresses
 from headgate.scripts import contracts
 from headgate.scripts.contracts import LaunchedGroup
-from headgate.scripts.inspection import called, libraries
-from headgate.scripts.program import program, source
+from headgate.scripts.facts import ScriptFacts
+from headgate.scripts.program import program
 from headgate.task.grants import TURNS
 from headgate.task.observing import VARIABLE as OBSERVE
 from headgate.task.recording import VARIABLE as RECORD
@@ -95,16 +95,16 @@ def command(job: Job, path: str | None, first: tuple[str, ...] = ()) -> tuple[st
     return (*(job.run or ()), *job.args)
 
 
-def server_command(python: str, script: Path | None = None) -> tuple[str, ...]:
+def server_command(python: str, libraries: Collection[str] = ()) -> tuple[str, ...]:
     """Program and arguments of a parameter server: TensorFlow's for a script that imports
     `headgate.keras`, else ours.
 
     Args:
         python: The interpreter of the job's script.
-        script: The script, where there is one.
+        libraries: Headgate's that the script imports.
     """
-    keras = script is not None and "keras" in libraries(script)
-    return (python, "-m", "headgate.keras.server" if keras else "headgate.torch.ps")
+    server = "headgate.keras.server" if "keras" in libraries else "headgate.torch.ps"
+    return (python, "-m", server)
 
 
 def snapshot_of(task: TaskId) -> str:
@@ -163,13 +163,6 @@ def files_of(injected: Path) -> list[str]:
     ]
 
 
-def _uses(job: Job, library: str) -> bool:
-    """Whether the job's script uses a library of Headgate's: `headgate.torch` then tells threads
-    how to wait.
-    """
-    return (file := source(job)) is not None and library in called(file)
-
-
 def _link(link: Path, target: Path) -> None:
     try:
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -184,6 +177,7 @@ def _link(link: Path, target: Path) -> None:
 def launch(
     task: TaskId,
     job: Job,
+    facts: ScriptFacts,
     *,
     environment: Mapping[str, str],
     threads: int,
@@ -207,6 +201,7 @@ def launch(
     the job's command; a parameter server runs under the interpreter of the job's script.
 
     Args:
+        facts: Of the script that the task runs.
         environment: That of the person who submitted the job.
         threads: Compute threads to start with; a variable that the user set stays.
         injected: Folder from `inject`.
@@ -242,7 +237,9 @@ def launch(
         environment = contracts.without_others(environment)
         first = contracts.arguments(contract, group, task.name)
         wrapper = contracts.wrapper(contract, group, task.name)
-    env = _with_defaults(job, environment, threads, trains and task.name.is_server)
+    env = _with_defaults(
+        job, facts.source.called, environment, threads, trains and task.name.is_server
+    )
     if importable:
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(injected), env.get("PYTHONPATH")]))
     if observe or RECORD in env:
@@ -257,7 +254,7 @@ def launch(
     if gpus is not None:
         env |= _with_gpus(gpus, gpu_names or {}, env)
     path = env.get("PATH")
-    reads, writes = _files(job, injected, checkpoints, resume)
+    reads, writes = _files(facts, injected, checkpoints, resume)
     if turns is not None and gpus != ():
         env[TURNS] = str(turns)
         writes = (*writes, str(turns))
@@ -265,7 +262,9 @@ def launch(
         env = {**_leaving_memory(env), **env}
     serves = trains and task.name.is_server and group is None  # else its script does
     argv = (
-        server_command(interpreter(job, path), source(job)) if serves else command(job, path, first)
+        server_command(interpreter(job, path), facts.source.libraries)
+        if serves
+        else command(job, path, first)
     )
     if wrapper:
         argv = (interpreter(job, path), "-m", *wrapper, *argv)
@@ -318,15 +317,19 @@ def _addressed(job: Job, addresses: Addresses, task: TaskName) -> Job:
 
 
 def _with_defaults(
-    job: Job, environment: Mapping[str, str], threads: int, serves: bool
+    job: Job,
+    called: Collection[str],
+    environment: Mapping[str, str],
+    threads: int,
+    serves: bool,
 ) -> dict[str, str]:
     """A job's environment, with what says how many threads compute and how they wait where the user
     does not.
     """
     env = {} if is_foreign(job) else dict(environment)
-    for variable, count in _thread_counts(job, {**env, **job.env}, threads).items():
+    for variable, count in _thread_counts(called, {**env, **job.env}, threads).items():
         env.setdefault(variable, count)
-    if "OMP_WAIT_POLICY" not in env and (serves or not _uses(job, "torch")):
+    if "OMP_WAIT_POLICY" not in env and (serves or "torch" not in called):
         # Threads that spin for long while they wait steal the cores of the other jobs; ones that
         # never do cost a job that is alone 40 % where its operations are small. GCC's OpenMP, which
         # PyTorch brings, spins so often before it sleeps.
@@ -355,7 +358,7 @@ def _count(env: Mapping[str, str]) -> int | None:
     )
 
 
-def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, str]:
+def _thread_counts(called: Collection[str], env: Mapping[str, str], threads: int) -> dict[str, str]:
     """How many threads each library starts with: as many as OpenMP has, which the user may have
     said. MKL would take more than that where it is told so. TensorFlow has two at least for
     operations that wait.
@@ -367,7 +370,7 @@ def _thread_counts(job: Job, env: Mapping[str, str], threads: int) -> dict[str, 
         "TF_NUM_INTEROP_THREADS": str(max(2, count)),
     }
     # `headgate.jax` sets it as its task begins, by what that has then.
-    if "NPROC" not in env and not _uses(job, "jax"):
+    if "NPROC" not in env and "jax" not in called:
         thread_settings["PJRT_NPROC"] = str(count)
     return thread_settings
 
@@ -410,11 +413,11 @@ def _told(
 
 
 def _files(
-    job: Job, injected: Path, checkpoints: Path, resume: Checkpoint | None
+    facts: ScriptFacts, injected: Path, checkpoints: Path, resume: Checkpoint | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What a task has to see, and what it has to write, besides its folder and what the job names:
     its script's folder, the task library with what that leads to, and checkpoints.
     """
-    reads = [str(file.parent)] if (file := source(job)) is not None else []
+    reads = [str(facts.file.parent)] if facts.file is not None else []
     reads += [*files_of(injected), *([resume.path] if resume is not None else [])]
     return tuple(reads), (str(checkpoints.parent),)

@@ -14,8 +14,7 @@ from pathlib import Path
 from headgate.engines.launch import interpreter, is_foreign
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
-from headgate.scripts.inspection import libraries
-from headgate.scripts.program import source
+from headgate.scripts.facts import facts_of
 
 _ASK_SECONDS = 20.0
 _OURS = os.path.join("task", "channel.py")
@@ -36,8 +35,8 @@ def kept_out_by(job: Job, environment: Mapping[str, str]) -> str:
         job: One with absolute paths.
         environment: Of the person who submitted it.
     """
-    script = source(job)
-    uses_ours = script is not None and bool(libraries(script))
+    facts = facts_of(job)
+    uses_ours = bool(facts.source.libraries)
     served = job.plan is not None and job.plan.strategy == "ps"
     if uses_ours or served or job.contract == "mpi" or job.roles or is_foreign(job):
         return ""
@@ -46,7 +45,7 @@ def kept_out_by(job: Job, environment: Mapping[str, str]) -> str:
         python = interpreter(job, env.get("PATH"))
     except UsageError:  # which is told where it is started
         return ""
-    beside = str(script.parent) if script is not None else job.workdir
+    beside = str(facts.file.parent) if facts.file is not None else job.workdir
     return namesake(python, env, beside)
 
 

@@ -14,6 +14,7 @@ from headgate.profiling import store as profiles
 from headgate.sampling.gpu_holders import missing_nvml
 from headgate.scripts import arguments, inspection
 from headgate.scripts.arguments import TrainingLength
+from headgate.scripts.facts import facts_of
 from headgate.scripts.program import program, source, words_of
 
 
@@ -38,7 +39,7 @@ def checked(
         environment = {**submission.environment, **job.env}
         for each in [job.of_role(role) for role in job.roles] or [job]:
             command(each, environment.get("PATH"))
-        inspection.check(job, environment)
+        inspection.check(job, facts_of(job), environment)
     return found
 
 

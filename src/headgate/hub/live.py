@@ -57,6 +57,7 @@ from headgate.profiling import lengths
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
 from headgate.scripts import launchers
+from headgate.scripts.facts import facts_of
 from headgate.scripts.gpu_use import gpu_use
 from headgate.scripts.job_files import FileLook, FileState
 
@@ -251,7 +252,7 @@ class LiveHub:
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
             live.profile_key, live.length = thread[name]
-            live.files = files[name]
+            live.files, live.facts = files[name], facts_of(live.spec)
             if other := namesakes.get(name):
                 live.namesake = other
                 text = (
@@ -281,9 +282,13 @@ class LiveHub:
                 else None
             )
             job = JobId.of(run.id, name)
-            divides = live.spec.contract is not None and launchers.divides_memory(live.spec)
+            divides = live.spec.contract is not None and launchers.divides_memory(
+                live.spec, live.facts
+            )
             memory_bytes = on_gpu.memory_bytes
-            use = gpu_use(live.spec) if any(node.gpus for node in cluster.nodes) else "no"
+            use = (
+                gpu_use(live.spec, live.facts) if any(node.gpus for node in cluster.nodes) else "no"
+            )
             if use == "maybe" and lengths.used_no_gpu(
                 self._home / "lengths", live.script_key, live.profile_key
             ):

@@ -19,9 +19,9 @@ from headgate.model.cluster import Node
 from headgate.model.events import StartTask
 from headgate.model.plans import Plan
 from headgate.model.roles import Addresses
-from headgate.scripts import contracts, inspection
+from headgate.scripts import contracts
 from headgate.scripts.contracts import LaunchedGroup
-from headgate.scripts.program import source
+from headgate.scripts.facts import ScriptFacts, facts_of
 from headgate.task.membership import LOOPBACK
 
 Meeting = LaunchedGroup | Addresses
@@ -94,6 +94,7 @@ class Starts:
         node: Node,
         checkpoints: Path,
         meeting: Meeting | None,
+        facts: ScriptFacts,
         *,
         has_namesake: bool,
         is_profiled: bool,
@@ -106,6 +107,7 @@ class Starts:
             node: Where.
             checkpoints: The folder of the job's checkpoints.
             meeting: That from `meeting`.
+            facts: Of the job's script.
             has_namesake: Its environment has another package called `headgate`.
             is_profiled: There is a profile of its job.
             stdin: Descriptor of its standard input; None: it has none.
@@ -115,10 +117,14 @@ class Starts:
             StorageError: The library for tasks cannot be put in its place.
         """
         environment = self.submission.environment
+        observe = not has_namesake and self._is_observed(start, facts, is_profiled)
+        if (role := start.spec.role_of(start.task.name)) is not None:
+            facts = facts_of(start.spec.of_role(role))
         is_local = self.submission.engine == LOCAL
         return launch(
             start.task,
             start.spec,
+            facts,
             environment=environment,
             threads=start.threads,
             injected=inject(self.home / "inject"),
@@ -132,20 +138,20 @@ class Starts:
             attributes=self.submission.attributes if is_local else None,
             group=meeting if isinstance(meeting, LaunchedGroup) else None,
             addresses=meeting if isinstance(meeting, Addresses) else None,
-            observe=not has_namesake and self._is_observed(start, is_profiled),
+            observe=observe,
             importable=not has_namesake,
             stdin=stdin,
             daemon=environment.get("DOCKER_HOST", "") if is_local else "",
         )
 
-    def _is_observed(self, start: StartTask, is_profiled: bool) -> bool:
+    def _is_observed(self, start: StartTask, facts: ScriptFacts, is_profiled: bool) -> bool:
         """Whether the steps of a task are seen from outside: of a single worker, for a profile of
         its own, or in a run where its job has none yet and Headgate may choose its plan.
         """
-        job, file = start.spec, source(start.spec)
-        if start.plan.workers > 1 or self.submission.engine != LOCAL or file is None:
+        job = start.spec
+        if start.plan.workers > 1 or self.submission.engine != LOCAL or facts.file is None:
             return False
         if self.submission.mode != "run":
-            return self.submission.mode == "profile" and not inspection.libraries(file)
+            return self.submission.mode == "profile" and not facts.source.libraries
         may_grow = job.contract is not None and job.batch is not None and job.plan is None
         return may_grow and not is_profiled

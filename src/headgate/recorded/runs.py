@@ -384,9 +384,9 @@ def saves(script: str | None) -> bool:
     """Whether a script saves checkpoints through one of Headgate's libraries, as far as its imports
     tell.
     """
-    from headgate.scripts.inspection import libraries  # which few commands need
+    from headgate.scripts.facts import source_facts  # which few commands need
 
-    return script is not None and bool(libraries(Path(script)))
+    return script is not None and bool(source_facts(Path(script)).libraries)
 
 
 def check_removable(run: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from headgate.model.events import StartTask
 from headgate.model.identifiers import EVALUATOR, TaskName
 from headgate.model.jobs import Contract
-from headgate.scripts.inspection import meets_at_our_port
+from headgate.scripts.facts import facts_of
 from headgate.task import mpi, rendezvous
 
 _OF_OTHERS = re.compile(
@@ -117,7 +117,7 @@ class LaunchedGroup:
         hosted = (
             last > 1
             and start.spec.contract in ("torchrun", "deepspeed")
-            and meets_at_our_port(start.spec)
+            and facts_of(start.spec).meets_at_our_port
         )
         return cls(
             start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers, key, hosted

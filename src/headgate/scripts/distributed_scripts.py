@@ -8,12 +8,11 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 from headgate.model.jobs import Contract
-from headgate.scripts.inspection import LIBRARIES
 
+LIBRARIES = frozenset({"torch", "keras", "jax"})
+"""Those of Headgate's that a script trains with."""
 TRAINERS = {
     "accelerate": ("Accelerator",),
     "transformers": ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments"),
@@ -54,7 +53,7 @@ _LOCAL_RANK = frozenset({"--local_rank", "--local-rank"})
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class DetectedLauncher:
     """The launcher that a script is written for.
 
     Args:
@@ -76,28 +75,22 @@ class Written:
     sets: str = ""
 
 
-def written_for(script: Path) -> Written | None:
+def detect(tree: ast.AST) -> DetectedLauncher | None:
     """The launcher that a script is written for; None if it does not plainly say, or uses a library
     of Headgate's.
     """
-    try:
-        text = script.read_bytes()
-        found = _read(text)
-        return replace(found, sets=_sets(ast.parse(text))) if found is not None else None
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
+    launcher = _detect(tree)
+    return replace(launcher, sets=_sets(tree)) if launcher is not None else None
 
 
-@lru_cache(maxsize=64)
-def _read(text: bytes) -> Written | None:
-    tree = ast.parse(text)
+def _detect(tree: ast.AST) -> DetectedLauncher | None:
     names = _Names(tree)
     if any(
         name == "headgate" or name.split(".")[:2] in _LIBRARIES for name in names.known.values()
     ):
         return None
     if (package := next(filter(names.needed().__contains__, _OF_MPI), None)) is not None:
-        return Written("mpi", f"imports {package}", needs=False)
+        return DetectedLauncher("mpi", f"imports {package}", needs=False)
     called = set(names.called())
     divides = any(_DIVIDES.search(name) for name in called) or _says_so(tree)
     texts = {
@@ -107,26 +100,30 @@ def _read(text: bytes) -> Written | None:
     }
     for spawn in (*_SPAWNS, *(_PROCESSES if called.intersection(_GROUPS) else ())):
         if spawn in called:
-            return Written(None, f"starts its processes itself, by {spawn}")
+            return DetectedLauncher(None, f"starts its processes itself, by {spawn}")
     for group in _GROUPS:
         if group in called:
             contract: Contract = (
                 "deepspeed" if group.startswith("deepspeed") and texts & _LOCAL_RANK else "torchrun"
             )
-            return Written(contract, f"calls {group}", needs=not names.asks(), divides=divides)
+            return DetectedLauncher(
+                contract, f"calls {group}", needs=not names.asks(), divides=divides
+            )
     if "jax.distributed.initialize" in called:
-        return Written("jax", "calls jax.distributed.initialize")
+        return DetectedLauncher("jax", "calls jax.distributed.initialize")
     for strategy, serves in (
         ("MultiWorkerMirroredStrategy", False),
         ("ParameterServerStrategy", True),
     ):
         for place in ("", "experimental."):
             if f"tensorflow.distribute.{place}{strategy}" in called:
-                return Written("tensorflow", f"uses tf.distribute.{place}{strategy}", False, serves)
+                return DetectedLauncher(
+                    "tensorflow", f"uses tf.distribute.{place}{strategy}", False, serves
+                )
     for package, classes in TRAINERS.items():
         for name in classes:
             if any(each.startswith(f"{package}.") and each.endswith(f".{name}") for each in called):
-                return Written(
+                return DetectedLauncher(
                     "torchrun", f"uses {name} of {package}", needs=False, divides=divides
                 )
     return None

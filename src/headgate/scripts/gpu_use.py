@@ -6,8 +6,7 @@ import sys
 
 from headgate.model.events import GpuUse
 from headgate.model.jobs import Job
-from headgate.scripts.inspection import imported, plain_imports
-from headgate.scripts.program import source
+from headgate.scripts.facts import ScriptFacts
 
 _ON_GPUS = frozenset(
     {
@@ -70,13 +69,14 @@ _NAMES_ONE = (b"cuda", b"device", b"headgate")
 """What a script over PyTorch alone says that computes on a GPU."""
 
 
-def gpu_use(job: Job) -> GpuUse:
+def gpu_use(job: Job, facts: ScriptFacts) -> GpuUse:
     """`yes`: it imports a framework that does, or its user says that it has GPUs. `no`: it computes
     with packages that are known not to, and imports no others. `maybe`: that cannot be told, as of
     a command that is none of Python's.
 
     Args:
         job: One with absolute paths.
+        facts: Of its script.
     """
     if (
         job.limits.gpus is not None
@@ -84,13 +84,8 @@ def gpu_use(job: Job) -> GpuUse:
         or job.limits.gpu_memory_bytes is not None
     ):
         return "no" if job.limits.gpus == 0 else "yes"
-    file = source(job)
-    if file is None:
-        return "maybe"
-    try:
-        text = file.read_bytes()
-        names = imported(text)
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    names, text = facts.source.packages, facts.source.text
+    if names is None:
         return "maybe"
     if on_gpus := names & _ON_GPUS:
         return (
@@ -98,7 +93,7 @@ def gpu_use(job: Job) -> GpuUse:
             if on_gpus == {"torch"} and not any(name in text for name in _NAMES_ONE)
             else "yes"
         )
-    plain = plain_imports(job)
+    plain = facts.all_packages
     if plain is None or not plain & _ON_CPUS:
         return "maybe"
     return "no" if plain <= (_ON_CPUS | sys.stdlib_module_names) - _STARTERS else "maybe"

@@ -17,9 +17,9 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import Contract, Job
 from headgate.model.plans import Plan
 from headgate.scripts import contracts
-from headgate.scripts.distributed_scripts import TRAINERS, Written, written_for
-from headgate.scripts.inspection import libraries, plain_imports
-from headgate.scripts.program import source, words_of
+from headgate.scripts.distributed_scripts import TRAINERS
+from headgate.scripts.facts import ScriptFacts, facts_of
+from headgate.scripts.program import words_of
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?")
 
@@ -232,7 +232,7 @@ _SERVING = "--strategy ps --async --servers M --workers N, at least 2, as the fi
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ParsedLauncher:
     """A command without its launcher.
 
     Args:
@@ -252,7 +252,7 @@ class Taken:
     ignored: Collection[str]
 
 
-def taken(job: Job) -> Taken | None:
+def parse_launcher(job: Job) -> ParsedLauncher | None:
     """The command of a job without the launcher that it names; None if it names none, or if the job
     leaves it as it is.
 
@@ -284,16 +284,16 @@ def has_launcher(job: Job) -> bool:
     """
     if job.launch is not None:
         return job.contract is not None
-    return taken(job) is not None or _written(job) is not None
+    return parse_launcher(job) is not None or facts_of(job).source.launcher is not None
 
 
 def without_strategy(job: Job) -> str:
     """What is said of a job with several workers where nothing says how they train together."""
     said = "found no --strategy; expected --strategy allreduce, or --strategy ps with --servers"
-    file = source(job)
-    if file is not None and libraries(file):
+    facts = facts_of(job)
+    if facts.source.libraries:
         return said
-    hides = sorted((plain_imports(job) or frozenset()).intersection((*_OF_TORCHRUN, *_HIDE_ONE)))
+    hides = sorted((facts.all_packages or frozenset()).intersection((*_OF_TORCHRUN, *_HIDE_ONE)))
     imports = f", and its script imports {' and '.join(hides)}" if hides else ""
     return (
         f"found no --strategy{imports}; expected --launch torchrun where a library such as "
@@ -303,11 +303,11 @@ def without_strategy(job: Job) -> str:
     )
 
 
-def divides_memory(job: Job) -> bool:
+def divides_memory(job: Job, facts: ScriptFacts) -> bool:
     """Whether the workers of a job divide the model's memory among them, as FSDP and DeepSpeed do,
     as far as its script or its arguments plainly say.
     """
-    written = _written(job)
+    written = facts.source.launcher
     told = any(re.match(r"--?(fsdp|deepspeed)\b", word) for word in words_of(job))
     return told or (written is not None and written.divides)
 
@@ -326,8 +326,10 @@ def resolved(job: Job) -> tuple[Job, str]:
         UsageError: The settings of the job contradict each other.
     """
     notes: list[str] = []
-    if (command := taken(job)) is not None:
-        job = _without(job, command)
+    facts = facts_of(job)
+    if (command := parse_launcher(job)) is not None:
+        facts = facts_of(replace(job, run=command.command, args=()))
+        job = _without(job, command, facts)
         many = job.plan.workers if job.plan is not None else 1
         how = "starts 1 worker" if many == 1 else f"starts {many} workers"
         told = "" if command.workers is not None or many > 1 else "; --workers sets their number"
@@ -335,7 +337,7 @@ def resolved(job: Job) -> tuple[Job, str]:
         if job.plan is None and job.batch is not None:
             how, told = "chooses how many workers it starts", ""
         notes.append(f"Headgate takes the place of {command.name}, and {how}{told}{unused}")
-    elif job.launch is None and (written := _written(job)) is not None:
+    elif job.launch is None and (written := facts.source.launcher) is not None:
         several = job.evaluator or (job.plan is not None and job.plan.tasks > 1)
         chosen = (
             job.plan is None
@@ -373,7 +375,7 @@ def resolved(job: Job) -> tuple[Job, str]:
         return job, "; ".join(notes)
     if job.plan is None and job.batch is None and not any(_RULES in note for note in notes):
         notes.append(f"say {_RULES}")
-    _check(job, job.contract)
+    _check(job, job.contract, facts)
     tells = f"each worker gets {contracts.in_words(job.contract)} (--launch none: no variables)"
     return job, "; ".join([*notes, tells])
 
@@ -385,12 +387,13 @@ def doubt(job: Job) -> str:
     Args:
         job: One that is `resolved`.
     """
-    file, names = source(job), plain_imports(job)
-    if job.contract is None or file is None or names is None:
+    facts = facts_of(job)
+    names = facts.all_packages
+    if job.contract is None or names is None:
         return ""
     if not names.isdisjoint((*_READERS[job.contract], *_HIDE_ONE)):
         return ""
-    if contracts.names_one(file.read_text(errors="replace")):
+    if contracts.names_one(facts.source.text.decode(errors="replace")):
         return ""
     return (
         f"launch is {job.contract}, but its script imports none of "
@@ -401,18 +404,8 @@ def doubt(job: Job) -> str:
     )
 
 
-def _written(job: Job) -> Written | None:
-    file = source(job)
-    return written_for(file) if file is not None else None
-
-
-def _uses_headgate(job: Job) -> bool:
-    file = source(job)
-    return file is not None and bool(libraries(file))
-
-
-def _check(job: Job, contract: Contract) -> None:
-    if _uses_headgate(job):
+def _check(job: Job, contract: Contract, facts: ScriptFacts) -> None:
+    if facts.source.libraries:
         raise UsageError(
             f"job {job.name!r}: its script uses a library of Headgate's, by which workers find "
             "each other; "
@@ -449,14 +442,14 @@ def _check(job: Job, contract: Contract) -> None:
             raise UsageError(f"job {job.name!r}: found {what}; expected {cure}")
 
 
-def _without(job: Job, command: Taken) -> Job:
+def _without(job: Job, command: ParsedLauncher, facts: ScriptFacts) -> Job:
     plan = job.plan
     if plan is None and (command.workers or 1) > 1:
         plan = Plan(strategy="allreduce", workers=command.workers or 1, batch_per_worker=None)
     job = replace(job, run=command.command, args=(), env={**command.env, **job.env}, plan=plan)
     return (
         job
-        if job.launch is not None or _uses_headgate(job)
+        if job.launch is not None or facts.source.libraries
         else replace(job, launch=command.contract)
     )
 
@@ -474,7 +467,7 @@ def _python_beside(launcher: str) -> str:
 
 def _parse(
     job: Job, name: str, launcher: Launcher, python: Sequence[str], words: Sequence[str]
-) -> Taken:
+) -> ParsedLauncher:
     """Take a launcher's own words from a command."""
     left, counts, env, ignored = list(words), dict[str, str](), dict[str, str](), list[str]()
     contract, starts = launcher.contract, () if launcher.contract == "mpi" else tuple(python)
@@ -522,7 +515,7 @@ def _parse(
             f"job {job.name!r}: found several programs, parted by `:`, of {name}; expected one"
         )
     command = (*starts, *(("-m",) if as_module else ()), *left)
-    return Taken(name, contract, command, _workers(job, name, counts), env, ignored)
+    return ParsedLauncher(name, contract, command, _workers(job, name, counts), env, ignored)
 
 
 def _workers(job: Job, name: str, counts: Mapping[str, str]) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from headgate.isolation import DEFAULT
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
-from headgate.scripts import inspection
+from headgate.scripts.facts import facts_of
 from headgate.scripts.program import program, source
 from headgate.task import fence
 from headgate.verification import store
@@ -83,5 +83,5 @@ def hides_steps(spec: Job) -> bool:
     """
     if spec.contract in (None, *_OF_PYTORCH):
         return False
-    names = inspection.plain_imports(spec)
+    names = facts_of(spec).all_packages
     return names is not None and "torch" not in names

@@ -46,8 +46,8 @@ from headgate.model.roles import task_names
 from headgate.model.shares import Share, spare
 from headgate.model.units import say_seconds
 from headgate.output.patterns import ProgressReader
-from headgate.scripts import inspection
 from headgate.scripts.contracts import LaunchedGroup
+from headgate.scripts.facts import facts_of
 from headgate.scripts.job_files import FileLook, edited
 from headgate.task.membership import LOOPBACK
 
@@ -200,7 +200,8 @@ class ActionExecutor(Component):
             )
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
             self._compare_files(run, live)
-            if action.plan.workers > 1 and not ports and inspection.shares_nothing(live.spec):
+            live.facts = facts_of(live.spec)
+            if action.plan.workers > 1 and not ports and live.facts.shares_nothing:
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
             if not ports and (empty := _without_samples(action.plan, live.profile)):
@@ -245,6 +246,7 @@ class ActionExecutor(Component):
                 node,
                 run.checkpoints(action.spec.name),
                 meeting,
+                live.facts,
                 has_namesake=bool(live.namesake),
                 is_profiled=live.profile is not None,
                 stdin=run.given.of_an_attempt() if run.given is not None else None,

@@ -403,7 +403,7 @@ class HubListener(Listener):
         if live.plan is not None:
             live.plan = json.dumps({**json.loads(live.plan), APART: True})
         workers = live.current.plan.workers if live.current is not None else 0
-        return inspection.workers_apart(live.spec, workers)
+        return inspection.workers_apart(live.spec, live.facts, workers)
 
     def _apart(self, run: LiveRun, live: LiveJob) -> None:
         """The workers of a job turn out to know nothing of each other."""

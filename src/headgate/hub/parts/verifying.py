@@ -23,7 +23,6 @@ from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import plain
 from headgate.recorded import runs
-from headgate.scripts import inspection
 from headgate.verification import store
 from headgate.verification.prior_verdict import bars, is_off, standing, unknown
 from headgate.verification.verdict import Sameness, Verification, Why
@@ -98,7 +97,7 @@ class Verifying(Component):
         self._seen[job] = live.attempt
         plan = live.current.plan
         # which is told
-        shares_nothing = live.spec.contract is None and inspection.shares_nothing(live.spec)
+        shares_nothing = live.spec.contract is None and live.facts.shares_nothing
         if plan.workers < 2 or shares_nothing or not self._may(run, live):
             return
         verdict = self._standing(run, live, plan)

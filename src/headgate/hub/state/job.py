@@ -16,7 +16,7 @@ from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_text
 from headgate.scripts.arguments import TrainingLength
-from headgate.scripts.inspection import named_libraries
+from headgate.scripts.facts import ScriptFacts
 from headgate.scripts.job_files import FileState
 from headgate.task import saving
 
@@ -88,6 +88,7 @@ class LiveJob:
     unsaved: int = 0  # checkpoints that could not be saved since
     # as it was handed in, or last started
     files: Mapping[Path, FileState] = field(default_factory=dict)
+    facts: ScriptFacts = field(default_factory=ScriptFacts)  # as these are
 
     def mark(
         self,
@@ -136,7 +137,7 @@ class LiveJob:
         current = self.current
         if current is None or self.namesake or current.is_connected(self.spec.first_task):
             return False
-        return bool(named_libraries(self.spec))
+        return bool(self.facts.named_libraries)
 
     @property
     def attempt(self) -> int:

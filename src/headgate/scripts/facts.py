@@ -1,0 +1,190 @@
+"""What a job's command and its script plainly tell before a start, read once.
+
+A script is read, never run. A syntax tree is made once of each text.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from headgate.model.jobs import Job
+from headgate.scripts.distributed_scripts import LIBRARIES, DetectedLauncher, detect
+from headgate.scripts.program import Program, program
+
+_OTHER_STORE = re.compile(rb"tcp://|[\"']MASTER_PORT[\"']\s*\]\s*=[^=]")
+_FILE = re.compile(r"[\w./+~-]+\.py\b")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """What the text of a Python program tells.
+
+    Args:
+        text: The text; empty: there is none that can be read.
+        packages: The packages that it imports, wherever in it; empty for a relative import. None:
+            it is no Python that can be read.
+        libraries: Headgate's libraries that it imports, wherever in it.
+        always: Those of them that it imports whatever else happens.
+        called: Those of them that it does anything with: one that is only imported tells its
+            threads nothing.
+        launcher: The launcher that it is written for.
+    """
+
+    text: bytes = b""
+    packages: frozenset[str] | None = None
+    libraries: frozenset[str] = frozenset()
+    always: frozenset[str] = frozenset()
+    called: frozenset[str] = frozenset()
+    launcher: DetectedLauncher | None = None
+
+    @property
+    def library(self) -> str | None:
+        """The library that it trains with, where that is plain to see: it always imports this one,
+        and no other.
+        """
+        is_plain = len(self.libraries) == 1 and self.libraries == self.always
+        return next(iter(self.libraries)) if is_plain else None
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFacts:
+    """What the command of a job tells, and the program that it runs.
+
+    Args:
+        program: The Python program; None: it is another command.
+        file: The file of this program; None: it is not known, or not there.
+        source: What its text tells.
+        imports_neighbours: Whether it imports what lies beside it, which may import more.
+        named_libraries: Headgate's libraries that it or a file which the command names imports, as
+            a shell's command does.
+    """
+
+    program: Program | None = None
+    file: Path | None = None
+    source: SourceFacts = SourceFacts()
+    imports_neighbours: bool = False
+    named_libraries: frozenset[str] = frozenset()
+
+    @property
+    def all_packages(self) -> frozenset[str] | None:
+        """The packages that the script imports; None where that does not tell all of it: it may
+        import more, runs other code, or cannot be read.
+        """
+        names, text = self.source.packages, self.source.text
+        if self.file is None or names is None or self.imports_neighbours:
+            return None
+        runs_other_code = names & {"", "importlib", "runpy"} or (
+            b"__import__" in text or b"exec(" in text
+        )
+        return None if runs_other_code else names
+
+    @property
+    def shares_nothing(self) -> bool:
+        """Whether workers share nothing, as the imports tell: it imports none of Headgate's
+        libraries, and nothing that lies beside it and may import one.
+        """
+        names = self.all_packages
+        return names is not None and "headgate" not in names
+
+    @property
+    def meets_at_our_port(self) -> bool:
+        """Whether workers for torchrun may meet by a store of PyTorch's at the port that Headgate
+        gives them.
+
+        A script that names another address (`tcp://localhost:23456`, a `MASTER_PORT` of its own)
+        lets its first worker listen there. One that imports the standard library alone may listen
+        at the port itself.
+        """
+        if self.program is None or any("tcp://" in word for word in self.program.args):
+            return False
+        packages, text = self.source.packages, self.source.text
+        is_plain = bool(text) and packages is not None and packages <= sys.stdlib_module_names
+        return not is_plain and not _OTHER_STORE.search(text)
+
+
+def facts_of(job: Job) -> ScriptFacts:
+    """What a job's command and its script tell now.
+
+    Args:
+        job: One with absolute paths.
+    """
+    run = program(job)
+    file = run.file if run is not None and run.file is not None and run.file.is_file() else None
+    source = source_facts(file) if file is not None else SourceFacts()
+    words = (job.run,) if isinstance(job.run, str) else job.run or ()
+    named = {Path(job.workdir, name) for word in words for name in _FILE.findall(word)}
+    others = (source_facts(path).libraries for path in named - {file} if path.is_file())
+    return ScriptFacts(
+        program=run,
+        file=file,
+        source=source,
+        imports_neighbours=file is not None
+        and _imports_neighbours(source, {file.parent, Path(job.workdir)}),
+        named_libraries=source.libraries.union(*others),
+    )
+
+
+def source_facts(file: Path) -> SourceFacts:
+    """What the text of a Python file tells; nothing where it cannot be read."""
+    try:
+        return _read(file.read_bytes())
+    except (OSError, ValueError):
+        return SourceFacts()
+
+
+def _imports_neighbours(source: SourceFacts, folders: set[Path]) -> bool:
+    paths = (folder / name for folder in folders for name in source.packages or () if name)
+    return any(path.exists() or path.with_name(f"{path.name}.py").exists() for path in paths)
+
+
+@lru_cache(maxsize=64)
+def _read(text: bytes) -> SourceFacts:
+    try:
+        tree = ast.parse(text)
+        nodes = list(ast.walk(tree))
+        bound = [binding for node in nodes for binding in _bound(node)]
+        read = {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+        return SourceFacts(
+            text=text,
+            packages=frozenset(_roots(nodes)),
+            libraries=frozenset(library for library, _ in bound),
+            always=frozenset(library for node in tree.body for library, _ in _bound(node)),
+            called=frozenset(library for library, name in bound if name in read or name == "*"),
+            launcher=detect(tree),
+        )
+    except (SyntaxError, ValueError, RecursionError):
+        return SourceFacts(text=text)
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """The libraries that a statement imports, and what it calls each, or something of it."""
+    names: list[tuple[str, str]] = []
+    if isinstance(node, ast.Import):
+        names = [(alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        names = [
+            (f"{node.module}.{alias.name}", alias.asname or alias.name) for alias in node.names
+        ]
+    for module, name in names:
+        package, _, rest = module.partition(".")
+        if package == "headgate" and (part := rest.partition(".")[0]) in LIBRARIES:
+            yield part, name
+
+
+def _roots(nodes: list[ast.AST]) -> Iterator[str]:
+    """The first part of each name that is imported; empty for one that is relative."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "" if node.level else (node.module or "").partition(".")[0]
