@@ -120,8 +120,14 @@ class _Verbs(click.Group):
 
 
 @click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="Log what Headgate does to standard error; -vv: every detail.",
+)
 @click.version_option(__version__, prog_name="headgate")
-def headgate() -> None:
+def headgate(verbose: int) -> None:
     """Run deep-learning training jobs side by side on a shared machine.
 
     `headgate COMMAND --help` explains a command and shows examples.
@@ -131,6 +137,16 @@ def headgate() -> None:
              headgate run jobs.yaml
              headgate run train.py -- --epochs 5
     """
+    if not verbose and "HEADGATE_LOG" not in os.environ:
+        return  # and `logging` is not imported
+    import logging
+
+    from headgate.model import log_levels
+
+    if verbose:  # a hub that it starts logs as well
+        os.environ[log_levels.VARIABLE] = log_levels.of_verbosity(verbose)
+    log_levels.configure()
+    logging.getLogger(__name__).info("headgate %s, process %d", __version__, os.getpid())
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ from headgate.hub.connection import HubConnection, connect
 from headgate.model.errors import HubError
 from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 from headgate.recorded import runs
+
+_log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
 ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
@@ -92,6 +95,7 @@ def connect_or_start() -> HubConnection:
         # One that finds another, or the guard of a dead one, ends at once; the next waits until the
         # lock is free.
         if not alive and not locked:
+            _log.info("a hub is started in %s", folder)
             with open(log, "ab") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "headgate.hub.server"],

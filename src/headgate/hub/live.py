@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
 import sys
 import time
@@ -61,6 +62,8 @@ from headgate.scripts.facts import facts_of
 from headgate.scripts.gpu_use import gpu_use
 from headgate.scripts.job_files import FileLook, FileState
 
+_log = logging.getLogger(__name__)
+
 _DISK_LEVERS = frozenset({Lever.DISK_RATE, Lever.BUFFERED_WRITES})
 ORIGIN_SECONDS = 5.0
 """Longest that the end of a short run waits for what its scripts run with to be listed."""
@@ -93,7 +96,7 @@ class LiveHub:
             lambda job: self._controller.waits or self._replanning.considers(job),
             lambda: self._controller.policy.predicts,
         )
-        self._log = EventLog(self._live_runs, runs.hub())
+        self._event_log = EventLog(self._live_runs, runs.hub())
         self._controller = self._controlled(policy)
         self._nodes = Nodes(node, self._live_runs, self._step)
         self._listener = HubListener(
@@ -247,7 +250,8 @@ class LiveHub:
         )
         await asyncio.to_thread(run.confirm)
         self._live_runs.runs[run.id] = run
-        self._log.begin(run)
+        self._event_log.begin(run)
+        _log.info("run %s is taken in, with %d jobs", run.id, len(run.jobs))
         self._nodes.join(submission)
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
@@ -485,14 +489,17 @@ class LiveHub:
         now = time.monotonic()
         actions: Sequence[Action] = ()
         wake_at: float | None = now + _AGAIN_SECONDS
-        self._log.note_pairs(now, self._initial_planner.pairs.known)
+        self._event_log.note_pairs(now, self._initial_planner.pairs.known)
         try:
             actions, wake_at = self._controller.step(now, event)
         except Exception as error:  # noqa: BLE001  # one event costs nothing but itself
             self._live_runs.failed(
                 f"{type(event).__name__} could not be taken in", error, events.subject(event)
             )
-        self._try(self._log.record, now, event, actions)
+        _log.debug(
+            "%s of %s: %d actions", type(event).__name__, events.subject(event), len(actions)
+        )
+        self._try(self._event_log.record, now, event, actions)
         for component in self._components:
             self._try(component.hear, event, actions)
         if self._wake is not None:
@@ -518,9 +525,10 @@ class LiveHub:
         for component in self._components:
             self._try(component.forget, run.id)
         self._try(self._controller.forget, run.id)
-        self._try(self._log.forget, time.monotonic(), run.id)
+        self._try(self._event_log.forget, time.monotonic(), run.id)
         self._in_background(self._engines.release())
         last = {**run.snapshot(self.policy), "type": "end"}
+        _log.info("run %s has ended", run.id)
         self._ending.add(run)
         self._in_background(self._wind_up(run, last))
 
@@ -552,8 +560,8 @@ class LiveHub:
     # --- small things -----------------------------------------------------------------------------
 
     def _controlled(self, policy: Policy) -> Controller:
-        self._log.controller_made(time.monotonic(), policy.name)
-        return live_controller(policy, lambda: self._log.pairs, self._forecasting.lasts)
+        self._event_log.controller_made(time.monotonic(), policy.name)
+        return live_controller(policy, lambda: self._event_log.pairs, self._forecasting.lasts)
 
     def _job(self, run: str, name: str) -> LiveJob:
         """A job of a run.

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import math
 import os
 import resource
@@ -16,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +31,20 @@ from headgate.hub.standard_input import GivenInput, taken
 from headgate.hub.state.run import LiveRun, Watcher
 from headgate.hub.submission import parse
 from headgate.hub.watchdog import Guarded, leftovers
+from headgate.model import log_levels
 from headgate.model.errors import HeadgateError, HubError, UsageError
 from headgate.recorded import runs
 from headgate.sampling import machine
 from headgate.scripts import variables
 
+_log = logging.getLogger("headgate.hub.server")  # it runs as `__main__`
+
 PROTOCOL = 1
 HELLO_SECONDS = 30.0
 """How long a client may take to say hello."""
+LOG = "messages.log"
+"""In a hub's folder: what its modules log, where that is asked for."""
+LOG_BYTES = 4 * 2**20
 HELLO_BYTES = 2**16
 REQUEST_BYTES = 16 * 2**20
 _READ_BYTES = 2**16
@@ -152,6 +160,7 @@ class HubServer:
         if not isinstance(request, dict):
             raise ValueError(f"found {request!r}; expected an object")
         run = str(request.get("run"))
+        _log.debug("asked for %r of run %s", request.get("op"), run)
         match request.get("op"):
             case "hello":
                 return {
@@ -372,11 +381,18 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return 0
+    log_levels.configure(
+        handler=RotatingFileHandler(
+            runs.hub() / LOG, maxBytes=LOG_BYTES, backupCount=1, delay=True, encoding="utf-8"
+        )
+    )
+    _log.info("hub of version %s, process %d", headgate.__version__, os.getpid())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # A task takes about eight descriptors here, and three of the guard, which inherits this.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_serve(home, lock))
+    _log.info("the hub has ended")
     return 0
 
 

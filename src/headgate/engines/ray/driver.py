@@ -38,6 +38,7 @@ from headgate.engines.remote.wire import (
     To,
     Warned,
 )
+from headgate.model import log_levels
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.shares import Uncontrolled
@@ -225,6 +226,7 @@ class Driver:
             shared=self._wanted.shared,
             speeds=self._wanted.speeds,
             patience_seconds=self._patience,
+            log=os.environ.get(log_levels.VARIABLE, ""),
         )
         where = NodeAffinitySchedulingStrategy(facts["NodeID"], soft=False)
         actor = self._agents.options(scheduling_strategy=where).remote(

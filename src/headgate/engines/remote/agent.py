@@ -5,6 +5,7 @@ has them.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -37,6 +38,7 @@ from headgate.engines.remote.wire import (
     Warned,
 )
 from headgate.isolation.base import HOST_IMAGE, Launch
+from headgate.model import log_levels
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError
 from headgate.model.events import Exit
@@ -47,6 +49,8 @@ from headgate.sampling import machine
 from headgate.sampling.base import Target
 from headgate.sampling.round import SamplingRound, samplers
 from headgate.task.grants import TURNS
+
+_log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 1.0
 
@@ -65,6 +69,7 @@ class Agent:
         self, folder: str, settings: bytes, owner: str, uncontrolled: tuple[Uncontrolled, ...] = ()
     ) -> None:
         self._settings: Settings = pickle.loads(settings)
+        log_levels.configure(self._settings.log)
         self._folder = Path(folder)
         self._uncontrolled = uncontrolled
         self._warden = Warden(self._folder)
@@ -166,6 +171,7 @@ class Agent:
     # --- commands ---------------------------------------------------------------------------------
 
     def _obey(self, command: Command) -> None:
+        _log.debug("%s", type(command).__name__)
         match command:
             case StartLaunch(launch, share):
                 try:

@@ -22,6 +22,7 @@ class Settings:
         speeds: Measured GFLOP/s of a core, by `speeds.key`.
         patience_seconds: An agent that hears nothing from the bridge for longer takes itself for
             cut off, and ends.
+        log: What it logs to its standard error, as `HEADGATE_LOG` says it.
     """
 
     engine: str
@@ -34,3 +35,4 @@ class Settings:
     shared: bool
     speeds: Mapping[str, float]
     patience_seconds: float
+    log: str = ""
