@@ -47,6 +47,8 @@ MORE = (
     "headgate.sampling.base.Sampler",
 )
 FRAMEWORKS = ("headgate.torch", "headgate.keras", "headgate.jax")
+ALIKE = ("epochs", "mean", "agree", "rank", "is_main")
+"""Calls that all of them have, from one class."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -166,8 +168,13 @@ def python() -> str:
             text += f"\n::: {home}.{name}\n{stated(getattr(headgate, name))}"
     for module in FRAMEWORKS:
         text += f"\n## {module}\n" + "".join(
-            f"\n::: {module}.{name}\n" for name in exported(module) if name != "Stop"
+            f"\n::: {module}.{name}\n"
+            for name in exported(module)
+            if name != "Stop" and name not in ALIKE
         )
+    text += f"\n## In each of {', '.join(FRAMEWORKS)}\n" + "".join(
+        f"\n::: headgate.task.front_door.FrontDoor.{name}\n" for name in ALIKE
+    )
     return text + "\n## Planner and contracts\n" + "".join(f"\n::: {name}\n" for name in MORE)
 
 

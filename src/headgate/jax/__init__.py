@@ -1,8 +1,8 @@
-"""JAX scripts as jobs: `init`, `prepare`, `epochs`, `batches` or `shard`, `report`.
+"""Five calls in a JAX script: `init`, `prepare`, `epochs`, `batches` or `shard`, `report`.
 
-Under an engine they join the workers of a job into one JAX program, divide batches between all
-devices, tell how the training goes, save and resume. Under plain `python` they pass everything
-through.
+Under an engine they tell it how the training goes, save and resume. With several workers they join
+them into one JAX program, and divide batches between all devices. Under plain `python` they pass
+everything through.
 
     import headgate.jax as hg
 
@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from headgate.task import Channel, Epochs, Stop, TaskEnvironment
+from headgate.task import Channel, Stop, TaskEnvironment
 from headgate.task.file_writes import file_writes
+from headgate.task.front_door import FrontDoor
 
 if TYPE_CHECKING:
     from headgate.jax.session import Session
@@ -44,12 +45,11 @@ _begun = False
 
 
 def init() -> None:
-    """Join the other workers of the job, and give XLA the threads of this task. Call it before
-    anything that computes.
+    """Join the other workers of the job, and set XLA's threads. Call it before anything computes.
 
     Raises:
-        headgate.jax.joining.JoinError: It comes too late, JAX cannot run the job's plan, the script
-            joins its processes itself, or not all workers started in time.
+        headgate.jax.joining.JoinError: The call comes too late, or JAX cannot run the job's plan.
+            Or the script joins its processes itself, or not all workers started in time.
         headgate.jax.checkpoints.ResumeError: The checkpoint to resume from cannot be read.
     """
     global _begun, _session
@@ -70,15 +70,15 @@ def prepare(*parts: Any) -> Any:
 
     Args:
         *parts: Pytrees (parameters, optimizer state, random keys, a train state), or Flax NNX
-            objects, which change in place. The parameters, or what has them, come first.
+            objects, which change in place. The part with the parameters comes first.
 
     Returns:
-        The same parts with the values to train on from: one alone, several as a tuple. With several
-        devices their arrays are on all of them.
+        The same parts, with the values to train from: one alone, several as a tuple. Their arrays
+        are on all devices.
 
     Raises:
         TypeError: Nothing was given.
-        headgate.jax.checkpoints.ResumeError: The checkpoint does not fit.
+        headgate.jax.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
     if not parts:
         raise TypeError("prepare(): expected what is trained, such as prepare(params, opt_state)")
@@ -94,7 +94,7 @@ def shard(batch: Any) -> Any:
         batch: A pytree of arrays, with the samples along their first axis.
 
     Returns:
-        The batch as global arrays; as it is where there is one device.
+        The batch as global arrays; on one device, the batch itself.
 
     Raises:
         headgate.jax.placing.DataError: The workers draw different batches.
@@ -104,11 +104,11 @@ def shard(batch: Any) -> Any:
 
 
 class batches:  # noqa: N801 - used like a function
-    """Goes over batches, and hands out each as `shard` does. A resume goes on at the batch where
-    the run stopped.
+    """Iterate over batches, each divided as by `shard`. After a resume, begin at the checkpoint's
+    batch.
 
     Args:
-        iterable: Batches. After a resume of the same epoch they have to be the same ones.
+        iterable: The batches. They have to be the same ones when an epoch is resumed.
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
@@ -122,80 +122,21 @@ class batches:  # noqa: N801 - used like a function
         return len(self._iterable)  # type: ignore[arg-type]
 
 
-def epochs(count: int) -> Epochs:
-    """The epochs from 0 to `count`; after a resume, from the one the checkpoint was taken in.
-
-    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than
-    0.5 % of the time.
-    """
-    return Epochs(count, lambda: _joined("epochs"))
-
-
 def report(loss: Any = None, step: int | None = None, *, state: Any = None, **metrics: Any) -> None:
-    """Report how training goes, after each step. A few messages a second are sent, with the mean of
-    the losses since.
+    """Report how training goes, after each step. Headgate sends a few messages a second, each with
+    the mean loss since the last one.
 
     Args:
-        loss: Loss of the batch, as the step returned it: Headgate does not wait for it.
-        step: Number of the step; by default the reports with a loss or a state are counted. A
+        loss: Loss of the batch, as the step returned it. Headgate does not wait for it.
+        step: Number of the step. By default Headgate counts the reports with a loss or a state. A
             script that reports every tenth step has to give it.
-        state: What `prepare` returned, as the step left it, in the same form. Not needed for Flax
-            NNX objects.
+        state: What `prepare` returned, as the step left it, in the same form. Flax NNX objects need
+            none.
         **metrics: Numbers, for example `accuracy=right / total`.
     """
     session = _joined("report")
     if session is not None:
         session.report(loss, step, metrics, state)
-
-
-def mean(value: Any) -> Any:
-    """The mean of a number over the workers of the job, by which all of them decide alike.
-
-    All workers have to call this.
-
-    Args:
-        value: A number, or an array of one element. What a step computed from a global batch is the
-            same in all.
-
-    Returns:
-        The mean; of an array, as an array. Alone, and under plain `python`: the value.
-
-    Raises:
-        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-    """
-    session = _joined("mean")
-    return value if session is None else session.mean(value)
-
-
-def agree(flag: Any) -> Any:
-    """One decision for all workers of the job: true where it is true in any of them.
-
-    All workers have to call this. `not agree(not flag)` is true where it is true in all of them.
-
-    Args:
-        flag: What this worker would decide.
-
-    Returns:
-        The decision. Alone, and under plain `python`: the flag.
-
-    Raises:
-        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-    """
-    session = _joined("agree")
-    return flag if session is None else session.agree(flag)
-
-
-def rank() -> int:
-    """This worker's number in its job, from 0; 0 alone, and under plain `python`."""
-    session = _joined("rank")
-    return 0 if session is None else session.rank
-
-
-def is_main() -> bool:
-    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain
-    `python`.
-    """
-    return rank() == 0
 
 
 def _joined(what: str) -> Session | None:
@@ -211,6 +152,10 @@ def _joined(what: str) -> Session | None:
         )
     return _session
 
+
+_door = FrontDoor(_joined)
+epochs, mean, agree = _door.epochs, _door.mean, _door.agree
+rank, is_main = _door.rank, _door.is_main
 
 if TaskEnvironment.read().channel is not None:
     file_writes.watch()

@@ -24,8 +24,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from headgate.keras import environment
-from headgate.task import Channel, Epochs, Stop, TaskEnvironment
+from headgate.task import Channel, Stop, TaskEnvironment
 from headgate.task.file_writes import file_writes
+from headgate.task.front_door import FrontDoor
 
 if TYPE_CHECKING:
     from headgate.keras.session import Session
@@ -46,6 +47,10 @@ __all__ = [
 _session: Session | None = None
 _strategy: Any = None
 _joined = False
+
+_door = FrontDoor(lambda name: _join())
+epochs, mean, agree = _door.epochs, _door.mean, _door.agree
+rank, is_main = _door.rank, _door.is_main
 
 
 def strategy() -> Any:
@@ -121,16 +126,6 @@ def callback() -> Any:
     return callback_of(importlib.import_module("keras"))
 
 
-def epochs(count: int) -> Epochs:
-    """Iterate over `count` epochs in a loop of the script's own. After a resume, begin at the
-    checkpoint's epoch.
-
-    Between two epochs Headgate saves a checkpoint if one is asked for, or if saving takes less than
-    0.5 % of the time.
-    """
-    return Epochs(count, _join)
-
-
 def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
     """Report how training goes. Headgate sends a few messages a second, each with the mean loss
     since the last one.
@@ -145,60 +140,6 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
     session = _session if _joined else _join()
     if session is not None:
         session.report(loss, step, metrics)
-
-
-def mean(value: Any) -> Any:
-    """Average a number over the workers of the job, so that all of them decide alike.
-
-    All workers have to call this.
-
-    Args:
-        value: A number, or a tensor of one element. What `fit` logs needs no mean: it is the same
-            in all workers.
-
-    Returns:
-        The mean, as a tensor if `value` is one. In a job of one worker, where one worker
-        coordinates the others, and under plain `python`, the value itself.
-
-    Raises:
-        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-    """
-    session = _join()
-    return value if session is None else session.mean(value)
-
-
-def agree(flag: Any) -> Any:
-    """Take one decision for all workers of the job: true if the flag is true in any of them.
-
-    All workers have to call this. `not agree(not flag)` is true if the flag is true in all of them.
-
-    Args:
-        flag: What this worker would decide.
-
-    Returns:
-        The decision. In a job of one worker, where one worker coordinates the others, and under
-        plain `python`, the flag itself.
-
-    Raises:
-        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-    """
-    session = _join()
-    return flag if session is None else session.agree(flag)
-
-
-def rank() -> int:
-    """This worker's number in its job, from 0. It is 0 in a job of one worker and under plain
-    `python`. Call `strategy()` first.
-    """
-    session = _join()
-    return 0 if session is None else session.rank
-
-
-def is_main() -> bool:
-    """Whether this worker writes files for all. It is true in one worker of a job, and under plain
-    `python`. Call `strategy()` first.
-    """
-    return rank() == 0
 
 
 def _join(together: bool = False) -> Session | None:

@@ -373,6 +373,11 @@ class TaskSession(ABC):
         """This worker's index."""
         return 0 if self._sync_points is None else int(self._channel.welcome["index"])
 
+    @property
+    def is_main(self) -> bool:
+        """Whether this worker writes files for all."""
+        return self.rank == 0
+
     def mean(self, value: Any) -> Any:
         """The mean of a number over the workers, in its type."""
         if self._sync_points is None:

@@ -1,7 +1,8 @@
 """Three calls in a PyTorch script: `prepare`, `epochs`, `report`.
 
-Under an engine they tell it how the training goes, save and resume, and follow the CPU grant. Under
-plain `python` they pass everything through.
+Under an engine they tell it how the training goes, save and resume, and follow the CPU grant. With
+several workers they divide batches and average gradients. Under plain `python` they pass everything
+through.
 
     import headgate.torch as hg
 
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headgate.task import Channel, Epochs, Stop, TaskEnvironment
+from headgate.task import Channel, Stop, TaskEnvironment
 from headgate.task.file_writes import file_writes
+from headgate.task.front_door import FrontDoor
 from headgate.task.recording import recorder
 from headgate.torch import checkpoints, sparse_layers
 from headgate.torch.buffers import MEAN, SUM
@@ -35,6 +37,10 @@ __all__ = ["Stop", "agree", "epochs", "is_main", "keep", "mean", "prepare", "ran
 _session: Session | None = None
 _joined = False
 
+_door = FrontDoor(lambda name: _join())
+epochs, mean, agree = _door.epochs, _door.mean, _door.agree
+rank, is_main = _door.rank, _door.is_main
+
 
 def prepare(
     model: torch.nn.Module,
@@ -44,21 +50,20 @@ def prepare(
     loss_reduction: str | Callable[[Any], Any] = "mean",
     batch_dim: int = 0,
 ) -> Any:
-    """Register what the script trains with; resume from a checkpoint where the engine says so.
+    """Register what the script trains; resume from a checkpoint where the engine says so.
 
     Args:
-        model: The model, on its device and, if it is, compiled.
-        optimizer: Its optimizer; None where the script has none that `torch.optim` would know.
-        *loaders: Loaders of batches, the loader of the training data first.
-        scheduler: A learning-rate scheduler; it is registered, not returned. Where `step` takes a
-            metric, as that of `ReduceLROnPlateau` does, it takes the mean over the workers.
-        loss_reduction: How the loss of a batch is made from those of its samples. A plan with
-            several workers needs it to keep the mathematics. `mean`: also over what counts of them
-            (tokens, weights of classes), where the loss shows it. `sum`. Or a function: it is given
-            a batch as the loader gives it, and returns the number that its loss is a mean over.
-        batch_dim: The dimension that samples lie along in the tensors of these loaders' batches:
-            batches that every worker reads whole are divided along it. A tensor without that
-            dimension is divided along its last.
+        model: The model, on its device, compiled or not.
+        optimizer: Its optimizer. None if it is not one of `torch.optim`'s kind.
+        *loaders: Loaders of batches. The loader of the training data comes first.
+        scheduler: A learning-rate scheduler. It is registered, not returned. If its `step` takes a
+            metric, as of `ReduceLROnPlateau`, the metric is averaged over the workers.
+        loss_reduction: How the loss of a batch comes from those of its samples. Several workers
+            need this to keep the mathematics. `mean`: a mean over the samples, or over what counts
+            in them (tokens, weights of classes) if the loss shows that. `sum`: their sum. A
+            function: takes a batch, and returns the number that its loss is a mean over.
+        batch_dim: The dimension of the samples in the tensors of a batch. A batch that every worker
+            reads whole is divided along it; a tensor without it, along its last dimension.
 
     Returns:
         The same objects: `model` alone if nothing else was given, otherwise `(model, optimizer,
@@ -104,21 +109,24 @@ def prepare(
 
 
 def keep(*modules: torch.nn.Module, across: str | None = None, **objects: Any) -> None:
-    """Save more with the checkpoints, and load it on a resume: an AMP `GradScaler`, a moving
-    average of the weights.
+    """Save more with the checkpoints, and load it on a resume.
+
+    Examples are an AMP `GradScaler`, and a moving average of the weights.
 
     Args:
         *modules: Parts of a prepared model that change their buffers while they compute, as a
-            quantizer changes its codebook. With several workers that step together their buffers
-            are combined after each backward, as `across` says: `mean`, weighed by samples; or
-            `sum`, where what each worker adds is added up.
-        across: What the states of these objects are to each other in the workers of a job. `equal`:
-            the same in all workers. A checkpoint holds the first worker's, and a warning names what
-            differs. `mean`: parts of a mean. A checkpoint holds the mean over the workers of each
-            floating-point number, and after a resume all workers go on from that. `worker`: each
-            worker's own. A checkpoint holds all of them, and after a resume each worker has its own
-            again. Another number of workers is refused. None: as `equal` where they are the same,
-            as `worker` where they differ; a note says so.
+            quantizer changes its codebook. Workers that step together combine these buffers after
+            each backward. `across` says how: `mean`, weighed by samples, or `sum`, of what each
+            worker adds.
+        across: How the states of `objects` relate between the workers of a job:
+
+            - `equal`: all workers have the same. A checkpoint holds the first worker's, and a
+              warning names what differs.
+            - `mean`: each floating-point number is averaged over the workers. All go on from that
+              after a resume.
+            - `worker`: each worker has its own, also after a resume. Another number of workers is
+              refused.
+            - None: `equal` if they are the same, `worker` if they differ. A note says which.
         **objects: Anything with `state_dict` and `load_state_dict`, by the name it is saved under.
 
     Raises:
@@ -147,91 +155,23 @@ def keep(*modules: torch.nn.Module, across: str | None = None, **objects: Any) -
         session.keep(objects, across)
 
 
-def epochs(count: int) -> Epochs:
-    """The epochs from 0 to `count`; after a resume, from the one the checkpoint was taken in.
-
-    Between two of them a checkpoint is saved when one is asked for, or when saving takes less than
-    0.5 % of the time.
-    """
-    return Epochs(count, _join)
-
-
 def report(
     loss: Any = None, step: int | None = None, *, weight: Any = None, **metrics: Any
 ) -> None:
-    """Report how training goes. A few messages a second are sent, with the mean of the losses
-    between them.
-
-    `weight` says what the gradients of several workers are weighed by. It has to come before
-    `optimizer.step()`, and best before `backward`. Where it comes after `backward`, gradients are
-    exchanged only then.
+    """Report how training goes. Headgate sends a few messages a second, each with the mean loss
+    since the last one.
 
     Args:
-        loss: Loss of the batch: a tensor (still on its device, still with its gradient) or a
-            number.
-        step: Number of the step; by default the steps of the optimizer are counted.
-        weight: What the loss of the batch is a mean over, where that is not its samples: a number,
-            or a tensor of one.
+        loss: Loss of the batch, a tensor or a number. A tensor may stay on its device.
+        step: Number of the step. By default Headgate counts the steps of the optimizer.
+        weight: What the loss of the batch is a mean over, if not its samples: a number, or a tensor
+            of one element. Gradients of several workers are weighed by it. Give it before
+            `optimizer.step()`, best before `backward`: gradients are exchanged after it.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
     session = _session if _joined else _join()
     if session is not None:
         session.report(loss, step, metrics, weight)
-
-
-def mean(value: Any) -> Any:
-    """The mean of a number over the workers of the job, by which all of them decide alike.
-
-    All workers have to call this.
-
-    Args:
-        value: A number, or a tensor of one element.
-
-    Returns:
-        The mean, of the same type (of a whole number, a float). Alone, and under plain `python`:
-        the value.
-
-    Raises:
-        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-        RuntimeError: It is called in a pass over training data of a plan whose workers do not wait
-            for each other.
-    """
-    session = _join()
-    return value if session is None else session.mean(value)
-
-
-def agree(flag: Any) -> Any:
-    """One decision for all workers of the job: true where it is true in any of them.
-
-    All workers have to call this. `not agree(not flag)` is true where it is true in all of them.
-
-    Args:
-        flag: What this worker would decide.
-
-    Returns:
-        The decision. Alone, and under plain `python`: the flag.
-
-    Raises:
-        headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-        RuntimeError: It is called in a pass over training data of a plan whose workers do not wait
-            for each other.
-    """
-    session = _join()
-    return flag if session is None else session.agree(flag)
-
-
-def rank() -> int:
-    """This worker's number in its job, from 0; 0 alone, and under plain `python`."""
-    session = _join()
-    return 0 if session is None else session.rank
-
-
-def is_main() -> bool:
-    """Whether this worker writes files for all: true in one worker of a job; alone, and under plain
-    `python`.
-    """
-    session = _join()
-    return session is None or session.is_main
 
 
 def _on_servers() -> bool:
