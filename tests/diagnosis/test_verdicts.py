@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,9 @@ from headgate.diagnosis.findings import (
 from headgate.diagnosis.verdicts import verdict
 from headgate.diagnosis.what_if import NoFigure
 from headgate.model.reason_text import NEXT
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.jobs import Phase, Usage
+from headgate.recorded.rows import EventRow
 
 SAME = MadeUp(ran=0.5, waited=0.5)
 ALONE = MadeUp(ran=1.0)
@@ -38,6 +41,10 @@ def account(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: 
     path.mkdir(exist_ok=True)
     run = recording(path / "run.sqlite", {"a": job, **others}, **node)
     return accounts(run.jobs, run.nodes, run.seconds)[0]
+
+
+def event_of(kind: str, t: float, reason: Reason) -> EventRow:
+    return EventRow(t, "a", None, kind, "", why=json.dumps(reason.plain()))
 
 
 def finding_of(path: Path, job: MadeUp, others: Mapping[str, MadeUp] = {}, **node: Any) -> Finding:
@@ -131,12 +138,21 @@ def test_a_job_that_ran_out_of_gpu_memory_is_told_what_to_do_first(tmp_path: Pat
 
 
 def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
-    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30)})
-    reason = "for GPU memory: needs 50 GiB, 30 GiB free on GPU 0 of node n"
-    phases = (Phase("waiting", 0.0, 30.0, 0, reason), Phase("running", 30.0, 40.0, 1, "started"))
-    [waited] = accounts([replace(run.jobs[0], phases=phases)], run.nodes, run.seconds)
-    assert verdict(waited).facts == WaitedFacts(reason)
+    jobs = {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=0.1, start=20)}
+    run = recording(tmp_path / "run.sqlite", jobs)
+    reason = Reason.of(ReasonKind.AFTER_JOBS, jobs=["c"])
+    a, b = run.jobs
+    waits = event_of("waiting", 0.0, Reason.of(ReasonKind.BEING_PLANNED))
+    a = replace(a, events=(waits, event_of("waiting", 0.1, reason), *a.events))
+    overtook = Reason.of(ReasonKind.STARTED, attempt=1, overtook="a")
+    b = replace(b, events=(event_of("running", 20.0, overtook),))
+    waited, _ = accounts([a, b], run.nodes, run.seconds)
+    assert verdict(waited).facts == WaitedFacts(reason, ("b",))
     assert verdict(waited).cost.seconds == 30.0
+    assert why(waited) == (
+        "a waited to start for 30 s (75% of its time), for c to finish; b went better beside those "
+        "that ran, and started first."
+    )
 
 
 @pytest.mark.parametrize("spec", [{"after": "b"}, {"at": 60.0}])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -47,8 +48,9 @@ from headgate.diagnosis.own_time import OwnTime
 from headgate.diagnosis.proving import replaced
 from headgate.diagnosis.sequencing import SoloTime, in_order
 from headgate.diagnosis.what_if import Speedups, what_more_buys
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import slice_of
-from headgate.recorded.jobs import CoresSetting, RecordedJob, RecordedNode, running
+from headgate.recorded.jobs import STATES, CoresSetting, RecordedJob, RecordedNode, running
 from headgate.recorded.usage import Array
 from headgate.sampling.outside_programs import OutsideProgram
 
@@ -60,6 +62,7 @@ _UNREAD_SECONDS = 2.0
 """Of a job that ran for less there are not two readings."""
 _MOST_OF_ONE_GRID = 32
 """Tasks of a run: of more, each job has a grid of its own."""
+_AWAITED = (ReasonKind.AFTER_JOBS, ReasonKind.NEEDS_ROOM, ReasonKind.AWAITS_NODES)
 MOST_UNEXPLAINED = 0.3
 """Where more than this part of the time is unexplained, nothing else can be called the cause."""
 
@@ -79,8 +82,8 @@ class Account:
         plateau: Where it stopped learning; None if it has not.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of
             another job.
-        waited_for: What it was told, when it came, that it waits for before it starts; empty:
-            nothing.
+        waited_for: Why it waited before it started; None: for no other job and no room.
+        overtaken_by: Jobs that came later and started before it.
         disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, and
             nothing tells what that cost it.
         missing_readings: Readings that the account needs and the run lacks.
@@ -112,7 +115,8 @@ class Account:
     own: Sequence[Finding] = ()
     plateau: Plateau | None = None
     asked_to_wait: float = 0.0
-    waited_for: str = ""
+    waited_for: Reason | None = None
+    overtaken_by: tuple[str, ...] = ()
     disk_unsure: float = 0.0
     missing_readings: tuple[MissingReading, ...] = ()
     read: bool = True
@@ -294,17 +298,27 @@ def _solo_time(account: Account) -> SoloTime:
     return SoloTime(max(alone, 0.0), account.elapsed, job.state == "done", job.ended is None)
 
 
-def _let_by(job: RecordedJob, others: Sequence[RecordedJob]) -> str:
-    """Which jobs that came later started before one that waited, because they went better beside
+def _waited_for(job: RecordedJob) -> Reason | None:
+    """Why it waited at last before it first ran; None: for no other job and no room."""
+    changes = (event for event in job.events if event.kind in STATES)
+    waits = list(takewhile(lambda event: event.kind == "waiting", changes))
+    reason = waits[-1].reason() if waits else None
+    return reason if reason is not None and reason.kind in _AWAITED else None
+
+
+def _overtaken_by(job: RecordedJob, others: Sequence[RecordedJob]) -> tuple[str, ...]:
+    """The jobs that came later and started before one that waited, because they went better beside
     those that ran.
     """
-    words = f" before {job.name}, for it goes better beside "
-    names = [other.name for other in others if any(words in phase.reason for phase in other.phases)]
-    return (
-        f"; {', '.join(names)} went better beside those that ran, and started first"
-        if names
-        else ""
+    return tuple(
+        other.name
+        for other in others
+        if any(_overtook(event.reason(), job) for event in other.events if event.kind == "running")
     )
+
+
+def _overtook(reason: Reason | None, job: RecordedJob) -> bool:
+    return reason is not None and reason.facts.get("overtook") == job.name
 
 
 def _account(
@@ -319,14 +333,15 @@ def _account(
     elapsed = max(until - job.submitted, 0.0)
     # An event is told some microseconds after what it tells of.
     ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
-    first = next((phase.reason for phase in job.phases if phase.state == "waiting"), "")
-    waited_for = first + _let_by(job, others) if first.startswith("for ") else ""
+    waited_for = _waited_for(job)
+    overtaken_by = _overtaken_by(job, others) if waited_for is not None else ()
     if not ran or not job.tasks:
         return Account(
             record=job,
             elapsed=elapsed,
             parts={**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)},
             waited_for=waited_for,
+            overtaken_by=overtaken_by,
             asked_to_wait=_asked_to_wait(job, elapsed),
         )
     waiting = max(ran[0][0] - job.submitted, 0.0)
@@ -457,6 +472,7 @@ def _account(
         },
         asked_to_wait=_asked_to_wait(job, waiting),
         waited_for=waited_for,
+        overtaken_by=overtaken_by,
         speedups=speedups,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
         read=any(

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from headgate.diagnosis.attribution import LEAST_PART, Resource, TimeEstimate
 from headgate.diagnosis.granted import ThreadGrant
 from headgate.model.identifiers import TaskName
+from headgate.model.reasons import Reason
 from headgate.recorded.jobs import CoresSetting
 from headgate.sampling.outside_programs import OutsideProgram
 
@@ -234,9 +235,12 @@ class CapFacts:
 
 @dataclass(frozen=True, slots=True)
 class WaitedFacts:
-    """What a job waited for before it started; `skipped` says why it never did."""
+    """What a job waited for before it started, and which jobs started before it instead; `skipped`
+    says why it never did.
+    """
 
-    waited_for: str = ""
+    waited_for: Reason | None = None
+    overtaken_by: tuple[str, ...] = ()
     skipped: str = ""
 
 

@@ -246,7 +246,7 @@ def _beginning(account: Account) -> Iterator[Finding]:
     yield Finding(
         kind=FindingKind.WAITING,
         cost=exact(max(account.parts["waiting"].seconds - account.asked_to_wait, 0.0)),
-        facts=WaitedFacts(account.waited_for),
+        facts=WaitedFacts(account.waited_for, account.overtaken_by),
         remedy=Remedy(
             kind=RemedyKind.SEE_STATUS,
             settings={"priority": priority} if priority > present else {},

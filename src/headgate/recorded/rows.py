@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from headgate.model.identifiers import TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.plans import APART, Plan
 from headgate.model.profiles import Profile
+from headgate.model.reasons import Reason
 from headgate.recorded.proofs import OUTCOMES, Gain, Outcome, Proof
 from headgate.recorded.stored import job_or_name, plan_of, profile_of
 
@@ -132,6 +134,12 @@ class EventRow:
     seconds: float | None = None
     steps: int | None = None
     why: str | None = None
+
+    def reason(self) -> Reason | None:
+        """Kind and facts; None where an earlier version recorded it, or a later one."""
+        with suppress(KeyError, TypeError, ValueError):
+            return Reason.read(json.loads(self.why or ""))
+        return None
 
 
 @dataclass(frozen=True, slots=True)

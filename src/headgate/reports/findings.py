@@ -41,7 +41,7 @@ from headgate.diagnosis.findings import (
 )
 from headgate.diagnosis.granted import Source, ThreadGrant
 from headgate.diagnosis.what_if import NoFigure, Speedups
-from headgate.model.reason_text import NEXT
+from headgate.model.reason_text import NEXT, in_words
 from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.recorded.jobs import CoresSetting
 
@@ -425,8 +425,13 @@ def _waiting(finding: Finding, account: Account) -> str:
     facts: WaitedFacts = finding.facts
     if facts.skipped:
         return f"{account.job} was skipped: {facts.skipped}."
-    waited_for = f", {facts.waited_for}" if facts.waited_for else ""
-    return f"{account.job} waited to start for {_cost(finding, account)}{waited_for}."
+    waited = f"{account.job} waited to start for {_cost(finding, account)}"
+    if facts.waited_for is not None:
+        waited += f", {in_words(facts.waited_for)}"
+    if facts.overtaken_by:
+        names = ", ".join(facts.overtaken_by)
+        waited += f"; {names} went better beside those that ran, and started first"
+    return f"{waited}."
 
 
 def _learned(finding: Finding, account: Account) -> str:
