@@ -112,7 +112,9 @@ def test_what_looks_like_another_scale_or_side_is_asked_once(
 
 
 def test_what_is_foretold_by_is_on_the_scale_of_the_goal() -> None:
-    assert ProgressRule("accuracy", goal=0.97).of(None, {"accuracy": 93.4}) == pytest.approx(0.934)
-    assert ProgressRule("accuracy", goal=97.0).of(None, {"accuracy": 93.4}) == 93.4
-    assert ProgressRule("wer", goal=0.1).of(None, {"wer": 1.3}) == 1.3
-    assert ProgressRule("loss", goal=0.1).of(2.3, {}) == 2.3
+    assert ProgressRule("accuracy", goal=0.97).value(None, {"accuracy": 93.4}) == pytest.approx(
+        0.934
+    )
+    assert ProgressRule("accuracy", goal=97.0).value(None, {"accuracy": 93.4}) == 93.4
+    assert ProgressRule("wer", goal=0.1).value(None, {"wer": 1.3}) == 1.3
+    assert ProgressRule("loss", goal=0.1).value(2.3, {}) == 2.3

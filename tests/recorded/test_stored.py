@@ -99,7 +99,7 @@ def test_fields_that_this_version_does_not_have_are_left_out() -> None:
             script="/t\udcff.py",
             limits=Limits(workers=(2, 8)),
             allow=frozenset({"async", "weak"}),
-            progress=ProgressRule(told=(3, 0.5), better="lower", metric="error"),
+            progress=ProgressRule(script_stopping=(3, 0.5), better="lower", metric="error"),
             plan=Plan(strategy="ps", workers=2, batch_per_worker=(3, 4), servers=1),
         ),
     ],
@@ -107,6 +107,11 @@ def test_fields_that_this_version_does_not_have_are_left_out() -> None:
 )
 def test_a_job_reads_as_it_went_in(job: Job) -> None:
     assert job_of(text_of(job)) == job
+
+
+def test_a_field_reads_by_the_name_that_it_had_before() -> None:
+    spec = {"name": "a", "run": "true", "progress": {"metric": "error", "told": [3, 0.5]}}
+    assert job_of(json.dumps(spec)).progress == ProgressRule("error", script_stopping=(3, 0.5))
 
 
 def test_a_plan_reads_as_it_went_in_with_what_was_seen_of_it() -> None:

@@ -103,7 +103,7 @@ def _reports(
     ):
         reports = []
         for row in reader.rows("progress", "task = ?", [task], "t"):
-            value = rule.of(
+            value = rule.value(
                 float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")
             )
             place: dict[str, Any] = {name: row.get(name) for name in _PLACE}

@@ -261,7 +261,7 @@ class Controller:
 
     def _progressed(self, pending: Pending, job: JobRecord, progress: Progress) -> list[Action]:
         rule = job.spec.progress
-        value = rule.of(progress.loss, progress.metrics)
+        value = rule.value(progress.loss, progress.metrics)
         if value is not None:
             less_is_better = -value if rule.rising else value
             place = progress.step, progress.epoch, progress.epochs, progress.count
@@ -269,7 +269,7 @@ class Controller:
             pending.changes.append(Reported(job.id, less_is_better, *place, adversarial))
         if job.watch is None or job.state != "running" or progress.covers == "part":
             return []  # what an epoch comes to is not known from its first batches
-        told = rule.told_of(
+        told = rule.raw_value(
             progress.loss if progress.mean is None else progress.mean, progress.metrics
         )
         if told is None:

@@ -24,6 +24,7 @@ from headgate.model.declarations import (
 from headgate.model.identifiers import FIRST_WORKER, TaskName
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
+from headgate.model.records import FORMER_NAME
 from headgate.model.roles import Role
 from headgate.model.shares import FRACTIONS, is_fraction, slice_of
 
@@ -189,7 +190,7 @@ class ProgressRule:
             "The least change of the metric that early stopping counts as a gain.", least=0
         ),
     )
-    told: tuple[int, float] | None = None
+    script_stopping: tuple[int, float] | None = field(default=None, metadata={FORMER_NAME: "told"})
 
     @property
     def stopping(self) -> tuple[int, float] | None:
@@ -198,7 +199,10 @@ class ProgressRule:
         """
         if self.patience is not None:
             return self.patience, self.min_delta
-        return (self.told[0], self.min_delta or self.told[1]) if self.told is not None else None
+        if self.script_stopping is None:
+            return None
+        patience, least_gain = self.script_stopping
+        return patience, self.min_delta or least_gain
 
     @property
     def rising(self) -> bool:
@@ -215,16 +219,16 @@ class ProgressRule:
             else None
         )
 
-    def told_of(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
-        """What a report tells of the metric."""
+    def raw_value(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
+        """The value of the metric in a report."""
         return metrics.get(self.metric, loss if self.metric == "loss" else None)
 
-    def of(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
-        """The same on the scale of the goal: a percentage is a fraction where the goal is one."""
-        value = self.told_of(loss, metrics)
-        return (
-            goals.scaled(value, self.metric, self.goal, self.rising) if value is not None else None
-        )
+    def value(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
+        """The value on the scale of the goal: a percentage is a fraction where the goal is one."""
+        value = self.raw_value(loss, metrics)
+        if value is None:
+            return None
+        return goals.scaled(value, self.metric, self.goal, self.rising)
 
 
 @documented

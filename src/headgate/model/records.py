@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 Record = TypeVar("Record")
 _Decoder = Callable[[Any], Any]
+FORMER_NAME = "former_name"
+"""Key, in the metadata of a dataclass's field, of the name that earlier versions wrote."""
 
 
 def plain(value: object) -> Any:
@@ -66,6 +68,11 @@ def _of_record(kind: type[Any]) -> _Decoder:
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
     ]
+    former = {
+        field.metadata[FORMER_NAME]: field.name
+        for field in fields(kind)
+        if FORMER_NAME in field.metadata
+    }
     usual = {
         field.name: plain(field.default) for field in fields(kind) if field.default is not MISSING
     }
@@ -77,8 +84,9 @@ def _of_record(kind: type[Any]) -> _Decoder:
             raise ValueError(f"found no `{lacking[0]}` among the fields of a {kind.__name__}")
         stated = {  # most fields are as usual, and very many jobs may be read
             name: inner
-            for name, inner in value.items()
-            if name in decoders and (name not in usual or usual[name] != inner)
+            for written, inner in value.items()
+            if (name := former.get(written, written)) in decoders
+            and (name not in usual or usual[name] != inner)
         }
         return kind(**{name: decoders[name](inner) for name, inner in stated.items()})
 

@@ -274,7 +274,7 @@ class Forecasting(Component):
         if (team := watched.training()) != watched.team:
             watched.team = team
             outlook.begins()
-        value = rule.of(told.loss, told.metrics)
+        value = rule.value(told.loss, told.metrics)
         if value is not None and is_adversarial(rule.metric, told.metrics):
             value = math.nan
         job = told.task.job

@@ -229,8 +229,8 @@ class LiveJob:
         """
         rule = self.spec.progress
         least = min_delta if monitor in (rule.metric, f"val_{rule.metric}") else 0.0
-        told = (max(patience, 1), least) if patience is not None else None
-        self.spec = replace(self.spec, progress=replace(rule, told=told))
+        stopping = (max(patience, 1), least) if patience is not None else None
+        self.spec = replace(self.spec, progress=replace(rule, script_stopping=stopping))
 
     def _keep(self, loss: float) -> None:
         """Keep a loss for the sparkline: the whole course in at most `_LOSSES` means of ever more
