@@ -686,23 +686,6 @@ def test_few_jobs_that_still_learn_a_little_are_said_to_have_converged(tmp_path:
     assert names.count(FindingKind.LEARNED) <= 1
 
 
-# two workers of a lab's job may be on one node
-@pytest.mark.parametrize("nodes", [("x", "y"), ("x", "x")])
-def test_commands_say_where_the_job_ran(tmp_path: Path, nodes: tuple[str, str]) -> None:
-    job = recorded(tmp_path, MadeUp(ran=0.5)).jobs[0]
-    tasks = [
-        replace(job.tasks[0], id=TaskOfRun(f"a/worker-{i}"), node=node)
-        for i, node in enumerate(nodes)
-    ]
-    where = ("--cluster", "team", "--nodes", "x,y")
-    plan = {"strategy": "allreduce"}
-    made = typed(job, {"spec": SCRIPT, "tasks": tuple(tasks), "plan": plan, "where": where})
-    assert made.alone == "headgate run --cluster team --nodes x,y --strategy single train.py"
-    fewer = "headgate run --cluster team --nodes x,y --strategy allreduce --workers 1 train.py"
-    assert (made.with_workers(1), made.there) == (fewer, "")
-    assert made.plan_command == "headgate profile train.py && headgate plan train.py --cluster team"
-
-
 @pytest.mark.parametrize(
     ("spec", "command"),
     [

@@ -70,7 +70,7 @@ def test_a_run_that_was_told_its_nodes_keeps_to_them_when_it_is_resumed(team: Te
     team.user.types("stop", "team")
     team.ends("stopped")
     [job] = read(team.folder / "run.sqlite").jobs
-    assert job.where == ("--cluster", "team", "--nodes", "b")
+    assert job.placement_options == ("--cluster", "team", "--nodes", "b")
     team.user.touch("go")
     team.run = team.user.json("resume", team.run, "--detach")["run"]
     team.ends("done")

@@ -139,7 +139,7 @@ def job(
         proofs=_proofs(reader, name),
         asides=_asides(_of(reader, AsideRow, list(tasks))),
         shell_threads=shell_threads,
-        where=_where(meta),
+        placement_options=_placement_options(meta),
     )
 
 
@@ -212,7 +212,7 @@ def used_beside(
     )
 
 
-def _where(meta: Mapping[str, str]) -> tuple[str, ...]:
+def _placement_options(meta: Mapping[str, str]) -> tuple[str, ...]:
     """The options of a command that name the cluster, the engine and the nodes of a run."""
     said = {"--cluster": "cluster", "--engine": "engine", "--address": "address", "--nodes": "only"}
     return tuple(

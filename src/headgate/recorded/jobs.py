@@ -140,8 +140,8 @@ class RecordedJob:
         asides: Seconds that a worker spent beside its steps, by what they were spent on; the worker
             that spent most.
         shell_threads: What `OMP_NUM_THREADS` said where the run was handed in; empty: nothing.
-        where: The options that have a command run or plan it where it ran; empty: on this machine,
-            or not known.
+        placement_options: Options of a command that run or plan it where it ran; empty: on this
+            machine, or not known.
     """
 
     name: str
@@ -174,7 +174,7 @@ class RecordedJob:
     proofs: tuple[Proof, ...] = ()
     asides: Mapping[str, float] = field(default_factory=dict)
     shell_threads: str = ""
-    where: tuple[str, ...] = ()
+    placement_options: tuple[str, ...] = ()
 
     @property
     def failure(self) -> str:
@@ -276,32 +276,6 @@ class RecordedJob:
         return next((env[_THREADS] for env in environments if _THREADS in env), "")
 
     @property
-    def alone(self) -> str:
-        """The command that runs it as a single process; empty if it is no script, or if another
-        launcher's contract asks for what it has.
-        """
-        script = self.spec.script
-        if not script or not self.can_run_alone:
-            return ""
-        return shlex.join(
-            ["headgate", "run", *self.where, "--strategy", "single", script, *self._rest]
-        )
-
-    @property
-    def again(self) -> str:
-        """The command that runs it once more as it was; empty if it is no script of one task, or if
-        its job says more than a command does.
-        """
-        spec, script = self.spec, self.spec.script
-        says_more = any((spec.env, spec.python, spec.launch, spec.roles, spec.isolation))
-        if not script or self.distributed or says_more or self.limit("cores") is not None:
-            return ""
-        folder = spec.workdir or "."
-        name = script.removeprefix(f"{folder}/")
-        command = shlex.join(["headgate", "run", *self.where, name, *self._rest])
-        return f"cd {shlex.quote(folder)} && {command}"  # in another folder it would be another job
-
-    @property
     def single_worker_speedup(self) -> float | None:
         """How many times as fast one worker would be, if that is worth a word. It does in a step
         what all workers do, one after the other, and waits for nobody: that is the most that it
@@ -322,35 +296,9 @@ class RecordedJob:
         return times if times >= _FASTER else None
 
     @property
-    def there(self) -> str:
-        """What to add to its commands, in words, where they do not say where it ran."""
-        return ", with `--cluster` as for the run" if len(self.nodes) > 1 and not self.where else ""
-
-    @property
     def nodes(self) -> frozenset[str]:
         """Names of the nodes of its tasks, as far as known."""
         return frozenset(task.node for task in self.tasks if task.node)
-
-    @property
-    def plan_command(self) -> str:
-        """The commands that show other plans for it; empty if Headgate cannot plan it. A script for
-        another launcher can be planned if its user said what becomes of its batch. No run of
-        several workers leaves a profile.
-        """
-        script, launch, batch = self.spec.script, self.spec.contract, self.spec.batch
-        if not script or not self.can_be_planned:
-            return ""
-        options = ["--launch", launch, "--batch", str(batch)] if launch is not None else []
-        profiled = shlex.join(["headgate", "profile", script, *self._rest])
-        # it plans for all
-        there = self.where[: self.where.index("--nodes")] if "--nodes" in self.where else self.where
-        planned = shlex.join(["headgate", "plan", script, *options, *there, *self._rest])
-        return f"{profiled} && {planned}"
-
-    @property
-    def _rest(self) -> list[str]:
-        """The arguments of its script, as they stand behind it on a command line."""
-        return ["--", *self.spec.args] if self.spec.args else []
 
     @property
     def least_workers(self) -> int:
@@ -360,33 +308,6 @@ class RecordedJob:
         has_servers = self.plan is not None and self.plan.strategy == "ps"
         served = self.spec.launch == "tensorflow" and has_servers
         return max(2 if served else 1, self.spec.limits.workers[0])
-
-    def with_workers(self, count: int) -> str:
-        """The command that runs it with so many workers; empty if it is no script, or if it has no
-        more. Another launcher's contract needs no strategy.
-        """
-        script, launch, plan = self.spec.script, self.spec.contract, self.plan
-        if not script or count >= self.workers:
-            return ""
-        strategy = plan.strategy if plan is not None else "allreduce"
-        options = ["--launch", launch] if launch is not None else []
-        options += [] if launch is not None and strategy != "ps" else ["--strategy", strategy]
-        options += ["--servers", str(plan.servers)] if plan is not None and plan.servers else []
-        if plan is not None and not plan.synchronous:
-            stale = plan.staleness
-            options += ["--async"] if stale is None else ["--staleness", str(stale)]
-        return shlex.join(
-            [
-                "headgate",
-                "run",
-                *self.where,
-                *options,
-                "--workers",
-                str(count),
-                script,
-                *self._rest,
-            ]
-        )
 
     def signal(self, column: Column) -> Signal:
         """The usage of that column; empty where there was none."""

@@ -44,6 +44,13 @@ from headgate.diagnosis.what_if import NoFigure, Speedups
 from headgate.model.reason_text import NEXT, in_words
 from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.recorded.jobs import CoresSetting
+from headgate.reports.commands import (
+    location_hint,
+    plan_command,
+    rerun_command,
+    single_worker_command,
+    with_workers_command,
+)
 
 _LONGEST_FAILURE = 120
 """Characters of why a job failed."""
@@ -733,8 +740,8 @@ def _reduce_threads(remedy: Remedy, finding: Finding, account: Account) -> str:
 
 def _reduce_workers(remedy: Remedy, finding: Finding, account: Account) -> str:
     count, job = remedy.settings["plan.workers"], account.record
-    command = job.with_workers(count)
-    run = f"`{command}`{job.there}, or " if command else ""
+    command = with_workers_command(job, count)
+    run = f"`{command}`{location_hint(job)}, or " if command else ""
     return f"fewer workers: {run}`workers: {count}` below `plan:` of the job."
 
 
@@ -745,7 +752,8 @@ def _run_alone(remedy: Remedy, finding: Finding, account: Account) -> str:
         only = "If only jobs of Headgate are beside it"
         prove = f" {only}, `headgate explain --prove {account.job}` tells it."
         return f"{once}.{prove if facts.provable else ''}"
-    command = f", `{account.record.again}`" if account.record.again else ""
+    rerun = rerun_command(account.record)
+    command = f", `{rerun}`" if rerun else ""
     fixed = " No trial tells it while it runs, as its threads stay as they began."
     return (
         f"{once}{command}: Headgate then tells it, of this run too.{fixed if facts.fixed else ''}"
@@ -762,10 +770,8 @@ def _see_logs(remedy: Remedy, finding: Finding, account: Account) -> str:
 
 
 def _see_plans(remedy: Remedy, finding: Finding, account: Account) -> str:
-    job = account.record
-    return (
-        f"`{job.plan_command}`{job.there} shows whether fewer workers, or other nodes, are faster."
-    )
+    command = f"`{plan_command(account.record)}`{location_hint(account.record)}"
+    return f"{command} shows whether fewer workers, or other nodes, are faster."
 
 
 def _see_stacks(remedy: Remedy, finding: Finding, account: Account) -> str:
@@ -788,9 +794,10 @@ def _see_status(remedy: Remedy, finding: Finding, account: Account) -> str:
 
 def _single_worker(remedy: Remedy, finding: Finding, account: Account) -> str:
     job, setting = account.record, "`strategy: single` below `plan:` of the job"
+    command = single_worker_command(job)
     if remedy.speedup is None:
-        return f"one worker needs no server: `{job.alone}`, or {setting}."
-    how = f"`{job.alone}`{job.there}" if job.alone else setting
+        return f"one worker needs no server: `{command}`, or {setting}."
+    how = f"`{command}`{location_hint(job)}" if command else setting
     return f"one worker waits for no other: {how}, has {remedy.speedup:.1f} times the speed."
 
 
