@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from headgate.engines.oom import Kills
+from headgate.engines.oom import OomMonitor
 from headgate.isolation.base import Launch
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
@@ -75,7 +75,7 @@ DIRECT = "The above exception was the direct cause of the following exception:"
 def test_an_end_that_comes_of_a_kill_has_it_as_its_reason(
     box: Counted, seconds: float, lines: list[str], exit: Exit
 ) -> None:
-    kills = Kills(box)
+    kills = OomMonitor(box)
     box.count = 1
     assert kills.look(0.0) is None  # it may be about to end
     kills.read(lines)
@@ -105,7 +105,7 @@ def test_an_end_that_comes_of_a_kill_has_it_as_its_reason(
 def test_another_end_does_not_and_the_kill_is_told_all_the_same(
     box: Counted, seconds: float, lines: list[str], exit: Exit, by_us: bool
 ) -> None:
-    kills = Kills(box)
+    kills = OomMonitor(box)
     box.count = 1
     assert kills.look(0.0) is None
     kills.read(lines)
@@ -118,7 +118,7 @@ def test_another_end_does_not_and_the_kill_is_told_all_the_same(
 def test_kills_that_a_task_outlives_are_told_while_it_runs_and_those_that_go_on_ever_more_rarely(
     box: Counted,
 ) -> None:
-    kills = Kills(box)
+    kills = OomMonitor(box)
     told = []
     for i in range(1200):  # ten minutes; a pool starts a process again whenever it is killed
         box.count += 1
@@ -134,7 +134,7 @@ def test_kills_that_a_task_outlives_are_told_while_it_runs_and_those_that_go_on_
 
 
 def test_nothing_is_told_where_the_first_process_was_killed(box: Counted) -> None:
-    kills = Kills(box)
+    kills = OomMonitor(box)
     box.count = 3  # under cgroup v2 all processes of a task at once
     assert kills.look(0.0) is None
     end, told = kills.ended(failed(None, signal.SIGKILL, kills=3), 0.3, by_us=False)

@@ -140,8 +140,8 @@ class Gang:
         """Wait until a task has ended and tell the others; its exit code."""
         code = self._processes[name].popen.wait(_SECONDS)
         with self._lock:
-            self.peers.leave(TaskName(name))
-            self.sync_points.leave(TaskName(name))
+            self.peers.remove(TaskName(name))
+            self.sync_points.remove(TaskName(name))
         self._tell()
         return code
 

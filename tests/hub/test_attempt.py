@@ -63,12 +63,12 @@ def told() -> Told:
 
 
 def rejoin(told: Told, name: TaskName) -> None:
-    told.attempt.leave(name, well=False)
+    told.attempt.remove(name, well=False)
     told.start(name, joins=True)
 
 
 def test_a_view_tells_how_many_workers_there_are_to_be(told: Told) -> None:
-    told.attempt.leave(TaskName("worker-2"), well=False)
+    told.attempt.remove(TaskName("worker-2"), well=False)
     assert told.view()["workers"] == 3
     told.attempt.plan = replace(told.attempt.plan, workers=5)
     told.start(TaskName("worker-2"), joins=True)
@@ -133,7 +133,7 @@ def test_a_state_that_nobody_waits_for_holds_nobody(told: Told) -> None:
     told.orders()
     assert told.attempt.saved(TaskName("worker-2"), "/c/step-4.pt") == []
     assert told.orders() == [("worker-2", "release")]
-    told.attempt.leave(TaskName("worker-1"), well=False)
+    told.attempt.remove(TaskName("worker-1"), well=False)
     assert told.attempt.saved(TaskName("worker-0"), "/c/step-5.pt") == []
     assert told.orders() == [("worker-0", "release")]
 
@@ -142,7 +142,7 @@ def test_another_saves_when_the_one_that_was_to_is_lost(told: Told) -> None:
     rejoin(told, TaskName("worker-2"))
     told.attempt.join(TaskName("worker-2"))
     told.orders()
-    told.attempt.leave(TaskName("worker-0"), well=False)
+    told.attempt.remove(TaskName("worker-0"), well=False)
     assert told.orders() == [("worker-1", "hold")]
     assert told.attempt.saved(TaskName("worker-1"), "/c/step-5.pt") == ["worker-2"]
 
@@ -174,7 +174,7 @@ def test_a_state_that_could_not_be_saved_is_asked_for_at_the_next_occasion(told:
 def test_one_that_leaves_is_marked_and_speaks_for_the_others_only_if_it_is_alone(
     told: Told,
 ) -> None:
-    told.attempt.part(TaskName("worker-0"))
+    told.attempt.mark_leaving(TaskName("worker-0"))
     assert told.attempt.lowest == "worker-1"
     members = {member["task"]: member["leaving"] for member in told.sent[-1][1]["members"]}
     assert members == {"server-0": False, "worker-0": True, "worker-1": False, "worker-2": False}
@@ -235,7 +235,7 @@ def test_a_meeting_does_not_wait_for_a_worker_that_is_lost(told: Told) -> None:
     for name in ("worker-0", "worker-1"):
         told.attempt.sync_points.wait(TaskName(name), {"standing": standing(), "value": None})
     told.sent.clear()
-    told.attempt.leave(TaskName("worker-2"), well=False)
+    told.attempt.remove(TaskName("worker-2"), well=False)
     assert [task for task, message in told.sent if message["type"] == "met"] == [
         "r/a/worker-0",
         "r/a/worker-1",
@@ -277,7 +277,7 @@ def test_workers_that_end_at_different_places_have_failed(
     told = together()
     for number, end in enumerate(ends):
         told.attempt.sync_points.pass_position(TaskName(f"worker-{number}"), {**end, "ended": True})
-    exit = told.attempt.end(TaskName("worker-1"), Exit(code))
+    exit = told.attempt.explain_exit(TaskName("worker-1"), Exit(code))
     assert exit.code == (1 if words else code)
     assert words in (exit.reason or "")
     assert bool(exit.reason) == bool(words)
@@ -305,7 +305,7 @@ def test_a_worker_that_fails_by_a_file_is_told_that_others_write_too(
     told.attempt.tasks[TaskName("worker-0")].reports_itself = begun
     assert (
         "hg.is_main()"
-        in (told.attempt.end(TaskName("worker-0"), Exit(1, reason=reason)).reason or "")
+        in (told.attempt.explain_exit(TaskName("worker-0"), Exit(1, reason=reason)).reason or "")
     ) == hints
 
 
@@ -331,7 +331,7 @@ def test_a_file_that_two_workers_write_is_told_once_and_not_of_one_that_took_the
         == wrote(TaskName("worker-0"), "/w/best.pt", "1:2")
         == ""
     )
-    told.attempt.leave(TaskName("worker-1"), well=False)
+    told.attempt.remove(TaskName("worker-1"), well=False)
     assert wrote(TaskName("worker-0"), "/w/other.pt", "1:2") == ""
 
 
@@ -373,10 +373,10 @@ def test_a_port_that_was_taken_is_told_of_the_contract_s_and_of_no_other() -> No
         Exit(code=1, reason=f"OSError: port {port}: Address already in use")
         for port in (20_001, 80)
     )
-    assert attempt.end(TaskName("worker-0"), other).port_taken
+    assert attempt.explain_exit(TaskName("worker-0"), other).port_taken
     attempt.progressed(Progress(JobId("r/a").task(TaskName("worker-0")), step=1, loss=1.0))
-    assert not attempt.end(TaskName("worker-0"), other).port_taken
-    assert attempt.end(TaskName("worker-0"), named).port_taken
-    assert not attempt.end(
+    assert not attempt.explain_exit(TaskName("worker-0"), other).port_taken
+    assert attempt.explain_exit(TaskName("worker-0"), named).port_taken
+    assert not attempt.explain_exit(
         TaskName("worker-0"), Exit(code=1, reason="ValueError: 20001")
     ).port_taken

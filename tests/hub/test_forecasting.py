@@ -191,7 +191,7 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
                 Progress(TaskId("r/a/worker-0"), step, second, loss=1 / second, epochs=40), ()
             )
             await asyncio.gather(*forecasting._doing)
-        live.current.leave(FIRST_WORKER, True)
+        live.current.remove(FIRST_WORKER, True)
         forecasting.hear(TaskExited(TaskId("r/a/worker-0"), Exit(code=0)), ())
         await asyncio.gather(*forecasting._doing)
 

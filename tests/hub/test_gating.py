@@ -119,8 +119,8 @@ def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(
     assert sent == []
     for name, fraction in (("worker-0", 0.5), ("worker-1", 0.25), ("worker-2", 0.3)):
         attempt.tasks[TaskName(name)].gate = {"type": "gate", "fraction": fraction}
-    attempt.hold()
-    attempt.hold()
+    attempt.send_gates()
+    attempt.send_gates()
     told = (
         [("worker-0", 0.25)]
         if synchronous
@@ -128,11 +128,11 @@ def test_of_workers_that_wait_for_each_other_the_first_is_held_for_all(
     )
     assert sent == told
     sent.clear()
-    attempt.leave(TaskName("worker-0"), well=False)
+    attempt.remove(TaskName("worker-0"), well=False)
     assert [name for name, _ in sent] == (held if synchronous else [])
     attempt.tasks[TaskName("worker-1")].gate = attempt.tasks[TaskName("worker-2")].gate = OPEN
     sent.clear()
-    attempt.hold()
+    attempt.send_gates()
     assert sent == [(name, None) for name in held]
 
 
@@ -150,7 +150,7 @@ def test_a_job_on_gpus_is_paused_between_two_steps_and_then_held_to_what_it_was(
     attempt.tasks[TaskName("worker-0")].gpus = (0,)
     assert attempt.pauses_by_gate
     attempt.tasks[TaskName("worker-0")].gate = {"type": "gate", "fraction": 0.5}
-    attempt.hold()
+    attempt.send_gates()
     sent.clear()
     attempt.pause(True)
     assert sent == [("worker-0", PAUSED), ("worker-1", PAUSED)]

@@ -112,7 +112,7 @@ class Course:
         """All tasks of the attempt end."""
         assert self.live.current is not None
         for name in self.live.current.tasks:
-            self.live.current.leave(name, False)
+            self.live.current.remove(name, False)
             self._hear(TaskExited(JOB.task(name), Exit(code=1)))
 
     async def trains(self, count: int, seconds: float, cores: float = 1.0, **about: Any) -> None:

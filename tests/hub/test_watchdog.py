@@ -16,7 +16,7 @@ import pytest
 from tests.hub.user import SECONDS
 
 from headgate.hub import watchdog
-from headgate.hub.watchdog import Guarded, leftovers
+from headgate.hub.watchdog import HubWatchdog, leftovers
 from headgate.isolation.container.parents import find_parent
 from headgate.machine import cgroup_layout, processes
 from headgate.model.identifiers import TaskId
@@ -152,7 +152,7 @@ def test_a_guard_that_was_stopped_is_replaced(
     monkeypatch.setattr("headgate.hub.watchdog._TAKE_SECONDS", 0.05)
     lock = os.open(tmp_path / "hub.lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    guarded = Guarded(tmp_path, lock)
+    guarded = HubWatchdog(tmp_path, lock)
     try:
         signal.pidfd_send_signal(guarded.pidfd, signal.SIGSTOP)
         for i in range(5000):
@@ -167,5 +167,5 @@ def test_a_guard_that_was_stopped_is_replaced(
         os.close(lock)
 
 
-def ended(guarded: Guarded) -> bool:
+def ended(guarded: HubWatchdog) -> bool:
     return bool(select.select([guarded.pidfd], [], [], 0)[0])

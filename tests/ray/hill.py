@@ -159,7 +159,7 @@ class Hill:
         return self._accounts
 
     def left(self) -> list[str]:
-        """What there is of Headgate on the nodes, a line each: agents and their wardens, tasks,
+        """What there is of Headgate on the nodes, a line each: agents and their watchdogs, tasks,
         folders, cgroups; on a, where hubs are at home, not these.
         """
         found = [f"{path} of an agent" for hub in self.hubs for path in folders_left(hub)]

@@ -23,10 +23,10 @@ from headgate.engines.base import Engine, Listener
 from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
 from headgate.engines.log import TaskLog
-from headgate.engines.oom import LOOK_SECONDS, Kills
-from headgate.engines.per_task_executor import Beside
+from headgate.engines.oom import LOOK_SECONDS, OomMonitor
+from headgate.engines.per_task_executor import PerTaskExecutor
 from headgate.engines.pseudo_terminal import terminal
-from headgate.engines.tasks import Keeper, PendingStart, Task
+from headgate.engines.tasks import BoxRegistry, PendingStart, Task
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.machine.processes import at_work
 from headgate.model.cluster import Cluster, Node
@@ -63,7 +63,7 @@ class LocalEngine(Engine):
         cluster: This machine, or the nodes that are places on it; one alone will do.
         isolation: What the tasks are boxed in.
         channel: Path of the task channel's socket, in a folder that only this user can enter.
-        keeper: Told of each box, so that it outlives this process no longer than it should.
+        registry: Told of each box, so that it outlives this process no longer than it should.
         logs: What a task's output is written to, made from what `start` was told of as its log.
         others: Makes the isolation of a name that a launch asks for; None: there is no other.
     """
@@ -75,21 +75,21 @@ class LocalEngine(Engine):
         cluster: Cluster | Node,
         isolation: Isolation,
         channel: Path,
-        keeper: Keeper | None = None,
+        registry: BoxRegistry | None = None,
         logs: Callable[[str], TaskLog] = TaskLog,
         others: Callable[[str], Isolation] | None = None,
     ) -> None:
         self._cluster = Cluster((cluster,)) if isinstance(cluster, Node) else cluster
         self._isolation = isolation
         self._channel = channel
-        self._keeper = keeper
+        self._registry = registry
         self._logs = logs
         self._others = others
         self._isolations = {"": isolation, isolation.name: isolation}
         self._commands: deque[Callable[[], None]] = deque()
         self._starts: dict[TaskId, PendingStart] = {}
         self._tasks: dict[TaskId, Task] = {}
-        self._beside = Beside(self._do)
+        self._executor = PerTaskExecutor(self._do)
         self._closing_at: float | None = None
         self._looks_at = 0.0
         self._open = False
@@ -135,7 +135,7 @@ class LocalEngine(Engine):
             return
         self._do(self._kill_all)
         self._thread.join()
-        self._beside.close()
+        self._executor.close()
         self._open = False
         self._obey()  # what came while the thread ended is refused, not forgotten
         self._connections.close()
@@ -170,7 +170,7 @@ class LocalEngine(Engine):
     ) -> None:
         """Queue an operation on a task's box; run it off this thread if it may block."""
         if isolation.waits:
-            self._beside.do(id, act, then)
+            self._executor.do(id, act, then)
         else:
             per_task_executor.now(act, then)
 
@@ -195,7 +195,7 @@ class LocalEngine(Engine):
     def _kill(self, task: Task) -> None:
         task.killed = True
         if task.isolation.waits:
-            self._beside.do_at_once(task.box.kill, lambda done: self._try(done.result))
+            self._executor.do_at_once(task.box.kill, lambda done: self._try(done.result))
         else:
             self._try(task.box.kill)
 
@@ -305,11 +305,11 @@ class LocalEngine(Engine):
             return
         asks = launch.stop_signal
         task = self._tasks[id] = Task(
-            id, isolation, box, start.key, read_end, self._logs(log), Kills(box), asks
+            id, isolation, box, start.key, read_end, self._logs(log), OomMonitor(box), asks
         )
-        if self._keeper is not None:
+        if self._registry is not None:
             record = {"isolation": isolation.name, "stop_signal": asks, **box.record()}
-            self._keeper.add(task.id, record, read_end, log)
+            self._registry.add(task.id, record, read_end, log)
         self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
         self._selector.register(box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
         self._listener.started(task.id, box.pid)
@@ -331,7 +331,7 @@ class LocalEngine(Engine):
     def _stop_start(self, id: TaskId) -> None:
         """Let a start end that has not begun, or that waits for others to be there."""
         self._starts[id].stopped.set()
-        self._beside.forgo(id)
+        self._executor.forgo(id)
 
     def _box(
         self, isolation: Isolation, stopped: threading.Event, launch: Launch, share: Share
@@ -401,8 +401,8 @@ class LocalEngine(Engine):
         self._once_it_runs(id, lambda: self._welcome(id, connection))
 
     def _welcome(self, id: TaskId, connection: Connection) -> None:
-        if self._keeper is not None:
-            self._keeper.connected(id)
+        if self._registry is not None:
+            self._registry.connected(id)
         if self._tasks[id].kill_at is not None:
             connection.send({"type": "stop"})
 
@@ -493,8 +493,8 @@ class LocalEngine(Engine):
 
     def _gone(self, task: Task, exit: Exit, done: Future[None]) -> None:
         self._try(done.result)
-        if self._keeper is not None:
-            self._keeper.remove(task.id)
+        if self._registry is not None:
+            self._registry.remove(task.id)
         # else it was given up when this engine closed
         if self._tasks.pop(task.id, None) is not None:
             self._listener.exited(task.id, exit)

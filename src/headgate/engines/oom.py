@@ -42,7 +42,7 @@ _LIKELY = re.compile(
 )
 
 
-class Kills:
+class OomMonitor:
     """Follows the count of one task.
 
     Args:

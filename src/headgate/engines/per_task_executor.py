@@ -17,7 +17,7 @@ Then = Callable[["Future[Any]"], None]
 
 
 def now(act: Act, then: Then) -> None:
-    """Do something here, and hand on what came of it as `Beside.do` would."""
+    """Do something here, and hand on what came of it as `PerTaskExecutor.do` would."""
     done = Future[Any]()
     try:
         done.set_result(act())
@@ -26,7 +26,7 @@ def now(act: Act, then: Then) -> None:
     then(done)
 
 
-class Beside:
+class PerTaskExecutor:
     """Threads for what waits for others.
 
     Args:

@@ -10,14 +10,14 @@ from functools import reduce
 from typing import Protocol
 
 from headgate.engines.log import TaskLog
-from headgate.engines.oom import Kills
+from headgate.engines.oom import OomMonitor
 from headgate.isolation.base import Box, Isolation
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import NOTHING, Lever, Share, Uncontrolled
 
 
-class Keeper(Protocol):
+class BoxRegistry(Protocol):
     """What looks after the boxes in case this process dies."""
 
     def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None: ...
@@ -48,7 +48,7 @@ class Task:
     key: str
     output: int
     log: TaskLog
-    kills: Kills
+    kills: OomMonitor
     stop_signal: int
     wanted: deque[Share] = field(default_factory=deque)  # shares that are not in force yet
     grace: float = 0.0  # that it had when it was asked to end

@@ -30,7 +30,7 @@ from headgate.hub.live import LiveHub
 from headgate.hub.standard_input import GivenInput, taken
 from headgate.hub.state.run import LiveRun, Watcher
 from headgate.hub.submission import parse
-from headgate.hub.watchdog import Guarded, leftovers
+from headgate.hub.watchdog import HubWatchdog, leftovers
 from headgate.model import log_levels
 from headgate.model.errors import HeadgateError, HubError, UsageError
 from headgate.recorded import runs
@@ -344,7 +344,7 @@ async def _serve(home: Path, lock: int) -> None:
     group = f"{os.geteuid()}-{os.getpid()}"
     boxes = isolation.make(isolation.DEFAULT, group)
     node = await asyncio.to_thread(machine.detect, home / "node.json", {})
-    guard = Guarded(folder, lock)
+    guard = HubWatchdog(folder, lock)
     loop = asyncio.get_running_loop()
     loop.add_reader(guard.pidfd, _guard_died, loop, guard)
     channel = sockets / "channel.sock"
@@ -362,7 +362,7 @@ async def _serve(home: Path, lock: int) -> None:
     runs.remove_sockets(folder)
 
 
-def _guard_died(loop: asyncio.AbstractEventLoop, guard: Guarded) -> None:
+def _guard_died(loop: asyncio.AbstractEventLoop, guard: HubWatchdog) -> None:
     loop.remove_reader(guard.pidfd)
     guard.restart()
     loop.add_reader(guard.pidfd, _guard_died, loop, guard)

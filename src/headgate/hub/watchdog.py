@@ -25,7 +25,7 @@ from pathlib import Path
 
 from headgate import isolation
 from headgate.isolation.process import remove_empty_groups
-from headgate.isolation.signals import receivers
+from headgate.isolation.signals import targets
 from headgate.machine import processes
 from headgate.model.errors import HeadgateError
 from headgate.model.events import GRACE_SECONDS
@@ -41,8 +41,8 @@ def _box_file(folder: Path, task: TaskId) -> Path:
     return folder / (task.replace("/", ":") + ".json")
 
 
-class Guarded:
-    """The hub's end: tells the guard of boxes (an engine's `Keeper`), and starts another guard when
+class HubWatchdog:
+    """The hub's end: tells the guard of boxes (a `BoxRegistry`), and starts another guard when
     it dies.
 
     Args:
@@ -173,7 +173,7 @@ def _ask(record: Mapping[str, object]) -> None:
     first = processes.look(int(str(record["pid"])))
     number = int(str(record.get("stop_signal", int(signal.SIGTERM))))
     if first is not None:
-        processes.send(receivers(first, number), number)
+        processes.send(targets(first, number), number)
 
 
 @dataclass(slots=True)

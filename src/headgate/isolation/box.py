@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.isolation.base import Box
-from headgate.isolation.signals import receivers
+from headgate.isolation.signals import targets
 from headgate.isolation.spawning import Spawned
 from headgate.machine import processes
 from headgate.machine.cgroup_layout import Mode
@@ -118,7 +118,7 @@ class ProcessBox(Box):
         self._ending = True
         self.release()
         if not self._closed and self._leader is not None:
-            asked = receivers(self._leader, number, self._enclosure.pids())
+            asked = targets(self._leader, number, self._enclosure.pids())
             self._asked += [process.pid for process in asked]
             processes.send(asked, number)
 

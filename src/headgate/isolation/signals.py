@@ -27,7 +27,7 @@ their own.
 _WAITS = "do_wait"
 
 
-def receivers(first: Process, number: int, pids: Iterable[int] | None = None) -> list[Process]:
+def targets(first: Process, number: int, pids: Iterable[int] | None = None) -> list[Process]:
     """The processes to signal: the first, or those that it waits for and that have a handler for
     the signal.
 

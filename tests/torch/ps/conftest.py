@@ -101,7 +101,7 @@ class Job:
         gone.loop.close()
         gone.failed = True
         self.tasks.pop(name).channel.close()
-        self.peers.leave(name)
+        self.peers.remove(name)
         self.tell()
         self.peers.start(name, name, "127.0.0.1")
         self._run(name)
@@ -112,7 +112,7 @@ class Job:
         name = TaskName.of("worker", index)
         self.backends.pop(index).close()
         self.tasks.pop(name).channel.close()
-        self.peers.leave(name)
+        self.peers.remove(name)
         self.tell()
 
     def together(self, act: Callable[[Dense], T], *workers: int) -> dict[int, T]:

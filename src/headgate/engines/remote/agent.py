@@ -23,7 +23,7 @@ from headgate.engines.local import LocalEngine
 from headgate.engines.remote import files, speeds
 from headgate.engines.remote.outbox import Outbox, RelayedLog
 from headgate.engines.remote.settings import Settings
-from headgate.engines.remote.watchdog import Warden
+from headgate.engines.remote.watchdog import AgentWatchdog
 from headgate.engines.remote.wire import (
     ApplyShare,
     CheckpointMessage,
@@ -72,7 +72,7 @@ class Agent:
         log_levels.configure(self._settings.log)
         self._folder = Path(folder)
         self._uncontrolled = uncontrolled
-        self._warden = Warden(self._folder)
+        self._watchdog = AgentWatchdog(self._folder)
         self._outbox = Outbox()
         self._done = 0
         self._node = self._describe()
@@ -81,7 +81,7 @@ class Agent:
             self._node,
             isolation.make(isolation.DEFAULT, group),
             self._folder / "channel.sock",
-            self._warden,
+            self._watchdog,
             lambda task: RelayedLog(TaskId(task), self._outbox),
             others=lambda name: isolation.make(name, group),
         )
@@ -166,7 +166,7 @@ class Agent:
 
     def depart(self) -> None:
         """Remove everything of the agent from the node."""
-        self._warden.close()
+        self._watchdog.close()
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class Agent:
 
     def _end_if_cut_off(self) -> None:
         """End if the hub was silent for too long: it takes the node for gone, and may start its
-        tasks again elsewhere. The warden clears up.
+        tasks again elsewhere. The watchdog clears up.
         """
         patience = self._settings.patience_seconds
         if self._heard is not None and time.monotonic() - self._heard > patience:

@@ -184,7 +184,7 @@ class AgentLink:
             self._on_gone(self)
 
     def kill(self) -> None:
-        """End an agent that does not answer as it should. Its warden clears up."""
+        """End an agent that does not answer as it should. Its watchdog clears up."""
         self._agent.kill()
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ class AgentLink:
             self._agent.call("commands", "close", seconds=_CLOSE_SECONDS)
             self._threads[1].join(_CLOSE_SECONDS)
             self._agent.call("commands", "depart", seconds=_CLOSE_SECONDS)
-        except (AgentGone, Unreachable, OSError):  # it died, and its warden clears up
+        except (AgentGone, Unreachable, OSError):  # it died, and its watchdog clears up
             return
         self._agent.kill()
 

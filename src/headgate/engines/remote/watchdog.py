@@ -1,7 +1,7 @@
-"""The warden: a small process beside an agent that clears up what a killed agent leaves.
+"""The watchdog: a small process beside an agent that clears up what a killed agent leaves.
 
 It is no child of the agent, because a cluster may end children with their parent. Once the agent's
-end of the socket closes, for whatever reason, the warden acts. It kills what is left in the boxes
+end of the socket closes, for whatever reason, the watchdog acts. It kills what is left in the boxes
 that it was told of, and removes them and the agent's folder.
 """
 
@@ -25,8 +25,8 @@ _SWEEPS = "swept"  # as a group of boxes: it starts none
 _MESSAGE_BYTES = 1 << 20
 
 
-class Warden:
-    """The agent's end: it tells the warden of boxes (a `Keeper`).
+class AgentWatchdog:
+    """The agent's end: it tells the watchdog of boxes (a `BoxRegistry`).
 
     Args:
         folder: The agent's folder. It is removed once this is closed, or once the agent is gone.
@@ -55,7 +55,7 @@ class Warden:
         self._tell({"task": task, "record": record})
 
     def connected(self, task: TaskId) -> None:
-        """Nothing to do: the warden kills at once what is left, since nobody could take what it
+        """Nothing to do: the watchdog kills at once what is left, since nobody could take what it
         would save.
         """
 

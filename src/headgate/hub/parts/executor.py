@@ -142,7 +142,9 @@ class ActionExecutor(Component):
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._live_runs.find(task)
                 if leaves and live.current is not None:
-                    live.current.part(task.name)  # so that nobody takes it for an order to all
+                    live.current.mark_leaving(
+                        task.name
+                    )  # so that nobody takes it for an order to all
                 self._engines.of(task.run).stop(task, grace)
             case events.Resize():
                 self._resize(action)
@@ -308,7 +310,7 @@ class ActionExecutor(Component):
             told.gate = gate(
                 share, entitled, node.cores if node is not None else None, uncontrolled, turns
             )
-            live.current.hold()
+            live.current.send_gates()
         run.record_share(task, share, threads, entitled, reason)
 
     def _mark(self, action: events.MarkJob) -> None:

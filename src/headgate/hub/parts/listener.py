@@ -292,7 +292,7 @@ class HubListener(Listener):
             )
         if run.submission.engine == LOCAL and (left := left_since(attempt.tasks[name].began)):
             self._live_runs.event(run, "note", _left_behind(left), live.spec.name, task)
-        exit = attempt.end(name, exit)
+        exit = attempt.explain_exit(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
         told = attempt.tasks[name]
@@ -305,7 +305,7 @@ class HubListener(Listener):
             self._live_runs.event(run, "note", advice, live.spec.name, task)
         if exit.ok:
             self._tell_unconnected(run, live, name)
-        attempt.leave(name, exit.ok)
+        attempt.remove(name, exit.ok)
         if not exit.ok:
             self._suspect(task)
         elif name.is_worker and attempt.are_apart(run.clock(), ended=True):

@@ -237,7 +237,7 @@ class Attempt:
         if self._together:
             self._send(self._job.task(name), self._peers.view())
         task.held_by = OPEN
-        self.hold()
+        self.send_gates()
         self._order()
 
     def listen(self, name: TaskName, endpoints: Sequence[str]) -> bool:
@@ -278,14 +278,14 @@ class Attempt:
             "files, under `if hg.is_main():`"
         )
 
-    def part(self, name: TaskName) -> None:
+    def mark_leaving(self, name: TaskName) -> None:
         """A worker is to end before the others."""
         self.tasks[name].state = "leaving"
-        self._peers.part(name)
+        self._peers.mark_leaving(name)
         self._tell()
         self.sync_points.settle()
 
-    def leave(self, name: TaskName, well: bool) -> None:
+    def remove(self, name: TaskName, well: bool) -> None:
         """A task has ended, well or not."""
         self.tasks[name].state, self.tasks[name].usage = "ended", None
         self._connected.discard(name)
@@ -294,17 +294,17 @@ class Attempt:
             self._written = {
                 file: writer for file, writer in self._written.items() if writer != name
             }
-        self._peers.leave(name)
-        self.sync_points.leave(name)
+        self._peers.remove(name)
+        self.sync_points.remove(name)
         self.stragglers.drop(name)
         self._waiting = [each for each in self._waiting if each != name]
         self._tell()
-        self.hold()
+        self.send_gates()
         if name == self._donor:
             self._donor = None
             self._order()
 
-    def end(self, name: TaskName, exit: Exit) -> Exit:
+    def explain_exit(self, name: TaskName, exit: Exit) -> Exit:
         """How a task has ended, by what other tasks tell of it. Where workers step together, a
         worker that takes steps of its own has failed. A failure with a file may come from another
         worker that writes it too.
@@ -340,7 +340,7 @@ class Attempt:
             order = {"type": "threads", "threads": task.threads, "spin": task.spin}
             self._send(self._job.task(name), order)
 
-    def hold(self) -> None:
+    def send_gates(self) -> None:
         """Tell tasks what their steps are held to, where that has changed. Of workers that wait for
         each other in every step, one is held for all.
         """
@@ -371,7 +371,7 @@ class Attempt:
     def pause(self, paused: bool) -> None:
         """Have its workers begin no step, or let them."""
         self._paused = paused
-        self.hold()
+        self.send_gates()
 
     # --- joining ----------------------------------------------------------------------------------
 

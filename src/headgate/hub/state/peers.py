@@ -92,12 +92,12 @@ class Peers:
             self._members[name].active = True
         self._view += 1
 
-    def part(self, name: TaskName) -> None:
+    def mark_leaving(self, name: TaskName) -> None:
         """A worker is to end while the others go on."""
         self._members[name].leaving = True
         self._view += 1
 
-    def leave(self, name: TaskName) -> None:
+    def remove(self, name: TaskName) -> None:
         """A task has ended."""
         self._members[name].here = False
         self._view += 1
@@ -214,7 +214,7 @@ class AttemptSyncPoints:
             if other != name:
                 self._send(other, {"type": "position", "index": name.index, "standing": position})
 
-    def leave(self, name: TaskName) -> None:
+    def remove(self, name: TaskName) -> None:
         """A worker has ended."""
         self._given.pop(name, None)
         self.settle()

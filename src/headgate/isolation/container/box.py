@@ -26,7 +26,7 @@ from headgate.isolation.container.daemon import (
 from headgate.isolation.container.outside import copy_out
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import ContainerWatch
-from headgate.isolation.signals import receivers
+from headgate.isolation.signals import targets
 from headgate.machine import processes
 from headgate.machine.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.machine.cgroups import KILL_SECONDS, Cgroups, memory_refusal
@@ -323,7 +323,7 @@ class ContainerBox(Box):
         if self._container.has_own_kernel:
             self._signal(number)
         elif self._leader is not None:
-            asked = receivers(self._leader, number, self._enclosure.pids())
+            asked = targets(self._leader, number, self._enclosure.pids())
             self._asked += [process.pid for process in asked]
             processes.send(asked, number)
 

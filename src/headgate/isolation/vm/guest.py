@@ -162,11 +162,11 @@ def _signal(number: int, everybody: bool, task: int, package: str) -> None:
         os.kill(-1, number)
         return
     sys.path.append(package)
-    from headgate.isolation.signals import receivers  # takes a while: only where it is needed
+    from headgate.isolation.signals import targets  # takes a while: only where it is needed
     from headgate.machine.processes import look, send
 
     if (first := look(task)) is not None:
-        send(receivers(first, number), number)
+        send(targets(first, number), number)
 
 
 def _mount_kernel() -> None:
