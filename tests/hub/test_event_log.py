@@ -9,12 +9,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.hub.user import User
 
+from headgate.hub import event_log
+from headgate.hub.event_log import EventLog
 from headgate.model import events
-from headgate.model.identifiers import JobId
+from headgate.model.identifiers import FIRST_WORKER, JobId
 from headgate.recorded.events import LoggedEvent, read_controller, read_events, read_hub_log
 from headgate.recorded.runs import STORE
+from headgate.recorded.store import Recorder
 from headgate.simulation.replay import replay
 from headgate.testing import wait
 
@@ -165,3 +169,82 @@ def test_a_run_without_a_log_says_so_in_a_line(user: User) -> None:
         db.execute("DELETE FROM meta WHERE key = 'controller'")
     for verb in ("events", "replay"):
         assert "has no event log" in user.types(verb, run.name, code=5).message
+
+
+class _Run:
+    """As much of a live run as a log needs."""
+
+    def __init__(self, folder: Path, id: str) -> None:
+        self.id, self.began = id, 100.0
+        self.folder = folder / id
+        self.folder.mkdir()
+        self.recorder = Recorder(self.folder / STORE)
+
+
+class _Logs:
+    """The log of a hub with these runs, the first of them the oldest."""
+
+    def __init__(self, folder: Path, *ids: str) -> None:
+        self.runs: dict[str, Any] = {}
+        live: Any = self
+        self.log = EventLog(live, folder)
+        self.log.controller_made(100.0, "headgate")
+        for id in ids:
+            self.runs[id] = _Run(folder, id)
+            self.log.begin(self.runs[id])
+
+    def names(self, id: str) -> list[str]:
+        return [entry.name for entry in self.entries(id)]
+
+    def entries(self, id: str) -> list[LoggedEvent]:
+        """What the log of a run has, once that is written."""
+        recorder: Recorder = self.runs[id].recorder
+        assert recorder.flush()
+        return list(read_events(self.runs[id].folder))
+
+
+def _usage(number: int) -> events.Usage:
+    return events.Usage(JobId.of("r", "a").task(FIRST_WORKER), float(number), 1.0)
+
+
+def test_of_very_many_readings_those_stay_that_led_to_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "MOST_READINGS", 3)
+    logs = _Logs(tmp_path, "r")
+    for number in range(6):
+        logs.log.record(101.0 + number, _usage(number), [])
+    idle = events.MarkIdle(_usage(0).task, True)
+    logs.log.record(110.0, _usage(9), [idle])
+    assert logs.names("r") == [
+        "ControllerMade",
+        *["Usage"] * 3,
+        "ReadingsLeftOut",
+        "Usage",
+        "MarkIdle",
+    ]
+    entries = {entry.id: entry for entry in logs.entries("r")}
+    assert entries[max(entries)].what == idle
+    assert "leaves out readings" in replay(entries).stopped
+
+
+def test_an_event_is_with_each_run_that_it_has_an_effect_on(tmp_path: Path) -> None:
+    logs = _Logs(tmp_path, "r", "other")
+    idle = events.MarkIdle(JobId.of("other", "b").task(FIRST_WORKER), True)
+    logs.log.record(101.0, _usage(1), [idle])
+    logs.log.record(102.0, events.NodeLeft("away"), [])
+    assert logs.names("r") == ["ControllerMade", "Usage", "NodeLeft"]  # the oldest has the node's
+    assert logs.names("other") == ["ControllerMade", "Usage", "MarkIdle"]
+    cause, effect = logs.entries("other")[1:]
+    assert (effect.cause, effect.job, effect.t) == (cause.id, JobId.of("other", "b"), 1.0)
+
+
+def test_the_log_of_a_hub_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "HUB_LOG_BYTES", 2000)
+    logs = _Logs(tmp_path)
+    for number in range(100):
+        logs.log.record(101.0, events.NodeLeft(f"node-{number}"), [])
+    assert sum(path.stat().st_size for path in tmp_path.glob("events.jsonl*")) <= 4000
+    nodes = [entry.what for entry in read_hub_log(tmp_path)]
+    assert nodes[-1] == events.NodeLeft("node-99")
+    assert len(nodes) > 5
