@@ -28,9 +28,9 @@ def state(user: User, *states: str) -> dict[str, object]:
         entry = user.stands("jax_digits", None)
         return entry if entry is not None and entry["state"] in states else None
 
-    found = wait.until(look, SECONDS, f"the job is {' or '.join(states)}")
-    assert found is not None
-    return found
+    job = wait.until(look, SECONDS, f"the job is {' or '.join(states)}")
+    assert job is not None
+    return job
 
 
 def test_the_example_is_told_measured_and_profiled(user: User) -> None:
@@ -93,8 +93,8 @@ def test_a_stopped_run_goes_on_where_it_was(user: User) -> None:
         with RunReader(second / "run.sqlite") as reader:
             return [row["step"] for row in reader.rows("progress", "step IS NOT NULL")]
 
-    found = wait.until(steps, SECONDS, "steps of the second run")
-    assert found is not None
-    assert found[0] >= saved["step"]  # it may have been stopped at the end of an epoch
+    seen = wait.until(steps, SECONDS, "steps of the second run")
+    assert seen is not None
+    assert seen[0] >= saved["step"]  # it may have been stopped at the end of an epoch
     user.types("stop", "jax_digits")
     state(user, "stopped", "failed", "killed")

@@ -90,8 +90,8 @@ def test_a_checkpoint_is_saved_on_request_and_between_epochs_when_it_takes_littl
 ) -> None:
     monkeypatch.setattr(saving, "SHARE", 1.0)
     ran = attempt(trainings.plain, "checkpoint", order_at=STEPS_PER_EPOCH + 3)
-    found = [(c["why"], c["epoch"], c["position"]) for c in ran.of("checkpoint")]
-    assert found == [("epoch", 1, 0), ("request", 1, 3), ("epoch", 2, 0), ("epoch", 3, 0)]
+    saved = [(c["why"], c["epoch"], c["position"]) for c in ran.of("checkpoint")]
+    assert saved == [("epoch", 1, 0), ("request", 1, 3), ("epoch", 2, 0), ("epoch", 3, 0)]
     folder = Path(ran.checkpoint["path"]).parent
     assert sorted(path.name for path in folder.iterdir()) == ["step-14.orbax", "step-21.orbax"]
     resumed = attempt(trainings.plain, resume=str(folder / "step-14.orbax"))
@@ -188,13 +188,13 @@ def test_losses_are_told_when_they_are_there_and_never_waited_for(attempt: Attem
         assert not slow.waited
         slow.ready = True
 
-    told = attempt(training).of("progress")
-    assert sum(message["count"] for message in told) == 51
+    messages = attempt(training).of("progress")
+    assert sum(message["count"] for message in messages) == 51
     assert (
-        sum(message["count"] * message["loss"] for message in told if message["count"])
+        sum(message["count"] * message["loss"] for message in messages if message["count"])
         == 1 + 50 * 3
     )
-    assert (told[-1]["step"], told[-1]["metrics"]) == (51, {"accuracy": 0.5})
+    assert (messages[-1]["step"], messages[-1]["metrics"]) == (51, {"accuracy": 0.5})
 
 
 def test_a_step_is_told_that_is_part_of_a_state_which_is_gone(attempt: Attempting) -> None:
@@ -224,10 +224,10 @@ def test_steps_are_measured_one_by_one_however_seldom_they_are_reported(
                     began.append(time.perf_counter())
                     hg.report(loss=1.0, step=number(step))
 
-    told = attempt(training).of("spans")
+    spans = attempt(training).of("spans")
     whole = (began[-1] - began[0]) / (9 * every)
-    assert len(told) == 5
-    assert 0.002 <= sum(message["seconds"] for message in told) / 5 < 2 * whole
+    assert len(spans) == 5
+    assert 0.002 <= sum(message["seconds"] for message in spans) / 5 < 2 * whole
 
 
 def test_a_loss_that_is_not_a_number_is_told_as_such(attempt: Attempting) -> None:
@@ -236,8 +236,8 @@ def test_a_loss_that_is_not_a_number_is_told_as_such(attempt: Attempting) -> Non
         hg.report(loss=jnp.float32(math.nan), step=7, top="x")
 
     ran = attempt(training)
-    told = ran.of("progress")[-1]
-    assert (told["loss"], told["step"], "metrics" in told) == ("nan", 7, False)
+    progress = ran.of("progress")[-1]
+    assert (progress["loss"], progress["step"], "metrics" in progress) == ("nan", 7, False)
     assert [note for note in ran.notes if note.startswith("report(top=...): found a str")]
 
 

@@ -53,9 +53,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def far(file: Path, alone: Path, since: int = 0) -> dict[str, float]:
     """How far results are apart, as a multiple of what is allowed; losses from step `since` on."""
-    found, expected = dict(np.load(file)), dict(np.load(alone))
-    losses = expected.pop("losses")[since:], found.pop("losses")
-    pairs: dict[str, tuple[Any, Any]] = {name: (expected[name], found[name]) for name in expected}
+    arrays, expected = dict(np.load(file)), dict(np.load(alone))
+    losses = expected.pop("losses")[since:], arrays.pop("losses")
+    pairs: dict[str, tuple[Any, Any]] = {name: (expected[name], arrays[name]) for name in expected}
     pairs |= {
         f"{kind} losses": (losses[0][:, i], losses[1][:, i])
         for i, kind in enumerate(("32", "64", "in place"))
@@ -73,8 +73,8 @@ def test_comes_to_what_one_process_comes_to(workers: int, alone: Path, tmp_path:
     with gang(tmp_path, workers) as running:
         running.start()
         running.finish()
-        told = running.of("worker-0", "progress")[-1]
-        assert (told["step"], told["samples"]) == (EPOCHS * 4, EPOCHS * 46)
+        progress = running.of("worker-0", "progress")[-1]
+        assert (progress["step"], progress["samples"]) == (EPOCHS * 4, EPOCHS * 46)
         (profile,) = running.of("worker-0", "profile")
         assert {time["batch"] for time in profile["profile"]["step_times"]} >= {12 // workers}
         assert running.of("worker-1", "profile") == []

@@ -113,11 +113,11 @@ def test_workers_that_decide_by_their_own_numbers_are_told_what_differs(
     with gang(tmp_path, parts) as running:
         running.start()
         assert running.left(TaskName("worker-0")) == 1, running.output("worker-0")
-        said = running.output("worker-0")
+        output = running.output("worker-0")
     for word in words:
-        assert word in said
-    assert "WorkersDiffer" in said
-    assert "hg.mean(value)" in said
+        assert word in output
+    assert "WorkersDiffer" in output
+    assert "hg.mean(value)" in output
 
 
 @pytest.mark.long

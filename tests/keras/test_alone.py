@@ -24,5 +24,5 @@ def test_a_profile_says_of_one_that_asks_for_its_strategy_what_fit_cannot_do(
 ) -> None:
     running = start(backend, "result.json", "fit", script=Path(__file__).with_name("together.py"))
     running.finish()
-    [told] = running.listener.of("profile")
-    assert told["profile"]["alone"] == why
+    [message] = running.listener.of("profile")
+    assert message["profile"]["alone"] == why

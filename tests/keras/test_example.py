@@ -38,12 +38,12 @@ def test_the_example_learns_and_tells_how_it_goes(
     }
     (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": [job]}))
     headgate(backend, "run", str(tmp_path / "jobs.yaml"))
-    (told,) = json.loads(headgate(backend, "status", "--json"))["jobs"]
-    assert (told["state"], told["epoch"]) == ("done", 5), told
-    assert told["loss"] < 1.9
+    (status_of_job,) = json.loads(headgate(backend, "status", "--json"))["jobs"]
+    assert (status_of_job["state"], status_of_job["epoch"]) == ("done", 5), status_of_job
+    assert status_of_job["loss"] < 1.9
     log = headgate(backend, "logs", "digits")
-    found = re.findall(r"test accuracy ([\d.]+)%", log)
-    assert found and float(found[-1]) > 40, log
+    accuracies = re.findall(r"test accuracy ([\d.]+)%", log)
+    assert accuracies and float(accuracies[-1]) > 40, log
 
 
 def headgate(backend: str, *words: str) -> str:

@@ -33,27 +33,27 @@ def test_what_plain_python_comes_to_is_trained_told_and_measured(
 ) -> None:
     script = start(backend, "4")
     assert results(script.finish()) == results(plain(backend))
-    told = script.listener
-    assert told.of("hello")[0]["framework"] == "keras" and told.of("hello")[0]["seed"] == 3
-    last = told.of("progress")[-1]
+    engine = script.listener
+    assert engine.of("hello")[0]["framework"] == "keras" and engine.of("hello")[0]["seed"] == 3
+    last = engine.of("progress")[-1]
     assert (last["step"], last["epoch"], last["epochs"], last["samples"]) == (20, 3, 4, 4 * 70)
     losses, accuracies = (
         [float(value) for value in line.split()[1:]] for line in results(plain(backend))[:2]
     )
-    epochs = [message for message in told.of("progress") if message.get("covers") == "epoch"]
+    epochs = [message for message in engine.of("progress") if message.get("covers") == "epoch"]
     # Keras' own, not means of them
     assert [message["loss"] for message in epochs] == pytest.approx(losses, rel=1e-6)
     assert [message["metrics"]["accuracy"] for message in epochs] == pytest.approx(
         accuracies, rel=1e-6
     )
-    assert all("loss" not in message or "covers" in message for message in told.of("progress"))
-    (stopping,) = told.of("stopping")
+    assert all("loss" not in message or "covers" in message for message in engine.of("progress"))
+    (stopping,) = engine.of("stopping")
     assert (stopping["patience"], stopping["min_delta"], stopping["monitor"]) == (9, 0.001, "loss")
-    spans = told.of("spans")
+    spans = engine.of("spans")
     assert spans and all(
         {"input", "compute"} <= {span["name"] for span in message["spans"]} for message in spans
     )
-    profile = told.of("profile")[0]["profile"]
+    profile = engine.of("profile")[0]["profile"]
     assert profile["alone"].startswith(
         "Keras over torch" if backend == "torch" else "its script does not call "
     )
@@ -212,7 +212,7 @@ def test_what_is_no_number_is_said_and_of_a_loop_no_more_is_told_than_was_measur
     notes = sorted(
         message["text"] for message in script.listener.of("note") if message.get("warns")
     )
-    told = script.listener.of("progress")
+    messages = script.listener.of("progress")
     assert [note.partition(",")[0] for note in notes[:2]] == [
         "report(both=...): found 2 elements",
         "report(later=...): found a Future",
@@ -221,9 +221,9 @@ def test_what_is_no_number_is_said_and_of_a_loop_no_more_is_told_than_was_measur
         "found a PerReplica: it has a value for each replica; report strategy.reduce(" in notes[2]
     )
     assert "found a SymbolicTensor inside of a function that is compiled" in notes[3]
-    assert told[-1]["step"] == 6  # those inside of the function are none
-    assert {message["loss"] for message in told if "loss" in message} == {0.5}
-    assert all(message["metrics"] == {"both": 2.0} for message in told if "metrics" in message)
+    assert messages[-1]["step"] == 6  # those inside of the function are none
+    assert {message["loss"] for message in messages if "loss" in message} == {0.5}
+    assert all(message["metrics"] == {"both": 2.0} for message in messages if "metrics" in message)
     spans = [span["name"] for message in script.listener.of("spans") for span in message["spans"]]
     assert spans and set(spans) == {"step"}
 
@@ -258,9 +258,9 @@ def test_patience_is_told_where_it_changes_and_taken_back_where_there_is_none(
         5,
         None,
     ]
-    told = script.listener.of("progress")
-    assert told[-1]["step"] == 6 + 1 + 3  # what is reported beside a fit is no step
-    assert any(message.get("metrics") == {"own": 3.0} for message in told)
+    messages = script.listener.of("progress")
+    assert messages[-1]["step"] == 6 + 1 + 3  # what is reported beside a fit is no step
+    assert any(message.get("metrics") == {"own": 3.0} for message in messages)
 
 
 def test_a_fit_that_steps_another_optimizer_than_was_prepared_is_refused() -> None:

@@ -37,8 +37,8 @@ def of_keras(*devices: str) -> SimpleNamespace:
 def of_jax(*numbers: int, platform: str = "gpu", process: int = 0) -> SimpleNamespace:
     """What a step of JAX returned."""
     devices = [
-        SimpleNamespace(platform=platform, process_index=process, local_hardware_id=each)
-        for each in numbers
+        SimpleNamespace(platform=platform, process_index=process, local_hardware_id=number)
+        for number in numbers
     ]
     return SimpleNamespace(devices=lambda: devices)
 

@@ -84,6 +84,6 @@ def why_it_failed(user: User, script: str, synchronous: bool) -> str:
             else None
         )
 
-    found = wait.until(ended, SECONDS, "the job has ended") or {}
-    assert (found["state"], found["exit_code"]) == ("failed", 1), found
-    return str(found["reason"])
+    ended_job = wait.until(ended, SECONDS, "the job has ended") or {}
+    assert (ended_job["state"], ended_job["exit_code"]) == ("failed", 1), ended_job
+    return str(ended_job["reason"])

@@ -42,11 +42,11 @@ def test_a_stop_and_a_resume_change_nothing(
     assert (saved["step"], saved["why"]) == (step, "stop")
     resumed = start(backend, what, script=SCRIPT, resume=saved["path"]).finish().splitlines()
     expected = [line.split() for line in whole if line.startswith(("weights", "fold", "part"))]
-    found = [line.split() for line in resumed if line.startswith(("weights", "fold", "part"))]
+    words = [line.split() for line in resumed if line.startswith(("weights", "fold", "part"))]
     # Of a training that was over, the resumed script has the end of each part alone.
     past = len([line for line in shown if line.startswith("part")])
-    assert [line[:2] for line in found] == [line[:2] for line in expected]
-    for line, wanted in list(zip(found, expected))[past:]:
+    assert [line[:2] for line in words] == [line[:2] for line in expected]
+    for line, wanted in list(zip(words, expected))[past:]:
         assert line[1:] == pytest.approx([float(n) for n in wanted[1:]], rel=1e-6) or line == wanted
 
 

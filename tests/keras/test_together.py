@@ -34,8 +34,8 @@ def alone(folder: Path, backend: str, loop: str) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
-def distance(found: list[list[float]], expected: list[list[float]]) -> float:
-    a, b = (np.concatenate([np.asarray(w) for w in weights]) for weights in (found, expected))
+def distance(actual: list[list[float]], expected: list[list[float]]) -> float:
+    a, b = (np.concatenate([np.asarray(w) for w in weights]) for weights in (actual, expected))
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
 
 
@@ -63,12 +63,12 @@ def test_workers_come_to_what_one_process_comes_to(
         assert [
             note for note in profile["notes"] if "the time to read them was not measured" in note
         ]
-    found, expected = (
+    results, expected = (
         json.loads((tmp_path / "result.json").read_text()),
         alone(tmp_path, backend, LOOPS[backend]),
     )
-    assert distance(found["weights"], expected["weights"]) < 1e-5
-    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert distance(results["weights"], expected["weights"]) < 1e-5
+    assert results["losses"] == pytest.approx(expected["losses"], rel=1e-4)
 
 
 @pytest.mark.long
@@ -83,7 +83,7 @@ def test_workers_of_legacy_keras_tell_each_metric_once(tmp_path: Path) -> None:
     ) as tasks:
         tasks.start()
         tasks.finish()
-        told = [tasks.of(name, "progress")[-1] for name in tasks.names]
+        messages = [tasks.of(name, "progress")[-1] for name in tasks.names]
         notes = [note["text"] for note in tasks.of("worker-0", "note")]
     kinds = {
         "sign_accuracy",
@@ -95,14 +95,16 @@ def test_workers_of_legacy_keras_tell_each_metric_once(tmp_path: Path) -> None:
         "loss",
     }
     for name in tasks.names:
-        found = json.loads((tmp_path / f"{name}.json").read_text())
-        for here, alone in zip(found, expected, strict=True):
+        results = json.loads((tmp_path / f"{name}.json").read_text())
+        for of_worker, alone in zip(results, expected, strict=True):
             for one, other in zip(
-                here["batches"] + here["epochs"], alone["batches"] + alone["epochs"], strict=True
+                of_worker["batches"] + of_worker["epochs"],
+                alone["batches"] + alone["epochs"],
+                strict=True,
             ):
                 assert one == pytest.approx(other, rel=1e-4) and kinds <= one.keys()
     last = expected[-1]["epochs"][-2]
-    for message in told:
+    for message in messages:
         assert message["metrics"] == pytest.approx(
             {k: v for k, v in last.items() if k != "loss"}, rel=1e-4
         )
@@ -179,7 +181,7 @@ def test_workers_that_are_to_stop_do_so_at_the_same_step(tmp_path: Path) -> None
             tasks.send(name, {"type": "stop"})
         tasks.finish()
         saved = tasks.of("worker-0", "checkpoint")
-        assert [each["why"] for each in saved][-1] == "stop"
+        assert [message["why"] for message in saved][-1] == "stop"
         assert tasks.of("worker-1", "checkpoint") == []
         assert (
             tasks.of("worker-0", "progress")[-1]["step"]
@@ -207,12 +209,12 @@ def test_workers_that_stop_within_an_epoch_go_on_in_it(backend: str, tmp_path: P
         tasks.finish()
         assert tasks.of("worker-0", "progress")[0]["step"] > saved["step"]
         assert tasks.of("worker-0", "progress")[-1]["step"] == 12
-    found, expected = (
+    results, expected = (
         json.loads((tmp_path / "result.json").read_text()),
         alone(tmp_path, backend, "fit"),
     )
-    assert distance(found["weights"], expected["weights"]) < 1e-5
-    assert found["losses"] == pytest.approx(expected["losses"], rel=1e-4)
+    assert distance(results["weights"], expected["weights"]) < 1e-5
+    assert results["losses"] == pytest.approx(expected["losses"], rel=1e-4)
 
 
 @pytest.mark.timeout(900)
@@ -234,9 +236,9 @@ def test_a_job_of_tensorflow_s_parameter_servers_learns_and_its_servers_end(tmp_
 
 @pytest.mark.timeout(600)
 def test_a_loop_of_the_coordinator_trains_in_one_task_as_well(tmp_path: Path) -> None:
-    found = alone(tmp_path, "tensorflow", "servers")
-    assert len(found["losses"]) == 6
-    assert found["losses"][-1] < 0.8 * found["losses"][0]
+    results = alone(tmp_path, "tensorflow", "servers")
+    assert len(results["losses"]) == 6
+    assert results["losses"][-1] < 0.8 * results["losses"][0]
 
 
 @pytest.mark.timeout(600)

@@ -211,8 +211,8 @@ def test_child_programs_do_not_find_the_channel(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HEADGATE_CHANNEL", "unix:/x")
     monkeypatch.setenv("HEADGATE_KEY", "k")
     monkeypatch.setenv("HEADGATE_TASK", "r/j/worker-0")
-    found = TaskEnvironment.claim()
-    assert (found.channel, found.key, found.task) == ("/x", "k", "r/j/worker-0")
+    environment = TaskEnvironment.claim()
+    assert (environment.channel, environment.key, environment.task) == ("/x", "k", "r/j/worker-0")
     assert TaskEnvironment.read().channel is None
     assert "HEADGATE_KEY" not in os.environ
 

@@ -63,10 +63,10 @@ def measured(script: str) -> list[float]:
     """
     environment = {**os.environ, "PYTHONPATH": str(Path(headgate.__file__).parents[1])}
     command = [sys.executable, "-c", SPINS + textwrap.dedent(script)]
-    found = subprocess.run(
+    program = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=True, start_new_session=True
     )
-    return [float(word) for word in found.stdout.split()]
+    return [float(word) for word in program.stdout.split()]
 
 
 @pytest.mark.skipif(
@@ -104,10 +104,10 @@ def test_what_a_task_starts_itself_is_none_of_the_others() -> None:
 def test_of_steps_that_others_were_in_the_way_of_the_calm_ones_count() -> None:
     calm = [Timing(1, 8, 0.01 + i * 1e-4, 0.0) for i in range(4)]
     held_up = [Timing(1, 8, 0.3, 0.9)] * 9
-    [found] = step_times("cpu", [*held_up, *calm])
-    assert (found["seconds"], found["steps"]) == (pytest.approx(0.01015), 4)
-    assert found["waited"] == 0.0
-    assert found["spread"] == pytest.approx(0.011, rel=0.1)
+    [timed] = step_times("cpu", [*held_up, *calm])
+    assert (timed["seconds"], timed["steps"]) == (pytest.approx(0.01015), 4)
+    assert timed["waited"] == 0.0
+    assert timed["spread"] == pytest.approx(0.011, rel=0.1)
     assert are_calm([*held_up, *calm])
     assert not are_calm([*calm, *(Timing(1, 16, 0.3, 0.9) for _ in range(4))])
     assert are_calm([*calm, Timing(1, 3, 0.3, 0.9)])  # the odd last batch comes too seldom
@@ -123,13 +123,13 @@ def test_of_reads_that_others_were_in_the_way_of_the_calm_ones_count() -> None:
 
 def test_where_no_step_is_calm_the_calmest_count_and_it_is_said(tmp_path: Path) -> None:
     held_up = [Timing(1, 8, 0.1 * (i + 1), 0.5 + 0.04 * i) for i in range(10)]
-    [found] = step_times("cpu", held_up)
-    assert (found["steps"], found["waited"]) == (3, pytest.approx(0.54))
-    [note] = busy_notes([found], 0.2)
+    [timed] = step_times("cpu", held_up)
+    assert (timed["steps"], timed["waited"]) == (3, pytest.approx(0.54))
+    [note] = busy_notes([timed], 0.2)
     assert (
         "threads waited 54% of the time for one: steps may take much less on a calm machine" in note
     )
-    [note] = busy_notes([found], 0.02)
+    [note] = busy_notes([timed], 0.02)
     assert note.endswith("its own processes and threads are more than the cores"), (
         "nobody else is to blame"
     )

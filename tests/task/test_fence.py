@@ -44,18 +44,18 @@ def fenced(folder: Path, before: str = "") -> list[str]:
 
 
 def test_nothing_outside_is_changed(tmp_path: Path) -> None:
-    said = fenced(tmp_path)
-    if said[0] == "False":
+    lines = fenced(tmp_path)
+    if lines[0] == "False":
         pytest.skip("no Landlock in this kernel")
-    assert said[:7] == ["True", *["refused"] * 5, "kept"]
-    assert said[7] != "0"  # of a program that it started
-    assert said[8].startswith("['kept', 'more'")
+    assert lines[:7] == ["True", *["refused"] * 5, "kept"]
+    assert lines[7] != "0"  # of a program that it started
+    assert lines[8].startswith("['kept', 'more'")
     assert (tmp_path / "outside" / "kept").read_text() == "kept"
     assert (tmp_path / "inside" / "newer").exists()
 
 
 def test_without_landlock_python_refuses_by_itself(tmp_path: Path) -> None:
-    said = fenced(tmp_path, "import headgate.task.landlock\nheadgate.task.landlock._CREATE = -1\n")
-    assert said[0] == "False"
-    assert said.count("refused") == 5
-    assert "kept" in said
+    lines = fenced(tmp_path, "import headgate.task.landlock\nheadgate.task.landlock._CREATE = -1\n")
+    assert lines[0] == "False"
+    assert lines.count("refused") == 5
+    assert "kept" in lines

@@ -89,20 +89,20 @@ def test_a_pause_holds_the_next_step_until_it_is_lifted_and_never_for_long() -> 
 def test_what_a_step_waits_for_its_turn_is_told_and_no_other_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = OverheadClock()
-    monkeypatch.setattr(gate_module, "overheads", told)
+    clock = OverheadClock()
+    monkeypatch.setattr(gate_module, "overheads", clock)
     sent: list[dict[str, object]] = []
     engine = Engine(cores=0.5)
     steps(engine, gate_of(engine), 20, 0.1, cpu=0.1)
     engine = Engine(paused=True)
     steps(engine, gate_of(engine), 3, 0.1)
-    told.tell(sent.append, now=True)
+    clock.tell(sent.append, now=True)
     assert sent == []
     # A part of a GPU's time where no file is shared, as on a node of Ray.
     engine = Engine(fraction=0.25)
     gate = gate_of(engine)
     steps(engine, gate, 20, 0.1)
-    told.tell(sent.append, now=True)
+    clock.tell(sent.append, now=True)
     assert sent.pop() == {"type": "asides", "seconds": {"turns": pytest.approx(gate.held)}}
     assert gate.held > 1.0
     engine.gate = Grant(0.25, turns=(str(tmp_path / "turn"),))
@@ -112,7 +112,7 @@ def test_what_a_step_waits_for_its_turn_is_told_and_no_other_wait(
     assert other is not None and other.wait(engine.now, 0.0) == 0.0
     engine.at.append((engine.now + 0.4, other.close))
     steps(engine, gate, 3, 0.1)
-    told.tell(sent.append, now=True)
+    clock.tell(sent.append, now=True)
     assert sent == [{"type": "asides", "seconds": {"turns": pytest.approx(gate.held)}}]
     assert gate.held >= 0.3
 
@@ -374,11 +374,11 @@ def test_a_process_without_a_cgroup_uses_no_more_cores_than_it_is_granted(tmp_pa
         try:
             listener.wait_for("hello")
             listener.send({"type": "gate", "cores": 0.25})
-            [told] = listener.wait_for("note", seconds=60)
+            [note] = listener.wait_for("note", seconds=60)
         finally:
             process.kill()
             process.wait()
-    assert told["used"] / told["took"] <= 0.25 + 0.05  # less, where the machine has no more to give
+    assert note["used"] / note["took"] <= 0.25 + 0.05  # less, where the machine has no more to give
 
 
 def test_a_gate_comes_down_the_channel_and_goes_with_the_engine(

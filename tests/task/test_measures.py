@@ -91,12 +91,12 @@ def test_an_epoch_reports_its_result_and_its_value_so_far_only_after_a_long_sile
         progress.step = step
         progress.epoch_so_far(1.0 / step, {"accuracy": step / 100})
     progress.epoch_over(0.5, {"accuracy": 0.9, "val_loss": 0.7})
-    told = [
+    losses = [
         (message["step"], message["loss"], message["covers"])
         for message in sent
         if "loss" in message
     ]
-    assert told == [(21, 1 / 21, "part"), (42, 1 / 42, "part"), (60, 0.5, "epoch")]
+    assert losses == [(21, 1 / 21, "part"), (42, 1 / 42, "part"), (60, 0.5, "epoch")]
     assert sent[-1]["metrics"] == {"accuracy": 0.9, "val_loss": 0.7}
     assert len(sent) > 30  # steps are told all the while
     progress.epoch_so_far(3.0, {})
@@ -121,9 +121,9 @@ def test_what_is_no_number_is_left_out_and_said_once() -> None:
         "it is left out"
     )
     assert notes[1].startswith("report(accuracy=...): found a str")
-    told = [message for message in sent if message["type"] == "progress"]
-    assert all(message.keys() == {"type", "step", "count", "metrics"} for message in told)
-    assert [message["metrics"] for message in told] == [{"f1": 0.5}] * len(told)
+    messages = [message for message in sent if message["type"] == "progress"]
+    assert all(message.keys() == {"type", "step", "count", "metrics"} for message in messages)
+    assert [message["metrics"] for message in messages] == [{"f1": 0.5}] * len(messages)
 
 
 def test_a_line_is_found_with_its_error() -> None:
@@ -177,7 +177,7 @@ def test_the_training_side_keeps_to_the_syntax_of_python_3_9() -> None:
 def test_the_spans_of_few_of_the_first_steps_are_told_and_of_all_that_are_measured_later() -> None:
     now = [0.0]
     sampling = StepSampling(clock=lambda: now[0])
-    told = []
+    numbers = []
     for number in range(1, 1302):
         # Steps of 10 ms; from the hundredth on of 1 ms; then of 20 ms.
         if number <= 100:
@@ -185,8 +185,8 @@ def test_the_spans_of_few_of_the_first_steps_are_told_and_of_all_that_are_measur
         else:
             now[0] += 0.001 if number <= 900 else 0.020
         if sampling.takes(number) and is_told(number):
-            told.append(number)
-    assert told == [
+            numbers.append(number)
+    assert numbers == [
         3,
         4,
         5,
@@ -217,9 +217,9 @@ def test_the_spans_of_few_of_the_first_steps_are_told_and_of_all_that_are_measur
 def test_however_many_steps_a_script_reports_at_once_those_that_are_measured_are_single(
     last: list[int],
 ) -> None:
-    found: list[Step] = []
+    steps: list[Step] = []
     clock = Clock()
-    meter = StepMeter(found.append, lambda done: None, clock=clock)
+    meter = StepMeter(steps.append, lambda done: None, clock=clock)
     for before, number in zip([0, *last], last, strict=False):
         meter.begin(None)
         clock.now += 0.25 * (number - before)
@@ -227,15 +227,15 @@ def test_however_many_steps_a_script_reports_at_once_those_that_are_measured_are
         clock.now += 0.5 * (number - before)
         meter.samples = 8 * (number - before)
         meter.end(None, more=number)
-    assert [each.spans for each in found[1:]] == [{"other": 0.25, "compute": 0.5}] * 5
-    assert [each.begins["compute"] for each in found[1:]] == [0.25] * 5
-    assert [each.samples for each in found[1:]] == [8] * 5
+    assert [step.spans for step in steps[1:]] == [{"other": 0.25, "compute": 0.5}] * 5
+    assert [step.begins["compute"] for step in steps[1:]] == [0.25] * 5
+    assert [step.samples for step in steps[1:]] == [8] * 5
 
 
 def test_what_is_reported_after_an_epoch_of_several_steps_is_not_measured() -> None:
-    found: list[Step] = []
+    steps: list[Step] = []
     clock = Clock()
-    meter = StepMeter(found.append, lambda done: None, clock=clock)
+    meter = StepMeter(steps.append, lambda done: None, clock=clock)
     for number in (10, 20, 30, 40):
         meter.begin(None)
         clock.now += 5.0
@@ -244,23 +244,25 @@ def test_what_is_reported_after_an_epoch_of_several_steps_is_not_measured() -> N
             meter.begin(None)
         clock.now += 5.0
         meter.end(None, more=number)
-    assert [(each.number, each.seconds) for each in found] == [(1, 10.0), (2, 1.0), (4, 1.0)]
+    assert [(step.number, step.seconds) for step in steps] == [(1, 10.0), (2, 1.0), (4, 1.0)]
 
 
 def test_where_counting_restarts_each_epoch_steps_are_single_and_its_first_is_skipped() -> None:
-    found: list[Step] = []
+    steps: list[Step] = []
     clock = Clock()
-    meter = StepMeter(found.append, lambda done: None, clock=clock)
+    meter = StepMeter(steps.append, lambda done: None, clock=clock)
     for _ in range(2):
         for number in (10, 20, 30):  # ten steps of a tenth of a second each
             clock.now += 1.0
             meter.end(None, more=number)
             meter.begin(None)
-    assert [sum(step.spans.values()) for step in found] == [pytest.approx(0.1)] * 4
+    assert [sum(step.spans.values()) for step in steps] == [pytest.approx(0.1)] * 4
 
 
-def saving(told: list[dict[str, object]], clock: Callable[[], float], folder: str | None) -> Saver:
-    return Saver(folder, lambda message: told.append(dict(message)), clock)
+def saving(
+    messages: list[dict[str, object]], clock: Callable[[], float], folder: str | None
+) -> Saver:
+    return Saver(folder, lambda message: messages.append(dict(message)), clock)
 
 
 def test_a_checkpoint_that_nobody_asked_for_takes_little_of_the_time(tmp_path: Path) -> None:
@@ -283,24 +285,24 @@ def test_a_checkpoint_that_nobody_asked_for_takes_little_of_the_time(tmp_path: P
 
 
 def test_a_checkpoint_is_told_and_so_is_one_that_failed(tmp_path: Path) -> None:
-    told: list[dict[str, object]] = []
+    messages: list[dict[str, object]] = []
     place = {"epoch": None, "position": None}
 
     def fails(folder: Path) -> tuple[Path, int]:
         raise ValueError("no such leaf")
 
-    saving(told, lambda: 0.0, None).save("stop", 1, place, fails)
-    saver = saving(told, lambda: 0.0, str(tmp_path))
+    saving(messages, lambda: 0.0, None).save("stop", 1, place, fails)
+    saver = saving(messages, lambda: 0.0, str(tmp_path))
     saver.save("stop", 1, place, fails)
     saver.save("stop", 1, place, lambda folder: (folder / "step-1", 7))
-    assert [message["type"] for message in told] == [
+    assert [message["type"] for message in messages] == [
         "checkpoint_failed",
         "checkpoint_failed",
         "checkpoint",
     ]
-    assert "HEADGATE_CHECKPOINTS" in str(told[0]["error"])
-    assert told[1]["error"] == "no such leaf"
-    assert told[2] == {
+    assert "HEADGATE_CHECKPOINTS" in str(messages[0]["error"])
+    assert messages[1]["error"] == "no such leaf"
+    assert messages[2] == {
         "type": "checkpoint",
         "path": str(tmp_path / "step-1"),
         "step": 1,
@@ -310,4 +312,4 @@ def test_a_checkpoint_is_told_and_so_is_one_that_failed(tmp_path: Path) -> None:
         "seconds": 0.0,
         "why": "stop",
     }
-    assert not saving(told, lambda: 1e9, None).due(1)
+    assert not saving(messages, lambda: 1e9, None).due(1)

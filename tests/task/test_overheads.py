@@ -12,27 +12,27 @@ from headgate.task.overheads import OverheadClock
 
 def test_seconds_are_summed_up_and_told_once_a_second() -> None:
     now = [0.0]
-    overheads, told = OverheadClock(lambda: now[0]), list[dict[str, Any]]()
-    overheads.tell(told.append)
+    overheads, sent = OverheadClock(lambda: now[0]), list[dict[str, Any]]()
+    overheads.tell(sent.append)
     overheads.add("evaluation", 0.25)
-    overheads.tell(told.append)
+    overheads.tell(sent.append)
     overheads.add("evaluation", 0.5)
     overheads.add("evaluation", 0.5)
     overheads.add("saving", 1e-6)  # too little to be told
-    overheads.tell(told.append)
-    assert told == [{"type": "asides", "seconds": {"evaluation": 0.25}}]
+    overheads.tell(sent.append)
+    assert sent == [{"type": "asides", "seconds": {"evaluation": 0.25}}]
     now[0] = 1.0
-    overheads.tell(told.append)
+    overheads.tell(sent.append)
     overheads.add("saving", 0.5)
-    overheads.tell(told.append, now=True)
-    assert [each["seconds"] for each in told[1:]] == [
+    overheads.tell(sent.append, now=True)
+    assert [message["seconds"] for message in sent[1:]] == [
         {"evaluation": 1.0},
         {"saving": pytest.approx(0.5, abs=1e-5)},
     ]
 
 
 def test_time_in_the_collector_of_garbage_counts() -> None:
-    overheads, told = OverheadClock(), list[dict[str, Any]]()
+    overheads, sent = OverheadClock(), list[dict[str, Any]]()
     kept = [[number] for number in range(200_000)]
     overheads.watch_garbage()
     overheads.watch_garbage()
@@ -40,7 +40,7 @@ def test_time_in_the_collector_of_garbage_counts() -> None:
         gc.collect()
     finally:
         gc.callbacks.remove(overheads._collected)
-    overheads.tell(told.append)
+    overheads.tell(sent.append)
     assert overheads._collected not in gc.callbacks
-    assert told[0]["seconds"]["garbage-collection"] > 0.001
+    assert sent[0]["seconds"]["garbage-collection"] > 0.001
     assert len(kept) == 200_000

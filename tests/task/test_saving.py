@@ -37,7 +37,7 @@ def test_the_newest_two_stay_and_nothing_half_written(write: Write, tmp_path: Pa
         with replacing(path) as partial:
             write(partial)
         assert (path / "state" / "0").read_bytes() == b"12345" if path.is_dir() else size(path) == 5
-    assert sorted(each.name for each in folder.iterdir()) == ["step-2.kind", "step-3.kind"]
+    assert sorted(file.name for file in folder.iterdir()) == ["step-2.kind", "step-3.kind"]
 
 
 @BOTH
@@ -49,10 +49,10 @@ def test_the_newest_two_stay_though_the_clock_is_set_back(write: Write, tmp_path
         with replacing(path) as partial:
             write(partial)
             if step == 2:  # until then it was a day ahead
-                for each in folder.glob("step-*"):
-                    date = each.stat().st_mtime_ns + 86_400 * 10**9
-                    os.utime(each, ns=(date, date))
-        kept.append(sorted(each.name for each in folder.iterdir()))
+                for file in folder.glob("step-*"):
+                    date = file.stat().st_mtime_ns + 86_400 * 10**9
+                    os.utime(file, ns=(date, date))
+        kept.append(sorted(file.name for file in folder.iterdir()))
     assert kept[1:] == [[f"step-{step - 1}.kind", f"step-{step}.kind"] for step in (2, 3, 4)]
 
 
@@ -114,7 +114,7 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def _pieces(path: Path) -> list[Path]:
-    return [each for each in sorted(path.rglob("*")) if each.is_file()] if path.is_dir() else [path]
+    return [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
 
 
 def test_what_was_written_is_whole(saved: Path) -> None:
@@ -123,7 +123,7 @@ def test_what_was_written_is_whole(saved: Path) -> None:
 
 def _read(path: Path) -> list[bytes]:
     if path.is_dir():
-        return [each.read_bytes() for each in _pieces(path)]
+        return [file.read_bytes() for file in _pieces(path)]
     with zipfile.ZipFile(path) as archive:
         return [archive.read(name) for name in archive.namelist()]
 
@@ -146,9 +146,11 @@ def test_no_piece_can_be_cut_short_or_empty_or_gone(saved: Path) -> None:
             piece.write_bytes(content[:length])
             assert damage(saved) is not None, f"{length} bytes of {piece.name}"
         piece.unlink()
-        found = damage(saved)
+        reason = damage(saved)
         # as before 0.2
-        assert found is None if piece.name == "files.json" else found and found.endswith("is gone")
+        assert (
+            reason is None if piece.name == "files.json" else reason and reason.endswith("is gone")
+        )
         piece.write_bytes(content)
     assert damage(saved) is None
 
@@ -173,9 +175,9 @@ def test_one_without_a_seal_goes_by_what_its_format_has(tmp_path: Path) -> None:
 def test_a_task_tells_its_engine_of_a_checkpoint_that_is_not_whole_and_reads_nothing_of_it(
     saved: Path,
 ) -> None:
-    told: list[object] = []
-    assert restored(str(saved), lambda path: f"read {path}", told.append) == f"read {saved}"
+    sent: list[object] = []
+    assert restored(str(saved), lambda path: f"read {path}", sent.append) == f"read {saved}"
     _pieces(saved)[0].write_bytes(b"")
     with pytest.raises(ResumeError, match=r"step-1.kind is .*; resume from another one"):
-        restored(str(saved), pytest.fail, told.append)
-    assert told == [{"type": "checkpoint_damaged", "path": str(saved), "error": damage(saved)}]
+        restored(str(saved), pytest.fail, sent.append)
+    assert sent == [{"type": "checkpoint_damaged", "path": str(saved), "error": damage(saved)}]

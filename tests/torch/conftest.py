@@ -69,8 +69,8 @@ class Script:
 
     def profile(self) -> dict[str, Any]:
         """The profile that it sent."""
-        found: dict[str, Any] = self.listener.wait_for("profile")[0]["profile"]
-        return found
+        profile: dict[str, Any] = self.listener.wait_for("profile")[0]["profile"]
+        return profile
 
 
 Start = Callable[..., Script]

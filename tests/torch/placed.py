@@ -376,17 +376,17 @@ OTHERS = {
 def main(folder: str, *names: str) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for kind in KINDS:
         for name in names or WAYS:
             if name in WAYS:
-                found[f"{kind.__name__} {name}"] = tried(
+                results[f"{kind.__name__} {name}"] = tried(
                     lambda kind=kind, name=name: kind(WAYS[name])  # type: ignore[misc]
                 )
     for name in names or OTHERS:
         if name in OTHERS:
-            found[name] = tried(OTHERS[name])
-    torch.save(found, Path(folder) / f"{right_answers.TASK}.pt")
+            results[name] = tried(OTHERS[name])
+    torch.save(results, Path(folder) / f"{right_answers.TASK}.pt")
 
 
 _tried = 0

@@ -265,28 +265,28 @@ class Hidden(torch.autograd.Function):
 
 
 def hidden(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = Hidden.apply(out, labels, mask)  # type: ignore[no-untyped-call]
-    return found
+    loss: torch.Tensor = Hidden.apply(out, labels, mask)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def of_classes(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     loss_of = nn.CrossEntropyLoss(
         weight=torch.tensor([0.2, 1.0, 3.0]), label_smoothing=0.1, ignore_index=1
     )
-    found: torch.Tensor = loss_of(out, labels)
-    return found
+    loss: torch.Tensor = loss_of(out, labels)
+    return loss
 
 
 def likelihood(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = nn.NLLLoss(ignore_index=IGNORED)(
+    loss: torch.Tensor = nn.NLLLoss(ignore_index=IGNORED)(
         out.log_softmax(1), labels.masked_fill(~mask, IGNORED)
     )
-    return found
+    return loss
 
 
 def masked_mean(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    each = functional.cross_entropy(out, labels, reduction="none")
-    return (each * mask).sum() / mask.sum().clamp(min=1)
+    losses = functional.cross_entropy(out, labels, reduction="none")
+    return (losses * mask).sum() / mask.sum().clamp(min=1)
 
 
 def selected(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -307,8 +307,8 @@ def labelled_and_all(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor
 
 def guarded(out: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """A sum over all, divided by how many are of a kind, as detectors have it."""
-    each = functional.cross_entropy(out, labels, reduction="none")
-    return each.sum() / max(1, int(mask.sum())) + (each * mask).sum() / mask.sum().clamp(min=1)
+    losses = functional.cross_entropy(out, labels, reduction="none")
+    return losses.sum() / max(1, int(mask.sum())) + (losses * mask).sum() / mask.sum().clamp(min=1)
 
 
 MASKED: dict[str, Callable[[], TrainingState]] = {
@@ -701,13 +701,13 @@ BOUNDS = {"float32": 1e-5, "float64": 1e-10}
 LOOSE = {"mixed": 2e-2}
 
 
-def differences(found: Path, expected: Path) -> dict[str, float]:
-    """By case, what was saved in `found` against `expected`: the largest relative norm, as a
+def differences(actual: Path, expected: Path) -> dict[str, float]:
+    """By case, what was saved in `actual` against `expected`: the largest relative norm, as a
     multiple of the bound.
     """
     far = {}
     results, references = (
-        torch.load(found, weights_only=True),
+        torch.load(actual, weights_only=True),
         torch.load(expected, weights_only=True),
     )
     for (dtype, name), result in results.items():

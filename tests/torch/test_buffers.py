@@ -69,10 +69,10 @@ def test_buffers_that_workers_change_by_their_own_samples_are_named(
 ) -> None:
     with gang(tmp_path, script, plan(strategy)) as running:
         assert running.left("worker-0") == 1
-        said = running.output("worker-0").strip().splitlines()[-1]
-    assert "buffers are not the same any more: 0.mean. The model changes them" in said
-    assert "epoch 0, batch 0" in said
-    assert "hg.keep(module, across='mean')" in said
+        error = running.output("worker-0").strip().splitlines()[-1]
+    assert "buffers are not the same any more: 0.mean. The model changes them" in error
+    assert "epoch 0, batch 0" in error
+    assert "hg.keep(module, across='mean')" in error
 
 
 @pytest.mark.parametrize(

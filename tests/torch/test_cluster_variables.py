@@ -52,8 +52,8 @@ def test_a_worker_of_several_refuses_them_and_one_that_is_alone_does_not(
     ) as gang:
         gang.start("worker-0")
         assert gang.left("worker-0") == (1 if plan is TOGETHER else 0)
-        said = gang.output("worker-0")
-    assert (f"ClusterError: found {variable}=8 in the environment" in said) == (plan is TOGETHER)
+        output = gang.output("worker-0")
+    assert (f"ClusterError: found {variable}=8 in the environment" in output) == (plan is TOGETHER)
 
 
 @pytest.mark.parametrize("torchrun", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -65,11 +65,12 @@ def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(
     user.types("run", "train.py", code=1, **variables)
     ended = user.jobs()["train"]
     assert ended["ended"] - ended["started"] < WELCOME_SECONDS
-    said = user.log("train")
-    assert "of this task trains with Headgate already, and a task has one; leave out " in said
-    assert ("leave out torchrun" in said) == torchrun
+    output = user.log("train")
+    assert "of this task trains with Headgate already, and a task has one; leave out " in output
+    assert ("leave out torchrun" in output) == torchrun
     assert (
-        f"--strategy allreduce --workers {4 if torchrun else 2} {user.folder / 'train.py'}" in said
+        f"--strategy allreduce --workers {4 if torchrun else 2} {user.folder / 'train.py'}"
+        in output
     )
 
 

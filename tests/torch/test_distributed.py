@@ -169,13 +169,13 @@ def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
     by_name = {span["name"]: span for span in spans["spans"]}
     assert {"input", "forward", "backward", "push", "optimizer"} <= by_name.keys()
     assert sum(span["seconds"] for span in spans["spans"]) == pytest.approx(spans["seconds"])
-    told = 8 * gradient_weights.NUMBERS  # at the head of a round
+    counts_bytes = 8 * gradient_weights.NUMBERS  # at the head of a round
     # and gradients, and the control vector
-    size = told + 8 * (8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)
+    size = counts_bytes + 8 * (8 * 16 + 16 + 16 * 3 + 3 + 4 + 12 + 4)
     assert (by_name["push"]["bytes_out"], by_name["push"]["bytes_in"]) == (size, size)
     assert {transfer["peer"] for transfer in spans["transfers"]} == {"worker-1"}
     pushes = [transfer["push"] for transfer in spans["transfers"]]
-    assert [sent for _, _, sent in pushes] == [told, size - told]
+    assert [sent for _, _, sent in pushes] == [counts_bytes, size - counts_bytes]
     assert all(0 < begin < end < spans["seconds"] for begin, end, _ in pushes)
 
 
@@ -529,7 +529,7 @@ for batch in whole:
 def test_how_batches_are_divided_is_told_where_it_may_be_meant_otherwise(tmp_path: Path) -> None:
     with gang(tmp_path / "job", READY_MADE, 2) as running:
         running.finish()
-        told = [note["text"] for note in running.of("worker-0", "note")]
-    assert any("batch_size=1" in text and "1 of them get nothing" in text for text in told)
-    (division,) = [text for text in told if "along dimension 0 of (6, 6, 8)" in text]
+        notes = [note["text"] for note in running.of("worker-0", "note")]
+    assert any("batch_size=1" in text and "1 of them get nothing" in text for text in notes)
+    (division,) = [text for text in notes if "along dimension 0 of (6, 6, 8)" in text]
     assert "LSTM(batch_first=False)" in division and "batch_dim=N" in division

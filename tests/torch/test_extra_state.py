@@ -146,8 +146,8 @@ def test_each_worker_goes_on_from_its_own_state(strategy: str, attempts: Attempt
             assert all(
                 torch.allclose(mine[part][n], v, rtol=0, atol=1e-12) for n, v in then[part].items()
             )
-    means = [each["scale"]["value"] for each in attempts.results()]
-    both = sum(each["scale"]["value"] for each in whole) / 2
+    means = [result["scale"]["value"] for result in attempts.results()]
+    both = sum(result["scale"]["value"] for result in whole) / 2
     assert torch.allclose(sum(means) / 2, both)  # what the first half came to was shared out evenly
 
 

@@ -125,8 +125,8 @@ def test_a_hook_that_scales_gradients_comes_to_what_one_process_comes_to(
         alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         gang.start()
         gang.finish()
-        found = gang.output("worker-1")
-    assert _weights(found) == pytest.approx(_weights(alone), rel=1e-12)
+        output = gang.output("worker-1")
+    assert _weights(output) == pytest.approx(_weights(alone), rel=1e-12)
 
 
 @pytest.mark.long

@@ -104,9 +104,9 @@ def following() -> Iterator[None]:
 @pytest.mark.parametrize("loss", SEEN)
 def test_what_a_loss_is_a_mean_over_is_seen(loss: str, following: None) -> None:
     make, over = SEEN[loss]
-    found = read([make()])
-    assert found.over == over or found.over == pytest.approx(over)
-    assert bool(found.doubt) == (loss in ("a sum", "a root", "a quotient"))
+    seen = read([make()])
+    assert seen.over == over or seen.over == pytest.approx(over)
+    assert bool(seen.doubt) == (loss in ("a sum", "a root", "a quotient"))
 
 
 Parts = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], Any]
@@ -205,8 +205,8 @@ class _Round:
 
     def _meet(self, value: Any) -> dict[int, Any]:
         return {
-            n: {"slots": loss_terms.told(each._own), "said": False}
-            for n, each in enumerate(self.workers)
+            n: {"slots": loss_terms.told(worker._own), "said": False}
+            for n, worker in enumerate(self.workers)
         }
 
     def gradient(self, times: int = 1) -> torch.Tensor:
@@ -235,7 +235,7 @@ class _Round:
                 )
                 total += weight.counts
                 worker.settle()
-        return sum(torch.nan_to_num(each) for each in gradients) / total  # type: ignore[return-value]
+        return sum(torch.nan_to_num(gradient) for gradient in gradients) / total  # type: ignore[return-value]
 
     def alone(self) -> torch.Tensor:
         double.zero_grad()
@@ -429,11 +429,15 @@ def test_the_loss_that_workers_report_is_that_of_one_process(
     with Gang(tmp_path, plan, command) as gang:
         gang.start()
         gang.finish()
-        told = [
-            each for worker in range(workers) for each in gang.of(f"worker-{worker}", "progress")
+        messages = [
+            message
+            for worker in range(workers)
+            for message in gang.of(f"worker-{worker}", "progress")
         ]
     parts = [
-        (each["count"] * each.get("weight", 1.0), each["loss"]) for each in told if "loss" in each
+        (message["count"] * message.get("weight", 1.0), message["loss"])
+        for message in messages
+        if "loss" in message
     ]
     if kind == "ignoring":
         assert any("nan" in gang.output(f"worker-{worker}") for worker in range(workers))

@@ -76,8 +76,8 @@ REFUSED: dict[str, dict[str, str]] = {
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("alone")
     run_alone(placed.__file__, folder)
-    found: dict[str, Any] = torch.load(folder / "plain.pt", weights_only=True)
-    return found
+    results: dict[str, Any] = torch.load(folder / "plain.pt", weights_only=True)
+    return results
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_parameter_that_is_set_in_any_way_is_trained_or_refused_by_name(
     assert wrong == {}
 
 
-def _same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
-    return [tensor.shape for tensor in found] == [tensor.shape for tensor in wanted] and all(
-        bool((a - b).norm() <= 1e-10 * b.norm()) for a, b in zip(found, wanted)
+def _same(tensors: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
+    return [tensor.shape for tensor in tensors] == [tensor.shape for tensor in wanted] and all(
+        bool((a - b).norm() <= 1e-10 * b.norm()) for a, b in zip(tensors, wanted)
     )

@@ -124,7 +124,7 @@ def folds(mark: Mark) -> Result:
     each begins.
     """
     torch.manual_seed(1)
-    data, found = samples(36), {}
+    data, results = samples(36), {}
     for fold in range(3):
         order = torch.randperm(36).tolist()
         model = Layers()
@@ -134,11 +134,11 @@ def folds(mark: Mark) -> Result:
         for epoch in hg.epochs(2):
             train(model, optimizer, loader, mark, 100 * fold + 10 * epoch)
         held_out = torch.stack([data[place][0] for place in order[:12]])
-        found[f"{fold}.score"] = model(held_out).detach().sum()
-        found.update(
+        results[f"{fold}.score"] = model(held_out).detach().sum()
+        results.update(
             {f"{fold}.{name}": value.clone() for name, value in model.state_dict().items()}
         )
-    return found
+    return results
 
 
 def two_models(mark: Mark) -> Result:

@@ -176,8 +176,8 @@ def test_sparse_shared_and_frozen_parameters_are_told_apart() -> None:
             self.out.weight = self.dense.weight
             self.frozen = nn.Linear(3, 3).requires_grad_(False)
 
-    found = costs.parameters([Shared()])
-    assert found == {
+    counts = costs.parameters([Shared()])
+    assert counts == {
         "parameters_dense": 28,
         "parameters_sparse": 440,
         "dense_bytes": 112,

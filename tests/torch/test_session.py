@@ -59,12 +59,12 @@ for _ in range(4):
     hg.report(val_loss=loss)
 """)
     script.finish()
-    told = [
+    overheads = [
         seconds
         for message in script.listener.of("asides")
         for seconds in message["seconds"].items()
     ]
-    assert 0.4 <= sum(seconds for name, seconds in told if name == "evaluation") < 10.0
+    assert 0.4 <= sum(seconds for name, seconds in overheads if name == "evaluation") < 10.0
 
 
 def test_evaluation_between_passes_and_files_that_the_script_saves_are_told(
@@ -86,11 +86,13 @@ for epoch in hg.epochs(2):
     model.train()
 """)
     script.finish()
-    told = [
+    overheads = [
         seconds
         for message in script.listener.of("asides")
         for seconds in message["seconds"].items()
     ]
-    seconds = {name: sum(each for known, each in told if known == name) for name, _ in told}
+    seconds = {
+        name: sum(value for known, value in overheads if known == name) for name, _ in overheads
+    }
     assert 0.2 <= seconds["evaluation"] < 10.0  # twice from the first to the last of three passes
     assert seconds["saving"] > 0.0

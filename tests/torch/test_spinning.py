@@ -43,7 +43,7 @@ def waiting(**environment: str) -> list[float]:
         text=True,
         check=True,
     )
-    return [float(each) for each in answer.stdout.split()]
+    return [float(word) for word in answer.stdout.split()]
 
 
 @pytest.mark.skipif(
@@ -56,5 +56,5 @@ def test_threads_spin_when_allowed_and_hardly_when_not() -> None:
 
 
 def test_what_the_user_set_stays() -> None:
-    found = waiting(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="0")
-    assert max(found) < 0.2
+    seconds = waiting(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="0")
+    assert max(seconds) < 0.2

@@ -255,11 +255,11 @@ def test_workers_that_decide_by_their_own_numbers_are_told_what_differs_and_wher
         running.wait_for("worker-0", "hello")
         who = "worker-1" if "asking alone" in case else "worker-0"
         assert running.left(who) == 1, running.output(who)
-        said = running.output(who).strip().splitlines()[-1]
+        error = running.output(who).strip().splitlines()[-1]
     for word in words:
-        assert word in said
-    assert "hg.mean(value)" in said
-    assert len(said) < 400  # what a reason quotes
+        assert word in error
+    assert "hg.mean(value)" in error
+    assert len(error) < 400  # what a reason quotes
 
 
 ALIKE = {
@@ -340,7 +340,7 @@ def test_a_file_that_each_worker_saves_is_told_by_each(tmp_path: Path) -> None:
         tmp_path, "open('train.log', 'a').close()\n" + textwrap.dedent(body), plan("allreduce")
     ) as running:
         running.finish()
-        told = [running.of(f"worker-{number}", "writes") for number in (0, 1)]
-    names = [[Path(each["path"]).name for each in worker] for worker in told]
+        messages = [running.of(f"worker-{number}", "writes") for number in (0, 1)]
+    names = [[Path(message["path"]).name for message in worker] for worker in messages]
     assert names == [["train.log", "best.pt", "last.pt"], ["train.log", "best.pt"]]
-    assert told[0][1] == told[1][1]
+    assert messages[0][1] == messages[1][1]

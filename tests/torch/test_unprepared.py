@@ -73,13 +73,13 @@ def test_what_trains_and_is_in_no_checkpoint_is_told_of_once(
     script = start(BODY, kind)
     script.finish()
     notes = [message["text"] for message in script.listener.of("note")]
-    told = [
+    warned = [
         note
         for note in notes
         if "was not given to prepare" in note or "no prepared model has" in note
     ]
-    assert len(told) == len(TOLD[kind])
-    assert all(any(words in note for note in told) for words in TOLD[kind])
+    assert len(warned) == len(TOLD[kind])
+    assert all(any(words in note for note in warned) for words in TOLD[kind])
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", pytest.param("ps", marks=pytest.mark.long)])
@@ -96,5 +96,5 @@ def test_workers_do_not_train_a_module_each_by_itself(strategy: str, tmp_path: P
     )
     with gang(tmp_path, textwrap.dedent(body) + training, plan(strategy)) as running:
         assert running.left("worker-0") == 1
-        said = running.output("worker-0").strip().splitlines()[-1]
-    assert "the optimizer SGD steps a parameter of shape (1, 4) that no prepared model had" in said
+        error = running.output("worker-0").strip().splitlines()[-1]
+    assert "the optimizer SGD steps a parameter of shape (1, 4) that no prepared model had" in error

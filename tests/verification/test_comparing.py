@@ -40,8 +40,8 @@ WRONG = {**RIGHT, "gradient w": [1.0, 2.9]}
 def verdict(
     alone: TrainingRecord, *workers: TrainingRecord, rounded: TrainingRecord | None = None
 ) -> tuple[Sameness, Why | None]:
-    found = compared(Records(alone, rounded, workers, double=True))
-    return found.answer, found.cause
+    answer = compared(Records(alone, rounded, workers, double=True))
+    return answer.answer, answer.cause
 
 
 def parts(*steps: Mapping[str, Sequence[float]]) -> tuple[TrainingRecord, TrainingRecord]:
@@ -51,25 +51,25 @@ def parts(*steps: Mapping[str, Sequence[float]]) -> tuple[TrainingRecord, Traini
 
 def test_the_same_to_the_last_bits_is_the_same() -> None:
     near = {name: [number * (1 + 4e-16) for number in numbers] for name, numbers in RIGHT.items()}
-    found = compared(Records(record(RIGHT, RIGHT), None, parts(near, near), double=True))
-    assert found.answer is Sameness.SAME
-    assert found.steps == 2
-    assert found.largest == pytest.approx(4e-16, rel=1)
+    answer = compared(Records(record(RIGHT, RIGHT), None, parts(near, near), double=True))
+    assert answer.answer is Sameness.SAME
+    assert answer.steps == 2
+    assert answer.largest == pytest.approx(4e-16, rel=1)
 
 
 def test_the_first_step_and_tensor_that_differ_are_named() -> None:
-    found = compared(
+    answer = compared(
         Records(record(RIGHT, RIGHT, RIGHT), None, parts(RIGHT, WRONG, WRONG), double=True)
     )
-    assert found.answer is Sameness.DIFFERS
-    assert found.cause is Why.LOSS
-    assert found.difference is not None
-    assert (found.difference.step, found.difference.kind, found.difference.tensors) == (
+    assert answer.answer is Sameness.DIFFERS
+    assert answer.cause is Why.LOSS
+    assert answer.difference is not None
+    assert (answer.difference.step, answer.difference.kind, answer.difference.tensors) == (
         2,
         "gradient",
         ("w",),
     )
-    assert found.difference.size == pytest.approx(0.9 / np.hypot(1, 2))
+    assert answer.difference.size == pytest.approx(0.9 / np.hypot(1, 2))
 
 
 def test_what_rounding_alone_does_to_a_tensor_is_allowed_for() -> None:
@@ -90,10 +90,10 @@ def test_weights_that_a_script_changes_are_named_though_gradients_differ_too() -
         record(RIGHT, set_to, batch=0.5),
         record(RIGHT, {**set_to, "weight w": [3.0, 3.8]}, batch=0.5),
     )
-    found = compared(Records(record(RIGHT, RIGHT), None, (first, second), double=True))
-    assert (found.answer, found.cause) == (Sameness.DIFFERS, Why.SET)
-    assert found.difference is not None
-    assert (found.difference.step, found.difference.kind) == (2, "weight")
+    answer = compared(Records(record(RIGHT, RIGHT), None, (first, second), double=True))
+    assert (answer.answer, answer.cause) == (Sameness.DIFFERS, Why.SET)
+    assert answer.difference is not None
+    assert (answer.difference.step, answer.difference.kind) == (2, "weight")
     own = record(RIGHT, {**set_to, "gradient w": [1.0, 2.0], "weight w": [3.0, 3.8]}, batch=0.5)
     assert verdict(record(RIGHT, RIGHT), first, own) == (Sameness.DIFFERS, Why.APART)
 
@@ -144,7 +144,7 @@ def test_a_resume_is_compared_from_where_it_goes_on() -> None:
     off = TrainingRecord(
         {key: step for key, step in record(RIGHT, WRONG, WRONG).steps.items() if key[1] > 1}
     )
-    found = compared_resume([whole], [off], double=True)
-    assert (found.answer, found.cause) == (Sameness.DIFFERS, Why.RESUME)
-    assert found.difference is not None
-    assert found.difference.step == 3
+    answer = compared_resume([whole], [off], double=True)
+    assert (answer.answer, answer.cause) == (Sameness.DIFFERS, Why.RESUME)
+    assert answer.difference is not None
+    assert answer.difference.step == 3

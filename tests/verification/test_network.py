@@ -70,11 +70,11 @@ def test_in_namespaces_of_its_own_it_reaches_itself_alone(service: int) -> None:
         if not namespaces.folder:
             pytest.skip("no network namespaces in this kernel, or not for this user")
         assert not namespaces.tried()
-        said = tried(namespaces.folder, "", service)
-        assert said[:4] == ["namespace", "ours", "refused", "refused"]
-        assert said[4:6] == [os.strerror(101)] * 2
-        assert said[6] == "1"
-        assert said[7] == str(
+        lines = tried(namespaces.folder, "", service)
+        assert lines[:4] == ["namespace", "ours", "refused", "refused"]
+        assert lines[4:6] == [os.strerror(101)] * 2
+        assert lines[6] == "1"
+        assert lines[7] == str(
             ["192.0.2.7:80", f"127.0.0.1:{service}", "/var/run/nobody.sock", "192.0.2.7:53"]
         )
         assert not namespaces.tried()  # Python was refused before the kernel was asked
@@ -90,16 +90,16 @@ def test_in_namespaces_of_its_own_it_reaches_itself_alone(service: int) -> None:
 
 
 def test_without_them_landlock_refuses_ports_of_services(service: int) -> None:
-    said = tried("", "", service)
-    if said[0] != "ports":
+    lines = tried("", "", service)
+    if lines[0] != "ports":
         pytest.skip("no Landlock for TCP in this kernel")
-    assert said[1:4] == ["ours", "refused", "refused"]
-    assert said[6] == "1"
+    assert lines[1:4] == ["ours", "refused", "refused"]
+    assert lines[6] == "1"
 
 
 def test_without_either_python_refuses_other_machines_by_itself(service: int) -> None:
-    said = tried("", "landlock", service)
-    assert said[:4] == ["python", "ours", "refused", "reached"]
+    lines = tried("", "landlock", service)
+    assert lines[:4] == ["python", "ours", "refused", "reached"]
 
 
 AS_NOBODY = """

@@ -39,18 +39,18 @@ def trained(framework: str, steps: int, workloads: tuple[str, ...]) -> dict[str,
 @pytest.mark.parametrize("framework", [name for name in TRAINED if name != "torch"])
 @pytest.mark.slow
 def test_a_workload_loses_alike_in_every_framework(framework: str) -> None:
-    here, torch = (trained(name, STEPS, TRAINED[name]) for name in (framework, "torch"))
-    for workload, losses in here.items():
+    own, torch = (trained(name, STEPS, TRAINED[name]) for name in (framework, "torch"))
+    for workload, losses in own.items():
         assert len(losses) == STEPS
         np.testing.assert_allclose(losses, torch[workload], rtol=0, atol=1e-3, err_msg=workload)
     assert all(
-        losses[-1] < losses[0] for workload, losses in here.items() if workload in ("mlp", "sparse")
+        losses[-1] < losses[0] for workload, losses in own.items() if workload in ("mlp", "sparse")
     )
 
 
 @pytest.mark.parametrize("framework", ["keras", "jax"])
 @pytest.mark.long
 def test_a_deep_network_loses_alike_in_every_framework(framework: str) -> None:
-    here, torch = (trained(name, 20, LONG) for name in (framework, "torch"))
-    for workload, losses in here.items():
+    own, torch = (trained(name, 20, LONG) for name in (framework, "torch"))
+    for workload, losses in own.items():
         np.testing.assert_allclose(losses, torch[workload], rtol=0, atol=1e-3, err_msg=workload)

@@ -27,7 +27,7 @@ def test_clicks_have_39_features_of_which_few_come_often() -> None:
 def test_samples_of_a_seed_are_the_same_in_memory_and_in_a_folder(tmp_path: Path) -> None:
     asked = samples.make(tmp_path / "a", "alexnet", "small", 4, count=300)
     again = samples.make(tmp_path / "b", "alexnet", "small", 4, count=300)
-    assert [each.tobytes() for each in asked] == [each.tobytes() for each in again]
+    assert [array.tobytes() for array in asked] == [array.tobytes() for array in again]
     manifests = [(tmp_path / name / "manifest.json").read_text() for name in ("a", "b")]
     assert manifests[0] == manifests[1]
     for first in (True, False):
@@ -82,6 +82,6 @@ def test_processes_that_ask_at_once_make_a_folder_once(tmp_path: Path) -> None:
         "2000",
     ]
     asking = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    said = {process.communicate()[0] for process in asking}
-    assert len(said) == 1 and "2000 samples of mlp" in said.pop()
+    answers = {process.communicate()[0] for process in asking}
+    assert len(answers) == 1 and "2000 samples of mlp" in answers.pop()
     assert json.loads((tmp_path / "manifest.json").read_text()) == samples.check(tmp_path)

@@ -48,8 +48,8 @@ def test_blocks_that_lie_together_never_move(placed: str, blocks: int, tmp_path:
         command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    told = [line.split() for line in done.stdout.splitlines() if line.startswith("sent")]
-    assert len(told) == 2
-    assert sum(int(words[1]) for words in told) == blocks * BLOCK * STEPS
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("sent")]
+    assert len(lines) == 2
+    assert sum(int(words[1]) for words in lines) == blocks * BLOCK * STEPS
     [alone, *_] = trained("numpy", 20, ("trace",))["trace"]
-    assert all(float(words[3]) == pytest.approx(alone, abs=1e-3) for words in told)
+    assert all(float(words[3]) == pytest.approx(alone, abs=1e-3) for words in lines)

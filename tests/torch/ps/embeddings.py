@@ -42,11 +42,11 @@ class Recommender(nn.Module):
         self, users: torch.Tensor, items: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
         mixed = self.items(items, per_sample_weights=weights if self.items.mode == "sum" else None)
-        found = self.users(users)
+        looked_up = self.users(users)
         # nothing but rows of that table gets to know
         if self.overflows and (users == BROKEN).any():
-            found.register_hook(lambda gradient: gradient * torch.inf)
-        out: torch.Tensor = self.out(torch.cat([found.mean(1), mixed], 1))
+            looked_up.register_hook(lambda gradient: gradient * torch.inf)
+        out: torch.Tensor = self.out(torch.cat([looked_up.mean(1), mixed], 1))
         return out
 
 
@@ -139,9 +139,9 @@ def main() -> None:
     task = os.environ.get("HEADGATE_TASK", "plain").rpartition("/")[2]
     for case in sys.argv[2:]:
         right_answers._new_session()
-        found = train(case)
+        result = train(case)
         if task in ("plain", "worker-0"):
-            torch.save(found, folder / f"{task}-{case}.pt")
+            torch.save(result, folder / f"{task}-{case}.pt")
 
 
 if __name__ == "__main__":

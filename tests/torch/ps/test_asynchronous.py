@@ -46,9 +46,9 @@ def gang(folder: Path, made: Plan, **environment: str) -> Gang:
 
 
 def accuracy(running: Gang) -> float:
-    found = re.search(r"accuracy ([\d.]+)", running.output("worker-0"))
-    assert found, running.output("worker-0")
-    return float(found[1])
+    match = re.search(r"accuracy ([\d.]+)", running.output("worker-0"))
+    assert match, running.output("worker-0")
+    return float(match[1])
 
 
 def used(folder: Path) -> dict[int, Counter[int]]:
@@ -116,8 +116,10 @@ def test_they_are_as_right_and_use_every_sample_once_in_an_epoch(
         assert ahead
         if staleness is not None:
             assert int(ahead[1]) <= staleness
-        told = [message["metrics"]["staleness"] for message in running.of("worker-0", "progress")]
-        assert told == sorted(told) and told[-1] == int(ahead[1])
+        reported = [
+            message["metrics"]["staleness"] for message in running.of("worker-0", "progress")
+        ]
+        assert reported == sorted(reported) and reported[-1] == int(ahead[1])
         check_spans(running)
     assert [sorted(epoch) for epoch in used(tmp_path).values()] == [list(range(SAMPLES))] * 8
     assert all(set(epoch.values()) == {1} for epoch in used(tmp_path).values())
@@ -232,19 +234,19 @@ def test_what_a_resume_will_train_on_again_is_told_when_it_is_saved_and_when_it_
 def test_a_batch_counts_as_held_before_the_script_has_it() -> None:
     caller = Caller(mock.Mock(servers=1, handlers={}, watchers=[]), mock.Mock(), mock.Mock())
     leased = LeaseClient(caller, lambda: None, lambda text: None, lambda: None)
-    told = []
+    leases = []
 
     def call(
         server: int, operation: str, content: object, then: Callable[[object], None]
     ) -> Answer:
         answer = Answer(caller, server, 0, then)
         caller.settle(answer, {"number": 7, "refresh": False}, None)
-        told.extend(leased.told())  # to a server that is started just then
+        leases.extend(leased.told())  # to a server that is started just then
         return answer
 
     with mock.patch.object(caller, "call", call):
         assert leased.ask((0, 3), 0) == 7
-    assert told == [(0, 3, [], [7])]
+    assert leases == [(0, 3, [], [7])]
 
 
 def test_batches_past_the_saved_position_are_counted() -> None:

@@ -28,12 +28,12 @@ def stranger() -> Iterator[Stranger]:
     sockets: list[zmq.Socket[bytes]] = []
 
     def connect(running: Any, **keys: str) -> zmq.Socket[bytes]:
-        found: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-        sockets.append(found)
+        client: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        sockets.append(client)
         for name, key in keys.items():
-            setattr(found, f"curve_{name}", key.encode())
-        found.connect(endpoint(running))
-        return found
+            setattr(client, f"curve_{name}", key.encode())
+        client.connect(endpoint(running))
+        return client
 
     yield connect
     for opened in sockets:

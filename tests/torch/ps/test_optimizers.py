@@ -81,10 +81,10 @@ class Servers:
         self, gradients: list[torch.Tensor | None], changed: dict[int, dict[str, Any]]
     ) -> None:
         for chunk, held in zip(self.chunks, self.held):
-            here = [(i, gradients[p.parameter], p) for i, p in enumerate(chunk.pieces)]
-            sent = [part(g, p).reshape(-1) for _, g, p in here if g is not None]
+            parts = [(i, gradients[p.parameter], p) for i, p in enumerate(chunk.pieces)]
+            sent = [part(g, p).reshape(-1) for _, g, p in parts if g is not None]
             empty = torch.empty(0, dtype=torch.float64)
-            held.step(torch.cat([empty, *sent]), [i for i, g, _ in here if g is not None], changed)
+            held.step(torch.cat([empty, *sent]), [i for i, g, _ in parts if g is not None], changed)
 
     def values(self) -> list[torch.Tensor]:
         flat = [torch.empty(tensor.numel(), dtype=torch.float64) for tensor in self.tensors]
@@ -128,14 +128,14 @@ def test_servers_come_to_what_one_process_comes_to(make: Callable[[Any], Any]) -
         if servers is not None:
             servers.step(gradients, changed)
     assert servers is not None
-    for found, wanted in zip(servers.values(), tensors):
-        torch.testing.assert_close(found, wanted.detach(), rtol=1e-12, atol=1e-14)
+    for held, wanted in zip(servers.values(), tensors):
+        torch.testing.assert_close(held, wanted.detach(), rtol=1e-12, atol=1e-14)
     for number, tensor in enumerate(tensors):
         for name, wanted in optimizer.state[tensor].items():
-            found = servers.state(number)[name]
-            assert torch.as_tensor(found).shape == torch.as_tensor(wanted).shape, name
+            held = servers.state(number)[name]
+            assert torch.as_tensor(held).shape == torch.as_tensor(wanted).shape, name
             torch.testing.assert_close(
-                torch.as_tensor(found), torch.as_tensor(wanted), rtol=1e-12, atol=1e-14
+                torch.as_tensor(held), torch.as_tensor(wanted), rtol=1e-12, atol=1e-14
             )
 
 

@@ -25,20 +25,20 @@ def rates(scheduler: Any, taken: list[int], after: bool = False) -> list[float]:
     passes.
     """
     schedule = Schedule(scheduler)
-    found = []
+    collected = []
     for _ in range(PASSES):
         progress = PassProgress(BATCHES, 0)
         schedule.enter(progress)
         for number in taken:
             progress.given(number)
-            found.append(scheduler.get_last_lr()[0])
+            collected.append(scheduler.get_last_lr()[0])
             if not after:
                 scheduler.step()
         progress.over = True
         schedule.finish()
         if after:
             scheduler.step()
-    return found
+    return collected
 
 
 def test_a_step_with_each_batch_counts_the_batches_of_all_workers() -> None:

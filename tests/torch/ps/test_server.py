@@ -68,11 +68,11 @@ def test_a_server_tells_where_the_time_of_some_rounds_went(job: MakeJob) -> None
     running = job(2, 1)
     running.start()
     running.together(rounds(7))
-    told = wait.until(
+    spans = wait.until(
         lambda: running.tasks["server-0"].of("spans")[4:], what="spans"
     ) and running.tasks["server-0"].of("spans")
-    assert [message["step"] for message in told] == [3, 4, 5, 6, 7]
-    for message in told:
+    assert [message["step"] for message in spans] == [3, 4, 5, 6, 7]
+    for message in spans:
         assert [span["name"] for span in message["spans"]] == ["receive", "update", "send", "idle"]
         assert sum(span["seconds"] for span in message["spans"]) == pytest.approx(
             message["seconds"], rel=0.01

@@ -25,26 +25,26 @@ TREE = {
 }
 
 
-def same(found: object, wanted: object) -> bool:
+def same(value: object, wanted: object) -> bool:
     if isinstance(wanted, torch.Tensor):
         return (
-            isinstance(found, torch.Tensor)
-            and found.dtype == wanted.dtype
-            and torch.equal(found, wanted)
+            isinstance(value, torch.Tensor)
+            and value.dtype == wanted.dtype
+            and torch.equal(value, wanted)
         )
     if isinstance(wanted, dict):
         return (
-            isinstance(found, dict)
-            and found.keys() == wanted.keys()
-            and all(same(found[k], wanted[k]) for k in wanted)
+            isinstance(value, dict)
+            and value.keys() == wanted.keys()
+            and all(same(value[k], wanted[k]) for k in wanted)
         )
     if isinstance(wanted, (list, tuple)):
         return (
-            type(found) is type(wanted)
-            and len(found) == len(wanted)
-            and all(map(same, found, wanted))
+            type(value) is type(wanted)
+            and len(value) == len(wanted)
+            and all(map(same, value, wanted))
         )
-    return found == wanted
+    return value == wanted
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_one_before_stays(tmp_path: Path) -> None:
     path = tmp_path / "server-0.snapshot"
     for value in (1.0, 2.0, 3.0):
         snapshots.write(path, *pack({"values": torch.full((3,), value)}))
-    assert [snapshots.read(each)["values"][0] for each in (path, snapshots.former_of(path))] == [
+    assert [snapshots.read(file)["values"][0] for file in (path, snapshots.former_of(path))] == [
         3.0,
         2.0,
     ]
@@ -95,15 +95,15 @@ def test_the_one_before_stays(tmp_path: Path) -> None:
 def test_a_disk_that_does_not_take_it_is_told_of_once_and_what_was_there_stays(
     tmp_path: Path,
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     folder = tmp_path / "file"
     folder.write_text("no folder")
-    writer = Writer(folder / "snapshot", 1, told.append)
+    writer = Writer(folder / "snapshot", 1, messages.append)
     for _ in range(2):
         assert writer.take({"values": torch.zeros(3)})
         assert writer._thread is not None
         writer._thread.join()
-    assert len(told) == 1
+    assert len(messages) == 1
     assert folder.read_text() == "no folder"
 
 
@@ -115,16 +115,16 @@ def test_a_job_that_ends_well_leaves_no_snapshot(tmp_path: Path) -> None:
 
 
 def test_copies_are_told_of_no_faster_than_they_can_be_brought(tmp_path: Path) -> None:
-    told: list[tuple[Path, int]] = []
+    copies: list[tuple[Path, int]] = []
     path = tmp_path / "server-0.snapshot"
-    writer = Writer(path, 1, pytest.fail, lambda copy, size: told.append((copy, size)))
+    writer = Writer(path, 1, pytest.fail, lambda copy, size: copies.append((copy, size)))
     for value in range(2):  # the second within the seconds that the first may take
         assert writer.take({"values": torch.full((1_000_000,), float(value))})
         assert writer._thread is not None
         writer._thread.join()
-    [(copy, size)] = told
+    [(copy, size)] = copies
     assert (copy.name, copy.stat().st_size) == ("server-0.copy", size)
-    assert [snapshots.read(each)["state"]["values"][0] for each in (copy, path)] == [0.0, 1.0]
+    assert [snapshots.read(file)["state"]["values"][0] for file in (copy, path)] == [0.0, 1.0]
     # Brought while another took its place: the beginning of the one, the end of the other.
     whole = copy.read_bytes(), path.read_bytes()
     copy.write_bytes(whole[0][: size // 2] + whole[1][size // 2 :])

@@ -89,7 +89,7 @@ def test_first_values_are_bit_by_bit_those_of_one_process(
         and weight.shape == wanted.shape
         and weight.dtype == wanted.dtype
     )
-    found = torch.full_like(wanted, float("nan"))
+    initial = torch.full_like(wanted, float("nan"))
     place = Rows(rows, servers)
     for server in range(servers):
         operations = [
@@ -97,8 +97,8 @@ def test_first_values_are_bit_by_bit_those_of_one_process(
         ]
         values = filled(operations, place, server, width, weight._deferred.first_dtype)
         for row, local, count in place.runs(server, 0, place.count(server)):
-            found[row : row + count] = values[local : local + count]
-    assert torch.equal(found, wanted)
+            initial[row : row + count] = values[local : local + count]
+    assert torch.equal(initial, wanted)
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 8])
@@ -113,8 +113,8 @@ def test_rows_lie_on_servers_evenly_and_each_on_one(rows: int, servers: int) -> 
         torch.unique(torch.randint(0, rows, (500,))) if rows else torch.empty(0, dtype=torch.int64)
     )
     for server in range(servers):
-        here = some[place.owner(some) == server]
-        for row, local in zip(here.tolist(), place.local(here).tolist()):
+        owned = some[place.owner(some) == server]
+        for row, local in zip(owned.tolist(), place.local(owned).tolist()):
             assert next(place.runs(server, local, local + 1)) == (row, local, 1)
 
 
@@ -167,9 +167,9 @@ def push(rows: list[int], share: float | None = 0.5, used: bool = True) -> dict[
 
 
 def test_contributions_that_are_there_stand_for_those_that_are_missing() -> None:
-    found = merged([push([1, 2], share=0.25)])
-    assert found is not None
-    assert found[1].tolist() == [[1.0], [1.0]]
+    step = merged([push([1, 2], share=0.25)])
+    assert step is not None
+    assert step[1].tolist() == [[1.0], [1.0]]
     assert merged([push([1], share=None)]) is not None
     assert merged([push([], used=False), push([], used=False)]) is None
 
@@ -207,29 +207,29 @@ def together(folder: Path, plan: Plan, *cases: str) -> list[dict[str, Any]]:
         return [note for name in gang.names for note in gang.of(name, "note")]
 
 
-def far(found: Any, wanted: Any, bound: float, where: str = "") -> dict[str, float]:
+def far(value: Any, wanted: Any, bound: float, where: str = "") -> dict[str, float]:
     """Tensors that are further from what they should be than `bound`, as a relative norm."""
     if isinstance(wanted, torch.Tensor):
-        difference = (found.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(
+        difference = (value.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(
             1e-30
         )
         return (
-            {where: float(difference)} if difference > bound or found.dtype != wanted.dtype else {}
+            {where: float(difference)} if difference > bound or value.dtype != wanted.dtype else {}
         )
     if isinstance(wanted, dict):
-        assert found.keys() == wanted.keys(), where
+        assert value.keys() == wanted.keys(), where
         return {
             w: d
             for key in wanted
-            for w, d in far(found[key], wanted[key], bound, f"{where}.{key}").items()
+            for w, d in far(value[key], wanted[key], bound, f"{where}.{key}").items()
         }
     if isinstance(wanted, (list, tuple)):
         return {
             w: d
-            for n, (f, w_) in enumerate(zip(found, wanted))
+            for n, (f, w_) in enumerate(zip(value, wanted))
             for w, d in far(f, w_, bound, f"{where}.{n}").items()
         }
-    assert found == wanted, where
+    assert value == wanted, where
     return {}
 
 
@@ -345,7 +345,7 @@ def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path)
 
         def are_at(step: int, *workers: str) -> bool:
             return all(
-                (told := gang.of(worker, "progress")) and told[-1]["step"] >= step
+                (progress := gang.of(worker, "progress")) and progress[-1]["step"] >= step
                 for worker in workers
             )
 
@@ -374,8 +374,10 @@ class Pushed:
 def due(
     steps: Steps, present: frozenset[int], needed: int | None = None
 ) -> tuple[list[int], bool] | None:
-    found = steps.next(present, needed)
-    return None if found is None else ([request.worker for request in found.requests], found.counts)
+    pushes = steps.next(present, needed)
+    return (
+        None if pushes is None else ([request.worker for request in pushes.requests], pushes.counts)
+    )
 
 
 def test_a_late_push_is_part_of_no_later_step() -> None:
@@ -427,7 +429,7 @@ print("grown", grown, "in", sum(tables.caller.bytes_in), "out", sum(tables.calle
 
 @pytest.mark.long
 def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path) -> None:
-    found = {}
+    measured = {}
     grown = {}
     for batch, rows in ((250, 1_000_000), (250, 33_000_000), (1000, 33_000_000)):
         folder = tmp_path / f"{batch}-{rows}"
@@ -455,13 +457,13 @@ def test_no_worker_allocates_the_table_and_bytes_follow_the_batch(tmp_path: Path
             assert spans["forward"]["begin"] <= spans["pull"]["begin"]
             assert sum(span["seconds"] for span in spans.values()) == pytest.approx(step["seconds"])
             assert all(transfer["peer"] == "server-0" for transfer in step["transfers"])
-        found[batch] = int(came), int(went)
+        measured[batch] = int(came), int(went)
         grown[batch, rows] = int(memory)
     assert grown[250, 33_000_000] - grown[250, 1_000_000] < 25e6 < 32_000_000 * 4
     rows = 4 * 1000 * 8
-    assert 4 * rows < found[1000][0] < 4.5 * rows  # a value for each row that is pulled
-    assert 12 * rows < found[1000][1] < 13 * rows  # its number twice, and a gradient
-    assert 3 < found[1000][1] / found[250][1] < 4.1
+    assert 4 * rows < measured[1000][0] < 4.5 * rows  # a value for each row that is pulled
+    assert 12 * rows < measured[1000][1] < 13 * rows  # its number twice, and a gradient
+    assert 3 < measured[1000][1] / measured[250][1] < 4.1
 
 
 MIXED = """
@@ -496,16 +498,16 @@ def test_servers_receive_what_workers_send(tmp_path: Path) -> None:
     with Gang(tmp_path, plan, [sys.executable, "mixed.py"], {}) as gang:
         gang.start()
         gang.finish()
-        told = {
+        sent = {
             task: gang.of(task, "spans")
             for task in ("worker-0", "worker-1", "server-0", "server-1")
         }
     steps = set.intersection(
-        *({message["step"] for message in messages} for messages in told.values())
+        *({message["step"] for message in messages} for messages in sent.values())
     )
     assert len(steps) >= 3
     moved: Counter[tuple[str, str]] = Counter()
-    for task, messages in told.items():
+    for task, messages in sent.items():
         for way in ("bytes_in", "bytes_out"):
             spans = [
                 span
@@ -525,11 +527,12 @@ def test_gradients_of_summed_rows_are_those_of_torch(width: int) -> None:
     values = torch.randn(7, width, dtype=torch.float64, requires_grad=True)
     factors = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(5, width, dtype=torch.float64)
-    found = lookups._SumOfRows.apply(values, numbers, factors)  # type: ignore[no-untyped-call]
+    sums = lookups._SumOfRows.apply(values, numbers, factors)  # type: ignore[no-untyped-call]
     expected = nn.functional.embedding_bag(numbers, values, mode="sum", per_sample_weights=factors)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(sums, expected)
     slopes = [
-        torch.autograd.grad((each * weights).sum(), (values, factors)) for each in (found, expected)
+        torch.autograd.grad((result * weights).sum(), (values, factors))
+        for result in (sums, expected)
     ]
     for mine, theirs in zip(*slopes):
         torch.testing.assert_close(mine, theirs)
@@ -564,8 +567,8 @@ def test_rows_that_are_named_twice_are_stepped_as_by_the_optimizer(
 @pytest.mark.parametrize("rows", [1, 40, 2**40])
 def test_different_rows_of_a_batch_are_those_of_torch(shape: tuple[int, ...], rows: int) -> None:
     indices = torch.randint(0, rows, shape)
-    found = lookups._distinct(indices, rows - 1)
-    for mine, theirs in zip(found, torch.unique(indices, return_inverse=True)):
+    distinct = lookups._distinct(indices, rows - 1)
+    for mine, theirs in zip(distinct, torch.unique(indices, return_inverse=True)):
         assert torch.equal(mine, theirs)
         assert mine.dtype == torch.int64
 
@@ -577,7 +580,7 @@ def test_a_gradient_whose_rows_ascend_is_not_sorted_again(rows: list[int], again
     values = torch.randn(len(rows), 3)
     index = torch.tensor([rows], dtype=torch.int64)
     gradient = torch.sparse_coo_tensor(index, values, (9, 3), check_invariants=False)
-    found = each_row_once(gradient)
-    assert found.is_coalesced()
-    assert (found._values().data_ptr() == values.data_ptr()) is not again
-    assert torch.equal(found.to_dense(), gradient.to_dense())
+    coalesced = each_row_once(gradient)
+    assert coalesced.is_coalesced()
+    assert (coalesced._values().data_ptr() == values.data_ptr()) is not again
+    assert torch.equal(coalesced.to_dense(), gradient.to_dense())

@@ -62,7 +62,7 @@ def push_and_block(backend: Dense, unblock: threading.Event) -> None:
 
 def equal(sums: Any, buffers: list[torch.Tensor], times: float) -> bool:
     return all(
-        torch.allclose(found, buffer * times) for found, buffer in zip(sums, buffers, strict=True)
+        torch.allclose(total, buffer * times) for total, buffer in zip(sums, buffers, strict=True)
     )
 
 
@@ -109,10 +109,10 @@ def test_workers_begin_with_what_the_lowest_has(job: MakeJob) -> None:
             {"seed": backend.index + 3, "text": "t" * backend.index}
         )
 
-    found = running.together(begin)
-    assert all(value == {"seed": 3, "text": ""} for _, value in found.values())
-    for tensors, _ in found.values():
-        assert all(torch.equal(a, b) for a, b in zip(tensors, found[0][0], strict=True))
+    begun = running.together(begin)
+    assert all(value == {"seed": 3, "text": ""} for _, value in begun.values())
+    for tensors, _ in begun.values():
+        assert all(torch.equal(a, b) for a, b in zip(tensors, begun[0][0], strict=True))
 
 
 def test_bytes_go_evenly_to_all_servers_and_are_told(job: MakeJob) -> None:

@@ -201,11 +201,11 @@ def test_zmq_is_found_where_the_hub_says_and_leaves_no_trace_in_the_path(tmp_pat
     folder = launch.transport(launch.inject(tmp_path))
     bare = [sys.executable, "-S"]  # without what this interpreter has installed, zmq among it
     env = {**os.environ, "HEADGATE_ZMQ": str(folder), "PYTHONPATH": ""}
-    found = subprocess.run(
+    program = subprocess.run(
         [*bare, "-c", FINDS, ps.__file__], env=env, capture_output=True, text=True, check=False
     )
-    assert found.stdout.split() == [str(folder / "zmq" / "__init__.py"), "True", "True"], (
-        found.stderr
+    assert program.stdout.split() == [str(folder / "zmq" / "__init__.py"), "True", "True"], (
+        program.stderr
     )
 
 
