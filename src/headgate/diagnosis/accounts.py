@@ -532,7 +532,7 @@ def _proved(
     # More than there is: of a job that others, or its own cap, held back as well.
     fits = 1.0 - moved / sum(loss.lost.seconds for loss in known)
     return [
-        replace(loss, lost=TimeEstimate(*(each * fits for each in loss.lost))) for loss in known
+        replace(loss, lost=TimeEstimate(*(end * fits for end in loss.lost))) for loss in known
     ], own
 
 

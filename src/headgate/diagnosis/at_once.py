@@ -58,18 +58,20 @@ class Crowd:
         """
         jobs, spans = self.jobs, [span(job) for job in self.jobs]
         busy = [job.cpu_seconds or 0.0 for job in jobs]
-        found: list[list[int]] = [[] for _ in jobs]
+        neighbours: list[list[int]] = [[] for _ in jobs]
         under_way: list[int] = []
         for index in sorted(
             (index for index, job in enumerate(jobs) if job.tasks), key=lambda index: spans[index]
         ):
             under_way = [other for other in under_way if spans[other][1] > spans[index][0]]
             under_way = sorted(under_way, key=lambda other: -busy[other])[:MOST_APART]
-            found[index] += under_way
+            neighbours[index] += under_way
             for other in under_way:
-                found[other].append(index)
+                neighbours[other].append(index)
             under_way.append(index)
-        busiest = [sorted(others, key=lambda other: -busy[other])[:MOST_APART] for others in found]
+        busiest = [
+            sorted(others, key=lambda other: -busy[other])[:MOST_APART] for others in neighbours
+        ]
         return [[jobs[other] for other in sorted(others)] for others in busiest]
 
     def rest(self, apart: Sequence[RecordedJob], start: float, end: float) -> RecordedJob:

@@ -65,23 +65,23 @@ class LostTime:
 
 def merged(losses: Sequence[LostTime], most: float) -> list[LostTime]:
     """One loss for each culprit and resource, with the evidence of the larger part."""
-    found: dict[tuple[str, str], list[LostTime]] = {}
+    alike: dict[tuple[str, str], list[LostTime]] = {}
     for loss in losses:
-        found.setdefault((loss.to, loss.resource), []).append(loss)
+        alike.setdefault((loss.to, loss.resource), []).append(loss)
     return [
         replace(
             max(same, key=lambda loss: loss.lost.seconds),
             lost=sum_of([loss.lost for loss in same], most),
         )
-        for same in found.values()
+        for same in alike.values()
     ]
 
 
 def sum_of(estimates: Sequence[TimeEstimate], most: float) -> TimeEstimate:
     """The sum of estimates. Their errors count as independent."""
-    seconds = sum(each.seconds for each in estimates)
-    down = math.sqrt(sum((each.seconds - each.low) ** 2 for each in estimates))
-    up = math.sqrt(sum((each.high - each.seconds) ** 2 for each in estimates))
+    seconds = sum(estimate.seconds for estimate in estimates)
+    down = math.sqrt(sum((estimate.seconds - estimate.low) ** 2 for estimate in estimates))
+    up = math.sqrt(sum((estimate.high - estimate.seconds) ** 2 for estimate in estimates))
     return TimeEstimate(seconds, max(seconds - down, 0.0), min(seconds + up, most))
 
 
@@ -91,7 +91,7 @@ def exact(seconds: float) -> TimeEstimate:
 
 def less(part: TimeEstimate, seconds: float) -> TimeEstimate:
     """An estimate without so many of its seconds, never below 0."""
-    return TimeEstimate(*(max(each - seconds, 0.0) for each in part))
+    return TimeEstimate(*(max(end - seconds, 0.0) for end in part))
 
 
 def within(seconds: float, error: float, most: float) -> TimeEstimate:

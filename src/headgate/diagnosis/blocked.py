@@ -151,17 +151,17 @@ def _compared(
     before these it reads and writes other things. None if they do not, because neighbours were
     always there, or it moved next to nothing without them.
     """
-    there = (taken >= max(_THERE * carries, _LEAST_BYTES)) & (blocked > 0.0)
-    if not there.any():
+    present = (taken >= max(_THERE * carries, _LEAST_BYTES)) & (blocked > 0.0)
+    if not present.any():
         return np.zeros_like(blocked)
-    steps = moved[there & (stepping > 0.5)]
+    steps = moved[present & (stepping > 0.5)]
     reads = moved >= max(_LIKE * float(np.mean(steps)) if len(steps) else 0.0, 1.0)
     alone = (stepping > 0.5) & reads & (taken <= np.maximum(_AWAY * moved, _FAINT * carries))
     if np.count_nonzero(alone) < _LEAST_BUCKETS:
         return None
     without = moved * float(np.sum(stood[alone]) / np.sum(moved[alone]))
     lost: Array = np.clip(blocked - without, 0.0, blocked * ratio(taken, moved + taken))
-    return np.where(there, lost, 0.0)
+    return np.where(present, lost, 0.0)
 
 
 def _over_rate(blocked: Array, moved: Array, taken: Array, rate: float) -> Array:
@@ -170,5 +170,7 @@ def _over_rate(blocked: Array, moved: Array, taken: Array, rate: float) -> Array
     """
     whole = moved + taken
     most = max(_carries(whole), rate)
-    there = (taken >= _THERE * most) & (whole >= _FULL * most)
-    return np.where(there, np.clip(blocked - moved / most, 0.0, blocked * ratio(taken, whole)), 0.0)
+    present = (taken >= _THERE * most) & (whole >= _FULL * most)
+    return np.where(
+        present, np.clip(blocked - moved / most, 0.0, blocked * ratio(taken, whole)), 0.0
+    )

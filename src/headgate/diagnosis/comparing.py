@@ -374,25 +374,25 @@ def _size(effect: Slower, sure: bool, waited: bool, one_thread: bool) -> tuple[f
     return dearer.each, min(dearer.low, steps.low), max(dearer.high, steps.high)
 
 
-def _longer(size: float, cores: Array, each: Slower) -> Array:
+def _longer(size: float, cores: Array, slower: Slower) -> Array:
     """By how much steps are longer in each bucket, as a logarithm. A neighbour that used less of
     the cores than it does while it is there, was there for a part of the bucket.
     """
-    used = np.maximum(np.nan_to_num(cores) - each.least, 0.0)
-    whole, part = min(max(size, 0.0) * each.usual, _LONGEST), np.minimum(used / each.usual, 1.0)
+    used = np.maximum(np.nan_to_num(cores) - slower.least, 0.0)
+    whole, part = min(max(size, 0.0) * slower.usual, _LONGEST), np.minimum(used / slower.usual, 1.0)
     longer: Array = -np.log(1.0 - part * (1.0 - math.exp(-whole))) + max(size, 0.0) * np.maximum(
-        used - each.usual, 0.0
+        used - slower.usual, 0.0
     )
     return longer
 
 
-def _widened(told: TimeEstimate) -> TimeEstimate:
-    error = _ERROR * told.seconds
+def _widened(estimate: TimeEstimate) -> TimeEstimate:
+    error = _ERROR * estimate.seconds
     down, up = (
         math.hypot(max(side, 0.0), error)
-        for side in (told.seconds - told.low, told.high - told.seconds)
+        for side in (estimate.seconds - estimate.low, estimate.high - estimate.seconds)
     )
-    return TimeEstimate(told.seconds, max(told.seconds - down, 0.0), told.seconds + up)
+    return TimeEstimate(estimate.seconds, max(estimate.seconds - down, 0.0), estimate.seconds + up)
 
 
 def _signal(values: Array, edges: Array) -> Signal:

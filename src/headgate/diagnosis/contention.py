@@ -116,13 +116,13 @@ def contended(
     used = {name: _beyond_noise(neighbour) for name, neighbour in neighbours.items()}
     taken = sum(used.values(), np.zeros_like(ran))
     alone = np.minimum(capped, ran + taken)
-    told = (ready > _LEAST_READY) & (alone > 0.0)
-    waits = np.where(told, 1.0 - ratio(ran, alone), 0.0)  # each of its threads
+    is_known = (ready > _LEAST_READY) & (alone > 0.0)
+    waits = np.where(is_known, 1.0 - ratio(ran, alone), 0.0)  # each of its threads
     busiest = _smooth(np.nan_to_num(ready if task.busiest is None else task.busiest))
     threads = np.maximum(_smooth(alone) / np.maximum(busiest, _LEAST_READY), 1.0)
     most, some = np.minimum(threads * waits, 1.0), 1.0 - np.power(1.0 - waits, threads)
     lost = ready * np.where(task.spins, (some + most) / 2.0, np.where(task.meets, some, waits))
-    throttled = told & (np.nan_to_num(task.throttled) > THROTTLED)
+    throttled = is_known & (np.nan_to_num(task.throttled) > THROTTLED)
     return Contended(
         ready=ready,
         by={name: lost * ratio(each, taken) for name, each in used.items()},

@@ -172,7 +172,11 @@ class Devices:
         idle = np.clip(1.0 - np.maximum(np.max(list(ready.values()), axis=0), busy), 0.0, own)
         inside = stepping / (self._edges[1] - self._edges[0])
         disk = self._disk(
-            job, own, {id: np.maximum(each, busy) for id, each in ready.items()}, saving, inside
+            job,
+            own,
+            {id: np.maximum(busiest, busy) for id, busiest in ready.items()},
+            saving,
+            inside,
         )
         by: dict[tuple[Resource, str], Array] = {
             ("disk", name): part for name, part in disk.by.items()
@@ -358,11 +362,14 @@ class Devices:
         """
         passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
         rest = [
-            np.nan_to_num(way) - sum(each[index] for each in known)
+            np.nan_to_num(way) - sum(passed_way[index] for passed_way in known)
             for index, way in enumerate(passed)
         ]
         return NicTraffic(
-            *(_lasting(np.where(each >= _STRANGE * rate, each, 0.0)) for each in rest)
+            *(
+                _lasting(np.where(passed_way >= _STRANGE * rate, passed_way, 0.0))
+                for passed_way in rest
+            )
         )
 
     def _whose(self, rest: NicTraffic, jobs: Collection[str]) -> str | None:
@@ -407,7 +414,7 @@ class Devices:
         if node.gpus == 1:
             rest = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(used.values(), mine)
             used[OTHERS] = _lasting(np.where(rest >= _OTHERS_USE, rest, 0.0))
-        used = {name: each for name, each in used.items() if each.any()}
+        used = {name: parts for name, parts in used.items() if parts.any()}
         if held := job.asides.get("turns", 0.0):
             lost = _OnGpu(_lost_by_turns(held, used, stepping), "counted")
         else:
@@ -421,9 +428,9 @@ def _lasting(values: Array) -> Array:
     NIC.
     """
 
-    def beside(each: Array) -> list[Array]:
-        wider = np.pad(each, 1)
-        return [wider[:-2], each, wider[2:]]
+    def beside(bucket: Array) -> list[Array]:
+        wider = np.pad(bucket, 1)
+        return [wider[:-2], bucket, wider[2:]]
 
     lasts = np.maximum.reduce(beside(np.minimum.reduce(beside(values)))) > 0.0
     return np.where(lasts, values, 0.0)

@@ -88,8 +88,8 @@ def spread(exposed: float, idle: Array, own: Array, inside: Array) -> Array:
 def exchanges(nics: Sequence[OnNic], like: Array) -> Array:
     """Whether a job exchanged anything to speak of, in each bucket of a grid `like` this."""
     moved = [np.maximum(*map(np.nan_to_num, nic.own)) >= _EXCHANGES * nic.rate for nic in nics]
-    found: Array = np.any([np.zeros(len(like), dtype=bool), *moved], axis=0)
-    return found
+    exchanged: Array = np.any([np.zeros(len(like), dtype=bool), *moved], axis=0)
+    return exchanged
 
 
 def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
@@ -122,7 +122,7 @@ def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
             }
         clip = np.clip(waited - need, 0.0, taken)
         worst = clip > lost
-        by = {name: np.where(worst, clip * shares[name], each) for name, each in by.items()}
+        by = {name: np.where(worst, clip * shares[name], before) for name, before in by.items()}
         lost, needed = np.maximum(lost, clip), np.maximum(needed, need)
     rest = waited - lost
     return Exposed(by=by, by_nic=np.where(needed >= _FULL, rest, np.minimum(rest, needed)))

@@ -135,8 +135,8 @@ def sharing(
     """
     blocks = int(np.clip(seconds / _BLOCK_SECONDS, _LEAST_BLOCKS, _MOST_BLOCKS))
     edges = np.linspace(0.0, max(seconds, 1e-3), blocks + 1)
-    there = {job.name: _there(job, edges) for job in jobs}
-    count = sum(there.values(), np.zeros(blocks))
+    present = {job.name: _there(job, edges) for job in jobs}
+    count = sum(present.values(), np.zeros(blocks))
     if not (count > 1.0).any():
         return None
     nodes = shared_nodes(jobs, nodes)
@@ -148,7 +148,9 @@ def sharing(
             _job(job, edges, count, machines, alone.get(job.name), slices.get(job.name))
             for job in jobs
         ),
-        dominates=tuple(each for node in nodes for each in _dominating(jobs, node, edges)),
+        dominates=tuple(
+            dominance for node in nodes for dominance in _dominating(jobs, node, edges)
+        ),
     )
 
 
@@ -165,12 +167,12 @@ def shared_nodes(
 def shares_of(jobs: Sequence[RecordedJob], machines: int, seconds: float) -> dict[str, float]:
     """Each job's share of the machines, m/n, on average while it ran, by its name."""
     edges = np.linspace(0.0, max(seconds, 1e-3), _MOST_BLOCKS + 1)
-    there = {job.name: _there(job, edges) for job in jobs}
-    count = sum(there.values(), np.zeros(_MOST_BLOCKS))
+    present = {job.name: _there(job, edges) for job in jobs}
+    count = sum(present.values(), np.zeros(_MOST_BLOCKS))
     part = np.minimum(machines / np.maximum(count, 1.0), float(machines))
     return {
         name: float(np.average(part, weights=inside)) if inside.any() else float(machines)
-        for name, inside in there.items()
+        for name, inside in present.items()
     }
 
 
@@ -251,21 +253,21 @@ def _dominating(
     jobs: Sequence[RecordedJob], node: RecordedNode, edges: Array
 ) -> Iterator[Dominance]:
     on = {job.name: [task for task in job.tasks if task.node == node.name] for job in jobs}
-    there = {job.name: _there(job, edges) for job in jobs if on[job.name]}
-    count = sum((part > 0.5 for part in there.values()), np.zeros(len(edges) - 1))
+    present = {job.name: _there(job, edges) for job in jobs if on[job.name]}
+    count = sum((part > 0.5 for part in present.values()), np.zeros(len(edges) - 1))
     shared = count >= 2
     if np.count_nonzero(shared) < _LEAST_BLOCKS:
         return
     equal = float(np.mean(1.0 / count[shared]))
     for resource in _USE:
-        used = {name: _of(on[name], _USE[resource], edges)[shared] for name in there}
+        used = {name: _of(on[name], _USE[resource], edges)[shared] for name in present}
         whole = sum(used.values(), np.zeros(np.count_nonzero(shared)))
         if whole.sum() <= 0.0:
             continue
         most = max(used, key=lambda name: float(used[name].sum()))
         waits = max(
             float(np.mean(_of(on[name], _WAIT.get(resource, ()), edges)[shared]))
-            for name in there
+            for name in present
             if name != most
         )
         if waits < _WAITED and not _is_full(node, resource, whole):

@@ -287,11 +287,14 @@ def _against_profile(job: RecordedJob, own: Array, edges: Array, times: float) -
     """The power by how long its steps took in a profile that was taken on so many times the
     threads: as of a run that began alone.
     """
-    speed, told = _speeds(job, np.ones_like(own), own, edges).get(1.0), job.tasks[0].threads.value
+    speed, granted = (
+        _speeds(job, np.ones_like(own), own, edges).get(1.0),
+        job.tasks[0].threads.value,
+    )
     profile = job.cost
-    if speed is None or job.division is None or not np.isfinite(told).any():
+    if speed is None or job.division is None or not np.isfinite(granted).any():
         return None
-    many = round(float(np.nanmedian(told)) * times)
+    many = round(float(np.nanmedian(granted)) * times)
     seconds = [
         step.seconds
         for step in profile.step_times
@@ -335,12 +338,12 @@ def _threads(job: RecordedJob, edges: Array) -> Array:
     """Compute threads of its first task in each bucket; NaN where it was told none. A script that
     never connected keeps those that it began with.
     """
-    told = job.tasks[0].threads
-    if not len(told):
+    granted = job.tasks[0].threads
+    if not len(granted):
         return np.full(len(edges) - 1, np.nan)
-    threads = told.buckets(edges).mean
+    threads = granted.buckets(edges).mean
     if job.division is None:
-        threads = np.where(np.isfinite(threads), told.value[0], np.nan)
+        threads = np.where(np.isfinite(threads), granted.value[0], np.nan)
     return np.round(threads)
 
 

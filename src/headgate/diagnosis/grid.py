@@ -154,12 +154,12 @@ class Grid:
         )
         least = np.where(np.isfinite(busiest), np.minimum(busiest, most), most)
         seen, between = self.mean(task.signal("any_ready")), most - least
-        told = np.isfinite(seen) & (between > _BETWEEN)
-        if not told.any():
+        is_known = np.isfinite(seen) & (between > _BETWEEN)
+        if not is_known.any():
             return ReadyParts(least, most, least, most)
-        span = float(np.sum(between[told]))
-        turns = float(np.clip(np.sum((seen - least)[told]) / span, 0.0, 1.0))
-        usual = np.clip((least + turns * between)[told], _BETWEEN, 1.0 - _BETWEEN)
+        span = float(np.sum(between[is_known]))
+        turns = float(np.clip(np.sum((seen - least)[is_known]) / span, 0.0, 1.0))
+        usual = np.clip((least + turns * between)[is_known], _BETWEEN, 1.0 - _BETWEEN)
         error = SPREAD * math.sqrt(float(np.sum(usual * (1.0 - usual)))) / span
         low, point, high = (
             least + min(max(part, 0.0), 1.0) * between

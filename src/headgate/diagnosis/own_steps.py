@@ -125,11 +125,11 @@ def started(seconds: float, job: RecordedJob, elapsed: float) -> TimeEstimate:
     """
     times = job.progress.t[np.isfinite(job.progress.step)]
     between = float(times[1] - times[0]) if len(times) > 1 and seconds > 0.0 else 0.0
-    told = within(seconds, 0.1, elapsed)
+    estimate = within(seconds, 0.1, elapsed)
     return TimeEstimate(
         seconds,
-        max(min(told.low, seconds - between), 0.0),
-        min(max(told.high, seconds + between), elapsed),
+        max(min(estimate.low, seconds - between), 0.0),
+        min(max(estimate.high, seconds + between), elapsed),
     )
 
 

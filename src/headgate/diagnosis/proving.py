@@ -75,8 +75,8 @@ def difference(times: Array, steps: Array, held: Window, free: Window) -> float 
     solved, _, rank, _ = np.linalg.lstsq(shares, made * weight, rcond=1e-6)
     if rank < 3 or np.any(made < 0) or solved[0] + solved[1] <= 0.0:
         return None
-    found = 2.0 * float(solved[0] - solved[1]) / float(solved[0] + solved[1])
-    return min(max(found, -_MOST_DIFFERENCE), _MOST_DIFFERENCE)
+    relative = 2.0 * float(solved[0] - solved[1]) / float(solved[0] + solved[1])
+    return min(max(relative, -_MOST_DIFFERENCE), _MOST_DIFFERENCE)
 
 
 def _overlap(begins: Array, ends: Array, window: Window) -> Array:
@@ -113,20 +113,22 @@ def noise(times: Array, steps: Array, seconds: float) -> float | None:
         (Window(at, at + seconds), Window(at + seconds, at + 2 * seconds))
         for at in map(float, starts)
     )
-    found = [
-        each for held, free in pairs if (each := difference(times, steps, held, free)) is not None
+    differences = [
+        relative
+        for held, free in pairs
+        if (relative := difference(times, steps, held, free)) is not None
     ]
-    if len(found) < LEAST_PAUSES:
+    if len(differences) < LEAST_PAUSES:
         return None
-    low, high = np.quantile(found, [0.1, 0.9])
+    low, high = np.quantile(differences, [0.1, 0.9])
     return max(float(high - low) / 2.563, 1e-3)
 
 
 def pauses_needed(deviation: float) -> int:
     """How many pauses show an effect of `EFFECT` four times of five."""
     normal = NormalDist()
-    each = normal.inv_cdf(1.0 - ERROR / 4) + normal.inv_cdf(_POWER)
-    return max(math.ceil((each * deviation / EFFECT) ** 2) + 3, LEAST_PAUSES)
+    deviations = normal.inv_cdf(1.0 - ERROR / 4) + normal.inv_cdf(_POWER)
+    return max(math.ceil((deviations * deviation / EFFECT) ** 2) + 3, LEAST_PAUSES)
 
 
 def looks(planned: int) -> dict[int, float]:
@@ -282,11 +284,11 @@ def _there(seconds: Array) -> Array:
 
 
 def _times(loss: LostTime, factor: float) -> LostTime:
-    return replace(loss, lost=TimeEstimate(*(each * factor for each in loss.lost)))
+    return replace(loss, lost=TimeEstimate(*(end * factor for end in loss.lost)))
 
 
-def _lost(found: Gain, seconds: float) -> TimeEstimate:
-    part, low, high = (max(each / (1.0 + each), 0.0) * seconds for each in found)
+def _lost(gain: Gain, seconds: float) -> TimeEstimate:
+    part, low, high = (max(faster / (1.0 + faster), 0.0) * seconds for faster in gain)
     return TimeEstimate(part, low, high)
 
 
@@ -305,6 +307,6 @@ def _divided(
         return [LostTime(to, "memory", band, "proved")]
     shares = [loss.lost.seconds / whole for loss in known]
     return [
-        replace(loss, lost=TimeEstimate(*(each * share for each in band)), evidence="proved")
+        replace(loss, lost=TimeEstimate(*(end * share for end in band)), evidence="proved")
         for loss, share in zip(known, shares, strict=True)
     ]

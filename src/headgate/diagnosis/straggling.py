@@ -93,7 +93,7 @@ def _slowest(seconds: Mapping[RecordedTask, float]) -> tuple[RecordedTask, float
     for it alone.
     """
     slow = max(seconds, key=lambda task: seconds[task])
-    return slow, seconds[slow] - max(each for task, each in seconds.items() if task is not slow)
+    return slow, seconds[slow] - max(other for task, other in seconds.items() if task is not slow)
 
 
 def _slow_node(
@@ -190,9 +190,9 @@ def _is_slow_node(
         return True
     least = 1.0 + (times - 1.0) / 2.0
     longer = [
-        each
+        ratio
         for name in ("forward", "backward", "compute")
-        if (each := _times(slow, others, name)) is not None
+        if (ratio := _times(slow, others, name)) is not None
     ]
     if len(longer) < 2 or min(longer) < least:
         return False
@@ -214,7 +214,8 @@ def _has_less(
     if mine is None or not theirs:
         return False
     return any(
-        had is not None and all(each is not None and each * _LESS > had for each in rest)
+        had is not None
+        and all(theirs_has is not None and theirs_has * _LESS > had for theirs_has in rest)
         for had, rest in (
             (mine.cores, [node.cores for node in theirs]),
             (mine.core_gflops, [node.core_gflops for node in theirs]),

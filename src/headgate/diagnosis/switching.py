@@ -162,8 +162,8 @@ def usual_of(cores: Array) -> float:
     """Cores that a neighbour usually uses while it is there; as many as at the most where that is
     never for long.
     """
-    there = cores[_part_of(cores) >= _COMES]
-    return float(np.median(there)) if len(there) else float(np.max(cores))
+    present = cores[_part_of(cores) >= _COMES]
+    return float(np.median(present)) if len(present) else float(np.max(cores))
 
 
 def _part_of(cores: Array) -> Array:
@@ -179,7 +179,7 @@ def _states(cores: Array) -> npt.NDArray[np.int_]:
 
 
 def _stretches(cores: Array) -> list[_Stretch]:
-    states = np.array([_states(each) for each in cores])
+    states = np.array([_states(used) for used in cores])
     stretches: list[_Stretch] = []
     for at, state in enumerate(map(tuple, states.T.tolist())):
         if -1 in state:

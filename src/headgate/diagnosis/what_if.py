@@ -208,7 +208,9 @@ def _binds(
     figures: Mapping[Resource, Mapping[str, Speedup | None]],
 ) -> bool:
     """Whether twice as much of both buys clearly more than what each buys by itself."""
-    alone = [each.speedup for resource in pair if (each := figures[resource]["x2"]) is not None]
+    alone = [
+        speedup.speedup for resource in pair if (speedup := figures[resource]["x2"]) is not None
+    ]
     return _speedup(steps, Faster()._replace(**dict.fromkeys(pair, 2.0))).speedup > _TOGETHER * max(
         alone
     )
@@ -302,9 +304,10 @@ class _View:
         rate = node.disk_bytes_per_second if node is not None else None
         full = replace(read, value=(read.value >= _FULL * rate).astype(float)) if rate else EMPTY
         waits = [
-            self._mean(each) for each in (full, task.signal("psi_io"), task.signal("disk_waiting"))
+            self._mean(signal)
+            for signal in (full, task.signal("psi_io"), task.signal("disk_waiting"))
         ]
-        if known := [min(each, 1.0) for each in waits if each is not None]:
+        if known := [min(signal, 1.0) for signal in waits if signal is not None]:
             return max(known), None
         if (self._mean(read) or 0.0) < _READS:
             return 0.0, None

@@ -126,13 +126,13 @@ def compare(first: Recording, second: Recording) -> Comparison:
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """What `headgate compare --json` prints: keys are only ever added."""
-    found = asdict(comparison)
-    for job in found["jobs"]:
+    printed = asdict(comparison)
+    for job in printed["jobs"]:
         for shift in job["time"]:
             shift["first"], shift["second"] = (
                 TimeEstimate(*shift[key])._asdict() for key in ("first", "second")
             )
-    return found
+    return printed
 
 
 def tell(comparison: Comparison, console: Console) -> None:
@@ -250,8 +250,8 @@ def _variables(folders: tuple[Path, Path]) -> Iterator[Difference]:
 
 def _packages(meta: Mapping[str, str]) -> dict[str, str]:
     """Versions by package, of all interpreters together."""
-    found = loads(meta.get("packages"))
-    lists = found.values() if isinstance(found, dict) else [found]
+    recorded = loads(meta.get("packages"))
+    lists = recorded.values() if isinstance(recorded, dict) else [recorded]
     named = [
         each.partition("==")
         for names in lists
@@ -301,7 +301,7 @@ def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple):
-        yield name, " ".join(_said("", each) for each in value)
+        yield name, " ".join(_said("", part) for part in value)
     else:
         yield name, _said(name.rpartition(".")[2], value)
 

@@ -169,8 +169,8 @@ def _read(
             return f"uses {say(cores)} cores and {say(memory, 'B')}"
         case events.Progress(_, step, epoch, loss=loss):
             parts = (("step", step), ("epoch", epoch), ("loss", loss))
-            told = [f"{name} {value:.6g}" for name, value in parts if value is not None]
-            return ", ".join(told) or "goes on"
+            values = [f"{name} {value:.6g}" for name, value in parts if value is not None]
+            return ", ".join(values) or "goes on"
         case events.MemoryUsed(node, available):
             return f"node {node} has {say(available, 'B')} of memory left"
         case events.GpuMemoryUsed(node, used):

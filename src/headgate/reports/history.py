@@ -58,7 +58,7 @@ class OtherRuns:
     """
 
     def __init__(self, run: Recording) -> None:
-        here = {node.name: (node.cores, node.nic_bytes_per_second) for node in run.nodes}
+        nodes = {node.name: (node.cores, node.nic_bytes_per_second) for node in run.nodes}
         every = list(_others_of(run))
         # Nothing else ran meanwhile, and it ran on the same nodes.
         alone = [
@@ -66,7 +66,7 @@ class OtherRuns:
             for each in every
             if not any(_overlap(each, other) for other in every if other is not each)
         ]
-        self._alone = [each for each in reversed(alone) if each.nodes == here]
+        self._alone = [each for each in reversed(alone) if each.nodes == nodes]
 
     def alone(self, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
         """How fast a job was in other runs alone on the same nodes; None if there are none.
@@ -79,15 +79,15 @@ class OtherRuns:
             cores: Its limit of cores in these runs, to 5 %; None: the limit that it has now.
         """
         wanted = job.limit("cores") if cores is None else cores
-        found: list[tuple[float, float, int]] = []
-        for each in self._alone:
-            if len(found) >= _ENOUGH:
+        rates: list[tuple[float, float, int]] = []
+        for other in self._alone:
+            if len(rates) >= _ENOUGH:
                 break
             try:
-                found += _rates(each, job, wanted)
+                rates += _rates(other, job, wanted)
             except HeadgateError:
                 continue  # a damaged run tells nothing of this one
-        return _together(found)
+        return _together(rates)
 
 
 def _others_of(run: Recording) -> Iterator[_OtherRun]:
@@ -193,9 +193,11 @@ def _rate(
     table = np.empty((0, 2))
     for counter in ("step", "samples", "epoch"):  # as of what a job has reported
         if not len(table):
-            told = f"{counter} IS NOT NULL" + (" AND loss IS NOT NULL" if counter != "step" else "")
+            reported = f"{counter} IS NOT NULL" + (
+                " AND loss IS NOT NULL" if counter != "step" else ""
+            )
             sql = (
-                f"SELECT t, {counter} FROM progress WHERE task = ? AND {told} AND t >= ? "
+                f"SELECT t, {counter} FROM progress WHERE task = ? AND {reported} AND t >= ? "
                 "ORDER BY t DESC, rowid DESC"
             )
             reports = reader.tuples(f"{sql} LIMIT {_MOST_REPORTS}", (first, since))[::-1]

@@ -105,9 +105,9 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
             run, jobs=few, events=[event for event in run.events if event.job in (None, *names)]
         )
     jobs = [
-        found
+        markup
         for job in run.jobs
-        if (found := parts.of(f"figures of {job.name}", figures, job)) is not None
+        if (markup := parts.of(f"figures of {job.name}", figures, job)) is not None
     ]
     losses = parts.of("losses", loss_plots, run) or []
     shares = parts.of("shares", share_plots, run) or []
@@ -208,8 +208,8 @@ class _Parts:
         self, title: str, make: Callable[P, Markup | None], *args: P.args, **kwargs: P.kwargs
     ) -> Section | None:
         """A section of what `make` returns; None where that is nothing."""
-        found = self.of(title, make, *args, **kwargs)
-        return (title, [found]) if found else None
+        markup = self.of(title, make, *args, **kwargs)
+        return (title, [markup]) if markup else None
 
 
 def _course(entitled: Plot | None, losses: Sequence[Plot]) -> Section:

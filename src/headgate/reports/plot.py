@@ -58,7 +58,7 @@ def plot(
             line[column(now)] = NOW
         for at in range(column(now) + 1, columns):
             middle, bottom, top = (
-                _between(ahead, first + span * at / (columns - 1), each) for each in (1, 2, 3)
+                _between(ahead, first + span * at / (columns - 1), quarter) for quarter in (1, 2, 3)
             )
             for within in range(row(top), row(bottom) + 1):
                 grid[within][at] = POSSIBLE
@@ -78,7 +78,7 @@ def plot(
 
 def _between(ahead: Sequence[tuple[float, float, float, float]], x: float, which: int) -> float:
     """The value at x, from the neighbours of it."""
-    after = next((i for i, each in enumerate(ahead) if each[0] >= x), len(ahead) - 1)
+    after = next((i for i, point in enumerate(ahead) if point[0] >= x), len(ahead) - 1)
     one, other = ahead[max(after - 1, 0)], ahead[after]
     part = (x - one[0]) / (other[0] - one[0]) if other[0] > one[0] else 0.0
     return one[which] + min(max(part, 0.0), 1.0) * (other[which] - one[which])

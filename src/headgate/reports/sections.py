@@ -230,17 +230,17 @@ def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Accou
     )
 
 
-def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | None:
+def accounts(jobs: Sequence[RecordedJob], every: Sequence[Account]) -> Markup | None:
     """Where the time of each job went, to whom it was lost, and what more of each resource would
     buy.
     """
-    if not found:
+    if not every:
         return None
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(jobs)}
     shown = [
         part
         for part in PARTS
-        if any(account.parts[part].seconds >= LEAST_SECONDS for account in found)
+        if any(account.parts[part].seconds >= LEAST_SECONDS for account in every)
     ]
     columns = (
         ("Job", "text", ""),
@@ -249,13 +249,13 @@ def accounts(jobs: Sequence[RecordedJob], found: Sequence[Account]) -> Markup | 
     )
     bought = [
         (account, name, speeds)
-        for account in found
+        for account in every
         for name, speeds in account.speedups.named().items()
     ]
-    losses = [(account, loss) for account in found for loss in account.losses]
+    losses = [(account, loss) for account in every for loss in account.losses]
     return render(
         "accounts.html",
-        accounts=found,
+        accounts=every,
         parts=shown,
         part_colour=_part_colour,
         columns=columns,
@@ -402,7 +402,7 @@ def decisions(run: Recording) -> Markup | None:
     """What jobs were granted and why, line by line; of very many, the newest."""
     every = sorted(
         ((decision, job.name) for job in run.jobs for decision in job.decisions),
-        key=lambda each: each[0].t,
+        key=lambda entry: entry[0].t,
     )
     return _listed("decisions", _DECISIONS, every, run) if every else None
 
@@ -439,8 +439,8 @@ def environment(run: Recording) -> Markup:
         ("Seed", run.meta.get("seed")),
     ]
     # A list of packages for each interpreter, or only one list.
-    found = loads(run.meta.get("packages"))
-    lists = found.items() if isinstance(found, dict) else [("", found)]
+    packages = loads(run.meta.get("packages"))
+    lists = packages.items() if isinstance(packages, dict) else [("", packages)]
     installed = [
         (interpreter, names) for interpreter, names in lists if isinstance(names, list) and names
     ]
@@ -496,8 +496,8 @@ def _fault_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
             else max((phase.end for phase in job.phases), default=0.0)
         ]
     failed = state_in_words(job.state, job.reason) if job.state in FAULTS else "an attempt failed"
-    told = [(time, failed) for time in faults] + [(fault.t, fault.text) for fault in job.faults]
-    return [(_percent(time, end), f"{what}, {say_seconds(time)}") for time, what in told]
+    marks = [(time, failed) for time in faults] + [(fault.t, fault.text) for fault in job.faults]
+    return [(_percent(time, end), f"{what}, {say_seconds(time)}") for time, what in marks]
 
 
 def _failed(phase: Phase, later: Phase) -> bool:

@@ -122,13 +122,13 @@ def sentences(sharing: RunSharing) -> list[str]:
     return lines
 
 
-def _dominates(each: Dominance) -> str:
+def _dominates(dominance: Dominance) -> str:
     what = {"cores": "core time", "disk": "disk transfers", "network": "network transfers"}[
-        each.resource
+        dominance.resource
     ]
-    band = f"{each.low:.0%} to {each.high:.0%}"
+    band = f"{dominance.low:.0%} to {dominance.high:.0%}"
     took = (
-        f"{each.job} had {each.part:.0%} ({band}) of all jobs' {what} on {each.node}, where "
-        "others waited for it"
+        f"{dominance.job} had {dominance.part:.0%} ({band}) of all jobs' {what} on "
+        f"{dominance.node}, where others waited for it"
     )
-    return f"{took}; an equal part is {each.equal:.0%}."
+    return f"{took}; an equal part is {dominance.equal:.0%}."

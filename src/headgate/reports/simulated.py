@@ -126,20 +126,22 @@ def _distribution(outcomes: Sequence[Outcome], results: Sequence[Figures]) -> Pl
     policy.
     """
     most = [
-        each.p99 if each.done > _MANY else float(completions(outcome).max(initial=0.0))
-        for outcome, each in zip(outcomes, results, strict=True)
+        result.p99 if result.done > _MANY else float(completions(outcome).max(initial=0.0))
+        for outcome, result in zip(outcomes, results, strict=True)
     ]
     edges = np.linspace(0.0, max([*most, 1e-3]), BUCKETS + 1)
     lines = []
-    for index, (outcome, each) in enumerate(zip(outcomes, results, strict=True)):
+    for index, (outcome, result) in enumerate(zip(outcomes, results, strict=True)):
         times = np.sort(completions(outcome))
         within = np.searchsorted(times, edges[1:], side="right") / max(len(outcome.jobs), 1)
         lines.append(
-            _line(index, each.policy, within, ("mean", each.mean), ("p99", each.p99), unit="s")
+            _line(
+                index, result.policy, within, ("mean", result.mean), ("p99", result.p99), unit="s"
+            )
         )
     note = "Across: completion time" + (
         ", up to the largest 99th percentile."
-        if max(each.done for each in results) > _MANY
+        if max(result.done for result in results) > _MANY
         else "."
     )
     return Plot("completion", "Jobs done within", "%", edges, lines, note, top=1.0)
@@ -151,11 +153,11 @@ def _present(outcomes: Sequence[Outcome]) -> Plot:
     lines = []
     for index, outcome in enumerate(outcomes):
         done = [job for job in outcome.jobs if job.ended is not None]
-        times, there = presence(
+        times, present = presence(
             np.array([job.job.submitted for job in done]),
             np.array([job.ended for job in done], dtype=float),
         )
-        signal = settings(times, there.astype(float), float(edges[-1]))
+        signal = settings(times, present.astype(float), float(edges[-1]))
         lines.append(
             _line(index, outcome.policy, signal.buckets(edges).mean, ("max", signal.maximum))
         )

@@ -115,10 +115,10 @@ def _bar(task: TaskStep, bar: Bar, begin: float, end: float) -> dict[str, object
         for count, way in ((bar.bytes_in, "in"), (bar.bytes_out, "out"))
         if count
     ]
-    told = ", ".join([f"{_name(task)} {bar.name}: {say_step_time(bar.seconds)}{part}", *moved])
+    title = ", ".join([f"{_name(task)} {bar.name}: {say_step_time(bar.seconds)}{part}", *moved])
     return {
         "span": bar.name,
-        "told": f"{told}; {_span(bar.begin, bar.end)}",
+        "told": f"{title}; {_span(bar.begin, bar.end)}",
         "left": f"{left:.3f}",
         "width": f"{width:.3f}",
         "is_named": width >= _WIDE * 100 and bar.name not in ("other", "idle"),

@@ -179,9 +179,9 @@ def _row(job: JobFigures) -> list[str]:
     ]
 
 
-def metrics(found: Sequence[MeasuredTarget], console: Console, *, spans: bool) -> None:
+def metrics(targets: Sequence[MeasuredTarget], console: Console, *, spans: bool) -> None:
     """Print what was measured of each target; with `spans`, how a step divides too."""
-    for index, one in enumerate(found):
+    for index, one in enumerate(targets):
         if index:
             console.print()
         target = (

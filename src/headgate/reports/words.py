@@ -126,8 +126,8 @@ def said_gpus(job: JobFigures) -> str:
 
 def what_happened(run: Recording, jobs: Sequence[JobFigures]) -> list[str]:
     """A few sentences, computed from the data."""
-    told = [_outcome(run, jobs), _fullest(run), _faults(run, jobs), _learned(jobs)]
-    return [sentence for sentence in told if sentence]
+    sentences = [_outcome(run, jobs), _fullest(run), _faults(run, jobs), _learned(jobs)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _outcome(run: Recording, jobs: Sequence[JobFigures]) -> str:
@@ -179,20 +179,22 @@ def fullness(node: RecordedNode) -> dict[str, tuple[float, float]]:
 
 def _fullest(run: Recording) -> str:
     # A resource that stayed below 1 % was not short.
-    found = [
+    fullest = [
         (use, name, node)
         for node in run.nodes
         for name, use in fullness(node).items()
         if use[1] >= 0.01
     ]
-    if not found:
+    if not fullest:
         return ""
-    (mean, most), name, node = max(found, key=lambda item: item[0][0])
+    (mean, most), name, node = max(fullest, key=lambda item: item[0][0])
     where = f" of {node.name}" if len(run.nodes) > 1 else ""
     core = node.signal("cpu_fullest_core").maximum
     single = f", its fullest core {say(core, '%')}" if name == "CPU" and core is not None else ""
     others = [
-        f"{say(use[1], '%')} of {other}" for use, other, at in found if at is node and other != name
+        f"{say(use[1], '%')} of {other}"
+        for use, other, at in fullest
+        if at is node and other != name
     ]
     rest = f" Of the others, at most {listed(others)}." if others else ""
     use = f"{say(mean, '%')} on average, {say(most, '%')} at most{single}"
@@ -215,15 +217,15 @@ def _strangers(run: Recording) -> str:
 
 
 def _faults(run: Recording, jobs: Sequence[JobFigures]) -> str:
-    said = [f"{job.name} took {job.attempts} attempts" for job in jobs if job.attempts > 1]
-    said += [_survived(job) for job in jobs if job.faults]
-    said += [
+    clauses = [f"{job.name} took {job.attempts} attempts" for job in jobs if job.attempts > 1]
+    clauses += [_survived(job) for job in jobs if job.faults]
+    clauses += [
         f"{job.name} reported a loss that is not a number {counted(job.losses_not_numbers, 'time')}"
         for job in jobs
         if job.losses_not_numbers
     ]
     warnings = sum(event.kind == "warning" for event in run.events)
-    parts = [f"{listed(said)}."] if said else []
+    parts = [f"{listed(clauses)}."] if clauses else []
     parts += [f"{counted(warnings, 'warning')} under Events."] if warnings else []
     return " ".join(parts)
 
@@ -234,12 +236,12 @@ def _survived(job: JobFigures) -> str:
 
 
 def _learned(jobs: Sequence[JobFigures]) -> str:
-    said = [
+    clauses = [
         f"{job.name} from {say_loss(job.loss_first)} to {say_loss(job.loss_final)}"
         for job in jobs
         if job.loss_first is not None and job.loss_final != job.loss_first
     ]
-    losses = f"Loss, first to last: {listed(said)}." if said else ""
+    losses = f"Loss, first to last: {listed(clauses)}." if clauses else ""
     last = [
         f"{job.name} {name} {say_loss(value)}"
         for job in jobs
