@@ -296,9 +296,9 @@ class _Nodes:
 
         link = entry.gpu_link
         if link is not None and len(entry.gpus) < 2 and "gpus" not in wrong:
-            found = f"found {len(entry.gpus)} GPUs, and a link is between two or more"
+            fault = f"found {len(entry.gpus)} GPUs, and a link is between two or more"
             self._file.problem(
-                (*place, "gpu_link"), found, "add the others below `gpus`, or remove it"
+                (*place, "gpu_link"), fault, "add the others below `gpus`, or remove it"
             )
         elif (
             link is not None
@@ -322,11 +322,11 @@ class _Nodes:
             return
         for address, holder in self._holders.items():
             if ipaddress.IPv4Address(address) in (network[0], network[-1]):
-                found = (
+                fault = (
                     f"the address {address} of {holder!r} stands for the whole network {network}"
                 )
                 self._file.problem(
-                    ("nodes",), found, f"choose one from {network[1]} to {network[-2]}"
+                    ("nodes",), fault, f"choose one from {network[1]} to {network[-2]}"
                 )
 
     def nodes(self) -> tuple[Node, ...]:
@@ -365,12 +365,12 @@ class _Nodes:
         if self._asked > most:
             if before <= most:
                 kind = "a lab" if self._lab else "a file"
-                found, cure = (
+                fault, cure = (
                     f"found {self._asked} nodes up to here",
                     f"expected at most {most:,} in {kind}",
                 )
                 self._file.problem(
-                    (*place, *(("count",) if entry.count is not None else ())), found, cure
+                    (*place, *(("count",) if entry.count is not None else ())), fault, cure
                 )
             return False
         if entry.address is None or "address" in wrong:
@@ -379,11 +379,11 @@ class _Nodes:
         try:
             last = _address(str(first + (count - 1)))
         except ValueError:
-            found, cure = (
+            fault, cure = (
                 f"{count} nodes from {first} on do not all get addresses that machines can have",
                 "lower it",
             )
-            self._file.problem((*place, "address"), found, cure)
+            self._file.problem((*place, "address"), fault, cure)
             return False
         if self._lab and (first.is_loopback or ipaddress.IPv4Address(last).is_loopback):
             self._file.problem(
@@ -394,8 +394,8 @@ class _Nodes:
     def _claim_name(self, name: str, place: Place) -> bool:
         """Take a name; False: it is noted that it cannot be had."""
         if name in self._lines:
-            found = f"found {name!r}, as on line {self._lines[name]}"
-            self._file.problem((*place, "name"), found, "give each node its own")
+            fault = f"found {name!r}, as on line {self._lines[name]}"
+            self._file.problem((*place, "name"), fault, "give each node its own")
             return False
         self._lines[name] = self._file.line((*place, "name"))
         if not NAME_PATTERN.fullmatch(name):
@@ -408,6 +408,6 @@ class _Nodes:
     def _claim_address(self, address: str, name: str, place: Place) -> bool:
         holder = self._holders.setdefault(address, name)
         if holder != name:
-            found = f"{address} is that of {holder!r} already"
-            self._file.problem((*place, "address"), found, "give each node its own")
+            fault = f"{address} is that of {holder!r} already"
+            self._file.problem((*place, "address"), fault, "give each node its own")
         return holder == name

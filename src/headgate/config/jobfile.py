@@ -183,10 +183,10 @@ class JobDraft:
         entry = self.entry
         given = [f"`{key}`" for key in _COMMANDS if getattr(entry, key)]
         if self.well(*_COMMANDS) and len(given) != 1:
-            found = "found neither `script`, `run`, `roles` nor `spark`"
+            fault = "found neither `script`, `run`, `roles` nor `spark`"
             if given:
-                found = f"found {'both ' if len(given) == 2 else ''}{' and '.join(given)}"
-            self.problem("script", found, "give exactly one of them")
+                fault = f"found {'both ' if len(given) == 2 else ''}{' and '.join(given)}"
+            self.problem("script", fault, "give exactly one of them")
         if not self.well("workdir"):
             return
         if not os.path.isdir(self.workdir):
@@ -194,11 +194,11 @@ class JobDraft:
                 "workdir", f"found {entry.workdir!r}, which is not a folder", "correct the path"
             )
         elif self.script is not None and not os.path.isfile(self.script):
-            found = f"found {entry.script!r}, which is not a file in {self.workdir}"
-            self.problem("script", found, "correct the path, or `workdir`")
+            fault = f"found {entry.script!r}, which is not a file in {self.workdir}"
+            self.problem("script", fault, "correct the path, or `workdir`")
         if self._interpreter(entry.python) == "":
-            found = f"found {entry.python!r}, which is not a program"
-            self.problem("python", found, "give the path of a Python interpreter")
+            fault = f"found {entry.python!r}, which is not a program"
+            self.problem("python", fault, "give the path of a Python interpreter")
 
     def check_plan(self) -> None:
         place = (self._listed, self.index, "plan")
@@ -206,10 +206,10 @@ class JobDraft:
         if not planfile.check(self._file, place, data, self._all_wrong) or self.entry.plan is None:
             return
         if self.well("limits", "allow"):
-            for key, found, cure in against_plan(
+            for key, fault, cure in against_plan(
                 self.entry.plan.record(), self.entry.limits.record(), self.entry.allow
             ):
-                self._file.problem((*place, key), found, cure)
+                self._file.problem((*place, key), fault, cure)
 
     def check_roles(self) -> None:
         if self.entry.spark is not None:
@@ -217,30 +217,30 @@ class JobDraft:
             return
         given = self._roles()
         place = (self._listed, self.index, "roles")
-        for at, key, found, cure in roles.problems(given):
-            self._file.problem(place if at is None else (*place, at, key), found, cure)
-        for key, found, cure in roles.against_others(self.entry):
-            self.problem(key, found, cure)
+        for at, key, fault, cure in roles.problems(given):
+            self._file.problem(place if at is None else (*place, at, key), fault, cure)
+        for key, fault, cure in roles.against_others(self.entry):
+            self.problem(key, fault, cure)
         for at, role in enumerate(given):
             if role.script is not None and not os.path.isfile(self.workdir / role.script):
-                found = f"found {role.script!r}, which is not a file in {self.workdir}"
-                self._file.problem((*place, at, "script"), found, "correct the path, or `workdir`")
+                fault = f"found {role.script!r}, which is not a file in {self.workdir}"
+                self._file.problem((*place, at, "script"), fault, "correct the path, or `workdir`")
             if role.python == "":
-                found = f"found {self.entry.roles[at].python!r}, which is not a program"
+                fault = f"found {self.entry.roles[at].python!r}, which is not a program"
                 self._file.problem(
-                    (*place, at, "python"), found, "give the path of a Python interpreter"
+                    (*place, at, "python"), fault, "give the path of a Python interpreter"
                 )
 
     def _check_spark(self, entry: SparkEntry) -> None:
         place = (self._listed, self.index, "spark")
         if not os.path.isfile(self.workdir / entry.application):
-            found = f"found {entry.application!r}, which is not a file in {self.workdir}"
-            self._file.problem((*place, "application"), found, "correct the path, or `workdir`")
+            fault = f"found {entry.application!r}, which is not a file in {self.workdir}"
+            self._file.problem((*place, "application"), fault, "correct the path, or `workdir`")
         python = self._interpreter(self.entry.python) or "python"
         if (lacks := sparkfile.against(python, {**os.environ, **self.entry.env})) is not None:
             self._file.problem(place, *lacks)
-        for key, found, cure in roles.against_others(self.entry):
-            self.problem(key, found, cure)
+        for key, fault, cure in roles.against_others(self.entry):
+            self.problem(key, fault, cure)
 
     def _roles(self) -> tuple[Role, ...]:
         entry = self.entry
@@ -254,8 +254,8 @@ class JobDraft:
         entry = self.entry
         if self.well("isolation", "image", "runtime", "mounts", "tty"):
             boxed = entry.isolation, entry.image, entry.runtime, self._mounts(), entry.tty
-            for key, found, cure in against_isolation(*boxed):
-                self.problem(key, found, cure)
+            for key, fault, cure in against_isolation(*boxed):
+                self.problem(key, fault, cure)
 
     def _mounts(self) -> tuple[str, ...]:
         """Its mounts; a path resolved against its folder, or below the user's home."""

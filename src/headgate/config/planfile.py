@@ -36,17 +36,17 @@ def check(file: UserFile, place: Place, data: object, wrong: Collection[Place]) 
     if not isinstance(data, dict):
         return False
     bad = {
-        str(each[len(place)])
-        for each in wrong
-        if each[: len(place)] == place and len(each) > len(place)
+        str(bad_place[len(place)])
+        for bad_place in wrong
+        if bad_place[: len(place)] == place and len(bad_place) > len(place)
     }
     entry = PlanEntry.model_validate(
         {"strategy": "single", **{key: value for key, value in data.items() if key not in bad}}
     )
-    found = list(problems(entry, bad))
-    for key, value, expected in found:
+    faults = list(problems(entry, bad))
+    for key, value, expected in faults:
         file.problem((*place, key), f"found {value!r}", f"expected {expected}")
-    return not bad and not found
+    return not bad and not faults
 
 
 def load(path: str) -> Plan:

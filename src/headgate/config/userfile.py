@@ -143,8 +143,8 @@ class Loader(yaml.SafeLoader):
             raise yaml.composer.ComposerError(None, None, "it is nested too deep", self.get_mark())
         self._depth += 1
         try:
-            found: yaml.Node | None = super().compose_node(parent, index)
-            return found
+            child: yaml.Node | None = super().compose_node(parent, index)
+            return child
         finally:
             self._depth -= 1
 
@@ -188,20 +188,20 @@ class UserFile:
             self.data: Any = loader.construct_document(root) if root is not None else {}
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            found = getattr(error, "problem", None) or "this is not YAML"
+            fault = getattr(error, "problem", None) or "this is not YAML"
             line = mark.line + 1 if mark else None
             raise InvalidFileError(
-                path, [Problem("file", line, found, "correct the YAML there")]
+                path, [Problem("file", line, fault, "correct the YAML there")]
             ) from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # A date that there is not, or a tag (`!!timestamp x`) whose value PyYAML cannot read.
-            found = (
+            fault = (
                 str(error)
                 if isinstance(error, ValueError)
                 else "a value is not of the kind that its tag says"
             )
             raise InvalidFileError(
-                path, [Problem("file", None, found, 'put text into "quotes"')]
+                path, [Problem("file", None, fault, 'put text into "quotes"')]
             ) from error
 
     def line(self, place: Sequence[str | int]) -> int | None:
@@ -287,9 +287,9 @@ class UserFile:
         line = node.start_mark.line + 1
         self._values += 1
         if self._values > MOST_VALUES:
-            found = f"its aliases make more than {MOST_VALUES:,} values of it"
+            fault = f"its aliases make more than {MOST_VALUES:,} values of it"
             raise InvalidFileError(
-                self.path, [Problem(where(place), line, found, "write out what is meant")]
+                self.path, [Problem(where(place), line, fault, "write out what is meant")]
             )
         if len(around) > _DEEPEST:
             raise InvalidFileError(

@@ -585,24 +585,24 @@ class Job:
             object.__setattr__(self, "stop_signal", signal_name(self.stop_signal))
         except ValueError as error:
             raise ValueError(f"job {self.name!r}: `stop_signal`: {error}") from None
-        for what, found, cure in (
+        for what, fault, cure in (
             *_wrong_roles(self),
             *roles.against_others(self),
             *_against_launch(self),
         ):
-            raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
+            raise ValueError(f"job {self.name!r}: `{what}`: {fault}; {cure}")
         if (
             wrong := goals.against(self.progress.metric, self.progress.goal, self.progress.better)
         ) is not None:
             raise ValueError(f"job {self.name!r}: `progress.goal`: {wrong[0]}; {wrong[1]}")
-        for what, found, cure in against_isolation(
+        for what, fault, cure in against_isolation(
             self.isolation, self.image, self.runtime, self.mounts, self.tty
         ):
-            raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
-        for what, found, cure in (
+            raise ValueError(f"job {self.name!r}: `{what}`: {fault}; {cure}")
+        for what, fault, cure in (
             against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ()
         ):
-            raise ValueError(f"job {self.name!r}: `{what}`: {found}; {cure}")
+            raise ValueError(f"job {self.name!r}: `{what}`: {fault}; {cure}")
 
     @property
     def forerunners(self) -> tuple[str, ...]:
@@ -725,8 +725,8 @@ def against_plan(
 
 
 def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:
-    for at, key, found, cure in roles.problems(job.roles):
-        yield key if at is None else f"roles.{job.roles[at].name}.{key}", found, cure
+    for at, key, fault, cure in roles.problems(job.roles):
+        yield key if at is None else f"roles.{job.roles[at].name}.{key}", fault, cure
 
 
 def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:

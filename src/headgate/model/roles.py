@@ -201,10 +201,10 @@ def problems(roles: Sequence[Role]) -> Iterator[Problem]:
         elif role.name in names[:i]:
             yield i, "name", f"found {role.name!r} twice", "give each role its own"
         if (role.script is None) == (role.run is None):
-            found = (
+            fault = (
                 "neither `script` nor `run`" if role.script is None else "both `script` and `run`"
             )
-            yield i, "script", f"found {found}", "give exactly one of them"
+            yield i, "script", f"found {fault}", "give exactly one of them"
         yield from ((i, *against_number) for against_number in _against_numbers(role))
         for other in role.after:
             if other not in names or other == role.name:
@@ -285,18 +285,18 @@ def _against_numbers(role: Role) -> Iterator[tuple[str, str, str]]:
 
 def _against_placeholders(text: str, roles: Sequence[Role]) -> Iterator[tuple[str, str, str]]:
     counts = {role.name: role.count for role in roles}
-    for found in _PLACEHOLDER.finditer(text):
-        name, index, what = found["role"], found["index"], found["what"]
+    for match in _PLACEHOLDER.finditer(text):
+        name, index, what = match["role"], match["index"], match["what"]
         if name is not None and name not in counts:
             yield (
                 "run",
-                f"found {found[0]}, and no role is called {name!r}",
+                f"found {match[0]}, and no role is called {name!r}",
                 f"name one of {', '.join(counts)}",
             )
         elif name is not None and index is not None and int(index) >= counts[name]:
             yield (
                 "run",
-                f"found {found[0]}, and role {name} has {counts[name]} tasks",
+                f"found {match[0]}, and role {name} has {counts[name]} tasks",
                 "count them from 0",
             )
         elif (what in _LISTS and (name is None or index is not None)) or (
@@ -304,7 +304,7 @@ def _against_placeholders(text: str, roles: Sequence[Role]) -> Iterator[tuple[st
         ):
             yield (
                 "run",
-                f"found {found[0]}",
+                f"found {match[0]}",
                 "expected {ROLE.host}, {ROLE.port}, {ROLE.address} or {ROLE.addresses}",
             )
 
@@ -382,7 +382,7 @@ class Addresses:
 
     def variables(self, own: TaskName) -> dict[str, str]:
         """What a task's environment tells of itself and of the others."""
-        told = {
+        variables = {
             "HEADGATE_ROLE": own.role,
             "HEADGATE_INDEX": str(own.index),
             "HEADGATE_HOST": self._of(own, "host"),
@@ -390,10 +390,10 @@ class Addresses:
         }
         for role in dict.fromkeys(name.role for name in self.hosts):
             prefix = f"HEADGATE_{role.upper().replace('-', '_')}"
-            told[f"{prefix}_HOST"] = self._of(_name(role, None), "host")
-            told[f"{prefix}_PORT"] = self._of(_name(role, None), "port")
-            told[f"{prefix}_ADDRESSES"] = self._all(role, "addresses")
-        return told
+            variables[f"{prefix}_HOST"] = self._of(_name(role, None), "host")
+            variables[f"{prefix}_PORT"] = self._of(_name(role, None), "port")
+            variables[f"{prefix}_ADDRESSES"] = self._all(role, "addresses")
+        return variables
 
 
 def _name(role: str, index: str | None) -> TaskName:

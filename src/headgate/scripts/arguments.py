@@ -170,8 +170,10 @@ def _nodes(script: Path) -> list[ast.AST]:
 
 def _first(options: dict[str, int], names: frozenset[str]) -> int | None:
     """The value that is a number of epochs or steps; None without one, or if several differ."""
-    found = {value for name, value in options.items() if name in names and 0 < value < _MOST}
-    return found.pop() if len(found) == 1 else None
+    values_of_option = {
+        value for name, value in options.items() if name in names and 0 < value < _MOST
+    }
+    return values_of_option.pop() if len(values_of_option) == 1 else None
 
 
 class _Given(NamedTuple):
@@ -268,11 +270,13 @@ def _has_unknown_positions(
 
 def _agreed(values: Iterable[tuple[str, int | None]]) -> dict[str, int]:
     """The names that have exactly one value, which is a number."""
-    found: dict[str, set[int | None]] = {}
+    values_of_option: dict[str, set[int | None]] = {}
     for name, value in values:
-        found.setdefault(name, set()).add(value)
+        values_of_option.setdefault(name, set()).add(value)
     return {
-        name: value for name, (value, *others) in found.items() if value is not None and not others
+        name: value
+        for name, (value, *others) in values_of_option.items()
+        if value is not None and not others
     }
 
 

@@ -299,10 +299,10 @@ def _of_mpi(group: LaunchedGroup, rank: int) -> dict[str, str]:
     """What a worker is told of its `mpirun`, which gives it Open MPI's or MPICH's variables, and
     Slurm's.
     """
-    told = {"rank": rank, "addresses": group.addresses, "ports": group.ports, "key": group.key}
+    position = {"rank": rank, "addresses": group.addresses, "ports": group.ports, "key": group.key}
     size = str(len(group.nodes))
     return {
-        mpi.VARIABLE: json.dumps(told),
+        mpi.VARIABLE: json.dumps(position),
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(group.local_rank(rank)),
         "SLURM_NODEID": str(list(dict.fromkeys(group.nodes)).index(group.nodes[rank])),

@@ -122,7 +122,10 @@ def _detect(tree: ast.AST) -> DetectedLauncher | None:
                 )
     for package, classes in TRAINERS.items():
         for name in classes:
-            if any(each.startswith(f"{package}.") and each.endswith(f".{name}") for each in called):
+            if any(
+                full_name.startswith(f"{package}.") and full_name.endswith(f".{name}")
+                for full_name in called
+            ):
                 return DetectedLauncher(
                     "torchrun", f"uses {name} of {package}", needs=False, divides=divides
                 )

@@ -76,10 +76,10 @@ def version(python: str | None, path: str | None) -> str:
         python: As a job names it; None: the first `python` on the PATH.
         path: That PATH.
     """
-    found = shutil.which(python or "python", path=path)
-    if found is None:
+    interpreter = shutil.which(python or "python", path=path)
+    if interpreter is None:
         return ""
-    for place in _places(Path(found).parent.parent):
+    for place in _places(Path(interpreter).parent.parent):
         for about in place.glob("keras-*.dist-info"):
             return about.name.removeprefix("keras-").removesuffix(".dist-info")
     return ""
@@ -96,7 +96,7 @@ def _places(prefix: Path) -> Iterator[Path]:
 
 def _settled(text: str) -> dict[str, str]:
     """What a script itself writes into its environment, where that is a plain text."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Assign(
@@ -107,5 +107,5 @@ def _settled(text: str) -> dict[str, str]:
                 ],
                 value=ast.Constant(value=str(value)),
             ):
-                found[name] = value
-    return found
+                settings[name] = value
+    return settings

@@ -289,10 +289,10 @@ def has_launcher(job: Job) -> bool:
 
 def without_strategy(job: Job) -> str:
     """What is said of a job with several workers where nothing says how they train together."""
-    said = "found no --strategy; expected --strategy allreduce, or --strategy ps with --servers"
+    refusal = "found no --strategy; expected --strategy allreduce, or --strategy ps with --servers"
     facts = facts_of(job)
     if facts.source.libraries:
-        return said
+        return refusal
     hides = sorted((facts.all_packages or frozenset()).intersection((*_OF_TORCHRUN, *_HIDE_ONE)))
     imports = f", and its script imports {' and '.join(hides)}" if hides else ""
     return (
@@ -308,8 +308,8 @@ def divides_memory(job: Job, facts: ScriptFacts) -> bool:
     as far as its script or its arguments plainly say.
     """
     written = facts.source.launcher
-    told = any(re.match(r"--?(fsdp|deepspeed)\b", word) for word in words_of(job))
-    return told or (written is not None and written.divides)
+    asks_for_it = any(re.match(r"--?(fsdp|deepspeed)\b", word) for word in words_of(job))
+    return asks_for_it or (written is not None and written.divides)
 
 
 def resolved(job: Job) -> tuple[Job, str]:
@@ -332,11 +332,13 @@ def resolved(job: Job) -> tuple[Job, str]:
         job = _without(job, command, facts)
         many = job.plan.workers if job.plan is not None else 1
         how = "starts 1 worker" if many == 1 else f"starts {many} workers"
-        told = "" if command.workers is not None or many > 1 else "; --workers sets their number"
+        number_hint = (
+            "" if command.workers is not None or many > 1 else "; --workers sets their number"
+        )
         unused = f"; it ignores {', '.join(command.ignored)}" if command.ignored else ""
         if job.plan is None and job.batch is not None:
-            how, told = "chooses how many workers it starts", ""
-        notes.append(f"Headgate takes the place of {command.name}, and {how}{told}{unused}")
+            how, number_hint = "chooses how many workers it starts", ""
+        notes.append(f"Headgate takes the place of {command.name}, and {how}{number_hint}{unused}")
     elif job.launch is None and (written := facts.source.launcher) is not None:
         several = job.evaluator or (job.plan is not None and job.plan.tasks > 1)
         chosen = (
@@ -415,7 +417,7 @@ def _check(job: Job, contract: Contract, facts: ScriptFacts) -> None:
     if plan is None:
         return
     of_tensorflow = contract == "tensorflow"
-    for found, what, cure in (
+    for is_wrong, what, cure in (
         (
             plan.strategy == "ps" and not of_tensorflow,
             f"parameter servers for a job with launch {contract}, which has none",
@@ -438,7 +440,7 @@ def _check(job: Job, contract: Contract, facts: ScriptFacts) -> None:
             "none",
         ),
     ):
-        if found:
+        if is_wrong:
             raise UsageError(f"job {job.name!r}: found {what}; expected {cure}")
 
 
@@ -458,10 +460,10 @@ def _python_beside(launcher: str) -> str:
     """The interpreter with which a launcher is installed; `python` if that is the first one on the
     PATH.
     """
-    there, first = shutil.which(launcher), shutil.which("python")
-    if there is None or first is None or Path(there).parent == Path(first).parent:
+    own_path, first = shutil.which(launcher), shutil.which("python")
+    if own_path is None or first is None or Path(own_path).parent == Path(first).parent:
         return "python"
-    beside = Path(there).parent / "python"
+    beside = Path(own_path).parent / "python"
     return str(beside) if os.access(beside, os.X_OK) else "python"
 
 

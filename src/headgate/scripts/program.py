@@ -84,9 +84,9 @@ def python_name(job: Job) -> str:
         return "" if named is None else named["module"] or Path(named["script"]).stem
     for start in range(min(len(words), _MOST_WRAPPERS)):
         if _PYTHON.fullmatch(Path(words[start]).name):
-            found = program(Job(name="job", run=words[start:], workdir=job.workdir, env=job.env))
-            if found is not None:
-                return found.module or (found.file.stem if found.file is not None else "")
+            run = program(Job(name="job", run=words[start:], workdir=job.workdir, env=job.env))
+            if run is not None:
+                return run.module or (run.file.stem if run.file is not None else "")
     return ""
 
 
@@ -109,12 +109,8 @@ def unprofiled(job: Job) -> str:
 
 def source(job: Job) -> Path | None:
     """The file of the Python program that a job runs; None where it is not known, or not there."""
-    found = program(job)
-    return (
-        found.file
-        if found is not None and found.file is not None and found.file.is_file()
-        else None
-    )
+    run = program(job)
+    return run.file if run is not None and run.file is not None and run.file.is_file() else None
 
 
 def words_of(job: Job) -> tuple[str, ...]:
