@@ -45,8 +45,8 @@ def _stop_signal(value: object) -> str:
         raise ValueError(f"expected {SIGNALS}")
     try:
         return signal_name(value)
-    except ValueError as error:
-        raise ValueError(str(error).partition("; ")[2]) from None
+    except ValueError:
+        raise ValueError(f"expected {SIGNALS}") from None
 
 
 def _name(value: str) -> str:

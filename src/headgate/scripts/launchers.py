@@ -326,6 +326,7 @@ def resolved(job: Job) -> tuple[Job, str]:
         UsageError: The settings of the job contradict each other.
     """
     notes: list[str] = []
+    names_rules = False
     facts = facts_of(job)
     if (command := parse_launcher(job)) is not None:
         facts = facts_of(replace(job, run=command.command, args=()))
@@ -366,7 +367,9 @@ def resolved(job: Job) -> tuple[Job, str]:
             job = replace(job, launch=written.contract)
         if written.contract is not None:
             cure = "" if several or chosen else ", and can train in several workers: "
-            cure += (_SERVING if written.serves else f"--workers N, or {_RULES}") if cure else ""
+            if cure:
+                names_rules = not written.serves
+                cure += f"--workers N, or {_RULES}" if names_rules else _SERVING
             notes.append(f"its script {written.why}{cure}")
     if job.evaluator and job.contract != "tensorflow":
         raise UsageError(
@@ -375,7 +378,7 @@ def resolved(job: Job) -> tuple[Job, str]:
         )
     if job.contract is None:
         return job, "; ".join(notes)
-    if job.plan is None and job.batch is None and not any(_RULES in note for note in notes):
+    if job.plan is None and job.batch is None and not names_rules:
         notes.append(f"say {_RULES}")
     _check(job, job.contract, facts)
     tells = f"each worker gets {contracts.in_words(job.contract)} (--launch none: no variables)"

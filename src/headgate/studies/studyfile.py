@@ -332,8 +332,7 @@ def _drafts(
             try:
                 words = workloads.command(**_bundled(entry))
             except workloads.WorkloadError as error:
-                found_word, _, cure = str(error).partition("; ")
-                file.problem((*place, "workload"), found_word, cure)
+                file.problem((*place, "workload"), error.problem, error.cure)
                 continue
             entry = entry.model_copy(update={"run": words, "name": entry.name or entry.workload})
         elif entry.script is None and entry.run is None:

@@ -55,7 +55,16 @@ SIZES = ("small", "full")
 
 
 class WorkloadError(ValueError):
-    """No such workload, or not in this framework; the message lists those that there are."""
+    """No such workload, or not in this framework; the message lists those that there are.
+
+    Args:
+        problem: What was given.
+        cure: What is expected instead; empty: the problem says it.
+    """
+
+    def __init__(self, problem: str, cure: str = "") -> None:
+        super().__init__(f"{problem}; {cure}" if cure else problem)
+        self.problem, self.cure = problem, cure
 
 
 def frameworks_of(workload: str) -> tuple[str, ...]:
@@ -112,12 +121,13 @@ def command(
     _check("size", size, SIZES)
     if framework not in known:
         raise WorkloadError(
-            f"workload {workload!r} is not written in {framework}; expected {', '.join(known)}"
+            f"workload {workload!r} is not written in {framework}",
+            f"expected {', '.join(known)}",
         )
     script, first = ("trace", framework) if workload == "trace" else (framework, workload)
     options = {"steps": steps, "warmup": warmup, "batch": batch, "data": data, "seed": seed}
     if script == "trace" and (batch, data) != (None, None):
-        raise WorkloadError("workload 'trace' has neither batches nor data; leave them out")
+        raise WorkloadError("workload 'trace' has neither batches nor data", "leave them out")
     option_words = [
         word
         for name, value in options.items()
@@ -138,4 +148,4 @@ def command(
 
 def _check(what: str, name: str, known: Mapping[str, str] | tuple[str, ...]) -> None:
     if name not in known:
-        raise WorkloadError(f"unknown {what} {name!r}; expected one of {', '.join(known)}")
+        raise WorkloadError(f"unknown {what} {name!r}", f"expected one of {', '.join(known)}")
