@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from headgate.client.explaining import Explanation, Report
-from headgate.client.run import LOOK_SECONDS, Run, RunEvent
+from headgate.client.run import LOOK_SECONDS, Run
 from headgate.client.running_jobs import JobEnd
 from headgate.recorded import runs
+from headgate.recorded.events import LoggedEvent
 from headgate.recorded.runs import RunSummary
 from headgate.recorded.status import RunStatus
 
@@ -36,15 +37,16 @@ class AsyncRun:
     async def status(self) -> RunStatus:
         return await asyncio.to_thread(self._run.status)
 
-    async def events(self, *, follow: bool = False) -> AsyncIterator[RunEvent]:
-        """What happened so far; with `follow`, go on until the run has ended."""
-        count, goes_on = 0, True
+    async def events(
+        self, job: str | None = None, *, follow: bool = False, after: int = 0
+    ) -> AsyncIterator[LoggedEvent]:
+        goes_on = True
         while goes_on:
             goes_on = follow and runs.alive(self.path)
-            events = await asyncio.to_thread(self._run.events_after, count)
+            events = await asyncio.to_thread(list, self._run.events(job, after=after))
             for event in events:
                 yield event
-            count += len(events)
+                after = event.id
             if goes_on:
                 await asyncio.sleep(LOOK_SECONDS)
 

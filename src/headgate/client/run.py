@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from headgate.client import running_jobs
@@ -17,24 +16,11 @@ from headgate.client.watching import Watch
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.model.identifiers import TaskName
 from headgate.recorded import runs, status
+from headgate.recorded.events import LoggedEvent, read_events
 from headgate.recorded.runs import RunSummary
 from headgate.recorded.status import RunStatus
-from headgate.recorded.store import RunReader
 
 LOOK_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class RunEvent:
-    """Something that happened to a run, `t` seconds after it began; `kind` is a job's new state,
-    `note`, `warning` or `fault`.
-    """
-
-    t: float
-    kind: str
-    text: str
-    job: str | None
-    task: str | None
 
 
 class Run:
@@ -76,25 +62,20 @@ class Run:
 
         return status.read(self.path, verdicts=run_verdicts.read(self.path).verdicts)
 
-    def events(self, *, follow: bool = False) -> Iterator[RunEvent]:
-        """What happened so far; with `follow`, go on until the run has ended."""
-        count, goes_on = 0, True
-        while goes_on:
-            goes_on = follow and runs.alive(self.path)
-            events = self.events_after(count)
-            yield from events
-            count += len(events)
-            if goes_on:
-                time.sleep(LOOK_SECONDS)
+    def events(
+        self, job: str | None = None, *, follow: bool = False, after: int = 0
+    ) -> Iterator[LoggedEvent]:
+        """What its controller was told and decided, with causes: what `headgate events` prints.
 
-    def events_after(self, count: int) -> list[RunEvent]:
-        """What happened after the first `count` events."""
-        with RunReader(self.path / runs.STORE) as reader:
-            rows = reader.query(
-                "SELECT t, kind, text, job, task FROM events ORDER BY rowid LIMIT -1 OFFSET ?",
-                [count],
-            )
-        return [RunEvent(**row) for row in rows]
+        Args:
+            job: Only what is about this job.
+            follow: Go on until the run has ended.
+            after: Only what has a greater id.
+
+        Raises:
+            NotFoundError: A version of Headgate recorded it that kept no events.
+        """
+        return read_events(self.path, job, follow, after)
 
     def wait(self, timeout: float | None = None) -> RunSummary:
         """Wait until every job has ended and the report is written.

@@ -144,15 +144,16 @@ def read_events(
         StorageError: Its store cannot be read.
     """
     while True:
-        alive = follow and runs.alive(run)
+        alive = runs.alive(run)
         with RunReader(run / runs.STORE) as reader:
-            if CONTROLLER not in reader.meta():
+            # of a run that has just begun it is not written yet
+            if not alive and CONTROLLER not in reader.meta():
                 raise NotFoundError(f"run {run.name} has no event log: its Headgate kept none")
             where = "id > ?" + ("" if job is None else " AND job = ?")
             for row in reader.rows("log", where, (after, *([] if job is None else [job])), "id"):
                 after = row["id"]
                 yield parse(run.name, row)
-        if not alive:
+        if not (follow and alive):
             return
         time.sleep(_FOLLOW_SECONDS)
 
