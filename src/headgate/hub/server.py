@@ -57,13 +57,13 @@ def idle_seconds() -> float:
     Raises:
         UsageError: That is no number of seconds.
     """
-    said = os.environ.get("HEADGATE_IDLE_SECONDS") or "60"
+    idle_text = os.environ.get("HEADGATE_IDLE_SECONDS") or "60"
     try:
-        seconds = float(said)
+        seconds = float(idle_text)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise UsageError(f"found HEADGATE_IDLE_SECONDS={said!r}; expected a number of seconds")
+        raise UsageError(f"found HEADGATE_IDLE_SECONDS={idle_text!r}; expected a number of seconds")
     return seconds
 
 

@@ -174,9 +174,9 @@ class ProcessIsolation(Isolation):
         return tuple(uncontrolled)
 
     def sweep(self, record: Mapping[str, object]) -> None:
-        if (found := self._recorded(record)) is None:
+        if (recorded := self._recorded(record)) is None:
             return
-        enclosure, groups = found
+        enclosure, groups = recorded
         enclosure.kill()
         enclosure.remove()
         # whoever died in the midst of removing the box may have left those of folders gone since

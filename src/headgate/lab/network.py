@@ -95,11 +95,13 @@ def remove(record: Record, nodes: Iterable[str]) -> None:
     """Take away nodes, whole or half made; the processes in them have ended."""
     names, nodes = record.names, list(nodes)
     if names.switch_found():
-        there = {link["ifname"] for link in ask("ip", "link", "show", namespace=names.switch)}
+        existing_links = {
+            link["ifname"] for link in ask("ip", "link", "show", namespace=names.switch)
+        }
         # Here and now: with its namespace a link goes some time later, and its name could not be
         # used again until then. Where somebody else removed the namespace, it may go by itself just
         # now.
-        links = [f"link del {port(node)}" for node in nodes if port(node) in there]
+        links = [f"link del {port(node)}" for node in nodes if port(node) in existing_links]
         batch("ip", links, names.switch, keep_going=True)
     node_names = set(names.nodes_found())
     batch("ip", [f"netns del {names.namespace(node)}" for node in nodes if node in node_names])

@@ -348,10 +348,10 @@ class GpuSampler(Sampler):
         fifth of a second.
         """
         since = self._since.get(index)
-        told = ask(
+        answer = ask(
             nvml, "nvmlDeviceGetSamples", handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, since or 0
         )
-        samples = told[1] if told is not None else ()
+        samples = answer[1] if answer is not None else ()
         if samples:
             self._since[index] = max(sample.timeStamp for sample in samples)
         if samples and since is not None:  # the first answer holds what was before

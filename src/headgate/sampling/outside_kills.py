@@ -160,14 +160,14 @@ class OutsideKillsReader:
             words = content(self._proc / str(pid) / "statm").split()
             if pid not in own and len(words) > 1:
                 sizes.append((int(words[1]) * os.sysconf("SC_PAGE_SIZE"), pid))
-        found = {}
+        largest = {}
         for size, pid in sorted(sizes)[-_KNOWN:]:
             with suppress(OSError):  # it has just ended
                 user = user_name((self._proc / str(pid)).stat().st_uid)
-                found[pid] = KilledProcess(
+                largest[pid] = KilledProcess(
                     pid, content(self._proc / str(pid) / "comm"), user, size, sure=False
                 )
-        return found
+        return largest
 
 
 def _local_kills(folder: Path, boxes: Collection[Path]) -> Iterator[tuple[Path, int]]:

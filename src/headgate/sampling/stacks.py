@@ -138,12 +138,12 @@ def shortened(frames: Sequence[Frame], most: int) -> list[Frame | int]:
     ]
     inner = most - len(kept)
     kept = sorted({*range(inner), *kept})
-    found: list[Frame | int] = []
+    shown: list[Frame | int] = []
     for number, following in zip(kept, [*kept[1:], len(frames)], strict=True):
-        found.append(frames[number])
+        shown.append(frames[number])
         if following - number > 1:
-            found.append(following - number - 1)
-    return found
+            shown.append(following - number - 1)
+    return shown
 
 
 def differing(groups: Sequence[Sequence[TaskStacks]]) -> list[str]:

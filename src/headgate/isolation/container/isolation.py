@@ -291,8 +291,8 @@ class ContainerIsolation(Isolation):
         """
         pid, deadline = int(daemon.state(id)["Pid"]), time.monotonic() + SEEN_SECONDS
         while pid and processes.look(pid) is not None:
-            found = folders_of(pid, CGROUPS, self._version)
-            if folders := {name: path for name, path in found.items() if id in path.name}:
+            seen_folders = folders_of(pid, CGROUPS, self._version)
+            if folders := {name: path for name, path in seen_folders.items() if id in path.name}:
                 return pid, self._cgroups(folders, cwd)
             if time.monotonic() >= deadline:
                 raise IsolationError(

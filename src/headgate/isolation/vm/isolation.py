@@ -294,7 +294,7 @@ def _prepare(
     if launch.place is None and machine.name != "uml":
         (folder / "resolv.conf").write_text(f"nameserver {NAME_SERVER}\n")
         files.append((str(folder / "resolv.conf"), os.path.realpath("/etc/resolv.conf"), False))
-    told = {
+    settings = {
         "files": files,
         "network": str(folder / "network"),
         "hostname": launch.place.hostname if launch.place is not None else socket.gethostname(),
@@ -309,7 +309,7 @@ def _prepare(
         else marshal.dumps(order(program, replace(launch, place=None))),
         "container": content.container,
     }
-    (folder / "order").write_bytes(marshal.dumps(told))
+    (folder / "order").write_bytes(marshal.dumps(settings))
     words = (sys.executable, "-I", "-S", str(_HERE / "guest.py"), str(folder / "order"))
     init = folder / "init"
     init.write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n")
