@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import _frame
 
 from headgate import policies
 from headgate.controller import Controller
-from headgate.forecast.remaining import Outlook, Question, answer
+from headgate.forecast.remaining import answer
 from headgate.model.cluster import Node
 from headgate.model.events import (
     Event,
@@ -45,23 +46,30 @@ PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("
 
 
 class Learning:
-    """A job whose loss falls, once a second, and what is known of what is left of it."""
+    """A job whose loss falls, once a second."""
 
-    def __init__(self, number: int, began: float, age: int) -> None:
-        self.outlook = Outlook(began)
+    def __init__(self, number: int) -> None:
+        self.task = TaskId(f"{number}/job/worker-0")
         self._noise = 0.01 * (number % 7)
         self._seconds = 0
-        for second in range(age):
-            self.reports(began + second, 1.0)
 
-    def loss(self) -> float:
-        return 2.0 / (1.0 + 0.01 * self._seconds) + self._noise
-
-    def reports(self, now: float, cores: float) -> Question | None:
+    def report(self) -> Progress:
         self._seconds += 1
-        self.outlook.used(now, cores)
-        told = Progress(TaskId(), self._seconds * 10, epoch=1 + self._seconds // 60, epochs=100)
-        return self.outlook.reported(now, self.loss(), told)
+        loss = 2.0 / (1.0 + 0.01 * self._seconds) + self._noise
+        epoch = 1 + self._seconds // 60
+        return Progress(self.task, self._seconds * 10, epoch=epoch, loss=loss, epochs=100)
+
+
+def age(controller: Controller, jobs: Mapping[int, Learning]) -> None:
+    """What is known of jobs that have run for so long; their policy hears none of it."""
+    for job in jobs.values():
+        tracker = controller.tracker(job.task.job)
+        assert tracker is not None
+        for second in range(1 - AGE_SECONDS, 1):
+            tracker.use(second, 1.0)
+            report = job.report()
+            tracker.report(second, report.loss, report)
+            tracker.due()
 
 
 def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
@@ -81,31 +89,29 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
         tell(now, JobSubmitted(JobId(f"{number}/job"), spec))
         tell(now, JobPlanned(JobId(f"{number}/job"), 1, PLAN))
 
-    tell(0.0, NodeJoined(Node("node", cores=64.0, memory_bytes=2**38)))
+    tell(-AGE_SECONDS, NodeJoined(Node("node", cores=64.0, memory_bytes=2**38)))
     running = list(range(live))
     for number in running:
-        start(0.0, number)
-    jobs = {
-        number: Learning(number, 1.0 - AGE_SECONDS, AGE_SECONDS if predicts else 0)
-        for number in running
-    }
+        start(-AGE_SECONDS, number)
+    jobs = {number: Learning(number) for number in running}
+    if predicts:
+        age(controller, jobs)
     events, ends = 0, 0.0
     began = time.process_time()
     for second in range(1, seconds + 1):
         for place, number in enumerate(running):
-            now, task = second + place / live, TaskId(f"{number}/job/worker-0")
+            now, job, cores = second + place / live, jobs[number], min(64.0 / live, 1.0)
             if wake_at is not None and wake_at <= now:
                 tell(now, Wake())
                 events += 1
-            job, cores = jobs[number], min(64.0 / live, 1.0)
-            tell(now, Usage(task, cores, 2.0**30))
-            tell(now, Progress(task, step=second * 10, loss=job.loss()))
+            tell(now, Usage(job.task, cores, 2.0**30))
+            tell(now, job.report())
             events += 2
             if predicts:
                 asked_at = time.process_time()
-                question = job.reports(now, cores)
-                job_id = JobId(f"{number}/job")
-                left = answer(job_id, question) if question is not None else None
+                tracker = controller.tracker(job.task.job)
+                question = tracker.due() if tracker is not None else None
+                left = answer(job.task.job, question) if question is not None else None
                 predicting += time.process_time() - asked_at
                 if left is not None:
                     tell(now, left)
@@ -118,7 +124,7 @@ def cost(policy: str, live: int, seconds: int) -> tuple[float, float, int]:
             controller.forget(f"{gone}")
             del jobs[gone]
             running.append(gone + live)
-            jobs[gone + live] = Learning(gone + live, second + 1.0, 0)
+            jobs[gone + live] = Learning(gone + live)
             start(second + 1.0, gone + live)
             events += 3
     return time.process_time() - began, predicting, events

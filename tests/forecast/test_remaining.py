@@ -9,8 +9,8 @@ import pytest
 
 from headgate.forecast.curves import fit
 from headgate.forecast.expected import expect
+from headgate.forecast.job_tracker import JobTracker
 from headgate.forecast.remaining import (
-    Outlook,
     Question,
     answer,
     first_end,
@@ -24,8 +24,15 @@ from headgate.output.patterns import ProgressReader
 A = JobId("a")
 
 
+def feed(
+    tracker: JobTracker, now: float, loss: float | None, progress: Progress, asks: bool = True
+) -> Question | None:
+    tracker.report(now, loss, progress)
+    return tracker.due() if asks else None
+
+
 def run(
-    outlook: Outlook,
+    tracker: JobTracker,
     seconds: int,
     *,
     epochs: int | None = None,
@@ -40,11 +47,15 @@ def run(
     asked = []
     for now in range(start, seconds + 1):
         step = 10 * now
-        outlook.used(now, 2.0)
+        tracker.use(now, 2.0)
         epoch = 1 + (step - 1) // 100
         loss, asks = last + (first - last) * 0.5 ** (step / 250), now >= asks_from
-        question = outlook.reported(
-            now, loss, Progress(TaskId("a"), step, epoch=epoch, epochs=epochs, count=10), asks
+        question = feed(
+            tracker,
+            now,
+            loss,
+            Progress(TaskId("a"), step, epoch=epoch, epochs=epochs, count=10),
+            asks,
         )
         if question is not None:
             asked.append((now, question))
@@ -58,7 +69,7 @@ def last(asked: list[tuple[int, Question]]) -> Predicted:
 
 
 def test_epochs_say_what_is_left_in_core_seconds() -> None:
-    asked = run(Outlook(0.0), 60, epochs=10)
+    asked = run(JobTracker(0.0), 60, epochs=10)
     now, question = asked[-1]
     assert question.cost == pytest.approx(0.2, rel=0.01)
     left = last(asked)
@@ -67,11 +78,11 @@ def test_epochs_say_what_is_left_in_core_seconds() -> None:
 
 
 def test_who_tells_epochs_and_no_steps_is_counted_in_reports() -> None:
-    outlook, asked = Outlook(0.0), list[tuple[int, Question]]()
+    tracker, asked = JobTracker(0.0), list[tuple[int, Question]]()
     for epoch in range(1, 13):
-        outlook.used(3 * epoch, 0.5)
-        question = outlook.reported(
-            3 * epoch, 1 / epoch, Progress(TaskId("a"), None, epoch=epoch, epochs=60)
+        tracker.use(3 * epoch, 0.5)
+        question = feed(
+            tracker, 3 * epoch, 1 / epoch, Progress(TaskId("a"), None, epoch=epoch, epochs=60)
         )
         if question is not None:
             asked.append((epoch, question))
@@ -83,11 +94,12 @@ def test_who_tells_epochs_and_no_steps_is_counted_in_reports() -> None:
 def test_a_resumed_script_that_tells_epochs_and_no_steps_has_an_epoch_as_long_as_it_was_seen(
     count: int,
 ) -> None:
-    outlook, asked = Outlook(0.0), list[tuple[int, Question]]()
+    tracker, asked = JobTracker(0.0), list[tuple[int, Question]]()
     for report in range(count, 25, count):  # ten an epoch, from the sixth on
-        outlook.used(report, 1.0)
+        tracker.use(report, 1.0)
         epoch = 6 + (report - 1) // 10
-        question = outlook.reported(
+        question = feed(
+            tracker,
             report,
             1 / (50 + report),
             Progress(TaskId("a"), None, epoch=epoch, epochs=10, count=count),
@@ -114,7 +126,7 @@ BAR = "{within}/1000 - 2s - loss: {loss}"
 def test_lines_of_an_epoch_among_those_of_steps_leave_its_length_and_what_is_known_as_they_are(
     before: str, each: str, after: str
 ) -> None:
-    reader, outlook, question = ProgressReader(ProgressRule()), Outlook(0.0), None
+    reader, tracker, question = ProgressReader(ProgressRule()), JobTracker(0.0), None
     reports = list[tuple[float, float | None, Progress]]()
     lines = list[tuple[float, str]]()
     # ten epochs of twenty, and the first lines of the eleventh
@@ -135,10 +147,10 @@ def test_lines_of_an_epoch_among_those_of_steps_leave_its_length_and_what_is_kno
         for reading in reader.feed([line]):
             told = Progress(TaskId("a"), reading.step, epoch=reading.epoch, epochs=reading.epochs)
             reports.append((now, reading.loss, told))
-            outlook.used(now, 1.0)
-            question = outlook.reported(now, reading.loss, told) or question
-    assert outlook.losses.phase == 0
-    assert len(outlook.losses.points()) >= 100
+            tracker.use(now, 1.0)
+            question = feed(tracker, now, reading.loss, told) or question
+    assert tracker.losses.phase == 0
+    assert len(tracker.losses.points()) >= 100
     assert question is not None
     assert question.epochs is not None
     assert question.epochs.steps == pytest.approx(20_000 - question.step, rel=0.02)
@@ -152,7 +164,7 @@ def test_lines_of_an_epoch_among_those_of_steps_leave_its_length_and_what_is_kno
 
 
 def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
-    asked = run(Outlook(0.0, goal=0.35), 60, epochs=1000)  # 0.35 is reached at step 750
+    asked = run(JobTracker(0.0, goal=0.35), 60, epochs=1000)  # 0.35 is reached at step 750
     assert last(asked).work == pytest.approx((750 - asked[-1][1].step) * 0.2, rel=0.4)
 
 
@@ -164,7 +176,7 @@ def test_a_goal_that_is_reached_earlier_counts_instead() -> None:
 def test_a_goal_of_any_metric_tells_what_is_left(
     rising: bool, first: float, end: float, goal: float
 ) -> None:
-    asked = run(Outlook(0.0, goal=goal, rising=rising), 60, first=first, last=end)
+    asked = run(JobTracker(0.0, goal=goal, rising=rising), 60, first=first, last=end)
     reached = 250 * math.log2((first - end) / (goal - end))
     left = last(asked)
     assert left.work == pytest.approx((reached - asked[-1][1].step) * 0.2, rel=0.4)
@@ -172,7 +184,7 @@ def test_a_goal_of_any_metric_tells_what_is_left(
 
 
 def test_a_goal_that_is_hardly_reached_ends_no_job_before_its_last_epoch() -> None:
-    asked = run(Outlook(0.0, goal=0.05), 60, epochs=100)  # its loss comes to rest at 0.1
+    asked = run(JobTracker(0.0, goal=0.05), 60, epochs=100)  # its loss comes to rest at 0.1
     assert last(asked).work == pytest.approx((10_000 - asked[-1][1].step) * 0.2, rel=0.05)
 
 
@@ -199,9 +211,9 @@ def test_early_stopping_counts_where_it_comes_before_the_last_epoch(
     """It falls by 2 * 0.5 ** (step / 250) * (1 - 0.5 ** (300 / 250)) in three epochs: by 0.05 from
     step 1190 on.
     """
-    outlook = Outlook(0.0)
-    outlook.stopping = (patience, 0.05)
-    asked = run(outlook, 50, epochs=epochs)
+    tracker = JobTracker(0.0)
+    tracker.stopping = (patience, 0.05)
+    asked = run(tracker, 50, epochs=epochs)
     now, question = asked[-1]
     assert question.rest is not None and question.rest[0] == pytest.approx(patience * 100, rel=0.02)
     ends = 1190 + patience * 100 if earlier else 600
@@ -209,52 +221,52 @@ def test_early_stopping_counts_where_it_comes_before_the_last_epoch(
 
 
 def test_patience_is_counted_in_steps_where_no_epochs_are_told() -> None:
-    outlook = Outlook(0.0)
-    outlook.stopping = (70, 0.0)
-    outlook.used(5.0, 2.0)
-    outlook.reported(5.0, 1.0, Progress(TaskId("a"), 50))
-    outlook.used(10.0, 2.0)
-    assert outlook.reported(10.0, 0.5, Progress(TaskId("a"), 100)) is None  # two tell too little
-    outlook.used(15.0, 2.0)
-    question = outlook.reported(15.0, 0.4, Progress(TaskId("a"), 150))
+    tracker = JobTracker(0.0)
+    tracker.stopping = (70, 0.0)
+    tracker.use(5.0, 2.0)
+    feed(tracker, 5.0, 1.0, Progress(TaskId("a"), 50))
+    tracker.use(10.0, 2.0)
+    assert feed(tracker, 10.0, 0.5, Progress(TaskId("a"), 100)) is None  # two tell too little
+    tracker.use(15.0, 2.0)
+    question = feed(tracker, 15.0, 0.4, Progress(TaskId("a"), 150))
     assert question is not None and question.rest == (70.0, 0.0)
 
 
 def test_only_what_a_job_or_its_user_says_is_an_end() -> None:
     for says, told in (({}, False), ({"epochs": 10}, True)):
-        outlook = Outlook(0.0)
-        asked = run(outlook, 30, **says)
+        tracker = JobTracker(0.0)
+        asked = run(tracker, 30, **says)
         left = answer(A, asked[-1][1])
         assert left is not None and left.ends == told
-    outlook = Outlook(0.0, goal=0.1)
-    left = answer(A, run(outlook, 30)[-1][1])
+    tracker = JobTracker(0.0, goal=0.1)
+    left = answer(A, run(tracker, 30)[-1][1])
     assert left is None or left.ends
 
 
 def test_patience_in_epochs_waits_for_the_first_that_is_told() -> None:
-    outlook = Outlook(0.0)
-    outlook.stopping = (2, 0.0)
-    asked = run(outlook, 30, epochs=10)
+    tracker = JobTracker(0.0)
+    tracker.stopping = (2, 0.0)
+    asked = run(tracker, 30, epochs=10)
     assert asked[0][1].rest is None
     rest = asked[-1][1].rest
     assert rest is not None and rest[0] == pytest.approx(200, rel=0.1)
 
 
 def test_what_is_left_is_told_in_core_seconds_and_in_seconds() -> None:
-    left = last(run(Outlook(0.0), 60, epochs=10))  # on two cores
+    left = last(run(JobTracker(0.0), 60, epochs=10))  # on two cores
     assert left.seconds == pytest.approx(left.work / 2, rel=0.01)
 
 
 @pytest.mark.parametrize("apart", [0.5, 30.0])
 def test_reports_that_come_seldom_tell_all_the_time_between_them(apart: float) -> None:
     """Ten steps a second on half a core, which is read each second."""
-    outlook, question = Outlook(0.0), None
+    tracker, question = JobTracker(0.0), None
     for number in range(1, 21):
         told_at = number * apart
         for second in range(math.ceil(told_at - apart), math.floor(told_at) + 1):
-            outlook.used(float(second), 0.5)
+            tracker.use(float(second), 0.5)
         told = Progress(TaskId("a"), round(10 * told_at), steps=round(400 * apart))
-        question = outlook.reported(told_at, 1.0 / number, told) or question
+        question = feed(tracker, told_at, 1.0 / number, told) or question
     assert question is not None
     left = answer(A, question)
     assert left is not None and left.seconds is not None
@@ -263,29 +275,29 @@ def test_reports_that_come_seldom_tell_all_the_time_between_them(apart: float) -
 
 
 def test_a_pause_between_two_epochs_slows_no_step() -> None:
-    outlook, question = Outlook(0.0), None
+    tracker, question = JobTracker(0.0), None
     for step in range(1, 401):
         # after every hundred steps of a second it saves for a minute
         now = step + 60.0 * (step // 100)
-        outlook.used(now, 1.0)
+        tracker.use(now, 1.0)
         question = (
-            outlook.reported(now, 1.0 / step, Progress(TaskId("a"), step, steps=1000)) or question
+            feed(tracker, now, 1.0 / step, Progress(TaskId("a"), step, steps=1000)) or question
         )
     assert question is not None
     assert question.step_seconds == pytest.approx(1.0)
 
 
 def test_with_another_number_of_tasks_steps_are_measured_anew_and_losses_stay() -> None:
-    outlook = Outlook(0.0)
-    run(outlook, 300)
-    points = len(outlook.losses.points())
-    outlook.begins()
+    tracker = JobTracker(0.0)
+    run(tracker, 300)
+    points = len(tracker.losses.points())
+    tracker.other_tasks()
     question = None
     for now in range(301, 320):  # forty steps a second on four cores
-        outlook.used(now, 4.0)
+        tracker.use(now, 4.0)
         step = 3000 + 40 * (now - 300)
         question = (
-            outlook.reported(now, 0.1 + 2 * 0.5 ** (step / 250), Progress(TaskId("a"), step))
+            feed(tracker, now, 0.1 + 2 * 0.5 ** (step / 250), Progress(TaskId("a"), step))
             or question
         )
     assert question is not None
@@ -295,13 +307,11 @@ def test_with_another_number_of_tasks_steps_are_measured_anew_and_losses_stay() 
 
 
 def test_steps_that_are_told_without_a_loss_tell_what_is_left() -> None:
-    outlook, question = Outlook(0.0), None
+    tracker, question = JobTracker(0.0), None
     for now in range(1, 30):
-        outlook.used(now, 2.0)
-        question = (
-            outlook.reported(now, None, Progress(TaskId("a"), 10 * now, steps=1000)) or question
-        )
-    assert outlook.reported(30, None, Progress(TaskId("a"), None, epoch=1)) is None
+        tracker.use(now, 2.0)
+        question = feed(tracker, now, None, Progress(TaskId("a"), 10 * now, steps=1000)) or question
+    assert feed(tracker, 30, None, Progress(TaskId("a"), None, epoch=1)) is None
     assert question is not None and question.points == ()
     left = answer(A, question)
     assert left is not None and left.seconds is not None
@@ -349,19 +359,19 @@ def test_too_few_reports_do_not_tell_how_long_a_step_takes() -> None:
 
 @pytest.mark.parametrize("heard_first", ["use", "report"])
 def test_a_clock_that_jumps_by_an_hour_is_no_hour_of_work(heard_first: str) -> None:
-    outlook = Outlook(0.0)
-    run(outlook, 30, epochs=10)
+    tracker = JobTracker(0.0)
+    run(tracker, 30, epochs=10)
     back = 3630.0
     if heard_first == "use":
-        outlook.used(back, 2.0)
-    question = outlook.reported(back, 0.5, Progress(TaskId("a"), 400, epoch=4, epochs=10, count=10))
+        tracker.use(back, 2.0)
+    question = feed(tracker, back, 0.5, Progress(TaskId("a"), 400, epoch=4, epochs=10, count=10))
     assert question is not None
     # 30 s and the longest that is believed, 10 s, of two cores.
     assert question.cost == pytest.approx(0.2, rel=0.01)
 
 
 def test_drops_are_told_by_work() -> None:
-    asked = run(Outlook(0.0), 60, epochs=100)
+    asked = run(JobTracker(0.0), 60, epochs=100)
     step = asked[-1][1].step
     drops = dict(last(asked).drops)
     work = min(drops, key=lambda each: abs(each - 0.2 * 0.5 * step))
@@ -371,36 +381,39 @@ def test_drops_are_told_by_work() -> None:
 
 
 def test_questions_come_further_and_further_apart() -> None:
-    times = [now for now, _ in run(Outlook(0.0), 300)]
+    times = [now for now, _ in run(JobTracker(0.0), 300)]
     assert len(times) <= 40
     assert all(later >= 1.09 * earlier for earlier, later in pairwise(times[10:]))
 
 
 def test_the_first_epoch_that_ends_is_asked_about_at_once() -> None:
-    asked = run(Outlook(0.0), 30, epochs=10)
+    asked = run(JobTracker(0.0), 30, epochs=10)
     assert next(now for now, question in asked if question.epochs is not None) in (11, 12)
 
 
 def test_nobody_is_asked_for_whom_there_is_no_use_and_whoever_comes_later_is_told_at_once() -> None:
-    asked = run(Outlook(0.0), 60, epochs=10, asks_from=45)
+    asked = run(JobTracker(0.0), 60, epochs=10, asks_from=45)
     assert asked[0][0] == 45
     assert last(asked[:1]).work == pytest.approx((1000 - 10 * 45) * 0.2, rel=0.05)
 
 
 def test_nothing_is_asked_before_anything_is_known_and_nothing_said_of_too_little() -> None:
-    outlook = Outlook(0.0)
-    assert outlook.reported(5.0, 1.0, Progress(TaskId("a"), 10)) is None
+    tracker = JobTracker(0.0)
+    assert feed(tracker, 5.0, 1.0, Progress(TaskId("a"), 10)) is None
     assert answer(A, Question(((1.0, 1.0, 1.0),), 1.0, 0.1, None, None)) is None
 
 
 def test_what_the_first_steps_cost_is_not_what_those_to_come_do() -> None:
-    outlook = Outlook(0.0)
+    tracker = JobTracker(0.0)
     asked = None
     for now in range(1, 40):  # twenty seconds of two cores for the first steps, as compiling takes
-        outlook.used(now, 2.0)
+        tracker.use(now, 2.0)
         step = 1 + max(now - 20, 0) * 10
-        question = outlook.reported(
-            now, 1.0 + 1 / step, Progress(TaskId("a"), step, epoch=1 + step // 50, epochs=10)
+        question = feed(
+            tracker,
+            now,
+            1.0 + 1 / step,
+            Progress(TaskId("a"), step, epoch=1 + step // 50, epochs=10),
         )
         asked = question or asked
     assert asked is not None
@@ -408,13 +421,14 @@ def test_what_the_first_steps_cost_is_not_what_those_to_come_do() -> None:
 
 
 def test_a_part_of_an_epoch_tells_what_is_left_before_it_has_ended() -> None:
-    outlook = Outlook(0.0)
+    tracker = JobTracker(0.0)
     asked = []
     for now in range(1, 20):
-        outlook.used(now, 2.0)
+        tracker.use(now, 2.0)
         part = now / 100
         asked += [
-            outlook.reported(
+            feed(
+                tracker,
                 now,
                 1.0 / now,
                 Progress(TaskId("a"), 10 * now, epoch=1, epochs=2, count=10, within=part),

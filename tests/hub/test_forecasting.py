@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.hub.tracked import Tracked
 from tests.hub.user import User
 
 from headgate.hub.parts.forecasting import Forecasting
@@ -122,18 +123,25 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
     async def hear() -> Predicted:
         nonlocal now
         fitted: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        tracked = Tracked(now)
         forecasting = Forecasting(
             live_runs,
+            tracked,
             tmp_path,
             tmp_path,
             fitted.set_result,
             asks=lambda job: True,
             predicts=lambda: True,
         )
+
+        def hear_both(event: Event) -> None:
+            tracked.hear(now, event)
+            forecasting.hear(event, ())
+
         for second in range(4):
             now = float(second)
             for i in range(workers):
-                forecasting.hear(Usage(TaskId(f"r/a/worker-{i}"), 1.0, 1e9), ())
+                hear_both(Usage(TaskId(f"r/a/worker-{i}"), 1.0, 1e9))
             report = Progress(
                 TaskId("r/a/worker-0"),
                 100 * (second + 1),
@@ -141,7 +149,7 @@ def test_of_several_workers_each_is_told_to_put_a_core_to_good_use(
                 loss=1 / (second + 1),
                 epochs=9,
             )
-            forecasting.hear(report, ())
+            hear_both(report)
         return cast("Predicted", await asyncio.wait_for(fitted, 60))
 
     assert asyncio.run(hear()).cores == cores
@@ -173,8 +181,10 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
         live.current.start(FIRST_WORKER, "here", "127.0.0.1", ProgressReader(ProgressRule()), False)
         live.current.connect(FIRST_WORKER, framework)
         live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (None, live)))
+        tracked = Tracked(now)
         forecasting = Forecasting(
             live_runs,
+            tracked,
             tmp_path,
             tmp_path,
             lambda event: told.append(cast("Predicted", event)),
@@ -185,11 +195,11 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
         for second in range(1, 21):
             now += 1.0
             task.threads, task.entitled_cores = threads(second), float(threads(second))
-            forecasting.hear(Usage(TaskId("r/a/worker-0"), float(threads(second)), 1e9), ())
-            step = 100 * second
-            forecasting.hear(
-                Progress(TaskId("r/a/worker-0"), step, second, loss=1 / second, epochs=40), ()
-            )
+            worker, cores = TaskId("r/a/worker-0"), float(threads(second))
+            report = Progress(worker, 100 * second, second, loss=1 / second, epochs=40)
+            for event in (Usage(worker, cores, 1e9), report):
+                tracked.hear(now, event)
+                forecasting.hear(event, ())
             await asyncio.gather(*forecasting._doing)
         live.current.remove(FIRST_WORKER, True)
         forecasting.hear(TaskExited(TaskId("r/a/worker-0"), Exit(code=0)), ())
@@ -213,6 +223,7 @@ def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_wa
     live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (run, live)))
     forecasting = Forecasting(
         live_runs,
+        Tracked(0.0),
         tmp_path,
         tmp_path,
         lambda event: None,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.hub.tracked import Tracked
 
-from headgate.hub.parts.monitoring import HangDetector, StepClock
+from headgate.hub.parts.monitoring import HangDetector
 from headgate.hub.state.run import LiveRuns
 from headgate.model.events import (
     Event,
@@ -24,59 +26,6 @@ from headgate.model.events import (
     Usage,
 )
 from headgate.model.identifiers import TaskId
-
-
-def clock(*times: float, least: float = 60.0) -> StepClock:
-    """One whose steps came at these seconds."""
-    made = StepClock(0.0, least)
-    for step, at in enumerate(times):
-        made.reported(at, step)
-    return made
-
-
-def test_what_is_usual_is_the_longest_time_between_two_steps_so_far() -> None:
-    slow = clock(100.0, 110.0, 120.0, 150.0, 160.0)  # the first one has its start in it
-    assert not slow.is_late(160.0 + 10 * 30.0)
-    assert slow.is_late(160.0 + 10 * 30.0 + 1.0)
-
-
-def test_a_short_silence_is_never_told_of() -> None:
-    fast = clock(1.0, 1.1, 1.2, 1.3, 1.4)
-    assert not fast.is_late(1.4 + 60.0)
-    assert fast.is_late(1.4 + 61.0)
-
-
-def test_before_a_job_has_made_some_steps_it_is_late_only_where_it_is_seen_to_do_nothing() -> None:
-    begun = clock(1.0, 2.0)
-    assert not begun.is_late(1e6), "what it does is not read"
-    for second in range(3, 100):
-        begun.worked(float(second), busy=second < 30)
-    assert not begun.is_late(29.0 + 60.0)
-    assert begun.is_late(29.0 + 61.0)
-    begun.worked(91.0, busy=True)
-    assert not begun.is_late(91.0)
-
-
-def test_steps_that_come_again_are_no_steps() -> None:
-    made = clock(1.0, 2.0, 3.0, 4.0, 5.0)
-    made.reported(400.0, 4)
-    assert made.is_late(401.0)
-
-
-def test_a_silence_that_was_told_of_is_told_once_and_its_end_too() -> None:
-    made = clock(1.0, 2.0, 3.0, 4.0, 5.0)
-    assert made.reported(6.0, 5) is None
-    made.told = True
-    assert not made.is_late(1e6)
-    assert made.reported(106.0, 6) == pytest.approx(100.0)
-    assert made.reported(107.0, 7) is None
-
-
-def test_while_the_machine_stood_still_nobody_made_a_step() -> None:
-    made = clock(1.0, 2.0, 3.0, 4.0, 5.0)
-    made.stood_still(1000.0)
-    assert not made.is_late(1005.0 + 60.0)
-
 
 STUCK = """
 import sys
@@ -97,10 +46,14 @@ class Run:
             runs={"r": SimpleNamespace(id="r")},
             event=lambda run, kind, text, job: self.told.append((kind, text)),
         )
-        self.hangs = HangDetector(cast(LiveRuns, live_runs), lambda _: here, least=0.5)
+        self.tracked = Tracked(time.monotonic())
+        self.hangs = HangDetector(
+            cast(LiveRuns, live_runs), self.tracked, lambda _: here, least=0.5
+        )
 
     def hears(self, *happened: Event) -> None:
         for event in happened:
+            self.tracked.hear(time.monotonic(), event)
             self.hangs.hear(event, ())
 
     async def waits(self, count: int) -> None:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.hub.tracked import Tracked
 from tests.planning import jobs as planned
 
 from headgate.forecast import remaining
@@ -69,8 +70,15 @@ class Course:
             "LiveRuns",
             SimpleNamespace(find=lambda _: (SimpleNamespace(submission=submission), self.live)),
         )
+        self._tracked = Tracked(0.0)
         self.forecasting = Forecasting(
-            live_runs, folder, folder, self._hear, asks=self._asks, predicts=lambda: False
+            live_runs,
+            self._tracked,
+            folder,
+            folder,
+            self._hear,
+            asks=self._asks,
+            predicts=lambda: False,
         )
         nodes, used = (
             SimpleNamespace(cluster=lambda _: cluster),
@@ -94,6 +102,8 @@ class Course:
     def begins(self, workers: int = 1) -> None:
         """An attempt begins."""
         plan = _plan(workers)
+        if self.live.attempt:
+            self._tracked.begin(self.now, resumes=self.live.checkpoint is not None)
         self.live.begin(Attempt(JOB, self.live.attempt + 1, plan, False, lambda *_: None), 0)
         for index in range(workers):
             self.grows(index)
@@ -149,6 +159,7 @@ class Course:
     def _hear(self, event: Event) -> None:
         if isinstance(event, Predicted):
             self.fitted.append(event)
+        self._tracked.hear(self.now, event)
         for component in (self._replanning, self.forecasting):
             component.hear(event, ())
 

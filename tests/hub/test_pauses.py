@@ -13,12 +13,13 @@ from typing import Any, cast
 import pytest
 
 from headgate.engines.base import LOCAL
-from headgate.hub.parts.proving import MOST_PART, InterferenceProber, StepReports
+from headgate.forecast.job_tracker import JobTracker
+from headgate.hub.parts.proving import MOST_PART, InterferenceProber
 from headgate.hub.state.run import LiveRuns
 from headgate.isolation.base import Box
 from headgate.model.errors import IsolationError, UsageError
 from headgate.model.events import Progress, StopTask
-from headgate.model.identifiers import JobId, TaskId
+from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId
 from headgate.model.jobs import Job
 from headgate.model.reasons import Reason
 from headgate.testing import wait
@@ -66,15 +67,19 @@ class Stage:
         self.run.record_proof, self.run.event = self.recorded.append, lambda *_, **__: None
         tasks = {TaskId(f"r/b/worker-{index}"): cast("Box", box) for index, box in enumerate(boxes)}
         live_runs = cast("LiveRuns", SimpleNamespace(runs={"r": self.run}))
-        self.proving = InterferenceProber(live_runs, lambda: cast("Mapping[TaskId, Box]", tasks))
+        self._trackers: dict[JobId, JobTracker] = {}
+        self.proving = InterferenceProber(
+            live_runs, self._trackers.get, lambda: cast("Mapping[TaskId, Box]", tasks)
+        )
         self._reports(JobId("r/a"))
 
     def _reports(self, job: JobId) -> None:
         """Steps of the last half minute, told ten times a second."""
         now = time.monotonic()
-        self.proving._steps[job] = reports = StepReports()
+        self._trackers[job] = tracker = JobTracker(now - 30.0)
         for index in range(300):
-            reports.add(now - 30.0 + index / 10, 10 * index)
+            report = Progress(job.task(FIRST_WORKER), 10 * index)
+            tracker.report(now - 30.0 + index / 10, None, report)
 
     def begins(self, most: float = 0.25) -> None:
         self.work = self.proving.begin("r", ["a"], ["b"], most, self.told.append)

@@ -13,6 +13,7 @@ from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
 from headgate.controller.task_shares import outgrows_memory
+from headgate.forecast.job_tracker import JobTracker
 from headgate.model.cluster import Node
 from headgate.model.endings import Ending
 from headgate.model.events import (
@@ -86,7 +87,7 @@ def live_controller(
     """
     by_turns = not isinstance(policy, NoPolicy)
     pairing = Pairing(pairs, lambda job: job.spec.name, by_turns)
-    return Controller(policy, Queue(FifoOrder(), True, seconds, pairing))
+    return Controller(policy, Queue(FifoOrder(), True, seconds, pairing), tracks=True)
 
 
 class Controller:
@@ -95,6 +96,7 @@ class Controller:
     Args:
         policy: What moves shares; driven only from here.
         queue: Where jobs wait that do not fit; None: all start, and share what there is.
+        tracks: Whether each job has a tracker though the policy reads none.
 
     Example:
         >>> from headgate.policies import EqualPolicy
@@ -104,8 +106,9 @@ class Controller:
         ([MarkJob(job='r/a', state='waiting', ...), PlanJob(job='r/a', ...)], None)
     """
 
-    def __init__(self, policy: Policy, queue: Queue | None = None) -> None:
+    def __init__(self, policy: Policy, queue: Queue | None = None, *, tracks: bool = False) -> None:
         self.policy = policy
+        self._tracks = tracks or policy.tracks
         self._queue = queue
         self._jobs = Jobs()
         self._allocator = allocator = Allocator(policy, self._jobs)
@@ -163,6 +166,11 @@ class Controller:
     def waits(self) -> bool:
         """Whether a job waits for room."""
         return self._queue is not None and self._queue.waits
+
+    def tracker(self, job: JobId) -> JobTracker | None:
+        """What is known of a job that runs or ran; None: it did not, or nothing is kept."""
+        record = self._jobs.all.get(job)
+        return record.tracker if record is not None else None
 
     def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[StartForecast]:
         """What the jobs that wait for room are waiting for: `Queue.ahead`."""
@@ -230,8 +238,10 @@ class Controller:
                 pending.moved[job.id] = job
             case TaskJoined():
                 task.joins = False
+                job.other_tasks()
             case TaskLeaves():
                 task.leaving = True
+                job.other_tasks()
             case CheckpointDone():
                 if event.checkpoint.step > (job.resume.step if job.resume is not None else 0):
                     job.came_to_work()
@@ -246,7 +256,7 @@ class Controller:
                 return self._end(job, "failed", none_left, lost=True)
             case Usage():
                 turned = task.use(pending.now, event)
-                pending.changes.append(job.used())
+                pending.changes.append(job.use(pending.now, event))
                 if self._queue is not None:
                     self._queue.uses(pending.now, job)
                 if outgrows_memory(job, task):
@@ -262,20 +272,21 @@ class Controller:
     def _progressed(self, pending: Pending, job: JobRecord, progress: Progress) -> list[Action]:
         rule = job.spec.progress
         value = rule.value(progress.loss, progress.metrics)
+        adversarial = value is not None and is_adversarial(rule.metric, progress.metrics)
+        job.report(pending.now, value, progress, adversarial)
         if value is not None:
             less_is_better = -value if rule.rising else value
             place = progress.step, progress.epoch, progress.epochs, progress.count
-            adversarial = is_adversarial(rule.metric, progress.metrics)
             pending.changes.append(Reported(job.id, less_is_better, *place, adversarial))
         if job.watch is None or job.state != "running" or progress.covers == "part":
             return []  # what an epoch comes to is not known from its first batches
-        told = rule.raw_value(
+        latest = rule.raw_value(
             progress.loss if progress.mean is None else progress.mean, progress.metrics
         )
-        if told is None:
+        if latest is None:
             return []
-        if job.watch.reached(told):
-            facts = {"metric": rule.metric, "value": told, "goal": rule.goal}
+        if job.watch.reached(latest):
+            facts = {"metric": rule.metric, "value": latest, "goal": rule.goal}
             return self._end(job, "done", Reason(ReasonKind.GOAL_REACHED, facts))
         return [Warn(job.watch.doubt, job.id)] if job.watch.doubt is not None else []
 
@@ -347,6 +358,8 @@ class Controller:
         task, failure = job.tasks[event.task], None
         if isinstance(event, TaskStarted):
             starting.began(pending.now, job)
+            if not task.joins:
+                job.other_tasks()
             role = job.spec.role_of(task.name)
             is_ready = role is not None and role.ready is None
         else:
@@ -485,10 +498,10 @@ class Controller:
         # Newcomers' shares are settled with everybody else's before they start, so that they start
         # with them.
         for job in jobs:
-            workers = job.planned().workers
-            pending.changes.append(
-                Arrived(job.id, job.spec.priority, job.spec.limits.cores, workers)
-            )
+            if self._tracks:
+                job.track(pending.now)
+            most, workers = job.spec.limits.cores, job.planned().workers
+            pending.changes.append(Arrived(job.id, job.spec.priority, most, workers, job.tracker))
             if (
                 job.work is not None
                 and job.attempt == 1

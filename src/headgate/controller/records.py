@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.task_record import TaskRecord as TaskRecord
+from headgate.forecast.job_tracker import JobTracker, is_busy
 from headgate.model.cluster import Node
 from headgate.model.endings import Ending
 from headgate.model.events import (
@@ -18,7 +19,9 @@ from headgate.model.events import (
     GpuUse,
     JobState,
     MarkJob,
+    Progress,
     StartTask,
+    Usage,
 )
 from headgate.model.goals import GoalWatch
 from headgate.model.identifiers import JobId, TaskId, TaskName
@@ -80,6 +83,7 @@ class JobRecord:
             each.
         ready: Tasks of roles that are ready.
         watch: Tells when it reaches its goal; None: it has none.
+        tracker: What is known of its losses and its use since it first ran; None: nobody asks.
     """
 
     jobs: Jobs = field(repr=False)
@@ -135,6 +139,7 @@ class JobRecord:
     held: dict[TaskName, str] = field(default_factory=dict)
     ready: set[TaskName] = field(default_factory=set)
     watch: GoalWatch | None = field(init=False)
+    tracker: JobTracker | None = None
 
     def __post_init__(self) -> None:
         self.watch = self.spec.progress.watch()
@@ -270,6 +275,14 @@ class JobRecord:
         self.granted = NOTHING
         self.starts.clear()
 
+    def track(self, now: float) -> None:
+        """Have its tracker follow the attempt that begins."""
+        if self.tracker is None:
+            rule = self.spec.progress
+            self.tracker = JobTracker(now, goal=rule.goal, rising=rule.rising)
+        else:
+            self.tracker.begin_attempt(now, resumes=self.resume is not None)
+
     def add(
         self, name: TaskName, node: str, gpus: tuple[int, ...] | None, joins: bool = False
     ) -> TaskRecord:
@@ -294,6 +307,7 @@ class JobRecord:
         """Forget a task, which has ended."""
         task = self.tasks.pop(id)
         del self.jobs.on[task.node][id]
+        self.other_tasks()
         return task
 
     def limit(self, deadline: float | None) -> None:
@@ -319,20 +333,52 @@ class JobRecord:
             return NOTHING
         return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
 
-    def used(self) -> Used:
-        """What its tasks use together. At least one task has told its use; the others count as much
-        as the mean.
+    def use(self, now: float, latest: Usage) -> Used:
+        """Take note of what one of its tasks uses now.
+
+        Returns:
+            What all use together; those that have not told theirs count as much as the mean.
         """
-        each = [task.used for task in self.tasks.values() if task.used is not None]
-        all_of_them = len(self.tasks) / len(each)
-        return Used(
+        usages = [task.used for task in self.tasks.values() if task.used is not None]
+        all_of_them = len(self.tasks) / len(usages)
+        used = Used(
             self.id,
-            all_of_them * sum(used.cpu_cores for used in each),
-            all_of_them * sum(used.memory_bytes for used in each),
-            all_of_them * sum(used.disk_bytes_per_second for used in each),
-            all_of_them * sum(used.network_bytes_per_second for used in each),
-            max((used.seconds for used in each if used.seconds is not None), default=None),
+            all_of_them * sum(usage.cpu_cores for usage in usages),
+            all_of_them * sum(usage.memory_bytes for usage in usages),
+            all_of_them * sum(usage.disk_bytes_per_second for usage in usages),
+            all_of_them * sum(usage.network_bytes_per_second for usage in usages),
+            max((usage.seconds for usage in usages if usage.seconds is not None), default=None),
         )
+        if self.tracker is not None:
+            self.tracker.clock.worked(now, is_busy(latest))
+            self.tracker.use(
+                now,
+                used.cpu_cores,
+                used.memory_bytes,
+                used.disk_bytes_per_second,
+                used.network_bytes_per_second,
+                used.seconds,
+            )
+        return used
+
+    def report(
+        self, now: float, value: float | None, progress: Progress, adversarial: bool
+    ) -> None:
+        """Take note of what it reports, `value` being its metric."""
+        if self.tracker is None:
+            return
+        for part in progress.parts:
+            report = replace(
+                progress, step=part.step, epoch=part.epoch, within=part.within, count=1, parts=()
+            )
+            self.tracker.report(part.at, part.loss, report)
+        if not progress.parts:
+            self.tracker.report(now, value, progress, adversarial)
+
+    def other_tasks(self) -> None:
+        """Take note that other tasks train it from now on."""
+        if self.tracker is not None:
+            self.tracker.other_tasks()
 
     def starting(self, task: TaskRecord, reason: Reason) -> StartTask:
         """Have a task of it started, with the share that it has now."""

@@ -141,3 +141,5 @@ def began(now: float, job: JobRecord) -> None:
     if not job.begun and job.spec.timeout is not None:
         job.limit(now + job.spec.timeout)
     job.begun = True
+    if job.tracker is not None:
+        job.tracker.began(now)

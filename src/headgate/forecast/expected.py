@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.forecast import curves
+from headgate.forecast.job_tracker import JobTracker
 from headgate.forecast.loss_history import Estimate
-from headgate.forecast.remaining import Outlook, first_end
+from headgate.forecast.remaining import first_end
 from headgate.forecast.step_time import ReportTime
 from headgate.model.events import Progress
 
@@ -89,21 +90,21 @@ def expect(
         goal: The value of its metric at which it ends; None without a goal.
         rising: Whether more of that metric is better.
         stopping: Epochs without a gain of so much after which it ends by itself, as of
-            `forecast.Outlook`.
+            `JobTracker`.
         began: When its script was started (s); None: not known.
 
     Returns:
         None where it reported no number.
     """
-    outlook, now = Outlook(0.0, goal=goal, rising=rising, began=began), 0.0
-    outlook.stopping = stopping
+    tracker, now = JobTracker(0.0, goal=goal, rising=rising, began=began), 0.0
+    tracker.stopping = stopping
     readings, reported = deque(used), 0.0
-    for now, value, told in reports:
+    for now, value, progress in reports:
         while readings and readings[0][0] <= now:
-            outlook.used(*readings.popleft())
-        outlook.reported(now, value, told, asks=False)
-        reported = now if value is not None or told.step is not None else reported
-    question = outlook.question(now)
+            tracker.use(*readings.popleft())
+        tracker.report(now, value, progress)
+        reported = now if value is not None or progress.step is not None else reported
+    question = tracker.question(now)
     if not question.points:
         return None
     sign = -1.0 if rising else 1.0
@@ -113,7 +114,7 @@ def expect(
         points=tuple((at, sign * value) for at, value, _ in question.points),
         step=question.step,
         reported=reported,
-        step_time=outlook.step_time(),
+        step_time=tracker.step_time(),
         seconds_per_step=question.step_seconds,
         cost=question.cost,
         family=fitted.family if fitted is not None else None,
@@ -122,7 +123,7 @@ def expect(
         curve=_curve(fitted, question.step, left, sign) if fitted is not None else (),
         left=left,
         until=until,
-        diverging=outlook.losses.diverging,
+        diverging=tracker.diverging,
     )
 
 
@@ -134,8 +135,8 @@ def _curve(
     )
     steps = [step + ahead * part / _PARTS for part in range(_PARTS + 1)]
     band = fitted.at(steps)
-    found = []
+    curve = []
     for at, middle, one, other in zip(steps, *(each.tolist() for each in band), strict=True):
         low, high = sorted((sign * one, sign * other))
-        found.append(ExpectedAt(at, sign * middle, low, high))
-    return tuple(found)
+        curve.append(ExpectedAt(at, sign * middle, low, high))
+    return tuple(curve)

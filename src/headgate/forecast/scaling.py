@@ -8,8 +8,8 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from headgate.forecast.remaining import LONGEST_SECONDS
-
+LONGEST_SECONDS = 10.0
+"""After a longer gap between two readings, many times the usual one, something stood still."""
 _SETTLE_SECONDS = 1.0
 """For so long after a change of the threads, usage and reports still belong to the time before."""
 _WINDOW_SECONDS = 1.0

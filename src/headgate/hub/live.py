@@ -22,6 +22,7 @@ from headgate.engines.base import LOCAL, Engine
 from headgate.engines.launch import inject
 from headgate.engines.namesakes import kept_out_by
 from headgate.engines.remote.environment import more, sent
+from headgate.forecast.job_tracker import JobTracker
 from headgate.hub import doubts
 from headgate.hub.allocations import overlapping
 from headgate.hub.checking import checked
@@ -90,6 +91,7 @@ class LiveHub:
         self._live_runs = LiveRuns(lambda: self.policy)
         self._forecasting = Forecasting(
             self._live_runs,
+            self._tracker,
             home / "lengths",
             home / "profiles",
             self._step,
@@ -128,7 +130,7 @@ class LiveHub:
             self._step,
             barred,
         )
-        self.proving = InterferenceProber(self._live_runs, engine.boxes)
+        self.proving = InterferenceProber(self._live_runs, self._tracker, engine.boxes)
         self._components: tuple[Component, ...] = (
             self._nodes,
             # before what is reserved is started
@@ -156,7 +158,9 @@ class LiveHub:
             ),
             Oversubscription(self._live_runs, node),
             *(sampling, HealthChecks(self._live_runs, self._nodes.look)),
-            HangDetector(self._live_runs, lambda run: run.submission.engine == LOCAL),
+            HangDetector(
+                self._live_runs, self._tracker, lambda run: run.submission.engine == LOCAL
+            ),
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
             self.proving,
         )
@@ -558,6 +562,10 @@ class LiveHub:
             self.watchers.drop(run.id)
 
     # --- small things -----------------------------------------------------------------------------
+
+    def _tracker(self, job: JobId) -> JobTracker | None:
+        """What the controller of today's policy knows of a job."""
+        return self._controller.tracker(job)
 
     def _controlled(self, policy: Policy) -> Controller:
         self._event_log.controller_made(time.monotonic(), policy.name)

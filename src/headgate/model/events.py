@@ -176,6 +176,17 @@ class TaskLeaves:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportPart:
+    """One of the reports that a progress stands for, and when it came (s)."""
+
+    at: float
+    step: int | None
+    epoch: int | None
+    loss: float
+    within: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """What a task reported since its last progress.
 
@@ -193,6 +204,7 @@ class Progress:
             over; None: not said.
         mean: That mean, as the task told it, where `loss` was made that of the latest steps.
         weight: What each of the losses counts in the mean over the job's workers.
+        parts: The reports that it is the mean of, where these are known.
     """
 
     task: TaskId
@@ -210,6 +222,7 @@ class Progress:
     mean: float | None = None
     weight: float = 1.0
     remaining: float | None = None
+    parts: tuple[ReportPart, ...] = ()
 
     def merged(self, later: Progress) -> Progress:
         """This progress and a later one of the same task as one: the mean loss of both, the later

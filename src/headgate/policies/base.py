@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headgate.forecast.job_tracker import JobTracker
 from headgate.model.events import Predicted as Predicted
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason
@@ -17,12 +18,17 @@ from headgate.policies.weights import FLOOR, MOST_CHANGES
 class Arrived:
     """A job starts: its claim on what is contended, the most cores it may use (None: no limit), and
     its workers.
+
+    `tracker` is what is known of its losses and its use, kept up to date before each call of
+    `decide`, for policies that ask for it (`Policy.tracks`). It is to be read, never fed. None:
+    nobody keeps one, and the changes tell everything.
     """
 
     job: JobId
     priority: float
     cores_limit: float | None = None
     workers: int = 1
+    tracker: JobTracker | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,7 @@ class Policy(ABC):
     Attributes:
         grants: Whether it ever grants anything. A policy that does not is never asked.
         predicts: Whether it wants to be told `Predicted`. Curves are fitted only then.
+        tracks: Whether it reads `Arrived.tracker`. One is kept only then, or where others need it.
         limits_disk: Whether it limits disk rates. Users are told where these cannot be held.
         floor: Least part of an equal share that each job keeps, whatever the policy grants; 0: as
             little as it says.
@@ -153,6 +160,7 @@ class Policy(ABC):
     name: str
     grants: bool = True
     predicts: bool = False
+    tracks: bool = False
     limits_disk: bool = False
     floor: float = FLOOR
     most_changes: float = MOST_CHANGES

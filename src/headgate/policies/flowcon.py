@@ -233,14 +233,14 @@ class _PaperFlowCon(WeighingPolicy):
             lists.growth = dict.fromkeys(("cpu", *self._capacity), 0.0)
             lists.placed = dict.fromkeys(_LIMITED, "completing")
             return
-        step, last = job.losses.step, lists.measured
+        step, last = job.tracker.losses.step, lists.measured
         if last is not None and step < last.step:
             last = None  # it counts from the beginning again
         level = _mean(job, last.step if last is not None else -math.inf)
         if level is None:
             return
         lists.start, lists.least = max(lists.start, level), min(lists.least, level)
-        measured = _Sample(now, level, step, job.attained, dict(job.used_so_far))
+        measured = _Sample(now, level, step, job.attained, job.tracker.used._asdict())
         if last is None:
             lists.measured = measured
             return
@@ -327,5 +327,7 @@ def _least(count: int) -> float:
 
 def _mean(job: RunningJob, after: float) -> float | None:
     """Mean of the losses after a step; None where there are none."""
-    points = [(loss * count, count) for step, loss, count in job.losses.points() if step > after]
+    points = [
+        (loss * count, count) for step, loss, count in job.tracker.losses.points() if step > after
+    ]
     return sum(loss for loss, _ in points) / sum(count for _, count in points) if points else None

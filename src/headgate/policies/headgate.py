@@ -94,7 +94,7 @@ class HeadgatePolicy(WeighingPolicy):
             ends = now + job.remaining() * job.node_cores_per_core / min(
                 equal, job.most_cores(cores)
             )
-            if job.diverging:
+            if job.tracker.diverging:
                 continue
             if ends > latest:
                 pressed.add(job.id)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from headgate.forecast.loss_history import Losses
+from headgate.forecast.job_tracker import JobTracker
 from headgate.model.identifiers import JobId
 from headgate.policies.base import Predicted, Reported, Used
 
@@ -27,23 +27,14 @@ core (`headgate.forecast.scaling`),
 _TRIAL_WORK = 20.0
 _TRIAL_SECONDS = 60.0
 """and those in which it is found out what they cost on two, in so many seconds, or never."""
-_STALL_REPORTS = 6.0
-_STALL_SECONDS = 30.0
-_JUMP = 20.0
-"""Times the usual gap between two readings of what a job uses, more than which no gap counts for:
-the clock jumped.
-"""
-_READ_SECONDS = 0.5
-"""The usual gap at the least: what is read once a second comes seconds late on a busy machine."""
-_FOLLOWING = 0.2
-"""How far what is usual moves towards what is new."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningJob:
-    """A job that is there.
+    """A job that is running, as a policy sees it.
 
     Args:
+        tracker: What is known of it.
         cores_limit: Most cores it may use.
         arrived: When it started.
         number: How many had arrived before it.
@@ -51,13 +42,9 @@ class RunningJob:
         nodes: Cores of each node that it is on. Empty: it shares one with all other jobs whose
             nodes are not told.
         on_gpus: These are GPUs.
-        attained: CPU time it was served with, core-seconds.
-        before: The same in attempts before this one.
-        used: The latest that it was said to use.
-        used_so_far: Byte-seconds of memory, and bytes of disk and network, that it used.
-        diverging: Its loss rises beyond its noise, or is no number any more.
-        stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least,
-            though it used the CPU time that it takes for as many reports.
+        used: The latest that it was said to use; None: not known.
+        attained: CPU time it was served with in this attempt, core-seconds.
+        last_because: Why others go before it, whatever is left of it; empty: they do not.
         foretold: What it had attained when something was predicted of it for the first time; None:
             nothing was yet.
         told_nobody: Before that it reported while it was alone, and nobody asked for a prediction.
@@ -73,6 +60,7 @@ class RunningJob:
     """
 
     id: JobId
+    tracker: JobTracker
     priority: float
     cores_limit: float | None
     arrived: float
@@ -80,15 +68,9 @@ class RunningJob:
     workers: int = 1
     nodes: Mapping[str, float] = field(default_factory=dict)
     on_gpus: bool = False
-    losses: Losses = field(default_factory=Losses)
-    attained: float = 0.0
-    before: float = 0.0
     used: Used | None = None
-    used_so_far: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("memory", "disk", "network"), 0.0)
-    )
-    diverging: bool = False
-    stalled: bool = False
+    attained: float = 0.0
+    last_because: str = field(init=False)
     prediction: tuple[Predicted, float] | None = None
     curve: tuple[Predicted, float] | None = None
     told_cores: float | None = None
@@ -99,35 +81,32 @@ class RunningJob:
     tells_after: float = STARTUP_WORK
     foretold: float | None = None
     told_nobody: bool = False
+    _before: float = field(init=False)
     _trial_work: float = 0.0
     _trial_seconds: float = 0.0
-    _used_at: float = 0.0
-    _used_every: float | None = None
-    _reported_at: float | None = None
-    _gap: float | None = None  # usual, between two reports: seconds
-    _effort: float = 0.0  # and core-seconds
-    _reported_with: float = 0.0
-    _stalls_no_sooner: float = 0.0
+    _seen: tuple[float, float] = (0.0, 0.0)  # seconds and core-seconds at the latest reading
+    # what its loss was when it was looked at last: jumps, whether it diverges and has stalled; step
+    _loss: tuple[int, bool, bool] = (0, False, False)
+    _step: float = 0.0
 
     def __post_init__(self) -> None:
-        self._used_at = self.arrived
+        used = self.tracker.used
+        self._before, self._seen = used.cpu, (used.seconds, used.cpu)
+        self._look()
+
+    def _look(self) -> None:
+        tracker = self.tracker
+        self._loss = tracker.jumps, tracker.diverging, tracker.stalled
+        self.last_because = ""
+        if tracker.diverging:
+            self.last_because = "its loss diverges, so it comes last"
+        elif tracker.stalled:
+            self.last_because = "it has stalled, so it comes last"
 
     @property
     def served(self) -> float:
         """CPU time it was served with in all its attempts, core-seconds."""
-        return self.before + self.attained
-
-    @property
-    def reports(self) -> bool:
-        """Whether it has reported anything."""
-        return self._reported_at is not None
-
-    @property
-    def last_because(self) -> str:
-        """Why others go before it, whatever is left of it; empty: they do not."""
-        if self.diverging:
-            return "its loss diverges, so it comes last"
-        return "it has stalled, so it comes last" if self.stalled else ""
+        return self.tracker.used.cpu
 
     @property
     def gpus_per_core(self) -> float:
@@ -189,18 +168,18 @@ class RunningJob:
             default=self.remaining(),
         )
 
-    def _left(self, said: float) -> float:
+    def _left(self, predicted: float) -> float:
         # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be
         # told, so not zero.
-        return max(said - self.done_since, 0.05 * self.done_since)
+        return max(predicted - self.done_since, 0.05 * self.done_since)
 
     def remaining_in_words(self) -> str:
         """What is left of it, or what it has had where nothing was predicted."""
         if self.prediction is None:
-            told = "nothing predicted yet" if self.curve is None else "it says no end"
-            return f"{told}, {self.attained:.3g} core-seconds used"
-        said = self.prediction[0]
-        left, low, high = (self._left(each) for each in (said.work, said.low, said.high))
+            why = "nothing predicted yet" if self.curve is None else "it says no end"
+            return f"{why}, {self.attained:.3g} core-seconds used"
+        prediction = self.prediction[0]
+        left, low, high = map(self._left, (prediction.work, prediction.low, prediction.high))
         return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
 
     def good_cores(self, cores: float) -> float:
@@ -235,69 +214,34 @@ class RunningJob:
             else most
         )
 
-    def use(self, now: float, change: Used) -> None:
-        """Take in what all of it used since the last time, which may be a moment ago: of several
-        tasks each is told.
+    def use(self, change: Used) -> bool:
+        """Look at what it used since the last time; whether it is to be tried now and was not, or
+        is no longer.
         """
-        gap, usual = now - self._used_at, self._used_every
-        if change.seconds is not None:
-            gap = min(gap, change.seconds)
-        elif usual is not None:
-            if gap > _JUMP * usual:  # nor was anything heard of it meanwhile
-                self._stalls_no_sooner = now + _STALL_SECONDS
-                gap = _JUMP * usual
-            # By time, or else the many short gaps within a burst of tasks would pass for the usual
-            # ones.
-            part = _FOLLOWING * min(gap / usual, 1.0)
-            self._used_every = max(usual + part * (gap - usual), _READ_SECONDS)
-        elif gap > 0.0:
-            # it may have come long after its arrival, as a container does
-            gap = min(gap, _JUMP * _READ_SECONDS)
-            self._used_every = max(gap, _READ_SECONDS)
-        self.attained += change.cpu_cores * gap
-        self.used_so_far["memory"] += change.memory_bytes * gap
-        self.used_so_far["disk"] += change.disk_bytes_per_second * gap
-        self.used_so_far["network"] += change.network_bytes_per_second * gap
+        used, (seconds, work) = self.tracker.used, self._seen
+        tried = self.is_to_be_tried
         if self.on_trial:
-            self._trial_work += change.cpu_cores * gap
-            self._trial_seconds += gap
-        self.used, self._used_at = change, now
+            self._trial_work += used.cpu - work
+            self._trial_seconds += used.seconds - seconds
+        self._seen, self.used = (used.seconds, used.cpu), change
+        self.attained = used.cpu - self._before
+        return self.is_to_be_tried != tried
 
-    def report(self, now: float, change: Reported) -> bool:
-        """Take in a report; whether it calls for acting at once: another phase, divergence or its
+    def report(self, change: Reported) -> bool:
+        """Look at its loss; whether it calls for acting at once: another phase, divergence or its
         end, an end of a stall.
         """
-        if self._reported_at is not None and now > self._reported_at:
-            gap, effort = now - self._reported_at, self.attained - self._reported_with
-            part = 1.0 if self._gap is None else _FOLLOWING
-            self._gap = gap if self._gap is None else self._gap + part * (gap - self._gap)
-            self._effort += part * (effort - self._effort)
-        self._reported_at, self._reported_with = now, self.attained
-        step = self.losses.step
-        jumped = self.losses.add(change.step, change.loss, change.count) and not change.adversarial
-        before = self.diverging, self.stalled
-        self.diverging = self.losses.is_no_number if change.adversarial else self.losses.diverging
-        self.stalled = False
-        if jumped and (change.epochs is None or self.losses.step < step):
+        before, step = self._loss, self._step
+        self._look()
+        self._step = self.tracker.losses.step
+        if self._loss[0] != before[0] and (change.epochs is None or self._step < step):
             # what is left by epochs stays, unless it begins them again
             self.prediction = self.curve = None
-        return jumped or before != (self.diverging, self.stalled)
-
-    def stalls_at(self) -> float | None:
-        """When it is taken for stalled if it does not report before; None where that cannot be
-        told.
-        """
-        if self._reported_at is None or self._gap is None or self.stalled:
-            return None
-        return max(
-            self._reported_at + max(_STALL_REPORTS * self._gap, _STALL_SECONDS),
-            self._stalls_no_sooner,
-        )
+        return self._loss != before
 
     def stall(self, now: float) -> bool:
-        """Take it for stalled, its time having come, unless it had too little of the CPU to report;
-        whether it is.
-        """
-        self.stalled = self.attained - self._reported_with >= _STALL_REPORTS * self._effort
-        self._stalls_no_sooner = now + max(self._gap or 0.0, _STALL_SECONDS)
-        return self.stalled
+        """Whether it has stalled meanwhile."""
+        _, _, before = self._loss
+        self.tracker.judge_stall(now)
+        self._look()
+        return self.tracker.stalled and not before

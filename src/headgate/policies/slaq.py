@@ -102,7 +102,7 @@ class SlaqPolicy(WeighingPolicy):
         """The largest drop of each job in a round so far."""
         levels = {}
         for job in jobs:
-            level = job.losses.level()
+            level = job.tracker.losses.level()
             number, before, largest = self._levels.get(job.id, (job.number, level, 0.0))
             if number != job.number:
                 before, largest = level, 0.0

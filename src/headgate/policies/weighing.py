@@ -8,8 +8,10 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 
+from headgate.forecast.job_tracker import JobTracker
 from headgate.model.errors import UsageError
-from headgate.model.identifiers import JobId
+from headgate.model.events import Progress
+from headgate.model.identifiers import JobId, TaskId
 from headgate.model.shares import Share
 from headgate.policies.base import (
     Arrived,
@@ -35,8 +37,6 @@ _NEWS = 0.25
 """A prediction that differs from what was believed by more than this part is acted upon at once."""
 _REMEMBERED = 20
 """Most ended jobs that are remembered."""
-_MOST_TO_COME_BACK = 1000
-"""Jobs that left and were not done, whose service is remembered: they may be started again."""
 _KINDS = 20
 """Needs that stand for those of all jobs that are known, where these are more: each other job is
 ranked by them all.
@@ -77,7 +77,7 @@ class WeighingPolicy(Policy):
         UsageError: An option makes no sense.
     """
 
-    predicts = True
+    predicts = tracks = True
     tries = False
 
     def __init__(self, *, itval: float = ITVAL_SECONDS, floor: float = FLOOR) -> None:
@@ -102,7 +102,7 @@ class WeighingPolicy(Policy):
         self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._wanted: dict[JobId, tuple[float, str]] = {}
         self._needed: deque[float] = deque(maxlen=_REMEMBERED)
-        self._served: dict[JobId, float] = {}
+        self._own: dict[JobId, JobTracker] = {}  # of jobs that nobody else keeps one of
         self._told_after: deque[float] = deque(maxlen=_REMEMBERED)
 
     @abstractmethod
@@ -181,10 +181,8 @@ class WeighingPolicy(Policy):
         stalled = False
         times = []
         for job in self._jobs.values():
-            stalls_at = job.stalls_at()
-            if stalls_at is not None and now >= stalls_at:
-                stalled |= job.stall(now)
-                stalls_at = job.stalls_at()
+            stalled |= job.stall(now)
+            stalls_at = job.tracker.stalls_at()
             if stalls_at is not None:
                 times.append(stalls_at)
         self._stall_at = min(times, default=None)
@@ -210,15 +208,26 @@ class WeighingPolicy(Policy):
                 self._weights.place(job.id, job.nodes)
                 return True
             case Reported():
-                acts = job.report(now, change)
-                stalls_at = job.stalls_at()
+                if job.id in self._own:
+                    self._own[job.id].report(
+                        now, change.loss, _progress(change), change.adversarial
+                    )
+                acts = job.report(change)
+                stalls_at = job.tracker.stalls_at()
                 if stalls_at is not None and (self._stall_at is None or stalls_at < self._stall_at):
                     self._stall_at = stalls_at
                 return acts
             case Used():
-                tried = job.is_to_be_tried
-                job.use(now, change)
-                return self.tries and job.is_to_be_tried != tried
+                if job.id in self._own:
+                    self._own[job.id].use(
+                        now,
+                        change.cpu_cores,
+                        change.memory_bytes,
+                        change.disk_bytes_per_second,
+                        change.network_bytes_per_second,
+                        change.seconds,
+                    )
+                return job.use(change) and self.tries
             case Predicted():
                 return self._predicted(job, change)
         return False
@@ -228,26 +237,28 @@ class WeighingPolicy(Policy):
         self._jobs.pop(change.job, None)  # so that it is the last to have come
         if len(self._jobs) == 1:
             [alone] = self._jobs.values()
-            alone.told_nobody = alone.told_nobody or (alone.reports and alone.foretold is None)
-        served = self._served.pop(change.job, 0.0)
+            alone.told_nobody = alone.told_nobody or (
+                alone.tracker.reports and alone.foretold is None
+            )
+        tracker = change.tracker
+        if tracker is None:
+            tracker = self._own.setdefault(change.job, JobTracker(now))
+            tracker.begin_attempt(now, resumes=False)
         self._jobs[change.job] = RunningJob(
             change.job,
+            tracker,
             change.priority,
             change.cores_limit,
             now,
             self._number,
             change.workers,
-            before=served,
         )
         self._weights.arrive(change.job)
 
     def _left(self, job: RunningJob, change: Left) -> None:
         if change.done:
             self._needed.append(job.served)
-        else:
-            self._served[job.id] = job.served
-            if len(self._served) > _MOST_TO_COME_BACK:
-                del self._served[next(iter(self._served))]
+            self._own.pop(job.id, None)
         del self._jobs[job.id]
         self._weights.leave(job.id)
 
@@ -268,6 +279,11 @@ class WeighingPolicy(Policy):
         if before is None or job.told_cores != told_cores:
             return True
         return change.ends and abs(change.work - believed) > _NEWS * max(believed, 1e-9)
+
+
+def _progress(change: Reported) -> Progress:
+    place = change.step, change.epoch
+    return Progress(TaskId(), *place, epochs=change.epochs, count=change.count)
 
 
 def check(policy: str, option: str, value: float, fits: bool, expected: str) -> None:
@@ -309,11 +325,11 @@ class SteadyOrder:
         known = {job.id: job for job in jobs}
         before = [known.pop(id) for id in self._order if id in known]
         order: list[RunningJob] = []
-        for clearly, each in (
+        for clearly, group in (
             (_CLEARLY, before),
             (1.0, sorted(known.values(), key=lambda job: measure[job.id])),
         ):
-            for job in each:
+            for job in group:
                 last, size = measure[job.id]
                 place = len(order)
                 while place and (last, size) < _scaled(measure[order[place - 1].id], clearly):
@@ -365,7 +381,7 @@ def first_come(
         behind: Jobs that have at least an equal share, wherever they are in the order.
     """
     nodes = nodes_of(cores, order)
-    left = {node: size for there in nodes.of.values() for node, size in there.items()}
+    left = {node: size for sizes in nodes.of.values() for node, size in sizes.items()}
     parts = dict.fromkeys(nodes.of, 0.0)
 
     def take(job: JobId, more: float) -> None:

@@ -1,6 +1,4 @@
-"""What a simulated job tells while it runs, and what follows from that, by what it follows from
-live.
-"""
+"""What a simulated job tells while it runs."""
 
 from __future__ import annotations
 
@@ -8,10 +6,8 @@ import math
 from bisect import bisect_right
 from statistics import fmean
 
-from headgate.forecast.remaining import LONGEST_SECONDS, Outlook, Question, answer
-from headgate.forecast.scaling import Scaling
-from headgate.model.events import Predicted, Progress
-from headgate.model.identifiers import FIRST_WORKER
+from headgate.forecast.scaling import LONGEST_SECONDS, Scaling
+from headgate.model.events import Progress, ReportPart
 from headgate.simulation.engine import Work
 
 
@@ -29,8 +25,6 @@ class JobReports:
         self._used_at = self._told_at = now
         self._heard = 0
         self._scaling = Scaling() if predicts and not work.job.gpus and work.needs == 1 else None
-        self._outlook = Outlook(now) if predicts and work.job.foretold else None
-        self._question: Question | None = None
 
     def used(self, now: float, cores: float) -> None:
         """Take in the cores that it used on average since the last time, which may be longer ago
@@ -38,23 +32,16 @@ class JobReports:
         """
         since, gap = self._used_at, now - self._used_at
         self._used_at = now
-        if self._scaling is None and self._outlook is None:
+        if self._scaling is None:
             return
         [task, *_] = self._work.tasks.values()
         readings = max(math.ceil(2.0 * gap / LONGEST_SECONDS), 1)
         for reading in range(1, readings + 1):
             at = since + gap * reading / readings
-            if self._scaling is not None:
-                self._scaling.used(at, cores, task.threads, task.entitled)
-            if self._outlook is not None:
-                self._outlook.used(at, cores)
+            self._scaling.used(at, cores, task.threads, task.entitled)
 
-    def told(self, now: float, asks: bool) -> Progress | None:
-        """What it tells; None: nothing, as it has no losses, or none since the last time.
-
-        Args:
-            asks: Whether anybody would go by what is predicted of it.
-        """
+    def told(self, now: float) -> Progress | None:
+        """What it tells; None: nothing, as it has no losses, or none since the last time."""
         work, job = self._work, self._work.job
         done = work.fraction(now)
         if work.starting or done <= 0.0:
@@ -68,21 +55,22 @@ class JobReports:
             self._scaling.reported(now, done if step is None else step)
         if not news:
             return None
-        if self._outlook is not None:
-            self._foresee(self._outlook, now, done, len(news), asks)
         [task, *_] = work.tasks
+        parts = self._parts(now, done, len(news)) if job.foretold else ()
         loss = fmean(loss for _, loss in news)
-        return Progress(task, step, epoch=epoch, loss=loss, count=len(news), epochs=job.epochs)
+        count = len(news)
+        return Progress(
+            task, step, epoch=epoch, loss=loss, count=count, epochs=job.epochs, parts=parts
+        )
 
-    def _foresee(self, outlook: Outlook, now: float, done: float, news: int, asks: bool) -> None:
-        """Take in each of the last losses by itself, when it came, as live: of several at once
-        nobody could tell which of the steps between them began an epoch.
+    def _parts(self, now: float, done: float, news: int) -> tuple[ReportPart, ...]:
+        """Each of the last losses by itself, and when it came, as live: of several at once nobody
+        could tell which of the steps between them began an epoch.
         """
         work, job = self._work, self._work.job
+        parts = []
         heard = slice(self._heard - news, self._heard)
-        for place, ((part, loss), (step, epoch)) in enumerate(
-            zip(job.losses[heard], job.told[heard], strict=True), 1
-        ):
+        for (part, loss), (step, epoch) in zip(job.losses[heard], job.told[heard], strict=True):
             ago = (done - part) * job.seconds / work.speed if work.speed > 0 else 0.0
             within = None
             if (
@@ -93,13 +81,10 @@ class JobReports:
                 and job.epochs
             ):
                 within = min(max(step / job.steps * job.epochs - (epoch - 1), 0.0), 1.0)
-            progress = Progress(
-                work.id.task(FIRST_WORKER), step, epoch=epoch, epochs=job.epochs, within=within
-            )
-            self._question = outlook.reported(
-                max(now - ago, self._told_at), loss, progress, asks and place == news
-            )
+            at = max(now - ago, self._told_at)
+            parts.append(ReportPart(at, step, epoch, loss, within))
         self._told_at = now
+        return tuple(parts)
 
     def _place(self, done: float) -> tuple[int | None, int | None]:
         """Step and epoch that it tells when so much is done; of steps that it told those
@@ -118,13 +103,6 @@ class JobReports:
         step = round(done * job.steps) if job.steps is not None else None
         epoch = min(int(done * job.epochs) + 1, job.epochs) if job.epochs is not None else None
         return step, epoch
-
-    def left(self) -> Predicted | None:
-        """What is left by what it told last; None where that calls for no answer, or there is
-        none.
-        """
-        question, self._question = self._question, None
-        return answer(self._work.id, question) if question is not None else None
 
     def useful(self) -> float | None:
         """Cores that it puts to good use while others want them, of several workers one each; None:

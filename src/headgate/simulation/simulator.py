@@ -16,6 +16,7 @@ from math import exp, inf
 from headgate.controller import Controller, Queue
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
+from headgate.forecast.remaining import answer
 from headgate.model.cluster import Cluster
 from headgate.model.errors import UsageError
 from headgate.model.events import (
@@ -149,7 +150,7 @@ class _Simulation:
         self._listens = chosen.listens and self._report_seconds > 0
         self._predicts = self._listens and chosen.predicts
         self._queue = self._queued(trace, chosen)
-        self._controller = Controller(chosen.policy, self._queue)
+        self._controller = Controller(chosen.policy, self._queue, tracks=self._predicts)
         gpus, cores = (
             float(sum(column))
             for column in zip(*((len(node.gpus), node.cores) for node in cluster.nodes))
@@ -302,19 +303,27 @@ class _Simulation:
         watched.used(self._now, sum(used))
         for task, cores in zip(tasks, used, strict=True):
             self._step(Usage(task.id, cores, float(work.job.memory_bytes or 0), seconds=seconds))
-        reported = watched.told(self._now, asks=len(self._works) > 1)
-        if reported is not None:
-            self._step(reported)
+        progress = watched.told(self._now)
+        if progress is not None:
+            self._step(progress)
         self._predict(work)
 
     def _predict(self, work: Work) -> None:
         if not self._predicts or not self._shares(work.job) or not work.tasks or work.starting:
             return
         watched = self._reports[work.id]
-        left = watched.left() if work.job.foretold else self._known(work)
+        left = self._fitted(work) if work.job.foretold else self._known(work)
         if left is not None:
             cores, follows = watched.useful(), work.job.threads_follow
             self._step(replace(left, cores=cores, follows=follows))
+
+    def _fitted(self, work: Work) -> Predicted | None:
+        """What is left of a job by what it told, as live; None where nothing new is to be said."""
+        tracker = self._controller.tracker(work.id)
+        if tracker is None or len(self._works) < 2:
+            return None
+        question = tracker.due()
+        return answer(work.id, question) if question is not None else None
 
     def _known(self, work: Work) -> Predicted | None:
         """What is left of a job, but for the error that is assumed; None where it has said nothing

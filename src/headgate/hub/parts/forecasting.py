@@ -15,7 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from headgate.controller.start_forecast import StartForecast
-from headgate.forecast.remaining import LONGEST_SECONDS, Outlook, Question, answer
+from headgate.forecast.job_tracker import JobTracker
+from headgate.forecast.remaining import Question, answer
 from headgate.forecast.scaling import Scaling, useful_cores
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
@@ -24,7 +25,6 @@ from headgate.model.events import Action, Event, Predicted, Progress, TaskExited
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
-from headgate.output.vocabulary import is_adversarial
 from headgate.profiling import lengths, store
 
 _AGAIN_SECONDS = 5.0
@@ -36,36 +36,31 @@ _NAMED = 3
 
 @dataclass
 class _ForecastJob:
-    """The attempt of a job: its outlook, the tasks that train, the cores that each uses, the
-    core-seconds that they used, the most memory that one of its workers did (and of a GPU), when it
-    began, and when it is expected to end. `whole` is whether all that it takes is seen, as of a job
-    that does not resume; `power` is what runs before told of its threads (`Scaling.power`).
+    """The attempt of a job.
+
+    Args:
+        tracker: What is known of the job.
+        whole: All that it takes is seen, as of a job that does not resume.
+        began: Seconds, when it began.
+        spent: Core-seconds that the job had used by then.
+        cores: Of each task, what it uses.
+        power: What runs before told of its threads (`Scaling.power`).
+        most_bytes: The most memory that one of its workers used.
+        most_gpu_bytes: The same of a GPU.
+        ends: When it is expected to end; None: not known.
     """
 
     live: LiveJob
-    outlook: Outlook
+    tracker: JobTracker
     whole: bool
     began: float
-    since: float
-    team: frozenset[str] = frozenset()
+    spent: float
     cores: dict[TaskId, float] = field(default_factory=dict)
     scaling: Scaling = field(default_factory=Scaling)
     power: float | None = None
-    work: float = 0.0
     most_bytes: float = 0.0
     most_gpu_bytes: float = 0.0
     ends: float | None = None
-
-    def used(self, now: float) -> None:
-        """Count what was used since the last time, by what was told last."""
-        self.work += sum(self.cores.values()) * min(now - self.since, LONGEST_SECONDS)
-        self.since = now
-
-    def training(self) -> frozenset[str]:
-        """The tasks that train now: not those that still join, nor those that leave."""
-        attempt = self.live.current
-        tasks = attempt.tasks if attempt is not None else {}
-        return frozenset(name for name, task in tasks.items() if task.state == "running")
 
     def useful(self) -> float | None:
         """Cores that it puts to good use while others want them, of several tasks one for each
@@ -73,8 +68,8 @@ class _ForecastJob:
         """
         attempt = self.live.current
         if attempt is None or len(attempt.tasks) < 2:
-            told = self.scaling.power()
-            power = told if told is not None else self.power
+            power = self.scaling.power()
+            power = power if power is not None else self.power
             return useful_cores(power) if power is not None else None
         workers = sum(
             name.is_worker and task.state != "ended" for name, task in attempt.tasks.items()
@@ -93,12 +88,9 @@ class _ForecastJob:
 class Forecasting(Component):
     """Hears what jobs report and use, and tells what is left of them.
 
-    A job has one outlook, which lasts as long as it goes on from what it did: an attempt that
-    starts from a checkpoint keeps the losses of those before it, and one that starts from the
-    beginning does not.
-
     Args:
         live_runs: Where the runs are.
+        tracker: What the controller knows of a job.
         lengths: Folder of what former jobs took.
         profiles: Folder of the stored profiles.
         tell: Takes a `Predicted`.
@@ -110,6 +102,7 @@ class Forecasting(Component):
     def __init__(
         self,
         live_runs: LiveRuns,
+        tracker: Callable[[JobId], JobTracker | None],
         lengths: Path,
         profiles: Path,
         tell: Callable[[Event], None],
@@ -117,6 +110,7 @@ class Forecasting(Component):
         predicts: Callable[[], bool],
     ) -> None:
         self._live_runs = live_runs
+        self._tracker = tracker
         self._lengths = lengths
         self._profiles = profiles
         self._powers: dict[str, float] = {}  # by keys of profiles: what jobs told that run, or ran
@@ -124,7 +118,6 @@ class Forecasting(Component):
         self._asks = asks
         self._predicts = predicts
         self._watched: dict[JobId, _ForecastJob] = {}
-        self._outlooks: dict[JobId, Outlook] = {}
         self._took: dict[JobId, float | None] = {}
         self._doing: set[asyncio.Task[None]] = set()
 
@@ -134,17 +127,17 @@ class Forecasting(Component):
         known: by their speed, or else by how long such jobs took. A job that should have ended is
         expected to end now.
         """
-        now, found = time.monotonic(), dict[JobId, float]()
+        now, ends = time.monotonic(), dict[JobId, float]()
         for job, watched in self._watched.items():
             if watched.ends is not None:
-                found[job] = max(watched.ends, now)
+                ends[job] = max(watched.ends, now)
             elif (
                 watched.whole
                 and (took := self._takes(job)) is not None
                 and watched.began + took > now
             ):
-                found[job] = watched.began + took
-        return found
+                ends[job] = watched.began + took
+        return ends
 
     def lasts(self, job: JobId) -> float | None:
         """Seconds that a job is expected to run, by how long such jobs took. None: there were none,
@@ -163,21 +156,23 @@ class Forecasting(Component):
         """How long a step takes with the tasks that train now, by at least `fewest` steps; None:
         not known.
         """
-        return self._outlooks[job].step_seconds(fewest) if job in self._outlooks else None
+        tracker = self._tracker(job)
+        return tracker.step_seconds(fewest) if tracker is not None else None
 
     def forget(self, run: str) -> None:
-        for kept in (self._watched, self._outlooks, self._took):
+        for kept in (self._watched, self._took):
             for job in [job for job in kept if job.run == run]:
                 del kept[job]
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         match event:
             case TaskStarted(task):
-                self._of(task, starts=True)
+                self._watch(task, starts=True)
             case Progress(task) if self._runs(task):
                 self._reported(event)
-            case Usage(task, cpu_cores, memory_bytes, gpu_memory_bytes=on_gpus) if self._runs(task):
-                now, watched = time.monotonic(), self._of(task)
+            case Usage(task, cpu_cores, memory_bytes, gpu_memory_bytes=on_gpus) if (
+                self._runs(task) and (watched := self._watch(task)) is not None
+            ):
                 watched.cores[task] = cpu_cores
                 if task.name.is_worker:
                     watched.most_bytes = max(watched.most_bytes, memory_bytes)
@@ -186,9 +181,7 @@ class Forecasting(Component):
                     watched.most_gpu_bytes = max(
                         watched.most_gpu_bytes, on_gpus / max(len(gpus), 1)
                     )
-                watched.used(now)
-                watched.outlook.used(now, sum(watched.cores.values()))
-                self._scale(watched, now)
+                self._scale(watched, time.monotonic())
             case TaskExited(task):
                 self._ended(task)
 
@@ -210,27 +203,26 @@ class Forecasting(Component):
         known = attempt.tasks.get(task.name) if attempt is not None else None
         return known is not None and known.state != "ended"
 
-    def _of(self, task: TaskId, starts: bool = False) -> _ForecastJob:
+    def _watch(self, task: TaskId, starts: bool = False) -> _ForecastJob | None:
+        """The attempt of a task; None: the controller knows no job of it."""
         job = task.job
         if job not in self._watched:
             now, (run, live) = time.monotonic(), self._live_runs.find(job)
+            tracker = self._tracker(job)
+            if tracker is None:
+                return None
             whole = (
                 starts
                 and live.checkpoint is None
                 and live.attempt == 1
                 and run.submission.mode == "run"
             )
-            rule = live.spec.progress
-            outlook = self._outlooks.get(job) if live.checkpoint is not None else None
-            if outlook is None:
-                outlook = self._outlooks[job] = Outlook(
-                    now, goal=rule.goal, rising=rule.rising, began=now
-                )
             known = (
                 json.loads(live.profile).get("thread_power") if live.profile is not None else None
             )
             power = self._powers.get(live.profile_key, known)
-            self._watched[job] = _ForecastJob(live, outlook, whole, now, now, power=power)
+            spent = tracker.used.cpu
+            self._watched[job] = _ForecastJob(live, tracker, whole, now, spent, power=power)
         return self._watched[job]
 
     def _ended(self, task: TaskId) -> None:
@@ -241,15 +233,16 @@ class Forecasting(Component):
         watched = self._watched.get(job)
         if watched is None:
             return
-        watched.used(time.monotonic())
         watched.cores.pop(task, None)
         if watched.cores:
             return
+        now = time.monotonic()
+        work = watched.tracker.core_seconds(now) - watched.spent
         del self._watched[job]
         if watched.scaling.power() is not None:
             self._do(self._keep(watched))
-        if watched.whole and watched.live.state == "done" and watched.work > 0.0:
-            self._do(self._remember(watched))
+        if watched.whole and watched.live.state == "done" and work > 0.0:
+            self._do(self._remember(watched, work, now - watched.began))
 
     async def _keep(self, watched: _ForecastJob) -> None:
         """Keep what more threads brought a job, for its later runs."""
@@ -259,29 +252,23 @@ class Forecasting(Component):
             with suppress(OSError):  # as below: a trial finds it out again
                 await asyncio.to_thread(store.keep_power, self._profiles, key, power)
 
-    async def _remember(self, watched: _ForecastJob) -> None:
-        live = watched.live
-        seconds, most = watched.since - watched.began, (watched.most_bytes, watched.most_gpu_bytes)
-        took = lengths.Took(live.profile_key, watched.work, seconds, *most)
+    async def _remember(self, watched: _ForecastJob, work: float, seconds: float) -> None:
+        live, most = watched.live, (watched.most_bytes, watched.most_gpu_bytes)
+        took = lengths.Took(live.profile_key, work, seconds, *most)
         with suppress(OSError):  # it is worth no warning: the next one is predicted later
             await asyncio.to_thread(lengths.remember, self._lengths, live.script_key, took)
         self._took.clear()  # what is remembered now tells of others
 
-    def _reported(self, told: Progress) -> None:
-        now, watched = time.monotonic(), self._of(told.task)
-        outlook, rule = watched.outlook, watched.live.spec.progress
-        outlook.stopping = rule.stopping
-        if (team := watched.training()) != watched.team:
-            watched.team = team
-            outlook.begins()
-        value = rule.value(told.loss, told.metrics)
-        if value is not None and is_adversarial(rule.metric, told.metrics):
-            value = math.nan
-        job = told.task.job
+    def _reported(self, progress: Progress) -> None:
+        now, watched, job = time.monotonic(), self._watch(progress.task), progress.task.job
+        if watched is None:
+            return
+        tracker = watched.tracker
+        tracker.stopping = watched.live.spec.progress.stopping
+        step = progress.step if progress.step is not None else tracker.losses.seen
+        watched.scaling.reported(now, step)
         asks = self._asks(job) or (len(self._watched) > 1 and self._predicts())
-        question = outlook.reported(now, value, told, asks)
-        watched.scaling.reported(now, told.step if told.step is not None else outlook.losses.seen)
-        if question is not None:
+        if asks and (question := tracker.due()) is not None:
             self._do(self._answer(job, watched, question))
 
     def _do(self, work: Coroutine[None, None, None]) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headgate.engines.base import LOCAL, Engine, EngineSpec
+from headgate.forecast.job_tracker import LEAST_STEPS, JobTracker, StepClock
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.state.run import LiveRun, LiveRuns
@@ -28,7 +29,6 @@ from headgate.model.events import (
     TaskExited,
     TaskReady,
     TaskStarted,
-    Usage,
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.roles import Ready
@@ -292,68 +292,6 @@ class Readiness(Component):
 
 _LEAST_SILENCE = 60.0
 """Without a step: a shorter silence is not told of, however short steps are."""
-_TIMES = 10.0
-"""By so many times the longest time between two steps so far, which an evaluation or a checkpoint
-may have been.
-"""
-_LEAST_STEPS = 3
-"""Reports of a step, before what is usual is known. Until then a job is late that does nothing at
-all.
-"""
-_BUSY_CORES, _BUSY_BYTES = 0.05, 50e3
-"""What a job does that is not idle: cores in use, and bytes a second on disks and networks."""
-
-
-@dataclass
-class StepClock:
-    """How long a job usually takes from one step to the next, and since when it has made none.
-
-    Args:
-        at: When its attempt began, in seconds.
-        least: Seconds without a step that are never told of.
-    """
-
-    at: float
-    least: float = _LEAST_SILENCE
-    step: int = -1
-    reports: int = 0
-    longest: float = 0.0
-    told: bool = False
-    worked_at: float | None = None  # None: what it does is not read
-
-    def worked(self, now: float, busy: bool) -> None:
-        """What it does was read: whether it did anything."""
-        if busy or self.worked_at is None:
-            self.worked_at = now
-
-    def idle_for(self, now: float) -> float:
-        """Seconds without a step and without any work; 0 if that is not known."""
-        return now - max(self.at, self.worked_at) if self.worked_at is not None else 0.0
-
-    def reported(self, now: float, step: int) -> float | None:
-        """It has come to this step; where its silence was told of, how long it was."""
-        if step <= self.step:
-            return None
-        silence, was_told = now - self.at, self.told
-        if self.reports:  # the first one has its start in it
-            self.longest = max(self.longest, silence)
-        self.step, self.at, self.told = step, now, False
-        self.reports += 1
-        return silence if was_told else None
-
-    def is_late(self, now: float) -> bool:
-        """Whether it has made no step for far longer than usual, and nobody was told. Before
-        anything is usual: whether it did nothing at all for long.
-        """
-        if self.reports < _LEAST_STEPS:
-            return not self.told and self.idle_for(now) > self.least
-        return not self.told and now - self.at > max(self.least, _TIMES * self.longest)
-
-    def stood_still(self, seconds: float) -> None:
-        """The machine or the hub stood still for so long: nobody made a step then."""
-        self.at += seconds
-        if self.worked_at is not None:
-            self.worked_at += seconds
 
 
 @dataclass
@@ -361,6 +299,7 @@ class _Watched:
     """An attempt of a job, and the first process of each of its tasks."""
 
     clock: StepClock
+    told_of: int | None = None  # steps it had reported when people were told of its silence
     pids: dict[TaskId, int] = field(default_factory=dict)
     connects: bool = False  # its script uses Headgate's library, and so makes steps
 
@@ -370,14 +309,20 @@ class HangDetector(Component):
 
     Args:
         live_runs: Whose runs are told.
+        tracker: What the controller knows of a job.
         is_here: Whether the tasks of a run are processes of this machine.
         least: Seconds without a step that are never told of; it looks ten times as often.
     """
 
     def __init__(
-        self, live_runs: LiveRuns, is_here: Callable[[LiveRun], bool], least: float = _LEAST_SILENCE
+        self,
+        live_runs: LiveRuns,
+        tracker: Callable[[JobId], JobTracker | None],
+        is_here: Callable[[LiveRun], bool],
+        least: float = _LEAST_SILENCE,
     ) -> None:
         self._live_runs = live_runs
+        self._tracker = tracker
         self._is_here = is_here
         self._least = least
         self._watched: dict[JobId, _Watched] = {}
@@ -388,21 +333,16 @@ class HangDetector(Component):
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         if isinstance(event, TaskStarted):
-            fresh = _Watched(StepClock(time.monotonic(), self._least))
+            tracker = self._tracker(event.task.job)
+            if tracker is None:
+                return
+            fresh = _Watched(tracker.clock)
             self._watched.setdefault(event.task.job, fresh).pids[event.task] = event.pid
             if self._timer is None:
                 self._looked = time.monotonic()
                 self._look_later()
         elif isinstance(event, Progress) and event.step is not None:
-            self._reported(event.task, event.step)
-        elif (
-            isinstance(event, Usage) and (watched := self._watched.get(event.task.job)) is not None
-        ):
-            moved = event.disk_bytes_per_second + event.network_bytes_per_second
-            busy = (
-                event.cpu_cores > _BUSY_CORES or moved > _BUSY_BYTES or event.gpu_memory_bytes > 0.0
-            )
-            watched.clock.worked(time.monotonic(), busy)
+            self._reported(event.task)
         elif (
             isinstance(event, TaskConnected)
             and (watched := self._watched.get(event.task.job)) is not None
@@ -425,18 +365,16 @@ class HangDetector(Component):
         for reading in self._reading:
             reading.cancel()
 
-    def _reported(self, task: TaskId, step: int) -> None:
+    def _reported(self, task: TaskId) -> None:
         job = task.job
-        if (watched := self._watched.get(job)) is None:
+        watched = self._watched.get(job)
+        if watched is None or watched.told_of in (None, watched.clock.reports):
             return
-        silence = watched.clock.reported(time.monotonic(), step)
-        if silence is not None and job.run in self._live_runs.runs:
-            run = self._live_runs.runs[job.run]
+        watched.told_of = None
+        if job.run in self._live_runs.runs:
+            run, gap = self._live_runs.runs[job.run], say_seconds(watched.clock.gap)
             self._live_runs.event(
-                run,
-                "note",
-                f"it makes steps again, after {say_seconds(silence)} without one",
-                job.name,
+                run, "note", f"it makes steps again, after {gap} without one", job.name
             )
 
     def _look_later(self) -> None:
@@ -452,11 +390,12 @@ class HangDetector(Component):
         for job, watched in self._watched.items():
             if paused > self._least / 10:
                 watched.clock.stood_still(paused)
-            if watched.clock.is_late(now) and job.run in self._live_runs.runs:
-                watched.clock.told = True
+            is_late = watched.told_of is None and watched.clock.is_late(now, self._least)
+            if is_late and job.run in self._live_runs.runs:
+                watched.told_of = watched.clock.reports
                 run, silence = self._live_runs.runs[job.run], now - watched.clock.at
                 kind, text = "warning", f"no step for {say_seconds(silence)}, far longer than usual"
-                if watched.clock.reports < _LEAST_STEPS:
+                if watched.clock.reports < LEAST_STEPS:
                     kind = "warning" if watched.clock.reports or watched.connects else "note"
                     text = (
                         "no step and hardly any CPU used for "

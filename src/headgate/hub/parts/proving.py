@@ -10,12 +10,12 @@ import asyncio
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from headgate.engines.base import LOCAL
+from headgate.forecast.job_tracker import JobTracker, StepTimes
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.isolation.base import Box
@@ -24,7 +24,6 @@ from headgate.model.events import (
     ENDED,
     Action,
     Event,
-    Progress,
     StopRequested,
     StopTask,
     TaskExited,
@@ -47,7 +46,6 @@ PATIENCE_SECONDS = 60.0
 """How long a proof waits for enough steps."""
 _LOOK_SECONDS = 1.0
 _TRIES = 3
-_KEPT_REPORTS = 4096
 _NO_STEPS = (
     "reports too few steps: print a line for each step, or name the pattern of its "
     "lines (docs/progress.md)"
@@ -55,6 +53,7 @@ _NO_STEPS = (
 
 Tell = Callable[[dict[str, Any]], None]
 Boxes = Callable[[], Mapping[TaskId, Box]]
+Trackers = Callable[[JobId], JobTracker | None]
 
 
 class InterferenceProber(Component):
@@ -62,24 +61,21 @@ class InterferenceProber(Component):
 
     Args:
         live_runs: The runs whose jobs are held and watched.
+        tracker: What the controller knows of a job.
         boxes: The boxes of the tasks on this machine.
     """
 
-    def __init__(self, live_runs: LiveRuns, boxes: Boxes) -> None:
+    def __init__(self, live_runs: LiveRuns, tracker: Trackers, boxes: Boxes) -> None:
         self._live_runs = live_runs
+        self._tracker = tracker
         self._boxes = boxes
-        self._steps: dict[JobId, StepReports] = {}
         self._loop = asyncio.get_running_loop()
         self._current: ProofUnderWay | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tried: set[tuple[str, str, str]] = set()
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
-        if isinstance(event, Progress) and event.step is not None:
-            self._steps.setdefault(event.task.job, StepReports()).add(time.monotonic(), event.step)
-        elif (
-            isinstance(event, TaskStarted) and self._timer is None and self._wanting(event.task.run)
-        ):
+        if isinstance(event, TaskStarted) and self._timer is None and self._wanting(event.task.run):
             self._timer = self._loop.call_later(_LOOK_SECONDS, self._look)
         ending = [action.task.job for action in actions if isinstance(action, StopTask)]
         if isinstance(event, TaskExited):
@@ -93,7 +89,6 @@ class InterferenceProber(Component):
     def forget(self, run: str) -> None:
         if self._current is not None and self._current.run.id == run:
             self._current.cancel()
-        self._steps = {job: steps for job, steps in self._steps.items() if job.run != run}
         self._tried = {pair for pair in self._tried if pair[0] != run}
 
     def close(self) -> None:
@@ -160,7 +155,7 @@ class InterferenceProber(Component):
         seen = list(victims or (name for name in running if [name] != held))
         if not any(culprit != victim for culprit in held for victim in seen):
             raise UsageError(f"run {run} has no neighbour to hold: no other pausable job runs")
-        self._current = ProofUnderWay(live, seen, held, most, self._steps, self._boxes, tell)
+        self._current = ProofUnderWay(live, seen, held, most, self._tracker, self._boxes, tell)
         self._current.work.add_done_callback(self._ended)
         return self._current
 
@@ -214,7 +209,7 @@ class ProofUnderWay:
         victims: Names of the jobs that are watched.
         culprits: Names of the jobs that are held.
         most: As of `InterferenceProber.begin`.
-        steps: The steps of all jobs.
+        tracker: As of `InterferenceProber`.
         boxes: As of `InterferenceProber`.
         tell: As of `InterferenceProber.begin`.
     """
@@ -225,14 +220,14 @@ class ProofUnderWay:
         victims: list[str],
         culprits: list[str],
         most: float,
-        steps: Mapping[JobId, StepReports],
+        tracker: Trackers,
         boxes: Boxes,
         tell: Tell,
     ) -> None:
         self.run = run
         self.victims, self.culprits = victims, culprits
         self._most = most
-        self._steps = steps
+        self._tracker = tracker
         self._boxes = boxes
         self._tell = tell
         self._random = random.Random()
@@ -313,16 +308,16 @@ class ProofUnderWay:
         pending = [victim for victim in victims if self._runs(victim)]
         while pending:
             for victim in list(pending):
-                thread = await self._in_thread(self._noise, victim, most)
-                if isinstance(thread, str):
-                    self._reasons.append(thread)
-                elif thread is not None:
-                    known[victim] = thread
-                if thread is not None or not self._runs(victim):
+                noise = None
+                if (steps := self._steps(victim)) is not None:
+                    noise = await self._in_thread(self._noise, victim, *_arrays(steps), most)
+                if isinstance(noise, str):
+                    self._reasons.append(noise)
+                elif noise is not None:
+                    known[victim] = noise
+                if noise is not None or not self._runs(victim):
                     pending.remove(victim)
-            silent = known and not any(
-                JobId.of(self.run.id, victim) in self._steps for victim in pending
-            )
+            silent = known and not any(map(self._steps, pending))
             if silent or time.monotonic() > deadline:
                 self._reasons += [f"{victim} {_NO_STEPS}" for victim in pending]
                 break
@@ -342,19 +337,19 @@ class ProofUnderWay:
     def _longest(self, culprit: str) -> float:
         return TOGETHER_SECONDS if len(self._boxes_of(culprit)) > 1 else MOST_SECONDS
 
-    def _noise(self, victim: str, most: float) -> float | str | None:
+    def _steps(self, name: str) -> StepTimes | None:
+        """The steps of a job; None: it tells none."""
+        tracker = self._tracker(JobId.of(self.run.id, name))
+        return tracker.steps if tracker is not None and tracker.tells_steps else None
+
+    def _noise(self, victim: str, times: Array, counts: Array, most: float) -> float | str | None:
         """The noise of its steps; a text that says why there is none; None if it is not known yet.
         Also sets the length of a pause.
         """
         from headgate.diagnosis import proving
 
-        steps = self._steps.get(JobId.of(self.run.id, victim))
-        times, counts = steps.arrays() if steps is not None else (None, None)
-        if (
-            times is None
-            or counts is None
-            or (usual := proving.report_seconds(times, counts)) is None
-        ):
+        usual = proving.report_seconds(times, counts)
+        if usual is None:
             return None
         seconds = proving.window_seconds(*usual, self._seconds, most)
         if seconds is None:
@@ -400,10 +395,10 @@ class ProofUnderWay:
         return (held, free) if held is not None else None
 
     async def _hold(self, culprit: str) -> Window | None:
-        job = JobId.of(self.run.id, culprit)
-        steps = self._steps[job].seconds() if job in self._steps else 0.0
-        pause = JobPause(self._boxes_of(culprit), self._gate_of(culprit), steps)
-        self._pause = job, pause
+        steps = self._steps(culprit)
+        settles = steps.mean_seconds() if steps is not None else 0.0
+        pause = JobPause(self._boxes_of(culprit), self._gate_of(culprit), settles)
+        self._pause = JobId.of(self.run.id, culprit), pause
         try:
             held: Window | None = await self._in_thread(pause.hold, self._seconds)
             self._failures = 0
@@ -421,12 +416,12 @@ class ProofUnderWay:
         from headgate.diagnosis.proving import difference
 
         for pair in self._pairs:
-            steps = self._steps.get(JobId.of(self.run.id, pair.victim))
+            steps = self._steps(pair.victim)
             if pair.culprit != culprit or not pair.is_open or steps is None:
                 continue
-            thread = await self._in_thread(lambda: difference(*steps.arrays(), held, free))  # noqa: B023  # awaited here
-            if thread is not None:
-                await self._in_thread(pair.add, thread, self._seconds)
+            lost = await self._in_thread(difference, *_arrays(steps), held, free)
+            if lost is not None:
+                await self._in_thread(pair.add, lost, self._seconds)
                 done, needed = len(pair.differences), max(pair.looks)
                 message = {
                     "culprit": culprit,
@@ -504,30 +499,11 @@ class ProofUnderWay:
 # --- pauses ---------------------------------------------------------------------------------------
 
 
-class StepReports:
-    """The latest steps of a job, and when it reported them."""
+def _arrays(steps: StepTimes) -> tuple[Array, Array]:
+    """Copies for another thread, made on the loop: what is being copied cannot grow."""
+    import numpy as np
 
-    def __init__(self) -> None:
-        self._reports: deque[tuple[float, int]] = deque(maxlen=_KEPT_REPORTS)
-
-    def add(self, now: float, step: int) -> None:
-        if self._reports and step < self._reports[-1][1]:
-            self._reports.clear()  # it was started again
-        if not self._reports or step > self._reports[-1][1]:
-            self._reports.append((now, step))
-
-    def seconds(self) -> float:
-        """Mean seconds of a step."""
-        if len(self._reports) < 2:
-            return 0.0
-        (begin, first), (end, last) = self._reports[0], self._reports[-1]
-        return (end - begin) / (last - first)
-
-    def arrays(self) -> tuple[Array, Array]:
-        import numpy as np
-
-        table = np.array(list(self._reports), dtype=float).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
+    return np.array(steps.times), np.array(steps.steps)
 
 
 class JobPause:
