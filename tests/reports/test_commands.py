@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
 
+from headgate.cli import headgate
 from headgate.model.identifiers import TaskOfRun
 from headgate.reports import commands
 
@@ -30,3 +33,25 @@ def test_commands_say_where_the_job_ran(tmp_path: Path, nodes: tuple[str, str]) 
     assert commands.location_hint(ran) == ""
     planned = "headgate profile train.py && headgate plan train.py --cluster team"
     assert commands.plan_command(ran) == planned
+
+
+@pytest.mark.parametrize("staleness", [None, 3])
+@pytest.mark.parametrize("launch", [None, "torchrun"])
+def test_every_option_that_is_proposed_is_one_of_its_command(
+    tmp_path: Path, staleness: int | None, launch: str | None
+) -> None:
+    [job] = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=0.5)}).jobs
+    two = tuple(replace(job.tasks[0], id=TaskOfRun(f"a/worker-{index}")) for index in range(2))
+    placed = ("--cluster", "team", "--engine", "ray", "--address", "10.0.0.1:6379", "--nodes", "x")
+    plan = {"strategy": "ps", "servers": 1, "synchronous": False, "staleness": staleness}
+    spec = {"script": "train.py", "launch": launch, "batch": "global" if launch else None}
+    known = {"spec": spec, "tasks": two, "plan": plan, "placement_options": placed}
+    ran = typed(job, known)
+    lines = [commands.with_workers_command(ran, 1), *commands.plan_command(ran).split(" && ")]
+    lines += [line for line in [commands.single_worker_command(ran)] if line]
+    for line in lines:
+        words = shlex.split(line)
+        command = headgate.get_command(click.Context(headgate), words[1])
+        assert command is not None
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import pickle
 import re
@@ -35,6 +34,7 @@ from headgate.model.events import ENDED
 from headgate.model.identifiers import JobId
 from headgate.model.jobs import Job, Limits
 from headgate.recorded import runs
+from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
 
 P = ParamSpec("P")
@@ -277,8 +277,8 @@ class Executor(futures.Executor):
         """
         folder, name = runs.find_job(id)
         with RunReader(folder / runs.STORE) as reader:
-            [row] = reader.rows("jobs", "name = ?", [name])
-        if remote_call.CALL not in json.loads(row["spec"])["env"]:
+            [row] = reader.records(JobRow, "name = ?", [name])
+        if remote_call.CALL not in row.job().env:
             raise UsageError(f"job {id} is no call of an Executor; `headgate logs {id}` shows it")
         future: CallFuture[Any] = CallFuture()
         future.set_running_or_notify_cancel()
