@@ -52,7 +52,7 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
     folder = tmp_path / "slurm"
     for name in ("munge", "state", "spool"):
         (folder / name).mkdir(parents=True, mode=0o700)
-    controller, daemon = free_ports(2, (), here=True)
+    controller, daemon = free_ports(2, (), is_here=True)
     host = socket.gethostname().partition(".")[0]
     conf = folder / "slurm.conf"
     conf.write_text(CONF.format(host=host, folder=folder, controller=controller, daemon=daemon))

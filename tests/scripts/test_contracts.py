@@ -65,7 +65,7 @@ def test_torchrun_tells_its_processes_nothing_that_workers_are_not_told(tmp_path
     told = tmp_path / "told.json"
     script = tmp_path / "tells.py"
     script.write_text(f"import json, os; json.dump(dict(os.environ), open({str(told)!r}, 'w'))")
-    run.main(["--master-port", str(free_ports(1, (), here=True)[0]), str(script)])
+    run.main(["--master-port", str(free_ports(1, (), is_here=True)[0]), str(script)])
     added = {name for name in json.loads(told.read_text()) if name not in os.environ}
     ignored = {name for name in added if name.startswith(("LC_", "TORCH_", "CUDA_"))}
     assert (
@@ -168,13 +168,13 @@ def test_what_another_launcher_told_is_no_worker_s() -> None:
 
 
 def test_ports_are_free_and_nobody_else_s() -> None:
-    ports = free_ports(3, (), here=True)
+    ports = free_ports(3, (), is_here=True)
     assert len(set(ports)) == 3
     with socket.socket() as listening:
         listening.bind(("", ports[0]))
         others = set(range(1 << 16)) - set(ports)
-        assert ports[0] not in free_ports(2, others, here=True)
-        assert ports[0] in free_ports(3, others, here=False)
+        assert ports[0] not in free_ports(2, others, is_here=True)
+        assert ports[0] in free_ports(3, others, is_here=False)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def command(
     """
     home = runs.home()
     where = PlacementOptions(cluster=cluster, engine=engine, address=address).place()
-    here = calibration.machine(machine.detect(home / "node.json"), home, again=again)
+    calibrated = calibration.machine(machine.detect(home / "node.json"), home, again=again)
     machines: dict[tuple[str, ...], CalibratedMachine] = {}
     nodes: tuple[Node, ...] = ()
     if where.engine == LOCAL:
@@ -68,12 +68,12 @@ def command(
             )
             nodes = calibration.known(name, on, home).nodes
     if as_json:
-        data = {"machine": asdict(here), "nodes": [asdict(node) for node in nodes]}
+        data = {"machine": asdict(calibrated), "nodes": [asdict(node) for node in nodes]}
         click.echo(json.dumps({**data, "links": [asdict(link) for link in network]}, indent=2))
         return
-    lines = _machine(here)
-    for names, each in machines.items():
-        lines += ["", f"nodes     {', '.join(names)}", *_machine(each)]
+    lines = _machine(calibrated)
+    for names, calibrated_machine in machines.items():
+        lines += ["", f"nodes     {', '.join(names)}", *_machine(calibrated_machine)]
     lines += ["", *map(_link, network)] if machines else map(_link, network)
     for line in lines:
         click.echo(line)
@@ -85,8 +85,8 @@ def _told(what: Node | MeasuredLink) -> None:
         click.echo(f"measured: {text}", err=True)
 
 
-def _machine(here: CalibratedMachine) -> list[str]:
-    rates = here.rates
+def _machine(calibrated: CalibratedMachine) -> list[str]:
+    rates = calibrated.rates
     products, convolution = rates["core_gflops"], rates["core_convolution_gflops"]
     copies = f"copies {say_bytes(rates['core_copy_bytes_per_second'])}/s"
     lines = [
@@ -96,7 +96,7 @@ def _machine(here: CalibratedMachine) -> list[str]:
         ),
         f"disk      {say_bytes(rates['disk_bytes_per_second'])}/s",
     ]
-    for name, gpu in here.gpus.items():
+    for name, gpu in calibrated.gpus.items():
         lines.append(
             f"GPU       {name}: {gpu['gflops']:,.0f} GFLOP/s in matrix products, "
             f"{gpu['convolution_gflops']:,.0f} in "
@@ -104,7 +104,7 @@ def _machine(here: CalibratedMachine) -> list[str]:
         )
     if (all_reduce := rates.get(machine.ALL_REDUCE)) is not None:
         lines.append(f"GPU link  {say_bytes(all_reduce)}/s sent by each in an all-reduce")
-    return [*lines, *(f"note      {note}" for note in here.notes)]
+    return [*lines, *(f"note      {note}" for note in calibrated.notes)]
 
 
 def _link(link: MeasuredLink) -> str:

@@ -52,8 +52,8 @@ def completed(command: click.Command) -> click.Command:
             if names is not None or files:
                 param.type = _Completed(names, files)
     if isinstance(command, click.Group):
-        for each in command.commands.values():
-            completed(each)
+        for verb in command.commands.values():
+            completed(verb)
     return command
 
 

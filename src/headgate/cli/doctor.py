@@ -55,21 +55,21 @@ def command(as_json: bool) -> None:
     readable = readings.survey(find_layout(CGROUPS).bases.keys())
     hub, containers, guests, mpirun = _hub(), _containers(), _guests(), _mpi()
     if as_json:
-        found: dict[str, object] = {
+        data: dict[str, object] = {
             "survey": asdict(survey),
             "uncontrolled": uncontrolled,
             "plugins": plugins,
             "hub": hub,
         }
-        found |= {
+        data |= {
             "home": str(runs.home()),
             "engines": _engines(),
             "containers": containers,
             "mpi": mpirun,
         }
-        found["guests"] = guests
-        found["readings"] = [asdict(each) for each in readable]
-        click.echo(json.dumps(found, indent=2, default=str))
+        data["guests"] = guests
+        data["readings"] = [asdict(sampler_reading) for sampler_reading in readable]
+        click.echo(json.dumps(data, indent=2, default=str))
         return
     for name, text in _machine(survey):
         click.echo(f"{name:12}  {text}")
@@ -83,17 +83,18 @@ def command(as_json: bool) -> None:
         "nothing: weight, cap, memory, CPU set and disk rate of each task can be controlled",
     ):
         click.echo(f"{'uncontrolled':12}  {line}")
-    click.echo(
-        f"{'readings':12}  {', '.join(each.name for each in readable if each.there) or 'none'}"
-    )
-    for each in readable:
-        if not each.there:
+    names = [reading.name for reading in readable if reading.there]
+    click.echo(f"{'readings':12}  {', '.join(names) or 'none'}")
+    for sampler_reading in readable:
+        if not sampler_reading.there:
             cure = (
-                f"to turn it on: {each.cure}"
-                if each.cure
+                f"to turn it on: {sampler_reading.cure}"
+                if sampler_reading.cure
                 else "this machine, or its hypervisor, cannot have it"
             )
-            click.echo(f"{'no reading':12}  {each.name}: {each.without}; {cure}")
+            click.echo(
+                f"{'no reading':12}  {sampler_reading.name}: {sampler_reading.without}; {cure}"
+            )
     for line in plugins:
         click.echo(f"{'plug-in':12}  {line}")
 

@@ -65,7 +65,7 @@ class PlannedStart:
 
 
 def planned(
-    submission: Submission, cluster: Cluster, here: Node, home: Path
+    submission: Submission, cluster: Cluster, this_node: Node, home: Path
 ) -> dict[str, PlannedStart]:
     """How the jobs would begin if no other job ran, by name.
 
@@ -78,16 +78,18 @@ def planned(
     asked = []
     for job in submission.jobs:
         other = inspection.other_cluster(job, {**submission.environment, **job.env})
-        asked.append(JobToPlan(job, store.load(home / "profiles", store.key(job, here)), other))
+        asked.append(
+            JobToPlan(job, store.load(home / "profiles", store.key(job, this_node)), other)
+        )
     if submission.cluster:
-        cluster = calibrated(submission.cluster, cluster, here, home)
+        cluster = calibrated(submission.cluster, cluster, this_node, home)
     begins = {}
-    choices = choose(asked, cluster, measured_on=here, interference=stored_pairs(home))
+    choices = choose(asked, cluster, measured_on=this_node, interference=stored_pairs(home))
     for to_plan, choice in zip(asked, choices):
         if isinstance(choice, UsageError):
             raise choice
         job, is_profiled = to_plan.job, to_plan.profile is not None
-        verdict = _verdict(job, facts[job.name], choice.plan, submission, here, home)
+        verdict = _verdict(job, facts[job.name], choice.plan, submission, this_node, home)
         begins[job.name] = PlannedStart(
             choice.plan, verdict, facts=facts[job.name], is_profiled=is_profiled
         )
@@ -99,7 +101,7 @@ def planned(
 
 
 def _verdict(
-    job: Job, facts: ScriptFacts, plan: Plan, submission: Submission, here: Node, home: Path
+    job: Job, facts: ScriptFacts, plan: Plan, submission: Submission, this_node: Node, home: Path
 ) -> Verification | None:
     """Whether the workers of a plan are known to train what one does; None: there is one, they
     share nothing, or it is not to be verified.
@@ -108,7 +110,7 @@ def _verdict(
     if plan.workers < 2 or shares_nothing or is_off(job, submission.environment):
         return None
     path = {**submission.environment, **job.env}.get("PATH")
-    return standing(home, job, store.key(job, here), plan, path)
+    return standing(home, job, store.key(job, this_node), plan, path)
 
 
 def starts(
@@ -124,10 +126,10 @@ def starts(
     pending: deque[events.Event] = deque(events.NodeJoined(node) for node in cluster.nodes)
     started: set[JobId] = set()
     for job in jobs:
-        there = [gpu for node in cluster.nodes for gpu in node.gpus]
-        seen = gpu_visibility.indices({**submission.environment, **job.env}, there)
+        all_gpus = [gpu for node in cluster.nodes for gpu in node.gpus]
+        seen = gpu_visibility.indices({**submission.environment, **job.env}, all_gpus)
         pending.append(events.JobSubmitted(JobId.of("run", job.name), job, nodes=names, gpus=seen))
-    found: list[events.StartTask] = []
+    starts_found: list[events.StartTask] = []
     specs = {JobId.of("run", job.name): job for job in jobs}
     running: deque[TaskId] = deque()
     serving: deque[TaskId] = deque()  # these end last, as they do
@@ -142,7 +144,7 @@ def starts(
                     events.JobPlanned(action.job, action.revision, plans[action.spec.name])
                 )
             elif isinstance(action, events.StartTask):
-                found.append(action)
+                starts_found.append(action)
                 started.add(action.job)
                 ends = specs[action.task.job].ends_with(action.task.name)
                 (running if ends else serving).append(action.task)
@@ -157,7 +159,7 @@ def starts(
             latest = now + most
             ending = (running or serving).popleft()
             pending.append(events.TaskExited(ending, events.Exit(code=0)))
-    return found
+    return starts_found
 
 
 def show(submission: Submission, policy: str | None, as_json: bool) -> None:
@@ -191,17 +193,21 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
             click.echo(f"{job.name}: {in_words(apart)}")
         begin = begins[job.name]
         if begin.verdict is not None:
-            said = (
+            verdict_text = (
                 f"one worker, {kept_alone(begin.verdict)}"
                 if begin.kept_alone
                 else sentence(begin.verdict)
             )
-            click.echo(f"{job.name}: {said}")
-    found = [_details(entry) for entry in entries]
-    alike = [line for line in found[0] if all(line in of for of in found)] if len(found) > 1 else []
-    for entry, lines in zip(entries, found, strict=True):
+            click.echo(f"{job.name}: {verdict_text}")
+    details = [_details(entry) for entry in entries]
+    alike = (
+        [line for line in details[0] if all(line in of for of in details)]
+        if len(details) > 1
+        else []
+    )
+    for entry, lines in zip(entries, details, strict=True):
         click.echo(_start(entry))
-        for line in (told for general, told in lines.items() if general not in alike):
+        for line in (values for general, values in lines.items() if general not in alike):
             click.echo(f"  {line}")
     if alike:
         click.echo("each of them, with its own names for JOB and TASK:")
@@ -240,8 +246,7 @@ def _details(entry: Mapping[str, Any]) -> dict[str, str]:
     job, task = re.escape(of_run.job), re.escape(of_run.name)
     names = re.compile(rf"(?<=[/:-]){job}([/:-]){task}(?![\w-])|(?<=/jobs/){job}(?=/)")
     return {
-        names.sub(lambda each: f"JOB{each[1]}TASK" if each[1] else "JOB", line): line
-        for line in lines
+        names.sub(lambda row: f"JOB{row[1]}TASK" if row[1] else "JOB", line): line for line in lines
     }
 
 
@@ -322,8 +327,8 @@ def _entries(
     return entries
 
 
-def _gpu_need(job: Job, here: Node, home: Path) -> GpuNeed:
+def _gpu_need(job: Job, this_node: Node, home: Path) -> GpuNeed:
     """What a job is expected to hold of the memory of its GPUs."""
-    key = store.key(job, here)
+    key = store.key(job, this_node)
     before = lengths.gpu_memory_bytes(home / "lengths", store.script_of(key), key)
     return gpu_need(job.limits, store.load(home / "profiles", key), before)

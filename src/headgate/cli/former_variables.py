@@ -31,17 +31,19 @@ def kept(submission: Submission, folder: Path, overridden: Collection[str]) -> S
         folder: The former run.
         overridden: Names of variables that the command line gives its jobs.
     """
-    former, here = variables.read(folder), dict(os.environ)
+    former, present = variables.read(folder), dict(os.environ)
     if former is None:
         click.echo(
             f"note: run {folder.name} kept no variables; those of this terminal hold", err=True
         )
         return submission
-    environment = variables.continued(former, here)
-    lines = list(_interpreters(submission.jobs, environment, here))
+    environment = variables.continued(former, present)
+    lines = list(_interpreters(submission.jobs, environment, present))
     lines += [
         f"{name}: {first}, here {second}"
-        for name, (first, second) in _shown(former, here, {*overridden, *_stated(submission.jobs)})
+        for name, (first, second) in _shown(
+            former, present, {*overridden, *_stated(submission.jobs)}
+        )
     ]
     if lines:
         more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
@@ -54,11 +56,11 @@ def kept(submission: Submission, folder: Path, overridden: Collection[str]) -> S
 
 
 def _shown(
-    former: Mapping[str, str | None], here: Mapping[str, str], left_out: Collection[str]
+    former: Mapping[str, str | None], present: Mapping[str, str], left_out: Collection[str]
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    for each in variables.differing(former, here):
-        if each.name not in left_out:
-            yield each.name, each.shown()
+    for variable in variables.differing(former, present):
+        if variable.name not in left_out:
+            yield variable.name, variable.shown()
 
 
 def _stated(jobs: Sequence[Job]) -> Iterator[str]:
@@ -67,14 +69,15 @@ def _stated(jobs: Sequence[Job]) -> Iterator[str]:
 
 
 def _interpreters(
-    jobs: Sequence[Job], former: Mapping[str, str], here: Mapping[str, str]
+    jobs: Sequence[Job], former: Mapping[str, str], present: Mapping[str, str]
 ) -> Iterator[str]:
     """Which Python runs each job, where this terminal would take another one."""
     paths = {}
     for job in jobs:
         if program(job) is not None:
             paths[job.name] = tuple(
-                _python(job, {**each, **job.env}.get("PATH")) for each in (former, here)
+                _python(job, {**environment, **job.env}.get("PATH"))
+                for environment in (former, present)
             )
     for first, second in dict.fromkeys(paths.values()):
         if first != second:

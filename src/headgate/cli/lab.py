@@ -80,13 +80,13 @@ def status(name: str | None, as_json: bool) -> None:
     Example: headgate lab status
              headgate lab status lab
     """
-    found = [lab.status(each) for each in ([name] if name is not None else lab.names())]
+    statuses = [lab.status(lab_name) for lab_name in ([name] if name is not None else lab.names())]
     if as_json:
-        click.echo(json.dumps([asdict(node) for nodes in found for node in nodes], indent=2))
+        click.echo(json.dumps([asdict(node) for nodes in statuses for node in nodes], indent=2))
         return
-    if not found:
+    if not statuses:
         click.echo(lab.none_up())
-    for nodes in found:
+    for nodes in statuses:
         click.echo(f"lab {nodes[0].lab}" if nodes else "an empty lab")
         print_table(_table(nodes))
 
@@ -218,20 +218,20 @@ def _table(nodes: Iterable[lab.NodeStatus]) -> Table:
         "state",
     ):
         table.add_column(heading, no_wrap=True)
-    for each in nodes:
-        node = each.node
+    for node_row in nodes:
+        node = node_row.node
         table.add_row(
             node.name,
             node.kind,
             node.address,
-            f"{each.cores:.2f} of {node.cores:g}",
-            f"{say_bytes(each.memory_bytes)} of {say_bytes(node.memory_bytes)}",
+            f"{node_row.cores:.2f} of {node.cores:g}",
+            f"{say_bytes(node_row.memory_bytes)} of {say_bytes(node.memory_bytes)}",
             _rate(node.nic_bytes_per_second),
-            say_bits(each.bytes_in),
-            say_bits(each.bytes_out),
+            say_bits(node_row.bytes_in),
+            say_bits(node_row.bytes_out),
             _disk(node),
-            str(each.processes),
-            each.state,
+            str(node_row.processes),
+            node_row.state,
         )
     return table
 

@@ -46,12 +46,12 @@ def command(
     except ValueError as error:
         raise UsageError(f"--since is {since!r}; {error}") from error
     folder, name = runs.find_job(job, run) if job is not None else (runs.find(run), None)
-    found = measured(read(folder / runs.STORE, last), name, last)
+    readings = measured(read(folder / runs.STORE, last), name, last)
     if as_json:
-        targets = [dataclasses.asdict(one) for one in found]
+        targets = [dataclasses.asdict(one) for one in readings]
         click.echo(json.dumps({"run": folder.name, "since": last, "targets": targets}, indent=2))
         return
 
     from headgate.reports import terminal
 
-    terminal.metrics(found, wide_console(), spans=spans)
+    terminal.metrics(readings, wide_console(), spans=spans)

@@ -194,10 +194,15 @@ def of_engines(name: str) -> Callable[[_F], _F]:
         for option in engine.options
         if option.name == name
     }
-    metavar = next(each.metavar for each in takes.values())
-    said = "; ".join(f"{engine}: {each.help}" for engine, each in takes.items())
+    metavar = next(engine_option.metavar for engine_option in takes.values())
+    engine_helps = "; ".join(
+        f"{engine}: {engine_option.help}" for engine, engine_option in takes.items()
+    )
     return click.option(
-        f"--{name.replace('_', '-')}", metavar=metavar or None, is_flag=not metavar, help=f"{said}."
+        f"--{name.replace('_', '-')}",
+        metavar=metavar or None,
+        is_flag=not metavar,
+        help=f"{engine_helps}.",
     )
 
 
@@ -224,9 +229,9 @@ def example(words: str) -> Callable[[_F], _F]:
         lines = (command.__doc__ or "").splitlines()
         last = max(at for at, line in enumerate(lines) if line.startswith(_EXAMPLE))
         examples = (
-            f"{words} --engine {each.name} {each.example}"
-            for each in declared().values()
-            if each.example
+            f"{words} --engine {declaration.name} {declaration.example}"
+            for declaration in declared().values()
+            if declaration.example
         )
         command.__doc__ = "\n".join(
             [

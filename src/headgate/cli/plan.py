@@ -146,16 +146,16 @@ def command(
              headgate plan ddp.py --cluster lab.yaml --launch torchrun --batch per-worker
              headgate plan --profile profile.json --cluster lab.yaml --top 3
     """
-    here = machine.detect(runs.home() / "node.json")
+    this_node = machine.detect(runs.home() / "node.json")
     asked: CommandLine = ctx.meta["asked"]
-    jobs = profile_jobs.jobs(scripts, asked, key, here, job_options.stated(ctx))
+    jobs = profile_jobs.jobs(scripts, asked, key, this_node, job_options.stated(ctx))
     options = PlacementOptions(engine=engine, address=address, **stated)
     jobs = [
         (options.applied(replace(job, allow=job.allow | frozenset(allow))), profile)
         for job, profile in jobs
     ]
     on = options.place().engine
-    there = profile_jobs.nodes(cluster, on, here)
+    there = profile_jobs.nodes(cluster, on, this_node)
     nodes = there
     for change in changes:
         nodes = changed(nodes, change)
@@ -169,7 +169,7 @@ def command(
         for option, given in (("--explain", explain), ("--save", save), (measures, measures)):
             if given is not None:
                 raise UsageError(f"found {option} with {len(jobs)} jobs; expected one")
-        _together(jobs, nodes, here, changes, as_json)
+        _together(jobs, nodes, this_node, changes, as_json)
         return
     [(job, profile)] = jobs
     before = None
@@ -178,17 +178,17 @@ def command(
             job,
             there,
             profile,
-            here,
+            this_node,
             top,
             with_history,
             partial(profile_jobs.place, cluster, on),
             probes or 0,
         )
     else:
-        answer = _answer(job, nodes, profile, here, top)
-        before = _answer(job, there, profile, here, top) if changes else None
+        answer = _answer(job, nodes, profile, this_node, top)
+        before = _answer(job, there, profile, this_node, top) if changes else None
         if job.plan is not None and not changes:
-            before = _answer(replace(job, plan=None), there, profile, here, top)
+            before = _answer(replace(job, plan=None), there, profile, this_node, top)
             changes = (f"this plan in place of the best ({in_words(before.found.best.plan)})",)
     if explain is not None and explain > len(answer.shown):
         raise UsageError(
@@ -221,8 +221,8 @@ def command(
             click.echo(f"\nsaved: {command}{'' if scripts or asked.words else ' SCRIPT'}")
 
 
-def _answer(job: Job, cluster: Cluster, profile: Profile, here: Node, top: int) -> RankedPlans:
-    costs = CostModel(job, cluster, profile, measured_on=here)
+def _answer(job: Job, cluster: Cluster, profile: Profile, this_node: Node, top: int) -> RankedPlans:
+    costs = CostModel(job, cluster, profile, measured_on=this_node)
     if job.plan is None:
         return RankedPlans(job, costs, search(costs, runners_up=top - 1))
     [stated] = candidates(cluster, job)
@@ -234,7 +234,7 @@ def _measured(
     job: Job,
     cluster: Cluster,
     profile: Profile,
-    here: Node,
+    this_node: Node,
     top: int,
     with_history: bool,
     where: Callable[[], Mapping[str, Any]],
@@ -261,7 +261,11 @@ def _measured(
         else []
     )
     corrected = Corrected(
-        job, cluster, profile, [(each.plan, each.throughput) for each in past], measured_on=here
+        job,
+        cluster,
+        profile,
+        [(measurement.plan, measurement.throughput) for measurement in past],
+        measured_on=this_node,
     )
     if probes:
         from headgate.cli.probing import probe
@@ -271,13 +275,13 @@ def _measured(
         probe(corrected, job, cluster, profile, where(), probes)
     if not corrected.measured and not corrected.planner.failed:
         click.echo("no run of this model on these nodes is stored: nothing was corrected", err=True)
-        return _answer(job, cluster, profile, here, top)
+        return _answer(job, cluster, profile, this_node, top)
     try:
         best, *others = corrected.ranked(top)
     except ValueError as error:
         raise UsageError(f"job {job.name!r}: {error}") from None
-    costs = CostModel(job, cluster, profile, measured_on=here)
-    bound = max(each.throughput for each in (best, *others))
+    costs = CostModel(job, cluster, profile, measured_on=this_node)
+    bound = max(prediction.throughput for prediction in (best, *others))
     return RankedPlans(
         job,
         costs,
@@ -290,7 +294,7 @@ def _measured(
 def _together(
     asked: Sequence[tuple[Job, Profile]],
     cluster: Cluster,
-    here: Node,
+    this_node: Node,
     changes: Sequence[str],
     as_json: bool,
 ) -> None:
@@ -305,12 +309,12 @@ def _together(
                 f"job {job.name!r} states its plan; leave it out, or plan the others without it"
             )
     division = jointly(
-        [ProfiledJob(job, profile) for job, profile in asked], cluster, measured_on=here
+        [ProfiledJob(job, profile) for job, profile in asked], cluster, measured_on=this_node
     )
     answers = [
         RankedPlans(
             job,
-            CostModel(job, cluster, profile, measured_on=here),
+            CostModel(job, cluster, profile, measured_on=this_node),
             SearchResult(prediction, (), prediction.throughput, False, 0),
         )
         for (job, profile), prediction in zip(asked, division.predictions)

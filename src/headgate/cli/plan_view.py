@@ -176,14 +176,18 @@ def _table(answer: RankedPlans) -> Table:
         table.add_column(
             heading, no_wrap=True, justify="right" if heading == "samples/s" else "left"
         )
-    resources = [name for name in RESOURCES if any(name in each.seconds for each in answer.shown)]
+    resources = [
+        name
+        for name in RESOURCES
+        if any(name in shown_prediction.seconds for shown_prediction in answer.shown)
+    ]
     if answer.measured:
         table.add_column("measured", no_wrap=True, justify="right")
     for heading in (*(f"{name} s" for name in resources), "binds"):
         table.add_column(heading, no_wrap=True, justify="left" if heading == "binds" else "right")
     kinds = {name: kind.in_words for kind in answer.costs.kinds for name in kind.names}
-    for i, each in enumerate(answer.shown):
-        plan = each.plan
+    for i, shown_prediction in enumerate(answer.shown):
+        plan = shown_prediction.plan
         nodes = Counter(kinds[name] for name in {*plan.worker_nodes, *plan.server_nodes})
         sizes = plan.batch_per_worker
         batch = (
@@ -200,17 +204,17 @@ def _table(answer: RankedPlans) -> Table:
             f"{plan.workers}" + (f"+{plan.servers}" if plan.servers else ""),
             batch,
             Text(", ".join(f"{count} {kind}" for kind, count in sorted(nodes.items()))),
-            _round(each.throughput),
-            _band(each),
+            _round(shown_prediction.throughput),
+            _band(shown_prediction),
             *([_mean(answer.measured.get(plan, ()))] if answer.measured else []),
-            *(f"{each.seconds.get(name, 0.0):.3g}" for name in resources),
-            each.binds,
+            *(f"{shown_prediction.seconds.get(name, 0.0):.3g}" for name in resources),
+            shown_prediction.binds,
         )
     return table
 
 
-def _band(each: Prediction) -> str:
-    return f"{_round(each.low)} to {_round(each.high)}"
+def _band(prediction: Prediction) -> str:
+    return f"{_round(prediction.low)} to {_round(prediction.high)}"
 
 
 def _mean(rates: Sequence[float]) -> str:
@@ -218,7 +222,7 @@ def _mean(rates: Sequence[float]) -> str:
 
 
 def _certainty(answer: RankedPlans) -> str:
-    found = answer.found
+    result = answer.found
     if answer.measured:
         count = sum(map(len, answer.measured.values()))
         return (
@@ -229,9 +233,9 @@ def _certainty(answer: RankedPlans) -> str:
         return "* the choice: the best by the model of those that may run"
     if answer.job.plan is not None:
         return "* the plan that the job states: no other was looked for"
-    if found.exact:
+    if result.exact:
         return "* the choice: the best there is by the model"
-    return f"* the choice: at most {found.gap:.1%} below what any plan could bring by the model"
+    return f"* the choice: at most {result.gap:.1%} below what any plan could bring by the model"
 
 
 def _round(value: float) -> str:
@@ -243,14 +247,14 @@ def as_data(
     answer: RankedPlans, before: RankedPlans | None, changes: Sequence[str], explain: int | None
 ) -> dict[str, Any]:
     """The same for programs."""
-    found = answer.found
+    result = answer.found
     data: dict[str, Any] = {
         "job": answer.job.name,
-        "choice": _prediction(found.best),
-        "candidates": [_prediction(each) for each in answer.shown],
-        "memory_bytes": answer.costs.memory(found.best.plan),
-        "bound": found.bound,
-        "exact": found.exact,
+        "choice": _prediction(result.best),
+        "candidates": [_prediction(shown_prediction) for shown_prediction in answer.shown],
+        "memory_bytes": answer.costs.memory(result.best.plan),
+        "bound": result.bound,
+        "exact": result.exact,
         "notes": list(answer.costs.notes),
         "measured": [
             {"plan": asdict(plan), "throughput": sum(rates) / len(rates), "times": len(rates)}
@@ -269,5 +273,5 @@ def as_data(
     return data
 
 
-def _prediction(each: Prediction) -> dict[str, Any]:
-    return asdict(replace(each, seconds=dict(each.seconds)))
+def _prediction(prediction: Prediction) -> dict[str, Any]:
+    return asdict(replace(prediction, seconds=dict(prediction.seconds)))

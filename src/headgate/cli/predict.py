@@ -55,7 +55,7 @@ def command(job: str, run: str | None, as_json: bool) -> None:
 
     folder, name = runs.find_job(job, run)
     whole = runs.summary(folder)
-    summary = next((each for each in whole.jobs if each.name == name), None)
+    summary = next((job_row for job_row in whole.jobs if job_row.name == name), None)
     if summary is None:  # its folder is made first
         raise NotFoundError(
             f"run {folder.name} has recorded nothing of job {name!r}; `headgate ps` says "
@@ -117,8 +117,8 @@ def _reports(
 
 def _whole(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
     """All that a job is to do, as it said last."""
-    for *_, told in reversed(reports):
-        for count, what in ((told.steps, "steps"), (told.epochs, "epochs")):
+    for *_, last_report in reversed(reports):
+        for count, what in ((last_report.steps, "steps"), (last_report.epochs, "epochs")):
             if count is not None:
                 return f"{count} {what}"
     return "script, as that says itself"
@@ -239,7 +239,7 @@ def _plain(
         "progress": expected.progress,
         "asymptote": expected.asymptote,
         "diverging": expected.diverging,
-        "curve": [each._asdict() for each in expected.curve],
+        "curve": [point._asdict() for point in expected.curve],
         "until": expected.until if expected.left is not None else None,
         "steps_left": _band(expected.left),
         "seconds_per_step": expected.seconds_per_step,

@@ -107,9 +107,9 @@ def describe(profile: Profile) -> str:
             f"{_size(sum(sizes) if sizes else None)}"
         )
     if profile.sparse_rows_per_sample is not None:
-        each = _size(profile.sparse_bytes_per_sample)
+        sample_size = _size(profile.sparse_bytes_per_sample)
         lines.append(
-            f"sparse rows   {profile.sparse_rows_per_sample:,.1f} a sample, {each} of them"
+            f"sparse rows   {profile.sparse_rows_per_sample:,.1f} a sample, {sample_size} of them"
         )
     lines.append(f"layers        {', '.join(f'{n} {kind}' for kind, n in profile.layers.items())}")
     if profile.flops_per_sample is not None:

@@ -30,7 +30,7 @@ def jobs(
     scripts: Sequence[str],
     asked: CommandLine,
     key: str | None,
-    here: Node,
+    this_node: Node,
     stated: Mapping[str, Any],
 ) -> list[tuple[Job, Profile]]:
     """The jobs of a command line, each with what it costs.
@@ -44,33 +44,33 @@ def jobs(
         named = Job(name="job", run="true", limits=job_options.limits(stated))
         return [(job_options.applied([named], stated)[0], stored(key))]
     jobs = read(scripts, asked, None, job_options.limits(stated))
-    found = submitting.submission(job_options.applied(jobs, stated)).jobs
+    submitted_jobs = submitting.submission(job_options.applied(jobs, stated)).jobs
     if key is not None:
-        if len(found) > 1:
+        if len(submitted_jobs) > 1:
             raise UsageError(
-                f"found --profile with {len(found)} jobs; expected one, or the stored "
+                f"found --profile with {len(submitted_jobs)} jobs; expected one, or the stored "
                 "profile of each"
             )
-        return [(found[0], stored(key))]
-    return [(job, _own(job, here)) for job in found]
+        return [(submitted_jobs[0], stored(key))]
+    return [(job, _own(job, this_node)) for job in submitted_jobs]
 
 
-def _own(job: Job, here: Node) -> Profile:
+def _own(job: Job, this_node: Node) -> Profile:
     """The stored profile of a job."""
-    folder, key = runs.home() / "profiles", store.key(job, here)
+    folder, key = runs.home() / "profiles", store.key(job, this_node)
     profile = store.load(folder, key)
     if profile is not None:
         return profile
-    found = program(job)
-    if found is None:
+    program_run = program(job)
+    if program_run is None:
         raise NotFoundError(unprofiled(job))
     name = (
         os.path.relpath(job.script)
         if job.script is not None
-        else found.named or f"-m {found.module}"
+        else program_run.named or f"-m {program_run.module}"
     )
     cure = f"measure it with: headgate profile {name}" + (
-        f" -- {shlex.join(found.args)}" if found.args else ""
+        f" -- {shlex.join(program_run.args)}" if program_run.args else ""
     )
     others = [
         f"--profile {other[:20]} was measured with {shlex.join(known.arguments) or 'no arguments'}"
@@ -103,24 +103,29 @@ def stored(key: str) -> Profile:
             )
         return profile
     folder = runs.home() / "profiles"
-    found = (
+    stored_names = (
         sorted(path.stem for path in folder.glob("*.json") if path.stem.startswith(key))
         if folder.is_dir()
         else []
     )
-    if len(found) != 1:
-        what = f"{len(found)} profiles whose key begins with" if found else "no stored profile"
+    if len(stored_names) != 1:
+        what = (
+            f"{len(stored_names)} profiles whose key begins with"
+            if stored_names
+            else "no stored profile"
+        )
         known = sorted(path.stem[:20] for path in folder.glob("*.json")) if folder.is_dir() else []
         raise NotFoundError(f"found {what} {key!r}; stored are: {', '.join(known) or 'none'}")
-    profile = store.load(folder, found[0])
+    profile = store.load(folder, stored_names[0])
     if profile is None:
         raise NotFoundError(
-            f"the stored profile {found[0]} cannot be read; measure it again with: headgate profile"
+            f"the stored profile {stored_names[0]} cannot be read; measure it again with: "
+            "headgate profile"
         )
     return profile
 
 
-def nodes(name: str | None, engine: EngineSpec, here: Node) -> Cluster:
+def nodes(name: str | None, engine: EngineSpec, this_node: Node) -> Cluster:
     """The nodes of a file, of a lab that is up, or of an engine; this machine where nothing is
     said.
 
@@ -135,13 +140,13 @@ def nodes(name: str | None, engine: EngineSpec, here: Node) -> Cluster:
         with reached(engine) as there:
             return calibration.known(there.called(), there.cluster(), runs.home())
     if name is None:
-        return Cluster((here,))
+        return Cluster((this_node,))
     if Path(name).suffix not in (".yaml", ".yml"):
-        return calibration.calibrated(name, lab.nodes(name), here, runs.home())
+        return calibration.calibrated(name, lab.nodes(name), this_node, runs.home())
     file = clusterfile.read(name)
     if not file.lab:
         return file.cluster
-    return calibration.calibrated(file.name, file.cluster, here, runs.home())
+    return calibration.calibrated(file.name, file.cluster, this_node, runs.home())
 
 
 def place(name: str | None, engine: EngineSpec) -> dict[str, Any]:
@@ -152,5 +157,5 @@ def place(name: str | None, engine: EngineSpec) -> dict[str, Any]:
     """
     if name is None:
         return {"engine": engine}
-    there, known = reach(name)
-    return {"cluster": there, "nodes": known}
+    reached_nodes, known = reach(name)
+    return {"cluster": reached_nodes, "nodes": known}

@@ -38,18 +38,18 @@ def command(every: bool, as_json: bool) -> None:
     Example: headgate ps --all
     """
     clean()
-    found = []
+    rows = []
     folders = runs.listing()
     shown = folders if every or as_json else folders[-SHOWN:]
     for folder in shown:
         try:
-            found.append(runs.summary(folder))
+            rows.append(runs.summary(folder))
         except HeadgateError as error:
             click.echo(f"headgate: {error}", err=True)
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in found], indent=2))
+        click.echo(json.dumps([asdict(run) for run in rows], indent=2))
         return
-    if not found:
+    if not rows:
         click.echo("there are no runs yet; start one with: headgate run train.py")
         return
     table = Table(box=None, pad_edge=False, collapse_padding=True)
@@ -57,7 +57,7 @@ def command(every: bool, as_json: bool) -> None:
         table.add_column(heading, no_wrap=True)
     table.add_column("jobs")
     table.add_column("command")
-    for run in found:
+    for run in rows:
         counts = Counter(job.state for job in run.jobs)
         table.add_row(
             run.id,

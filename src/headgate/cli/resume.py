@@ -191,13 +191,14 @@ def _files(named: Sequence[str], jobs: Sequence[str]) -> dict[str, str]:
         UsageError: The job of a checkpoint cannot be told, or a job has two checkpoints.
     """
     files: dict[str, str] = {}
-    for each in named:
-        job, equals, file = each.partition("=")
+    for checkpoint_path in named:
+        job, equals, file = checkpoint_path.partition("=")
         if not equals or job not in jobs:
-            job, file = jobs[0], each
+            job, file = jobs[0], checkpoint_path
             if len(jobs) > 1:
                 raise UsageError(
-                    f"found --checkpoint {each}; expected JOB=FILE with one of {', '.join(jobs)}"
+                    f"found --checkpoint {checkpoint_path}; expected JOB=FILE with one of "
+                    f"{', '.join(jobs)}"
                 )
         if job in files:
             raise UsageError(

@@ -70,13 +70,13 @@ def _variable(given: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
-def submission(jobs: Sequence[Job], said: PlacementOptions) -> Submission:
+def submission(jobs: Sequence[Job], options: PlacementOptions) -> Submission:
     """Jobs, and where and how they are to run.
 
     Raises:
         HeadgateError: Something of that makes no sense, or is out of reach.
     """
-    return submitting.submission([said.applied(job) for job in jobs], **said.place().fields())
+    return submitting.submission([options.applied(job) for job in jobs], **options.place().fields())
 
 
 def submit(submission: Submission, policy: str | None, detach: bool, as_json: bool) -> int:
@@ -158,14 +158,14 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
         for name in param.opts
     }
     for job in jobs:
-        found, file = program(job), source(job)
-        if found is None or file is None:
+        program_run, file = program(job), source(job)
+        if program_run is None or file is None:
             continue
         try:
             text = file.read_text(errors="replace")
         except OSError:  # which is told as it is handed in
             continue
-        for name in [word.partition("=")[0] for word in found.args]:
+        for name in [word.partition("=")[0] for word in program_run.args]:
             field = re.escape(name.lstrip("-").replace("-", "_"))
             if (
                 name.startswith("--")
@@ -174,7 +174,7 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
                 and not re.search(rf"\b{field}\s*[:=]", text)
             ):
                 click.echo(
-                    f"hint: {name} is given to {found.named}, which does not know it; as an "
+                    f"hint: {name} is given to {program_run.named}, which does not know it; as an "
                     "option of Headgate's it "
                     f"goes before the script: {ctx.command_path} {name} ...",
                     err=True,

@@ -207,20 +207,20 @@ def command(
         except StorageError as error:
             failed = error  # told last: the figures are there
     if as_json:
-        told = {
+        data = {
             "trace": jobs.name,
             "jobs": len(jobs.jobs),
             "capacity": outcomes[0].capacity,
             "seed": seed,
         }
-        told |= {"notes": jobs.notes}
+        data |= {"notes": jobs.notes}
         policies = [
-            asdict(each) | {"warnings": outcome.warnings}
-            for each, outcome in zip(results, outcomes, strict=True)
+            asdict(result) | {"warnings": outcome.warnings}
+            for result, outcome in zip(results, outcomes, strict=True)
         ]
         click.echo(
             json.dumps(
-                {**told, "page": str(page) if page else None, "policies": policies}, indent=2
+                {**data, "page": str(page) if page else None, "policies": policies}, indent=2
             )
         )
     else:
@@ -294,8 +294,8 @@ def _profiles(names: Sequence[str]) -> tuple[dict[str, Profile], Node | None]:
     from headgate.recorded import runs
     from headgate.sampling import machine
 
-    here = machine.detect(runs.home() / "node.json")
-    return {name: profile_jobs.stored(name) for name in names}, here
+    this_node = machine.detect(runs.home() / "node.json")
+    return {name: profile_jobs.stored(name) for name in names}, this_node
 
 
 def _cluster(path: str | None) -> Cluster:

@@ -60,19 +60,19 @@ def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
             f"the processes of {name} are not known yet; it has just been started, try again "
             "in a second"
         )
-    found = [stacks.read(task, pid) for task, pid in living]
-    groups = stacks.grouped(found)
+    task_stacks = [stacks.read(task, pid) for task, pid in living]
+    groups = stacks.grouped(task_stacks)
     differ = stacks.differing(groups)
     if as_json:
-        told = {
+        data = {
             "run": folder.name,
             "job": name,
-            "tasks": [asdict(task) for task in found],
+            "tasks": [asdict(task) for task in task_stacks],
             "differ": differ,
         }
         click.echo(
             json.dumps(
-                {**told, "groups": [[task.task for task in group] for group in groups]}, indent=2
+                {**data, "groups": [[task.task for task in group] for group in groups]}, indent=2
             )
         )
         return

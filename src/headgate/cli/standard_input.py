@@ -49,22 +49,24 @@ class Handover:
         return cls.settled(submission, detach, StandardInput.of_this_process())
 
     @classmethod
-    def settled(cls, submission: Submission, detach: bool, found: StandardInput | None) -> Self:
+    def settled(
+        cls, submission: Submission, detach: bool, handed_over: StandardInput | None
+    ) -> Self:
         """By what there is (None: nothing), and what the jobs are.
 
         Raises:
             UsageError: It holds data, and no job can be given them.
         """
-        if found is None:
+        if handed_over is None:
             return cls(_as_before(submission))
-        holds_data = found.holds_data()
-        reasons = list(_reasons(submission, detach, found))
+        holds_data = handed_over.holds_data()
+        reasons = list(_reasons(submission, detach, handed_over))
         if reasons and holds_data:
             raise UsageError(f"standard input holds data, but {reasons[0]}; {_CURE}")
         [job, *_] = submission.jobs
         may_have_several = job.plan is None and _may_be_planned(job)
         if reasons or (may_have_several and not holds_data):
-            return cls(submission, unread=found)
+            return cls(submission, unread=handed_over)
         if may_have_several:
             pinned = replace(job, limits=replace(job.limits, workers=(1, 1)))
             notes = {
@@ -72,7 +74,7 @@ class Handover:
                 job.name: "; ".join(filter(None, (submission.notes.get(job.name), _PINNED))),
             }
             submission = replace(submission, jobs=(pinned,), notes=notes)
-        return cls(submission, given=found)
+        return cls(submission, given=handed_over)
 
     def watch(self) -> None:
         """Say once of data that nobody reads."""
@@ -89,12 +91,12 @@ def refuse(what: str) -> None:
     Raises:
         UsageError: There is some, and it holds data.
     """
-    found = StandardInput.of_this_process()
-    if found is not None and found.holds_data():
+    handed_over = StandardInput.of_this_process()
+    if handed_over is not None and handed_over.holds_data():
         raise UsageError(f"standard input holds data, but {what} gives them to no script; {_CURE}")
 
 
-def _reasons(submission: Submission, detach: bool, found: StandardInput) -> Iterator[str]:
+def _reasons(submission: Submission, detach: bool, handed_over: StandardInput) -> Iterator[str]:
     """Why no job can read it, as parts of a sentence."""
     [job, *others] = submission.jobs
     if others:
@@ -114,12 +116,12 @@ def _reasons(submission: Submission, detach: bool, found: StandardInput) -> Iter
         yield f"{workers} workers cannot all read it; give the job a file by its arguments"
     if job.isolation not in (None, isolation.DEFAULT):
         yield f"isolation {job.isolation} does not hand it on; give the job a file by its arguments"
-    if detach and not found.is_whole():
+    if detach and not handed_over.is_whole():
         yield (
             "it is written while the job runs, and may end with this terminal; leave out "
             "--detach, or give it a file"
         )
-    if job.retries and not found.is_file:
+    if job.retries and not handed_over.is_file:
         yield (
             "a retry would need it again, and a pipe can be read once; give it a file with `< FILE`"
         )

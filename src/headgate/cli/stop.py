@@ -31,8 +31,8 @@ def command(jobs: tuple[str, ...], run: str | None, every: bool, kill: bool, as_
     """
     ended = stop(running_jobs(jobs, run, every), kill=kill)
     if as_json:
-        told = {id: {job: asdict(end) for job, end in ends.items()} for id, ends in ended.items()}
-        click.echo(json.dumps(told, indent=2))
+        data = {id: {job: asdict(end) for job, end in ends.items()} for id, ends in ended.items()}
+        click.echo(json.dumps(data, indent=2))
         return
     for id, ends in ended.items():
         for job, end in ends.items():

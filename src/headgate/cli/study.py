@@ -115,7 +115,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
         "axes": {axis: list(values) for axis, values in grid.axes(study).items()},
         "priorities": {workload.job.name: workload.job.priority for workload in study.workloads},
         "cells": [{**asdict(cell), "name": cell.name} for cell in planned.cells],
-        "published": [each.model_dump() for each in study.published],
+        "published": [comparison.model_dump() for comparison in study.published],
     }
     if resume:
         if not before:
@@ -142,11 +142,11 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
                 f"measurements kept: {count}; go on with: headgate study {file} --resume", err=True
             )
             return 130
-        found = _conclude(kept, as_json)
+        conclusion = _conclude(kept, as_json)
         table = runs.home() / STORED
-        if count := pair_table.keep(found, table):
+        if count := pair_table.keep(conclusion, table):
             click.echo(f"what pairs cost each other (measured: {count}): {table}", err=True)
-    return int(any(cell.state == "failed" for cell in found.cells))
+    return int(any(cell.state == "failed" for cell in conclusion.cells))
 
 
 @command.command()
@@ -192,18 +192,18 @@ def compare(first: str, second: str, as_json: bool) -> None:
     from headgate.studies.statistics import change, say
 
     ours, theirs = (_findings(journal.find(name)) for name in (first, second))
-    found, only = between(ours, theirs)
+    differences, only = between(ours, theirs)
     if as_json:
         rows = [
             {"cell": cell, **asdict(ratio), "floor": floor, "change": change(ratio, floor)}
-            for cell, ratio, floor in found
+            for cell, ratio, floor in differences
         ]
         click.echo(
             json.dumps({"studies": [ours.name, theirs.name], "cells": rows, "only": only}, indent=2)
         )
         return
     click.echo(f"{theirs.name} against {ours.name}")
-    for cell, ratio, floor in found:
+    for cell, ratio, floor in differences:
         click.echo(f"  {cell}: {say(ratio, floor)}")
     for cell in only:
         click.echo(f"  {cell}: only one of the studies has it")
@@ -215,23 +215,25 @@ def _known(before: list[Journal]) -> dict[str, float]:
 
     took: dict[str, list[float]] = {}
     machine = journal.machine()
-    for each in before[-1].measurements() if before else ():
-        if each.state == "measured" and each.machine == machine:
-            for name in each.cell["workloads"]:
-                took.setdefault(name, []).append(each.figures["took"] / len(each.cell["workloads"]))
+    for measurement in before[-1].measurements() if before else ():
+        if measurement.state == "measured" and measurement.machine == machine:
+            for name in measurement.cell["workloads"]:
+                took.setdefault(name, []).append(
+                    measurement.figures["took"] / len(measurement.cell["workloads"])
+                )
     return {name: sum(seconds) / len(seconds) for name, seconds in took.items()}
 
 
 def _show_plan(study: Study, planned: PlannedTime, as_json: bool) -> None:
     if as_json:
         cells = [{**asdict(cell), "name": cell.name, **_key(study, cell)} for cell in planned.cells]
-        told = {
+        data = {
             "study": study.name,
             "seconds": planned.total,
             "repetitions": planned.repetitions,
             "cells": cells,
         }
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(data, indent=2))
         return
     for cell in planned.cells:
         click.echo(cell.name)
@@ -251,14 +253,14 @@ def _say_machine(kept: Journal) -> None:
     """Say what has changed of the machine since a study began."""
     from headgate.studies import journal
 
-    was, here = kept.about["machine"], journal.machine()
+    was, present_machine = kept.about["machine"], journal.machine()
     changed = [
         f"{what} {was.get(what)} → {value}"
-        for what, value in here.items()
+        for what, value in present_machine.items()
         if was.get(what) != value
     ]
     if changed:
-        apart = sum(measurement.machine != here for measurement in kept.measurements())
+        apart = sum(measurement.machine != present_machine for measurement in kept.measurements())
         click.echo(
             f"this machine has changed: {'; '.join(changed)}; measurements kept apart: {apart}",
             err=True,

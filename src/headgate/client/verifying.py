@@ -134,15 +134,19 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
     inspection.check(job, facts_of(job), {**os.environ, **job.env})
     plan = job.plan or _SINGLE
     if not plan.synchronous and not asked.resume:
-        found = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.ASYNCHRONOUS)
+        verification = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.ASYNCHRONOUS)
     elif hides_steps(job):
-        found = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.UNSEEN)
+        verification = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.UNSEEN)
     else:
         with _Trial(replace(asked, job=job), watcher) as trial:
-            found = trial.resume() if asked.resume else trial.plan()
+            verification = trial.resume() if asked.resume else trial.plan()
     seconds = time.monotonic() - begun
     return replace(
-        found, strategy=plan.strategy, servers=plan.servers, workers=plan.workers, seconds=seconds
+        verification,
+        strategy=plan.strategy,
+        servers=plan.servers,
+        workers=plan.workers,
+        seconds=seconds,
     )
 
 
@@ -216,46 +220,46 @@ class _Trial:
     def plan(self) -> Verification:
         """Whether it trains under the plan as it does alone."""
         workers = self._job.plan.workers if self._job.plan is not None else 2
-        found = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
+        verification = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
         if (
             self._asked.aside
             and not self._network.folder
             and landlock.version() < _LANDLOCK_FOR_TCP
         ):
-            return replace(found, cause=Why.OPEN)
+            return replace(verification, cause=Why.OPEN)
         for double in (True, False):
             alone = self._run({ALONE: replace(self._job, plan=self._alone())}, double)[ALONE]
             if not alone.is_whole and alone.state != "done":
-                found = self._failed(
+                verification = self._failed(
                     alone, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED
                 )
                 if alone.slow:
                     break
                 continue
             if not alone.records[0].steps:
-                return replace(found, double=double, cause=Why.NO_STEP)
+                return replace(verification, double=double, cause=Why.NO_STEP)
             others = {ROUNDED: replace(self._job, plan=self._alone()), WORKERS: self._job}
             ended = self._run(others, double)
-            found = self._compared(
+            verification = self._compared(
                 alone, ended[ROUNDED], ended[WORKERS], double and alone.records[0].double
             )
-            if found.cause is not Why.WORKERS_FAILED:
+            if verification.cause is not Why.WORKERS_FAILED:
                 break
-        return found
+        return verification
 
     def resume(self) -> Verification:
         """Whether it goes on after a stop as if there had been none."""
         workers = self._job.plan.workers if self._job.plan is not None else 1
-        found = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
+        verification = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
         for double in (True, False):
             whole = self._run({WHOLE: self._job}, double)[WHOLE]
             if not whole.is_whole and whole.state != "done":
-                found = self._failed(
+                verification = self._failed(
                     whole, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED
                 )
                 continue
             return self._resumed(whole, double)
-        return found
+        return verification
 
     def _resumed(self, whole: _Ended, double: bool) -> Verification:
         seed = self._asked.seed if self._asked.seed is not None else random.randrange(10_000)
@@ -277,9 +281,9 @@ class _Trial:
         if not resumed.records[0].steps or (not resumed.is_whole and resumed.state != "done"):
             return self._failed(resumed, answer, Why.FAILED)
         double = double and whole.records[0].double
-        found = comparing.compared_resume(whole.records, resumed.records, double)
-        found = self._with_facts(found, (*whole.records, *resumed.records))
-        return replace(found, stopped_in=place, stopped_at=number, seed=seed)
+        verification = comparing.compared_resume(whole.records, resumed.records, double)
+        verification = self._with_facts(verification, (*whole.records, *resumed.records))
+        return replace(verification, stopped_in=place, stopped_at=number, seed=seed)
 
     def _alone(self) -> Plan:
         """The plan of one worker."""
@@ -304,18 +308,18 @@ class _Trial:
             return self._failed(workers, answer, Why.WORKERS_FAILED)
         # Where one worker coordinates others, it alone has steps.
         trained = tuple(record for record in workers.records if record.steps)
-        told = comparing.Records(alone.records[0], rounded.records[0], trained, double)
+        all_records = comparing.Records(alone.records[0], rounded.records[0], trained, double)
         if self._job.contract is not None and self._job.batch != "global":
-            return comparing.compared_among(told)
-        found = comparing.compared(told)
-        if found.cause is Why.SENSITIVE:
+            return comparing.compared_among(all_records)
+        verification = comparing.compared(all_records)
+        if verification.cause is Why.SENSITIVE:
             again = self._run({AGAIN: replace(self._job, plan=self._alone())}, double)[AGAIN]
             if not comparing.repeats(alone.records[0], again.records[0]):
-                found = replace(found, cause=Why.VARIES)
-        return self._with_facts(found, (*alone.records, *workers.records))
+                verification = replace(verification, cause=Why.VARIES)
+        return self._with_facts(verification, (*alone.records, *workers.records))
 
     def _with_facts(
-        self, found: Verification, recorded: Sequence[records.TrainingRecord]
+        self, verification: Verification, recorded: Sequence[records.TrainingRecord]
     ) -> Verification:
         """The answer, with what the records tell besides: what was left out, and what was held
         back.
@@ -325,7 +329,7 @@ class _Trial:
         if self._asked.without_gpus:
             left_out.add(LeftOut.GPUS)
         return replace(
-            found,
+            verification,
             left_out=tuple(sorted(left_out)),
             cut_off=first.cut_off,
             fenced=first.fenced,
@@ -453,7 +457,9 @@ class _Trial:
 
 def _ended(folder: Path, job: Job, place: Path, reached_out: bool) -> _Ended:
     workers = job.plan.workers if job.plan is not None else 1
-    told = tuple(records.read(place, TaskName.of("worker", index)) for index in range(workers))
+    task_records = tuple(
+        records.read(place, TaskName.of("worker", index)) for index in range(workers)
+    )
     with RunReader(folder / runs.STORE) as reader:
         [row] = reader.records(JobRow, "name = ?", [job.name])
         saved = list(reader.records(CheckpointRow, "why = 'stop'"))
@@ -463,7 +469,7 @@ def _ended(folder: Path, job: Job, place: Path, reached_out: bool) -> _Ended:
         checkpoint = Checkpoint(last.path, last.step, last.epoch, last.position)
     took = (row.ended or 0.0) - (row.started or 0.0)
     slow = row.state != "done" and job.timeout is not None and took >= job.timeout
-    return _Ended(told, row.state, row.reason or "", folder, checkpoint, slow, reached_out)
+    return _Ended(task_records, row.state, row.reason or "", folder, checkpoint, slow, reached_out)
 
 
 def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, int] | None:
@@ -500,15 +506,17 @@ def main() -> None:
     JSON.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends what it has begun
-    told = json.loads(sys.stdin.read())
+    request = json.loads(sys.stdin.read())
     ours = {name: os.environ[name] for name in ("HEADGATE_HOME", runs.HUB) if name in os.environ}
     os.environ.clear()
-    os.environ.update({**told["environment"], **ours})
-    os.chdir(told["cwd"])
-    job = parse(Job, told["job"])
+    os.environ.update({**request["environment"], **ours})
+    os.chdir(request["cwd"])
+    job = parse(Job, request["job"])
     print(
         store.dump(
-            verify(Asked(job, seconds=ASIDE_SECONDS, aside=True, without_gpus=told["without_gpus"]))
+            verify(
+                Asked(job, seconds=ASIDE_SECONDS, aside=True, without_gpus=request["without_gpus"])
+            )
         )
     )
 

@@ -176,8 +176,8 @@ class JobDraft:
     def line(self, key: str) -> int | None:
         return self._file.line((self._listed, self.index, key))
 
-    def problem(self, key: str, found: str, cure: str) -> None:
-        self._file.problem((self._listed, self.index, key), found, cure)
+    def problem(self, key: str, text: str, cure: str) -> None:
+        self._file.problem((self._listed, self.index, key), text, cure)
 
     def check_paths(self) -> None:
         entry = self.entry

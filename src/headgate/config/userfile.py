@@ -211,9 +211,9 @@ class UserFile:
                 return line
         return None
 
-    def problem(self, place: Sequence[str | int], found: str, cure: str) -> None:
+    def problem(self, place: Sequence[str | int], text: str, cure: str) -> None:
         """Note a problem."""
-        self.problems.append(Problem(where(place), self.line(place), found, cure))
+        self.problems.append(Problem(where(place), self.line(place), text, cure))
 
     def record_error(self, error: Mapping[str, Any]) -> Place:
         """Note an error that pydantic found; its place.
@@ -373,10 +373,10 @@ lead to another.
 """
 
 
-def suggestion(found: str, known: Sequence[str]) -> str:
+def suggestion(text: str, known: Sequence[str]) -> str:
     """What to write instead of a name that is not known."""
-    other = OTHER_NAMES.get(found)
-    near = [other] if other in known else difflib.get_close_matches(found, known, 1)
+    other = OTHER_NAMES.get(text)
+    near = [other] if other in known else difflib.get_close_matches(text, known, 1)
     return f"did you mean {near[0]!r}?" if near else "expected one of " + ", ".join(known)
 
 

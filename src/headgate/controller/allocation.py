@@ -143,53 +143,53 @@ class Allocator:
         all: each takes the one of its local rank. `count` is how many it is to have; None: as the
         job's limits say. Those that keep memory for it come first.
         """
-        there = [gpu.index for gpu in node.gpus]
+        indices = [gpu.index for gpu in node.gpus]
         if job.gpus is not None:
-            there = [index for index in job.gpus if index in there]
+            indices = [index for index in job.gpus if index in indices]
         exclusive = self._exclusive(job, node.name)
-        there = [index for index in there if index in kept or index not in exclusive]
+        indices = [index for index in indices if index in kept or index not in exclusive]
         count = count if count is not None else job.spec.limits.gpus
         if count is None and job.spec.limits.exclusive:
             count = 1
         if kept:
-            there = [*kept, *(index for index in there if index not in kept)]
+            indices = [*kept, *(index for index in indices if index not in kept)]
         seen_by_all = job.sees_gpus_of_all
         if seen_by_all:
             count = count * of_job if count is not None else None
-        elif count is None and of_job >= 2 and there:
-            count = max(1, len(there) // of_job)
+        elif count is None and of_job >= 2 and indices:
+            count = max(1, len(indices) // of_job)
         if count is None or (count and not node.gpus):
-            all_of_them = job.gpus is None and there == [gpu.index for gpu in node.gpus]
-            return None if all_of_them else tuple(there)
-        used = dict.fromkeys(there if count else (), 0)
+            all_of_them = job.gpus is None and indices == [gpu.index for gpu in node.gpus]
+            return None if all_of_them else tuple(indices)
+        used = dict.fromkeys(indices if count else (), 0)
         crowded = {index: self.is_crowded(node.name, index) for index in used}
         for other, task in self.jobs.on.get(node.name, {}).values():
             for index in task.gpus or ():
                 if index in used and not (seen_by_all and other is job):
                     used[index] += 1
         ranks = {
-            index: (index not in kept, crowded[index], used[index], there.index(index))
+            index: (index not in kept, crowded[index], used[index], indices.index(index))
             for index in used
         }
         chosen = sorted(used, key=ranks.__getitem__)[:count]
-        return tuple(sorted(chosen, key=there.index))
+        return tuple(sorted(chosen, key=indices.index))
 
     def _exclusive(self, job: JobRecord, name: str) -> set[int]:
         """The GPUs of a node that other jobs have for themselves."""
-        there = self.jobs.on.get(name, {}).values()
+        tasks_on_node = self.jobs.on.get(name, {}).values()
         return {
             gpu
-            for other, task in there
+            for other, task in tasks_on_node
             if other is not job and other.spec.limits.exclusive
             for gpu in other.gpus_of(task)
         }
 
     def without_slots(self, name: str) -> Counter[int]:
         """How many tasks for which no memory is kept use each GPU of a node."""
-        there = self.jobs.on.get(name, {}).values()
+        tasks_on_node = self.jobs.on.get(name, {}).values()
         return Counter(
             gpu
-            for job, task in there
+            for job, task in tasks_on_node
             if not job.slots
             for gpu in task.computes_on or (() if job.uses_gpus == "seen-none" else task.gpus or ())
         )
@@ -370,7 +370,7 @@ class Allocator:
             (at for at in (wake_at, self._safeguards.free_at) if at is not None), default=None
         )
         is_there = self._is_there
-        return {id: each for id, each in decided.items() if is_there(id)}, {
+        return {id: decided_share for id, decided_share in decided.items() if is_there(id)}, {
             id: why for id, why in reasons.items() if id not in decided and is_there(id)
         }
 
@@ -418,8 +418,8 @@ class Allocator:
         """Parts of a node that jobs are pinned to."""
         if not self.jobs.pinned:
             return {}
-        there = (job for job, _ in self.jobs.on.get(name, {}).values())
-        return {job.id: slice for job in there if (slice := job.spec.slice) is not None}
+        jobs_on_node = (job for job, _ in self.jobs.on.get(name, {}).values())
+        return {job.id: slice for job in jobs_on_node if (slice := job.spec.slice) is not None}
 
     def _sizes(self, nodes: Iterable[str]) -> dict[TaskId, tuple[float, int]]:
         """Cores that each task on these nodes is entitled to, and its threads, but for nodes that
@@ -475,18 +475,18 @@ class Allocator:
         """
         result: dict[TaskId, float | Unlimited] = {}
         for name in nodes:
-            there = [
+            gpu_tasks = [
                 (job, task) for job, task in self.jobs.on.get(name, {}).values() if task.computes_on
             ]
-            if not there:
+            if not gpu_tasks:
                 continue
             users: dict[int, dict[JobId, JobRecord]] = {}
-            for job, task in there:
+            for job, task in gpu_tasks:
                 for gpu in task.computes_on:
                     users.setdefault(gpu, {})[job.id] = job
             fractions = gpu_fractions({gpu: jobs.values() for gpu, jobs in users.items()})
-            beside = Counter((job.id, gpu) for job, task in there for gpu in task.computes_on)
-            for job, task in there:
+            beside = Counter((job.id, gpu) for job, task in gpu_tasks for gpu in task.computes_on)
+            for job, task in gpu_tasks:
                 if job.granted.gpu_fraction is not None:
                     continue  # the policy's word
                 fraction = fractions.get(job.id, 1.0)

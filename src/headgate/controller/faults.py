@@ -216,9 +216,9 @@ def grow_after_oom(
     plan = job.planned()
     if not (failure.over_memory and job.divides and plan.strategy == "allreduce"):
         return []
-    each = job.spec.limits.memory_bytes or failure.memory_peak_bytes
+    per_job_bytes = job.spec.limits.memory_bytes or failure.memory_peak_bytes
     left = job.reachable(nodes)
-    room = sum(_room(node, each) for node in left)
+    room = sum(_room(node, per_job_bytes) for node in left)
     most = min(2 * plan.workers, room, job.spec.limits.workers[1] or room)
     if most <= plan.workers:
         return []
@@ -226,7 +226,7 @@ def grow_after_oom(
     wider = replace(plan, workers=most, worker_nodes=(), server_nodes=())
 
     def fits(name: str, workers: int, servers: int) -> bool:
-        return workers <= _room(next(node for node in left if node.name == name), each)
+        return workers <= _room(next(node for node in left if node.name == name), per_job_bytes)
 
     job.plan = place_within(wider, left, fits) or place(wider, left)
     outgrew = Reason.of(ReasonKind.OUTGREW_WORKERS, exit=why, workers=plan.workers)
@@ -297,11 +297,11 @@ def among_workers(job: JobRecord) -> CureKind:
     return CureKind.MORE_NODES
 
 
-def _room(node: Node, each: int | None) -> int:
+def _room(node: Node, memory_bytes: int | None) -> int:
     """How many workers a node has memory for, with `each` so many bytes; on one with GPUs, at most
     one for each.
     """
-    room = int(node.memory_bytes // each) if each and node.memory_bytes else 0
+    room = int(node.memory_bytes // memory_bytes) if memory_bytes and node.memory_bytes else 0
     return min(room, len(node.gpus)) if node.gpus else room
 
 
@@ -319,7 +319,9 @@ def settle(now: float, job: JobRecord) -> list[Action]:
     if workers or (job.held and job.undisturbed):
         return []
     left = [task for task in job.tasks.values() if not task.stopping]
-    evaluator = next((each for each in left if _evaluates(job, each)), None)
+    evaluator = next(
+        (remaining_job for remaining_job in left if _evaluates(job, remaining_job)), None
+    )
     actions: list[Action] = []
     if evaluator is not None and job.undisturbed:
         left.remove(evaluator)
@@ -342,10 +344,12 @@ def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action
     nodes gets them as it starts. Where none is left, the job waits for one to come back, or has
     failed.
     """
-    plan, there = job.planned(), job.there(nodes)
+    plan, nodes_for_job = job.planned(), job.there(nodes)
     names = {*plan.worker_nodes, *plan.server_nodes}
     job.awaits = None
-    if names <= there.keys() and (names or any(name in there for name in job.nodes or there)):
+    if names <= nodes_for_job.keys() and (
+        names or any(name in nodes_for_job for name in job.nodes or nodes_for_job)
+    ):
         return []
     left = job.reachable(nodes)
     if not left:
@@ -358,8 +362,8 @@ def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action
         if job.restart is not None:
             none = replace(none, facts={**none.facts, "after": job.restart})
         return [job.mark("failed", none)]
-    here = [node.name for node in left]
-    if all(name in here for name in plan.worker_nodes):
+    node_names = [node.name for node in left]
+    if all(name in node_names for name in plan.worker_nodes):
         plan = replace(plan, server_nodes=())
     else:
         plan = replace(plan, worker_nodes=(), server_nodes=())

@@ -79,8 +79,8 @@ def _request_of_roles(job: JobRecord, gpus_are_shared: bool) -> ResourceRequest 
     """
     nodes = job.planned().worker_nodes
     wants = [job.spec.limits_of(name) for name in task_names(job.spec.roles)]
-    memory = _evenly(nodes, [each.memory_bytes or 0 for each in wants])
-    gpus = 0 if gpus_are_shared else _evenly(nodes, [each.gpus or 0 for each in wants])
+    memory = _evenly(nodes, [request.memory_bytes or 0 for request in wants])
+    gpus = 0 if gpus_are_shared else _evenly(nodes, [request.gpus or 0 for request in wants])
     return ResourceRequest(len(nodes), gpus, memory, nodes, None) if gpus or memory else None
 
 
@@ -165,14 +165,20 @@ class FreeResources:
         """A request for settled nodes, with no more memory than they and their GPUs have as a
         whole.
         """
-        there = {name: request.fixed.count(name) for name in request.fixed if name in self._nodes}
-        if not there:
+        fixed_counts = {
+            name: request.fixed.count(name) for name in request.fixed if name in self._nodes
+        }
+        if not fixed_counts:
             return request
-        memory = min(self._nodes[name].memory_bytes // workers for name, workers in there.items())
+        memory = min(
+            self._nodes[name].memory_bytes // workers for name, workers in fixed_counts.items()
+        )
         request = request._replace(memory_bytes=min(request.memory_bytes, memory))
         if (on_gpus := request.on_gpus) is None:
             return request
-        most = min(self.gpu_memory.most(on_gpus, name, workers) for name, workers in there.items())
+        most = min(
+            self.gpu_memory.most(on_gpus, name, workers) for name, workers in fixed_counts.items()
+        )
         # Where there is no GPU, or too few, nobody waits for its memory.
         fits = on_gpus._replace(memory_bytes=min(on_gpus.memory_bytes, most)) if most else None
         return request._replace(on_gpus=fits)

@@ -113,18 +113,18 @@ class GpuMemory:
                 before such a task came still is.
         """
         before = self._besides[name]
-        found = dict(before)  # of a GPU that gives no reading now, the latest counts
+        seen_bytes = dict(before)  # of a GPU that gives no reading now, the latest counts
         for gpu, size in used.items():
             kept = self._kept[name][gpu]
             if not kept:
-                found[gpu] = size
+                seen_bytes[gpu] = size
             elif held.get(gpu):
-                found[gpu] = max(size - held[gpu], 0.0)
+                seen_bytes[gpu] = max(size - held[gpu], 0.0)
             else:
-                found[gpu] = max(min(before.get(gpu, 0.0), size), size - kept)
-        self._besides[name] = found
+                seen_bytes[gpu] = max(min(before.get(gpu, 0.0), size), size - kept)
+        self._besides[name] = seen_bytes
         self._used[name] |= used
-        return any(size < before.get(gpu, 0.0) for gpu, size in found.items())
+        return any(size < before.get(gpu, 0.0) for gpu, size in seen_bytes.items())
 
     def settle(self, name: str, held: Mapping[int, float]) -> None:
         """From now on memory is kept for a job that holds so much of GPUs, which counted as used
@@ -183,13 +183,13 @@ class GpuMemory:
 
     def room(self, request: GpuRequest, name: str, most: int, *, whole: bool = False) -> int:
         """For how many workers there is room, at most for so many."""
-        free, found = self.free(request, name, whole=whole), 0
+        free, most_room = self.free(request, name, whole=whole), 0
         if not whole:
             free = {
                 gpu: size for gpu, size in free.items() if self.is_open(request, name, gpu, size)
             }
         apart = request.apart or request.alone or not request.known
-        while found < most:
+        while most_room < most:
             best = sorted(
                 (gpu for gpu in free if free[gpu] >= request.memory_bytes), key=free.__getitem__
             )
@@ -200,8 +200,8 @@ class GpuMemory:
                     del free[gpu]
                 else:
                     free[gpu] -= request.memory_bytes
-            found += 1
-        return found
+            most_room += 1
+        return most_room
 
     def choose(
         self, request: GpuRequest, name: str, beside: Iterable[WorkerSlot]

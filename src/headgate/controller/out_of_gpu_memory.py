@@ -41,7 +41,10 @@ def explain(
     """Say how a task ran out of the memory of a GPU: what it held, which others had how much, and
     what to do. Where another GPU has room, the job is tried there, once.
     """
-    node, there = allocator.nodes.get(task.node), allocator.jobs.on.get(task.node, {}).values()
+    node, tasks_on_node = (
+        allocator.nodes.get(task.node),
+        allocator.jobs.on.get(task.node, {}).values(),
+    )
     has = {gpu.index: gpu.memory_bytes for gpu in (node.gpus if node is not None else ())}
     gpus = job.gpus_of(task) or tuple(has)
     size = min((has.get(gpu, 0) for gpu in gpus), default=0)
@@ -52,7 +55,7 @@ def explain(
     held = task.most_gpu_bytes / _gpu_count(task)
     needed = held + read_size(asked[1]) if held and asked is not None else 0.0
     elsewhere = _roomiest(job, task, gpus, needed or _MORE * held, queue)
-    others, is_crowd = _others(job, task, gpus, there, besides)
+    others, is_crowd = _others(job, task, gpus, tasks_on_node, besides)
     kept = job.gpu_memory_bytes
     if elsewhere is not None:
         job.tries_elsewhere = job.moved_gpu = True
@@ -96,7 +99,7 @@ def _others(
     job: JobRecord,
     task: TaskRecord,
     gpus: Sequence[int],
-    there: Iterable[tuple[JobRecord, TaskRecord]],
+    others_on_node: Iterable[tuple[JobRecord, TaskRecord]],
     besides: float,
 ) -> tuple[list[Facts], bool]:
     """Which others had memory of the GPUs, and whether that is why it ran out.
@@ -107,7 +110,7 @@ def _others(
         besides: Bytes of these GPUs in use by programs for which none are kept.
     """
     others: dict[str | None, float] = {}
-    for other, its in there:
+    for other, its in others_on_node:
         if other is not job and not set(gpus).isdisjoint(other.gpus_of(its) or gpus):
             used = its.used.gpu_memory_bytes if its.used is not None else 0.0
             others[other.spec.name] = others.get(other.spec.name, 0.0) + (

@@ -99,7 +99,7 @@ class Pairing:
     ) -> Company | None:
         """How well a job would go in these places; None: that is not known of all those there."""
         pairs, model = self._pairs(), self._model(job)
-        found: list[tuple[float, ...]] = []
+        company: list[tuple[float, ...]] = []
         names: list[str] = []
         for slot in dict.fromkeys(slots):
             if slot.gpus and self._by_turns:
@@ -109,11 +109,11 @@ class Pairing:
                 one, two = pairs.between(device, model, its), pairs.between(device, its, model)
                 if one is None or two is None:
                     return None
-                found += one, two
+                company += one, two
                 names.append(other.spec.name)
-        if not found:
+        if not company:
             return Company(1.0, 1.0, 1.0)
-        part, low, high = (fmean(values) for values in zip(*found, strict=True))
+        part, low, high = (fmean(values) for values in zip(*company, strict=True))
         return Company(part, low, high, tuple(names))
 
 

@@ -58,14 +58,14 @@ class Ranking:
 
     def review(self, now: float) -> bool:
         """Rank those anew whose rank has got worse by now; whether there was one."""
-        found = False
+        is_changed = False
         while self._reviews and self._reviews[0][0] <= now:
             when, _, claim = heappop(self._reviews)
             if claim.job.id in self._keys and claim.review == when:
                 self.remove(claim)
                 self.add(claim, now)
-                found = True
-        return found
+                is_changed = True
+        return is_changed
 
     def victims(
         self, now: float, key: Key, request: ResourceRequest, resources: FreeResources

@@ -300,7 +300,10 @@ class Queue:
         """
         running = list(self._running)
         waiting = [
-            claim for _, claim in sorted(entry for each in self._waiting.values() for entry in each)
+            claim
+            for _, claim in sorted(
+                entry for waiting_job in self._waiting.values() for entry in waiting_job
+            )
         ]
         have = [(claim, claim.slots) for claim in running]
         starts = expected_starts(now, self._resources, waiting, running, ends, self._seconds)
@@ -394,7 +397,7 @@ class Queue:
                 if claim.request.guessed:
                     break
                 # who says nothing goes by
-                blocked |= {each for each in self._waiting if not each.guessed}
+                blocked |= {waiting_job for waiting_job in self._waiting if not waiting_job.guessed}
         for request, slots in set_aside:
             self._resources.give(request, slots)
         return admitted, actions
@@ -425,9 +428,9 @@ class Queue:
         set_aside.append((rest, slots))
         nodes = set(request.fixed)
         blocked |= {
-            each
-            for each in self._waiting
-            if each.on_gpus is not None and nodes.intersection(each.fixed)
+            waiting_job
+            for waiting_job in self._waiting
+            if waiting_job.on_gpus is not None and nodes.intersection(waiting_job.fixed)
         }
         return True
 
@@ -494,7 +497,14 @@ class Queue:
         where that is not enough for all of it.
         """
         before = job.planned()
-        left = [node, *(each for each in job.reachable(nodes) if each.name != node.name)]
+        left = [
+            node,
+            *(
+                reachable_node
+                for reachable_node in job.reachable(nodes)
+                if reachable_node.name != node.name
+            ),
+        ]
         job.plan = unplaced(before)
         request = request_of(job, self._gpus_are_shared)
         job.plan = before
@@ -529,7 +539,7 @@ class Queue:
 
     def _start(self, now: float, claim: Claim, slots: tuple[WorkerSlot, ...]) -> list[Action]:
         waiting = self._waiting[claim.request]
-        del waiting[next(i for i, (_, each) in enumerate(waiting) if each is claim)]
+        del waiting[next(i for i, (_, waiting_job) in enumerate(waiting) if waiting_job is claim)]
         if not waiting:
             del self._waiting[claim.request]
         job = claim.job

@@ -257,8 +257,10 @@ class JobRecord:
 
     def reachable(self, nodes: Mapping[str, Node]) -> list[Node]:
         """The nodes it may use that are there."""
-        there = self.there(nodes)
-        return [there[name] for name in self.names or there if name in there]
+        nodes_for_job = self.there(nodes)
+        return [
+            nodes_for_job[name] for name in self.names or nodes_for_job if name in nodes_for_job
+        ]
 
     def missed(self, now: float) -> list[str]:
         """Names of its nodes that are gone and may come back."""

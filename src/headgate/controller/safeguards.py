@@ -228,7 +228,9 @@ class Safeguards:
         """Lift those on a node that have less of all weights there than they are to have `least`,
         and who else would with that, if they may be changed; what they have then.
         """
-        part = {id: min(_ABOVE, 1.0 / self._floor) * each for id, each in least.items()}
+        part = {
+            id: min(_ABOVE, 1.0 / self._floor) * least_weight for id, least_weight in least.items()
+        }
         total, lifted = sum(weights.values()), dict[JobId, None]()
         while True:
             low = [
@@ -268,11 +270,13 @@ class Safeguards:
             means[node] = sum(before) / len(before)
         for id, (share, why) in list(granted.items()):
             held = self._present[id]
-            there = means.keys() & nodes.of[id].keys()
-            if share.cpu_weight is None or not there:
+            nodes_in_common = means.keys() & nodes.of[id].keys()
+            if share.cpu_weight is None or not nodes_in_common:
                 continue
             before_it = held.granted.cpu_weight
-            most = before_it if before_it is not None else min(means[node] for node in there)
+            most = (
+                before_it if before_it is not None else min(means[node] for node in nodes_in_common)
+            )
             if share.cpu_weight <= most:
                 continue
             held.wanted, held.why = Share(cpu_weight=share.cpu_weight), why

@@ -140,12 +140,14 @@ def gpu_fractions(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, 
             _LEFT_TO_OTHERS,
         )
     while any(weights.values()):
-        totals = {gpu: sum(there.values()) for gpu, there in weights.items() if there}
+        totals = {
+            gpu: sum(gpu_weights.values()) for gpu, gpu_weights in weights.items() if gpu_weights
+        }
         fullest = min(totals, key=lambda gpu: left[gpu] / totals[gpu])
         part = left[fullest]
         for id, weight in list(weights[fullest].items()):
             fractions[id] = part * weight / totals[fullest]
-            for gpu, there in weights.items():
-                if there.pop(id, None) is not None:
+            for gpu, gpu_weights in weights.items():
+                if gpu_weights.pop(id, None) is not None:
                     left[gpu] -= fractions[id]
     return fractions

@@ -119,7 +119,8 @@ def blocked_on_disk(
     by_memory = np.where(full, np.minimum(thrashed, own), 0.0)
     left = np.maximum(own - by_memory, 0.0)
     surely, blocked = (
-        np.minimum(np.where(full, each * (1.0 - again), each), left) for each in (surely, blocked)
+        np.minimum(np.where(full, estimate * (1.0 - again), estimate), left)
+        for estimate in (surely, blocked)
     )
     stood = np.minimum(job.idle, left) if job.shared else blocked
     compared = _compared(blocked, stood, moved, taken, _carries(moved + taken), stepping)
@@ -129,7 +130,7 @@ def blocked_on_disk(
         lost = _over_rate(surely, moved, taken, rate) if rate else np.zeros_like(blocked)
     rest = np.maximum(surely - lost, 0.0)
     return Blocked(
-        by={name: lost * ratio(each, taken) for name, each in used.items()},
+        by={name: lost * ratio(bytes_used, taken) for name, bytes_used in used.items()},
         by_memory=by_memory,
         rest=rest,
         unsure=np.where((taken > moved) & (compared is None and not rate), rest, 0.0),

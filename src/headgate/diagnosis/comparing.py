@@ -120,22 +120,22 @@ def slower(
     varying = [
         name for name, cores in used.items() if kept.any() and np.ptp(cores[kept]) >= _VARIES
     ]
-    told = sorted(varying, key=lambda name: -float(used[name].sum()))[:_MOST_COMPARED]
-    if not told or np.count_nonzero(kept) <= _LEAST_WINDOWS:
+    most_used = sorted(varying, key=lambda name: -float(used[name].sum()))[:_MOST_COMPARED]
+    if not most_used or np.count_nonzero(kept) <= _LEAST_WINDOWS:
         return {}
-    least = [least_of(used[name][kept]) for name in told]
-    cores = np.array([used[name][kept] for name in told])
+    least = [least_of(used[name][kept]) for name in most_used]
+    cores = np.array([used[name][kept] for name in most_used])
     longer = effects(np.log(taken[kept] / steps[kept]), cores)
     work, spent = _work(job, windows, steps, taken, one_thread)
     counted = (work[kept] > 0.0) & (spent[kept] > 0.0)
-    dearer: Sequence[SwitchEffect | None] = [None] * len(told)
+    dearer: Sequence[SwitchEffect | None] = [None] * len(most_used)
     if np.count_nonzero(counted) > _LEAST_WINDOWS:
         dearer = effects(np.log(spent[kept][counted] / work[kept][counted]), cores[:, counted])
     usual = [usual_of(used) - away for used, away in zip(cores, least, strict=True)]
-    compared = zip(told, longer, dearer, least, usual, strict=True)
+    compared = zip(most_used, longer, dearer, least, usual, strict=True)
     return {
-        name: Slower(steps, cpu, away, there)
-        for name, steps, cpu, away, there in compared
+        name: Slower(steps, cpu, away, is_present)
+        for name, steps, cpu, away, is_present in compared
         if steps is not None
     }
 

@@ -125,8 +125,10 @@ def contended(
     throttled = is_known & (np.nan_to_num(task.throttled) > THROTTLED)
     return Contended(
         ready=ready,
-        by={name: lost * ratio(each, taken) for name, each in used.items()},
-        most={name: ready * most * ratio(each, taken) for name, each in used.items()},
+        by={name: lost * ratio(cores_of_task, taken) for name, cores_of_task in used.items()},
+        most={
+            name: ready * most * ratio(cores_of_task, taken) for name, cores_of_task in used.items()
+        },
         stolen=ready * ratio(kept, ran + taken + kept),
         by_cap=np.where(throttled, (ready - lost) * (1.0 - ratio(capped, free)), 0.0),
         excess=np.maximum(ran + waited - free, 0.0),

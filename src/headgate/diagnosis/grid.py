@@ -234,21 +234,24 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
     """What a job lost: as much as the task that lost most, since the others wait for it."""
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
     ready = [grid.ready(task) for task in tasks]
-    each = [
+    contended_seconds = [
         grid.contended(job, task, known.usual) for task, known in zip(tasks, ready, strict=True)
     ]
     least = [
         grid.contended(job, task, known.least, False)
         for task, known in zip(tasks, ready, strict=True)
     ]
-    names = sorted({name for one in each for name in one.by})
+    names = sorted({name for one in contended_seconds for name in one.by})
     empty = np.zeros(len(grid.edges) - 1)
-    by = np.array([[one.by.get(name, empty) for name in names] for one in each])
-    most = np.array([[one.most.get(name, empty) for name in names] for one in each])
+    by = np.array([[one.by.get(name, empty) for name in names] for one in contended_seconds])
+    most = np.array([[one.most.get(name, empty) for name in names] for one in contended_seconds])
     by_least = np.array([[one.by.get(name, empty) for name in names] for one in least])
     # also where no neighbour is known
     by_least = by_least.reshape(len(least), len(names), len(empty))
-    caps, stolen = np.array([one.by_cap for one in each]), np.array([one.stolen for one in each])
+    caps, stolen = (
+        np.array([one.by_cap for one in contended_seconds]),
+        np.array([one.stolen for one in contended_seconds]),
+    )
     whole = by.sum(axis=1) + caps + stolen
     slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))
     # A bucket has no more to lose than itself, though what was read of it may come to more.
@@ -259,7 +262,10 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
         stolen=stolen[slowest, at] * fits,
         by_cap=caps[slowest, at] * fits,
         ready=ReadyParts(*(np.max(parts, axis=0) for parts in zip(*ready, strict=True))),
-        excess=np.max([one.excess for one in each], axis=0),
+        excess=np.max([one.excess for one in contended_seconds], axis=0),
         least=by_least.sum(axis=1)[slowest, at] * fits,
-        whole={task.id: np.minimum(each, 1.0) for task, each in zip(tasks, whole, strict=True)},
+        whole={
+            task.id: np.minimum(contended_seconds, 1.0)
+            for task, contended_seconds in zip(tasks, whole, strict=True)
+        },
     )

@@ -171,10 +171,10 @@ def gain(difference: float) -> float:
 def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
     """What the differences of all pauses so far say, at a look that may spend `error`."""
     low, high = interval(differences, error)
-    found = Gain(gain(float(np.mean(differences))), gain(low), gain(high))
-    if found.low > 0.0 or found.high < 0.0:
-        return found, "seen"
-    return found, "none" if found.high < EFFECT else "open"
+    judged_gain = Gain(gain(float(np.mean(differences))), gain(low), gain(high))
+    if judged_gain.low > 0.0 or judged_gain.high < 0.0:
+        return judged_gain, "seen"
+    return judged_gain, "none" if judged_gain.high < EFFECT else "open"
 
 
 @dataclass

@@ -141,13 +141,13 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
     return switch_effects
 
 
-def _agrees(index: int, each: Array, switches: Sequence[_Switch]) -> bool:
+def _agrees(index: int, values: Array, switches: Sequence[_Switch]) -> bool:
     """Whether the quantity changed as one neighbour came and went, nearly each time."""
     own = [switch for switch in switches if switch.turns[index]]
-    others = np.where(np.arange(len(each)) == index, 0.0, each)
+    others = np.where(np.arange(len(values)) == index, 0.0, values)
     missed = 0
     for switch in own:
-        expected = float(switch.cores[index] * each[index])
+        expected = float(switch.cores[index] * values[index])
         seen = (change - float(switch.cores @ others) for change in (switch.change, switch.at_once))
         missed += any(change * expected < _AGREES * expected**2 for change in seen)
     return missed <= len(own) // _MISSES_OF

@@ -309,22 +309,24 @@ def _regress(g: Array, above: Array, y: Array, u: Array, count: Array, floor: fl
 
 
 def _draw(
-    found: _ShapeFits, random: np.random.Generator
+    shape_fits: _ShapeFits, random: np.random.Generator
 ) -> tuple[npt.NDArray[np.intp], Array, Array]:
     """Curves by how likely they are: rows of the grid, and a and c for each."""
-    likely = np.log(_grid().prior) - 0.5 * found.independent * np.log(found.sse / found.sse.min())
+    likely = np.log(_grid().prior) - 0.5 * shape_fits.independent * np.log(
+        shape_fits.sse / shape_fits.sse.min()
+    )
     chance = np.exp(likely - likely.max()).cumsum()
     rows = np.searchsorted(chance / chance[-1], (np.arange(_DRAWS) + 0.5) / _DRAWS).clip(
         max=len(chance) - 1
     )
-    free = max(found.independent - 2.0, 2.0)
-    variance = found.sse[rows] / free
+    free = max(shape_fits.independent - 2.0, 2.0)
+    variance = shape_fits.sse[rows] / free
     turns = random.standard_normal((2, _DRAWS)) / np.sqrt(random.chisquare(free, _DRAWS) / free)
-    a = found.a[rows] + turns[0] * np.sqrt(variance / found.spread[rows])
+    a = shape_fits.a[rows] + turns[0] * np.sqrt(variance / shape_fits.spread[rows])
     c = (
-        found.c[rows]
-        + turns[1] * np.sqrt(variance / found.weight)
-        - (a - found.a[rows]) * found.mean[rows]
+        shape_fits.c[rows]
+        + turns[1] * np.sqrt(variance / shape_fits.weight)
+        - (a - shape_fits.a[rows]) * shape_fits.mean[rows]
     )
     return rows, a, c
 

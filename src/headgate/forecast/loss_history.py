@@ -41,9 +41,9 @@ class Estimate(NamedTuple):
     high: float
     likely: float = 1.0
 
-    def times(self, each: float) -> Estimate:
+    def times(self, time: float) -> Estimate:
         """The seconds, or core-seconds, that these steps take if each takes `each`."""
-        return Estimate(self.steps * each, self.low * each, self.high * each, self.likely)
+        return Estimate(self.steps * time, self.low * time, self.high * time, self.likely)
 
 
 @dataclass(slots=True)
@@ -344,11 +344,15 @@ class EpochSteps:
             self._none_before = float(step - (reports or 0))
             self._start = (epoch, step - reports / 2 if reports is not None else float(step))
         elif epoch > self._epoch:
-            told = self._moments.next(at)
-            self._slack = (step - self._step) / 2 if told is None else 0.0
+            moment = self._moments.next(at)
+            self._slack = (step - self._step) / 2 if moment is None else 0.0
             self._last = (
                 epoch,
-                step if told == "begins" else self._step if told == "ends" else step - self._slack,
+                step
+                if moment == "begins"
+                else self._step
+                if moment == "ends"
+                else step - self._slack,
             )
             self._first = self._first or self._last
         else:
@@ -409,8 +413,8 @@ class EpochSteps:
         passed = self._step - at
         ahead = self._epochs - last + 1
         low, middle, high = (
-            max(ahead * max(each, 0.0) - passed, 0.0)
-            for each in (length - slack, length, length + slack)
+            max(ahead * max(length_of_phase, 0.0) - passed, 0.0)
+            for length_of_phase in (length - slack, length, length + slack)
         )
         return Estimate(middle, low, high)
 

@@ -87,7 +87,8 @@ class ReportTime:
             middle + math.hypot(high - middle, above),
         )
         whole, least, most = (
-            self.seconds * max(each - passed, 0.0) for each in (middle, low, high)
+            self.seconds * max(seconds_of_band - passed, 0.0)
+            for seconds_of_band in (middle, low, high)
         )
         return Estimate(whole, least, most, left.likely)
 
@@ -120,7 +121,8 @@ def step_time(reports: Iterable[tuple[float, float]]) -> ReportTime | None:
     if usual <= 0.0:
         return None
     stretches = [
-        (min(each / usual, _MOST), length) for each, length in zip(seconds, lengths, strict=True)
+        (min(seconds_of_band / usual, _MOST), length)
+        for seconds_of_band, length in zip(seconds, lengths, strict=True)
     ]
     fits = [
         _fit(stretches, size, size * part, trend, likely * common)

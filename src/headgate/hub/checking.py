@@ -31,16 +31,16 @@ def checked(
         HeadgateError: One of them cannot be run there.
     """
     _check_isolations(submission)
-    found = {}
+    hints = {}
     for job in submission.jobs:
         _check_fit(submission, cluster, job)
         words = python.args if (python := program(job)) is not None else words_of(job)
-        found[job.name] = profiles.key(job, machine), arguments.length(words, source(job))
+        hints[job.name] = profiles.key(job, machine), arguments.length(words, source(job))
         environment = {**submission.environment, **job.env}
-        for each in [job.of_role(role) for role in job.roles] or [job]:
-            command(each, environment.get("PATH"))
+        for checked_job in [job.of_role(role) for role in job.roles] or [job]:
+            command(checked_job, environment.get("PATH"))
         inspection.check(job, facts_of(job), environment)
-    return found
+    return hints
 
 
 def _check_fit(submission: Submission, cluster: Cluster, job: Job) -> None:

@@ -20,13 +20,13 @@ def of(submission: Submission, gpus: Sequence[Gpu]) -> list[str]:
         gpus: Those of this machine.
     """
     nvml = _missing_nvml(submission, gpus)
-    told = (
+    all_doubts = (
         nvml,
         *_missing_gpus(submission, gpus),
         _out_of_reach(submission),
         _emulated_guests(submission),
     )
-    return list(dict.fromkeys(filter(None, told)))
+    return list(dict.fromkeys(filter(None, all_doubts)))
 
 
 def _missing_nvml(submission: Submission, gpus: Sequence[Gpu]) -> str:

@@ -334,8 +334,8 @@ class LiveHub:
             )
         for text in doubts.of(submission, self._node.gpus):
             self._loop.call_soon(self._live_runs.event, run, "warning", text)
-        for kind, told in (("warning", submission.warnings), ("note", submission.notes)):
-            for name, text in told.items():
+        for kind, texts in (("warning", submission.warnings), ("note", submission.notes)):
+            for name, text in texts.items():
                 self._loop.call_soon(self._live_runs.event, run, kind, text, name)
         self._origins[run.id] = self._in_background(self._look_around(run))
         return run
@@ -620,10 +620,10 @@ def _neighbours() -> list[str]:
     here of them.
     """
     neighbours = []
-    for folder, here, there in overlapping(runs.hub()):
+    for folder, own_place, other_place in overlapping(runs.hub()):
         with contextlib.suppress(HeadgateError):  # of another version, or just ending
             if (other := connect(folder)) is not None:
                 with other:
-                    other.ask("warn", text=there)
-        neighbours.append(here)
+                    other.ask("warn", text=other_place)
+        neighbours.append(own_place)
     return neighbours

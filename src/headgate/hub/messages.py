@@ -285,13 +285,15 @@ def gpus(message: Mapping[str, Any]) -> tuple[int, ...]:
     Raises:
         KeyError, ValueError, TypeError: It makes no sense.
     """
-    return tuple(number for each in message["gpus"] if (number := _whole(each)) is not None)
+    return tuple(
+        number for gpu_message in message["gpus"] if (number := _whole(gpu_message)) is not None
+    )
 
 
 def text(value: object) -> str:
     """What is shown to people, of a length that they may read."""
-    said = str(value)
-    return said if len(said) <= _TEXT_LETTERS else f"{said[:_TEXT_LETTERS]} …"
+    full_text = str(value)
+    return full_text if len(full_text) <= _TEXT_LETTERS else f"{full_text[:_TEXT_LETTERS]} …"
 
 
 def _name(value: object) -> str:
@@ -372,10 +374,18 @@ def strictest(gates: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
     and takes turns on the GPUs of all.
     """
     turns = sorted(
-        {path for each in gates for path in cast("Sequence[str]", each.get("turns", ()))}
+        {
+            path
+            for gate_message in gates
+            for path in cast("Sequence[str]", gate_message.get("turns", ()))
+        }
     )
     for field in ("fraction", "cores"):
-        held = [(float(str(each[field])), each) for each in gates if field in each]
+        held = [
+            (float(str(gate_message[field])), gate_message)
+            for gate_message in gates
+            if field in gate_message
+        ]
         if held:
             gate = min(held, key=lambda pair: pair[0])[1]
             return {**gate, "turns": turns} if turns and field == "fraction" else gate

@@ -54,7 +54,7 @@ class Starts:
         """
         if start.spec.contract is None and not start.spec.roles:
             return ()
-        return contracts.free_ports(start.plan.tasks, used, here=self.is_here)
+        return contracts.free_ports(start.plan.tasks, used, is_here=self.is_here)
 
     def addresses(self, plan: Plan, node_of: Callable[[str], Node | None]) -> Callable[[str], str]:
         """Gives where tasks on a node listen for the others of their job, by its name: the loopback

@@ -88,8 +88,8 @@ class Submission:
     def plain(self) -> dict[str, Any]:
         """It as JSON values, which `parse` reads."""
         # of sets, there is no order
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self), default=sorted))
-        return found
+        data: dict[str, Any] = json.loads(json.dumps(asdict(self), default=sorted))
+        return data
 
 
 @cache
@@ -136,12 +136,14 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
             )
         name = file.name
     known = {node.name: node for node in lab.nodes(name).nodes}
-    for each in names or ():
-        if each not in known:
+    for node_name in names or ():
+        if node_name not in known:
             raise UsageError(
-                f"cluster {name} has no node {each!r}; expected some of {', '.join(known)}"
+                f"cluster {name} has no node {node_name!r}; expected some of {', '.join(known)}"
             )
-    return name, tuple(known[each] for each in (known if names is None else dict.fromkeys(names)))
+    return name, tuple(
+        known[node_of_lab] for node_of_lab in (known if names is None else dict.fromkeys(names))
+    )
 
 
 def nodes_there(cluster: str) -> frozenset[str]:
@@ -196,18 +198,18 @@ def packages(python: str, cache: Path) -> list[str] | None:
         answer = subprocess.run(
             asked, capture_output=True, text=True, timeout=_LIST_SECONDS, check=True
         ).stdout
-        found: dict[str, Any] = json.loads(answer)
+        packages_known: dict[str, Any] = json.loads(answer)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     known.pop(key, None)
-    known[key] = found
+    known[key] = packages_known
     fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
     try:
         fresh.write_text(json.dumps(dict(list(known.items())[-_LISTS_KEPT:])))
         fresh.replace(cache)
     except OSError:
         fresh.unlink(missing_ok=True)  # it is asked again
-    return list(found["packages"])
+    return list(packages_known["packages"])
 
 
 def _known(cache: Path) -> dict[str, Any]:

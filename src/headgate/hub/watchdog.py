@@ -265,8 +265,8 @@ def _pidfd(record: Mapping[str, object]) -> int | None:
         fd = os.pidfd_open(pid)
     except (OSError, ValueError):
         return None
-    found, started = processes.look(pid), record.get("started")
-    if found is None or (started is not None and found.started != started):
+    process, started = processes.look(pid), record.get("started")
+    if process is None or (started is not None and process.started != started):
         os.close(fd)
         return None
     return fd

@@ -233,7 +233,7 @@ class Progress:
         if self.loss is not None:
             given |= {"loss": self.loss, "count": self.count, "weight": self.weight}
         if self.loss is not None and later.loss is not None:
-            running = any(each.covers and each.mean is None for each in (self, later))
+            running = any(usage.covers and usage.mean is None for usage in (self, later))
             if math.isfinite(self.loss) and math.isfinite(later.loss) and not running:
                 count = self.count + later.count
                 weighed = self.count * self.weight, later.count * later.weight

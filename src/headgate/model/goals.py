@@ -307,26 +307,26 @@ def direction(metric: str) -> Better | None:
     words = _words(metric)
     if not _SIGNS.isdisjoint(words) and not {"false", "true"}.isdisjoint(words):
         return "lower" if "false" in words else "higher"
-    found: Better | None = None
+    way: Better | None = None
     if not _CHANGES.isdisjoint(words) and "explained" not in words:
         return None
     if not _LOSSES.isdisjoint(words):
-        found = "lower" if _NO_LOSS.isdisjoint(words) else None
+        way = "lower" if _NO_LOSS.isdisjoint(words) else None
     elif words[-1] == "per":  # errors of phones
-        found = "lower"
+        way = "lower"
     else:
         known = [word for word in words if word in _LOWER or word in _HIGHER]
         if known:  # the last word of an English name says what it is
-            found = (
+            way = (
                 "lower"
                 if ([word for word in known if word not in _GENERAL] or known)[-1] in _LOWER
                 else "higher"
             )
         elif _AT.search(metric):
-            found = "higher"
-    if found is not None and not _TURNS.isdisjoint(words):
-        return "higher" if found == "lower" else "lower"
-    return found
+            way = "higher"
+    if way is not None and not _TURNS.isdisjoint(words):
+        return "higher" if way == "lower" else "lower"
+    return way
 
 
 def _is_fraction(metric: str, rising: bool) -> bool:
@@ -347,11 +347,11 @@ def against(metric: str, goal: float | None, better: Better | None) -> tuple[str
         return None
     way = better or direction(metric)
     if way is None:
-        found = (
+        complaint = (
             f"the name {metric!r} does not tell whether less or more of it is better, so a "
             "goal has no side"
         )
-        return found, "add `better: lower` or `better: higher`"
+        return complaint, "add `better: lower` or `better: higher`"
     if way == "higher" and goal > 100.0 and not _FRACTIONS.isdisjoint(_words(metric)):
         return (
             f"{metric} is never more than 100 %, and the goal is {goal:g}",

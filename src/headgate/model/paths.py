@@ -68,16 +68,17 @@ def exposure(path: Path) -> str | None:
     """
     inside: list[Path] = []
     if path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):  # else nobody comes that far
-        inside = [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]
+        inside = [entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink()]
     home = path.resolve()
-    for each in dict.fromkeys((*inside, *_way(path))):
-        facts = os.lstat(each)
+    for path_on_way in dict.fromkeys((*inside, *_way(path))):
+        facts = os.lstat(path_on_way)
         if facts.st_uid not in (0, os.geteuid()) and not _is_nobody(facts.st_uid):
-            return f"{each} belongs to user {user_name(facts.st_uid)}"
+            return f"{path_on_way} belongs to user {user_name(facts.st_uid)}"
         can_write = "" if stat.S_ISLNK(facts.st_mode) else _who_writes(facts)
-        shared = bool(facts.st_mode & stat.S_ISVTX) and each not in (home, *inside)
+        shared = bool(facts.st_mode & stat.S_ISVTX) and path_on_way not in (home, *inside)
         if can_write and not shared:
-            return f"{each} can be written by {can_write} (mode {stat.S_IMODE(facts.st_mode):04o})"
+            mode = f"{stat.S_IMODE(facts.st_mode):04o}"
+            return f"{path_on_way} can be written by {can_write} (mode {mode})"
     return None
 
 
@@ -113,13 +114,13 @@ def _who_writes(facts: os.stat_result) -> str:
 def _is_private(group: int) -> bool:
     """Whether this user alone is in a group, as where each user has a group of that name."""
     try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, group_entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
     return (
         group == user.pw_gid
-        and found.gr_name == user.pw_name
-        and set(found.gr_mem) <= {user.pw_name}
+        and group_entry.gr_name == user.pw_name
+        and set(group_entry.gr_mem) <= {user.pw_name}
     )
 
 

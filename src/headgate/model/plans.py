@@ -37,7 +37,7 @@ def _rules(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
     ps = strategy == "ps"
     sizes = batch if isinstance(batch, Sequence) else () if batch is None else (batch,)
     synchronous_ps = ps and plan.synchronous
-    each = not isinstance(batch, Sequence) or len(batch) == workers
+    is_each_known = not isinstance(batch, Sequence) or len(batch) == workers
     named, served = len(plan.worker_nodes), len(plan.server_nodes)
     yield "workers", (), workers >= 1, "at least 1"
     yield "workers", ("strategy",), workers <= 1 or strategy != "single", "1 for strategy single"
@@ -65,7 +65,7 @@ def _rules(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
     yield (
         "batch_per_worker",
         ("workers",),
-        each,
+        is_each_known,
         f"one number, or one for each of {workers} workers",
     )
     yield (

@@ -171,8 +171,8 @@ def _out_of_gpu_memory(facts: Facts) -> str:
     kept = facts.get("kept_bytes")
     text = f"its need was {'not known' if kept is None else f'taken to be {say_bytes(kept)}'}"
     if held := facts.get("held_bytes"):
-        each = f" on each of {facts['gpu_count']} GPUs" if facts["gpu_count"] > 1 else ""
-        need = f"It held {say_bytes(held)}{each}, and {text}"
+        on_each = f" on each of {facts['gpu_count']} GPUs" if facts["gpu_count"] > 1 else ""
+        need = f"It held {say_bytes(held)}{on_each}, and {text}"
     else:
         need = f"I{text[1:]}"
     gpus = ", ".join(map(str, facts.get("gpus", ())))

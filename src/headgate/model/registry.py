@@ -36,21 +36,21 @@ def load(group: str) -> Loaded:
     """
     from importlib import metadata  # and with it what reads e-mail
 
-    found: dict[str, object] = {}
+    loaded: dict[str, object] = {}
     warnings: list[str] = []
     for entry in metadata.entry_points(group=group):
         origin = (
             f"{entry.name!r} of {entry.dist.name if entry.dist else 'an unknown package'} ({group})"
         )
-        if entry.name in found:
+        if entry.name in loaded:
             warnings.append(f"plug-in {origin} is left out: another one has the same name")
             continue
         try:
-            found[entry.name] = entry.load()
+            loaded[entry.name] = entry.load()
         except (Exception, SystemExit) as error:  # noqa: BLE001
             # Another's module may do anything at import, a sys.exit() included.
             warnings.append(f"plug-in {origin} is left out: {type(error).__name__}: {error}")
-    return Loaded(found, tuple(warnings))
+    return Loaded(loaded, tuple(warnings))
 
 
 def make(

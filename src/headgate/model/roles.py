@@ -366,8 +366,8 @@ class Addresses:
     def fill(self, text: str, own: TaskName) -> str:
         """A text of a task's command with its placeholders replaced."""
 
-        def value(found: re.Match[str]) -> str:
-            role, what = found["role"], found["what"]
+        def value(match: re.Match[str]) -> str:
+            role, what = match["role"], match["what"]
             if what == "index":
                 return str(own.index)
             if role is None:
@@ -375,7 +375,7 @@ class Addresses:
             return (
                 self._all(role, what)
                 if what in _LISTS
-                else self._of(_name(role, found["index"]), what)
+                else self._of(_name(role, match["index"]), what)
             )
 
         return _PLACEHOLDER.sub(value, text)

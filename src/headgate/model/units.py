@@ -66,10 +66,10 @@ def memory(text: object) -> int:
     Raises:
         ValueError: It is no size, or one in which nothing runs.
     """
-    found = size(text)
-    if found < _LEAST_MEMORY:
+    parsed = size(text)
+    if parsed < _LEAST_MEMORY:
         raise ValueError("expected 1 MiB or more, with its unit, such as 512MB or 2GiB")
-    return found
+    return parsed
 
 
 def count(text: object) -> int:
@@ -78,10 +78,10 @@ def count(text: object) -> int:
     Raises:
         ValueError: It is none of these.
     """
-    found = int(_parse(text, _COUNTS, "a number such as 124M or 1.3B"))
-    if found < 1:
+    parsed = int(_parse(text, _COUNTS, "a number such as 124M or 1.3B"))
+    if parsed < 1:
         raise ValueError("expected a number of 1 or more, such as 124M")
-    return found
+    return parsed
 
 
 def rate(text: object) -> float:
@@ -156,4 +156,4 @@ def say_text(text: str) -> str:
     """What a job or a file said, as a terminal may be sent it: what would move its cursor, colour
     it or turn the direction of writing, and what is no text, is spelled out.
     """
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROLS.sub(lambda amount: ascii(amount[0])[1:-1], text)

@@ -69,8 +69,8 @@ def _options(name: str, factory: Callable[..., object], given: str) -> dict[str,
         if isinstance(parameter.default, bool | int | float)
     }
     options: dict[str, bool | float] = {}
-    for each in given.split(","):
-        option, equals, value = (part.strip() for part in each.partition("="))
+    for option_text in given.split(","):
+        option, equals, value = (part.strip() for part in option_text.partition("="))
         if option not in takes:
             known = ", ".join(takes) if takes else "none"
             raise UsageError(f"policy {name!r} has no option {option!r}; its options: {known}")

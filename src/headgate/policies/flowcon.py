@@ -154,8 +154,9 @@ class _JobLists:
     def in_words(self) -> str:
         """Its list, and its growth efficiency by each resource whose size is known."""
         others = [f"{name} {value:.3g}" for name, value in self.growth.items() if name != "cpu"]
-        told = f" ({', '.join(others)})" if others else ""
-        return f"{self.placed['cpu']}, growth efficiency {self.growth.get('cpu', 0.0):.3g}{told}"
+        others_text = f" ({', '.join(others)})" if others else ""
+        efficiency = f"{self.growth.get('cpu', 0.0):.3g}"
+        return f"{self.placed['cpu']}, growth efficiency {efficiency}{others_text}"
 
 
 class _PaperFlowCon(WeighingPolicy):
@@ -220,10 +221,15 @@ class _PaperFlowCon(WeighingPolicy):
         for resource in _LIMITED:
             if resource == "cpu" or resource in self._capacity:
                 self._part(resource, nodes, last)
-        return {id: (each.parts["cpu"], each.in_words()) for id, each in self._lists.items()}
+        return {
+            id: (list_of_job.parts["cpu"], list_of_job.in_words())
+            for id, list_of_job in self._lists.items()
+        }
 
     def settled(self) -> bool:
-        return all(each.placed["cpu"] == "completing" for each in self._lists.values())
+        return all(
+            list_of_job.placed["cpu"] == "completing" for list_of_job in self._lists.values()
+        )
 
     def _measure(self, now: float, cores: float, job: RunningJob, lists: _JobLists) -> None:
         """Growth efficiency since the last round, and the lists that follow; an early round
@@ -271,26 +277,33 @@ class _PaperFlowCon(WeighingPolicy):
         most beside it. Those that are `last` have the least of who is Completing, whether the
         others' growth is known yet or not.
         """
-        growth = {id: max(each.growth.get(resource, 0.0), 0.0) for id, each in self._lists.items()}
+        growth = {
+            id: max(list_of_job.growth.get(resource, 0.0), 0.0)
+            for id, list_of_job in self._lists.items()
+        }
         totals = nodes.totals(growth)
-        learns = {id for id, each in self._lists.items() if each.placed[resource] != "completing"}
+        learns = {
+            id
+            for id, list_of_job in self._lists.items()
+            if list_of_job.placed[resource] != "completing"
+        }
         learning = {node for node, jobs in nodes.on.items() if not learns.isdisjoint(jobs)}
-        for id, each in self._lists.items():
-            own, there = growth[id], nodes.of[id]
+        for id, list_of_job in self._lists.items():
+            own, nodes_of_job = growth[id], nodes.of[id]
             total, count = (
-                max(totals[node] for node in there),
-                max(len(nodes.on[node]) for node in there),
+                max(totals[node] for node in nodes_of_job),
+                max(len(nodes.on[node]) for node in nodes_of_job),
             )
-            if resource not in each.growth or learning.isdisjoint(there):
-                each.parts[resource] = 1.0
+            if resource not in list_of_job.growth or learning.isdisjoint(nodes_of_job):
+                list_of_job.parts[resource] = 1.0
             elif id in last:
-                each.parts[resource] = _least(count)
-            elif total <= 0.0 or each.placed[resource] == "watching":
-                each.parts.setdefault(resource, 1.0)
-            elif each.placed[resource] == "completing":
-                each.parts[resource] = max(own / total, _least(count))
+                list_of_job.parts[resource] = _least(count)
+            elif total <= 0.0 or list_of_job.placed[resource] == "watching":
+                list_of_job.parts.setdefault(resource, 1.0)
+            elif list_of_job.placed[resource] == "completing":
+                list_of_job.parts[resource] = max(own / total, _least(count))
             else:
-                each.parts[resource] = min(own / total, 1.0)
+                list_of_job.parts[resource] = min(own / total, 1.0)
 
     def _limits(self, job: RunningJob, lists: _JobLists) -> Share:
         """Limits of disk and memory of a job that is Completing; lifted for any other."""

@@ -43,9 +43,9 @@ class Placements:
         """The weight that `floor`, a part of an equal share, comes to beside all weights on each of
         its nodes.
         """
-        there = self.of[job]
-        if len(there) == 1:
-            [node] = there
+        nodes_of_job = self.of[job]
+        if len(nodes_of_job) == 1:
+            [node] = nodes_of_job
             return floor * totals[node] / len(self.on[node])
         return max(part * totals[node] for node, part in self.least(job, floor).items())
 

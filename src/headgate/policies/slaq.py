@@ -50,7 +50,9 @@ class SlaqPolicy(WeighingPolicy):
         if not known:
             return wanted
         by_id = {job.id: job for job in known}
-        sizes = {node: size for there in nodes.of.values() for node, size in there.items()}
+        sizes = {
+            node: size for jobs_of_node in nodes.of.values() for node, size in jobs_of_node.items()
+        }
         left = {
             node: sizes[node] * sum(id in by_id for id in on) / len(on)
             for node, on in nodes.on.items()
@@ -77,21 +79,21 @@ class SlaqPolicy(WeighingPolicy):
         heap = [(-gain(job.id), job.number, job.id) for job in known]
         heapify(heap)
         while heap[0][0] < 0.0:
-            said, number, id = heap[0]
+            negative_gain, number, id = heap[0]
             now_gains = -gain(id)  # others may have taken what was left
-            if now_gains == said:
+            if now_gains == negative_gain:
                 for node in nodes.of[id]:
                     left[node] -= has(id, 1) - has(id)
                 got[id] += 1
                 now_gains = -gain(id)
             heapreplace(heap, (now_gains, number, id))
         for job in known:
-            there = (
+            gain_there = (
                 has(job.id, 0 if got[job.id] else 1)
                 * len(nodes.of[job.id])
                 / job.node_cores_per_core
             )
-            part = _part(_drop(job, there * self.itval), largest[job.id])
+            part = _part(_drop(job, gain_there * self.itval), largest[job.id])
             wanted[job.id] = (
                 has(job.id),
                 job.last_because or f"a drop of {part:.2g} of the largest drop expected of it",

@@ -102,14 +102,16 @@ class ThemisPolicy(WeighingPolicy):
         self, now: float, cores: float, jobs: Sequence[RunningJob]
     ) -> Mapping[JobId, tuple[float, str]]:
         fair, sizes = self._finish.fair(now, cores, jobs), machine(cores, jobs)
-        each = {kind: count / sizes[kind] for kind, count in self._finish.present.items() if count}
+        parts_by_kind = {
+            kind: count / sizes[kind] for kind, count in self._finish.present.items() if count
+        }
         rho = {}
         for job in jobs:
             # With an equal share from now on, and no more than it may use.
             left = (
                 job.remaining()
                 * job.node_cores_per_core
-                * max(each[job.on_gpus], 1.0 / job.most_cores(cores))
+                * max(parts_by_kind[job.on_gpus], 1.0 / job.most_cores(cores))
             )
             rho[job.id] = (now - job.arrived + left) / fair[job.id] if fair[job.id] > 0 else 1.0
         served = max(math.ceil((1.0 - self._fairness) * len(jobs) - 1e-9), 1)

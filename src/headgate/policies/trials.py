@@ -86,12 +86,12 @@ class ShortTrials:
                 other.id in left_alone or len(nodes.of[other.id]) > 1 for other in beside
             ):
                 continue
-            there = [job, *beside]
-            cost = sum(each.trial_cost for each in there) + self.seconds
-            lacks = cost / _MOST_COST - sum(each.attained for each in there)
+            jobs_together = [job, *beside]
+            cost = sum(job_on_trial.trial_cost for job_on_trial in jobs_together) + self.seconds
+            lacks = cost / _MOST_COST - sum(job_on_trial.attained for job_on_trial in jobs_together)
             if lacks > 0.0:
                 self.next_at = min(self.next_at, now + lacks / TRIAL_CORES)
-            elif not all(may_turn(now, each.id) for each in there):
+            elif not all(may_turn(now, job_on_trial.id) for job_on_trial in jobs_together):
                 self.next_at = now
             else:
                 self._current, self.ends_at = job.id, now + self.seconds

@@ -404,11 +404,11 @@ def first_come(
     for use, turns in rounds:
         behind_it = {node: len(jobs) for node, jobs in nodes.on.items()}
         for job in turns:
-            there = nodes.of[job.id]
-            for node in there:
+            node_of_job = nodes.of[job.id]
+            for node in node_of_job:
                 behind_it[node] -= 1
             free = min(
-                left[node] * (1.0 - _HANDED_ON if behind_it[node] else 1.0) for node in there
+                left[node] * (1.0 - _HANDED_ON if behind_it[node] else 1.0) for node in node_of_job
             )
-            take(job.id, max(min(use(job, cores) / len(there) - parts[job.id], free), 0.0))
+            take(job.id, max(min(use(job, cores) / len(node_of_job) - parts[job.id], free), 0.0))
     return parts

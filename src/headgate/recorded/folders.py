@@ -74,8 +74,8 @@ def hub() -> Path:
     Raises:
         StorageError: It cannot be made.
     """
-    if told := os.environ.get(HUB):
-        folder = Path(told)
+    if folder_name := os.environ.get(HUB):
+        folder = Path(folder_name)
     elif key := allocation.current().key:
         folder = home() / "hubs" / key
     else:

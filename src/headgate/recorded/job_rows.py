@@ -214,9 +214,14 @@ def used_beside(
 
 def _placement_options(meta: Mapping[str, str]) -> tuple[str, ...]:
     """The options of a command that name the cluster, the engine and the nodes of a run."""
-    said = {"--cluster": "cluster", "--engine": "engine", "--address": "address", "--nodes": "only"}
+    columns = {
+        "--cluster": "cluster",
+        "--engine": "engine",
+        "--address": "address",
+        "--nodes": "only",
+    }
     return tuple(
-        word for option, key in said.items() if meta.get(key) for word in (option, meta[key])
+        word for option, key in columns.items() if meta.get(key) for word in (option, meta[key])
     )
 
 
@@ -297,20 +302,20 @@ def _progress(
     )
     before = f"SELECT {columns} FROM progress WHERE task = ? AND t >= ? AND t < ?"
     before += " ORDER BY t DESC, rowid DESC LIMIT 1"
-    found = [row for task in tasks for row in reader.tuples(before, [task, attempt, after])]
+    progress_rows = [row for task in tasks for row in reader.tuples(before, [task, attempt, after])]
     for task in tasks:
         # The first two reports of an attempt tell when its first step began.
-        found += reader.thinned(
+        progress_rows += reader.thinned(
             "progress", task, columns, after=after, most=most, at=begins, in_a_row=2
         )
-    found.sort(key=lambda row: row[0])
-    table: Array = np.array([row[:8] for row in found], dtype=float).reshape(-1, 8)
+    progress_rows.sort(key=lambda row: row[0])
+    table: Array = np.array([row[:8] for row in progress_rows], dtype=float).reshape(-1, 8)
     # where it tells no steps, samples are counted, or else epochs that have a loss
     for counter in (3, 2):
         if not np.isfinite(table[:, 1]).any():
             table[:, 1] = np.where(np.isfinite(table[:, 4]), table[:, counter], np.nan)
     metrics: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in found:
+    for row in progress_rows:
         if row[9]:
             for name, value in as_object(row[9]).items():
                 if isinstance(value, int | float) and abs(value) <= sys.float_info.max:
@@ -323,7 +328,7 @@ def _progress(
         samples=table[:, 3],
         loss=table[:, 4],
         count=table[:, 5],
-        task=tuple(row[8] for row in found),
+        task=tuple(row[8] for row in progress_rows),
         not_number=table[:, 6],
         epochs=int(epochs[-1]) if len(epochs) else None,
         metrics={

@@ -373,9 +373,9 @@ def running(record: Sequence[Phase]) -> list[tuple[float, float]]:
     """The stretches of time in which a job's tasks ran, one for each attempt: while it stops, they
     still run.
     """
-    found: dict[int, tuple[float, float]] = {}
+    running_spans: dict[int, tuple[float, float]] = {}
     for phase in record:
         if phase.state in ("running", "stopping"):
-            begin, _ = found.get(phase.attempt, (phase.start, phase.end))
-            found[phase.attempt] = begin, phase.end
-    return list(found.values())
+            begin, _ = running_spans.get(phase.attempt, (phase.start, phase.end))
+            running_spans[phase.attempt] = begin, phase.end
+    return list(running_spans.values())

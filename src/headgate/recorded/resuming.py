@@ -145,62 +145,70 @@ def lost_by(run: Path, jobs: Collection[str]) -> dict[str, str]:
     """What whoever goes on with jobs of a run should know of those that went on with them before
     and are not done, by job.
     """
-    told: dict[str, str] = {}
+    names: dict[str, str] = {}
     for heir in runs.heirs(run):
         for job in runs.summary(heir).jobs:
             if job.name in jobs and job.started is not None:
-                told[job.name] = (
+                names[job.name] = (
                     f"run {heir.name} went on with it before and ended as {job.state}; what it "
                     "did there is left out. "
                     f"To go on from there: headgate resume {heir.name}"
                 )
-    return told
+    return names
 
 
 def lacking(origins: Iterable[Origin]) -> str:
     """Why these jobs would lose what they have done, in one sentence; empty where they can all go
     on.
     """
-    found = [each for each in origins if each.lacks]
-    plain = [each.job for each in found if not each.uses_headgate and not each.passed_over]
+    origins_lacking = [origin for origin in origins if origin.lacks]
+    plain = [
+        origin.job
+        for origin in origins_lacking
+        if not origin.uses_headgate and not origin.passed_over
+    ]
     if len(plain) < 2:
-        return "; ".join(each.lacks for each in found)
+        return "; ".join(origin.lacks for origin in origins_lacking)
     several = (
         f"jobs {', '.join(plain)} can only be run again from their beginning, because they "
         "have saved nothing through "
         "headgate.torch, headgate.keras or headgate.jax"
     )
-    return "; ".join([several, *(each.lacks for each in found if each.job not in plain)])
+    return "; ".join(
+        [several, *(origin.lacks for origin in origins_lacking if origin.job not in plain)]
+    )
 
 
 def origin(run: Path, job: Job) -> Origin:
     """What a job of a run can go on from; its checkpoints are read, the newest first, until one is
     whole.
     """
-    found = Origin(job.name, by_itself=job.resumes)
-    found.uses_headgate = runs.saves(job.script)
+    origin_found = Origin(job.name, by_itself=job.resumes)
+    origin_found.uses_headgate = runs.saves(job.script)
     seen: set[str] = set()
     for folder in runs.lineage(run):
         with RunReader(folder / runs.STORE) as reader:
             rows = list(reader.records(JobRow, "name = ?", [job.name]))
-            found.began = found.began or any(row.started is not None for row in rows)
-            found.reached = found.reached or _reached(reader, job.name)
+            origin_found.began = origin_found.began or any(row.started is not None for row in rows)
+            origin_found.reached = origin_found.reached or _reached(reader, job.name)
             for checkpoint in _candidates(folder, reader, job.name):
                 if checkpoint.path in seen:
                     continue
                 seen.add(checkpoint.path)
-                found.uses_headgate = True
+                origin_found.uses_headgate = True
                 saved_by, damage = (
                     _saved_by(folder, checkpoint),
                     saving.damage(Path(checkpoint.path)),
                 )
                 if damage is None:
-                    found.checkpoint, found.run = checkpoint, saved_by
-                    return found
-                found.passed_over.append(f"{Path(checkpoint.path).name} of run {saved_by} {damage}")
+                    origin_found.checkpoint, origin_found.run = checkpoint, saved_by
+                    return origin_found
+                origin_found.passed_over.append(
+                    f"{Path(checkpoint.path).name} of run {saved_by} {damage}"
+                )
             if job.name in reader.meta().get("from_scratch", "").split(","):
                 break  # what was before it was given up
-    return found
+    return origin_found
 
 
 def named(run: Path, job: str, file: str) -> Checkpoint:

@@ -158,7 +158,7 @@ def choose(
     result = []
     for kind, step in picked:
         seconds = _seconds(step)
-        start = max(told.t for told in step) - seconds
+        start = max(reported_step.t for reported_step in step) - seconds
         others = step if synchronous else (*step, *_beside(step[0], workers))
         rounds = _during(start, seconds, servers, step[0].step if synchronous else None)
         result.append(Chosen(kind, step[0].step, start, seconds, others, rounds))
@@ -166,7 +166,7 @@ def choose(
 
 
 def _seconds(step: Sequence[ReportedStep]) -> float:
-    return max(told.seconds for told in step)
+    return max(reported_step.seconds for reported_step in step)
 
 
 def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
@@ -175,13 +175,16 @@ def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
     """
     done: list[dict[str, ReportedStep]] = []
     latest: dict[int, dict[str, ReportedStep]] = {}
-    for told in sorted(workers):
-        step = latest.get(told.step)
-        if step is None or told.task in step:
-            step = latest[told.step] = {}
+    for worker in sorted(workers):
+        step = latest.get(worker.step)
+        if step is None or worker.task in step:
+            step = latest[worker.step] = {}
             done.append(step)
-        step[told.task] = told
-    return [tuple(sorted(step.values(), key=lambda told: told.task.name.order)) for step in done]
+        step[worker.task] = worker
+    return [
+        tuple(sorted(step.values(), key=lambda reported_step: reported_step.task.name.order))
+        for step in done
+    ]
 
 
 def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[ReportedStep]:
@@ -191,7 +194,7 @@ def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[Reported
         overlap = min(worker.t, one.t) - max(worker.start, one.start)
         if worker.task != one.task and overlap > best.get(worker.task, (0.0, worker))[0]:
             best[worker.task] = overlap, worker
-    return [told for _, told in best.values()]
+    return [reported_step for _, reported_step in best.values()]
 
 
 def _during(
@@ -204,14 +207,20 @@ def _during(
     end, slack = start + seconds, seconds / 4
     near = max(_CLOSE_SECONDS, seconds)
     by_server: dict[str, list[ReportedStep]] = {}
-    for told in servers:
-        if start - near < told.t <= end + near:
-            by_server.setdefault(told.task, []).append(told)
+    for reported_step in servers:
+        if start - near < reported_step.t <= end + near:
+            by_server.setdefault(reported_step.task, []).append(reported_step)
     reported_steps: list[ReportedStep] = []
     for told_by in by_server.values():
-        same = [told for told in told_by if told.step == step]
-        while_on = [told for told in told_by if start + slack < told.t <= end + slack]
-        reported_steps += same or while_on or [min(told_by, key=lambda told: abs(told.t - end))]
+        same = [reported_step for reported_step in told_by if reported_step.step == step]
+        while_on = [
+            reported_step
+            for reported_step in told_by
+            if start + slack < reported_step.t <= end + slack
+        ]
+        reported_steps += (
+            same or while_on or [min(told_by, key=lambda reported_step: abs(reported_step.t - end))]
+        )
     return tuple(reported_steps)
 
 
@@ -259,23 +268,25 @@ def assemble(
     """
     given = sorted(parts, key=lambda part: (part[0].task.name.order, part[0].t))
     exchanged = {
-        told: _exchanged(bars) for told, bars, _ in given if synchronous and told in chosen.workers
+        reported_step: _exchanged(bars)
+        for reported_step, bars, _ in given
+        if synchronous and reported_step in chosen.workers
     }
     together = max((end for end in exchanged.values() if end is not None), default=0.0)
     pushed: dict[str, float] = {}  # when the first bytes left for each peer
     tasks: dict[TaskOfRun, TaskStep] = {}
-    for told, bars, transfers in given:
-        worker = told in chosen.workers
-        offset = told.start - chosen.start
+    for reported_step, bars, transfers in given:
+        worker = reported_step in chosen.workers
+        offset = reported_step.start - chosen.start
         if worker and synchronous:
-            end = exchanged[told]
+            end = exchanged[reported_step]
             offset = together - end if end is not None else 0.0
         arrived = next((bar.begin for bar in bars if bar.name == "receive"), None)
-        name = told.task.name
+        name = reported_step.task.name
         if (
             not worker
             and synchronous
-            and told.task not in tasks
+            and reported_step.task not in tasks
             and name in pushed
             and arrived is not None
         ):
@@ -288,13 +299,15 @@ def assemble(
         for each in sent:
             if each.way == "push":
                 pushed[each.peer] = min(each.begin, pushed.get(each.peer, each.begin))
-        before = tasks.get(told.task)
+        before = tasks.get(reported_step.task)
         if before is None:
-            tasks[told.task] = TaskStep(told.task, told.seconds, laid, sent)
+            tasks[reported_step.task] = TaskStep(
+                reported_step.task, reported_step.seconds, laid, sent
+            )
         else:
-            tasks[told.task] = replace(
+            tasks[reported_step.task] = replace(
                 before,
-                seconds=before.seconds + told.seconds,
+                seconds=before.seconds + reported_step.seconds,
                 bars=(*before.bars, *laid),
                 transfers=(*before.transfers, *sent),
             )

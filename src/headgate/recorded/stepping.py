@@ -57,7 +57,7 @@ def read(reader: RunReader, after: float, most: int) -> Stepping:
         most: About so many steps of each task are read, evenly from all of its time, where there
             are more than twice as many.
     """
-    told: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
+    steps_by_task: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
     spans: dict[str, dict[str, Sums]] = defaultdict(dict)
     parts = list(_parts(reader, after, most))
@@ -70,7 +70,9 @@ def read(reader: RunReader, after: float, most: int) -> Stepping:
         for t, task, step, seconds, input_seconds in reader.tuples(
             f"{sql} GROUP BY task, t, step", parameters
         ):
-            told[TaskOfRun(task)].append(ReportedStep(t, TaskOfRun(task), step or 0, seconds))
+            steps_by_task[TaskOfRun(task)].append(
+                ReportedStep(t, TaskOfRun(task), step or 0, seconds)
+            )
             waited[task].append(input_seconds)
         sql = (
             f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP "
@@ -86,14 +88,14 @@ def read(reader: RunReader, after: float, most: int) -> Stepping:
     return Stepping(
         sums={
             task: StepSums(
-                np.array([each.seconds for each in told[task]]),
+                np.array([reported_step.seconds for reported_step in steps_by_task[task]]),
                 np.array(waited[task], float),
                 spans[task],
             )
-            for task in told
+            for task in steps_by_task
         },
-        told=dict(told),
-        traced=_traced(reader, told, parts),
+        told=dict(steps_by_task),
+        traced=_traced(reader, steps_by_task, parts),
     )
 
 
@@ -119,12 +121,12 @@ def _parts(reader: RunReader, after: float, most: int) -> Iterator[_Rows]:
         "rowid IN (SELECT value FROM json_each(?)) AND t >= ?",
         [json.dumps(chosen), after],
     )
-    told = dict(
+    part_counts = dict(
         reader.tuples(
             f"SELECT task, count(DISTINCT t) FROM spans WHERE {among} GROUP BY task", sampled
         )
     )
-    rare = json.dumps([task for task in tasks if told.get(task, 0) < _LEAST_STEPS])
+    rare = json.dumps([task for task in tasks if part_counts.get(task, 0) < _LEAST_STEPS])
     yield f"{among} AND task NOT IN (SELECT value FROM json_each(?))", [*sampled, rare]
     if rare != "[]":
         yield (
@@ -143,13 +145,17 @@ def _whole_messages(reader: RunReader, start: int) -> list[int]:
 
 
 def _traced(
-    reader: RunReader, told: Mapping[TaskOfRun, Sequence[ReportedStep]], parts: Sequence[_Rows]
+    reader: RunReader,
+    steps_by_task: Mapping[TaskOfRun, Sequence[ReportedStep]],
+    parts: Sequence[_Rows],
 ) -> dict[TaskOfRun, list[TracedStep]]:
     """Some steps of each task with their spans: rows of steps one after the other, evenly from all
     that were told.
     """
     chosen = {
-        (each.t, each.task, each.step): each for steps in told.values() for each in _some(steps)
+        (reported_step.t, reported_step.task, reported_step.step): reported_step
+        for steps in steps_by_task.values()
+        for reported_step in _some(steps)
     }
     workers = "workers" if _has(reader, "spans", "workers") else "NULL"
     spans: dict[ReportedStep, dict[str, float]] = defaultdict(dict)
@@ -161,17 +167,17 @@ def _traced(
     for t, task, step, name, seconds, beside in _told_at(
         reader, "spans", sql, list(chosen.values()), parts
     ):
-        if (each := chosen.get((t, task, step))) is not None:
-            spans[each][name] = spans[each].get(name, 0.0) + seconds
+        if (traced_step := chosen.get((t, task, step))) is not None:
+            spans[traced_step][name] = spans[traced_step].get(name, 0.0) + seconds
             if beside is not None:
-                readers[each] = int(beside)
+                readers[traced_step] = int(beside)
     transfers = _transfers(reader, list(spans)) if spans else {}
-    found: dict[TaskOfRun, list[TracedStep]] = defaultdict(list)
-    for each in sorted(spans):
-        found[each.task].append(
-            TracedStep(each, spans[each], tuple(transfers.get(each, ())), readers.get(each))
+    traced_by_task: dict[TaskOfRun, list[TracedStep]] = defaultdict(list)
+    for span in sorted(spans):
+        traced_by_task[span.task].append(
+            TracedStep(span, spans[span], tuple(transfers.get(span, ())), readers.get(span))
         )
-    return dict(found)
+    return dict(traced_by_task)
 
 
 def _some(steps: Sequence[ReportedStep]) -> Sequence[ReportedStep]:
@@ -190,20 +196,28 @@ def sampled(
         tasks: The job's.
         synchronous: Whether its workers go through the same steps.
     """
-    every = [told for task in tasks for told in stepping.told.get(task, ())]
-    workers = [told for told in every if told.task.name.is_worker]
-    servers = [told for told in every if not told.task.name.is_worker]
+    every = [reported_step for task in tasks for reported_step in stepping.told.get(task, ())]
+    workers = [reported_step for reported_step in every if reported_step.task.name.is_worker]
+    servers = [reported_step for reported_step in every if not reported_step.task.name.is_worker]
     result = []
     for chosen in choose(workers, servers, synchronous=synchronous):
         bars, transfers = _bars(reader, chosen.told), _transfers(reader, chosen.told)
-        parts = [(told, bars.get(told, ()), transfers.get(told, ())) for told in chosen.told]
+        parts = [
+            (reported_step, bars.get(reported_step, ()), transfers.get(reported_step, ()))
+            for reported_step in chosen.told
+        ]
         result.append(assemble(chosen, parts, synchronous=synchronous))
     return tuple(result)
 
 
-def _bars(reader: RunReader, told: Sequence[ReportedStep]) -> dict[ReportedStep, tuple[Bar, ...]]:
+def _bars(
+    reader: RunReader, reported_steps: Sequence[ReportedStep]
+) -> dict[ReportedStep, tuple[Bar, ...]]:
     begin = "begin" if _has(reader, "spans", "begin") else "NULL"
-    of = {(each.t, each.task, each.step): each for each in told}
+    of = {
+        (reported_step.t, reported_step.task, reported_step.step): reported_step
+        for reported_step in reported_steps
+    }
     rows: dict[ReportedStep, list[tuple[str, float | None, float, float, float]]] = defaultdict(
         list
     )
@@ -212,33 +226,36 @@ def _bars(reader: RunReader, told: Sequence[ReportedStep]) -> dict[ReportedStep,
         "coalesce(bytes_out, 0)"
         " FROM spans WHERE seconds IS NOT NULL"
     )
-    for t, task, step, name, *rest in _told_at(reader, "spans", sql, told):
-        if (each := of.get((t, task, step))) is not None:
-            rows[each].append((name, rest[0], rest[1], rest[2], rest[3]))
+    for t, task, step, name, *rest in _told_at(reader, "spans", sql, reported_steps):
+        if (reported_index := of.get((t, task, step))) is not None:
+            rows[reported_index].append((name, rest[0], rest[1], rest[2], rest[3]))
     # Where nobody said when a span began, they follow each other as in any step.
     ordered = {
-        each: sorted(found, key=lambda row: _PLACE.get(row[0], len(ORDER)))
-        for each, found in rows.items()
+        bar_index: sorted(bar_rows, key=lambda row: _PLACE.get(row[0], len(ORDER)))
+        for bar_index, bar_rows in rows.items()
     }
-    return {each: lay_out(found) for each, found in ordered.items()}
+    return {bar_index: lay_out(bar_rows) for bar_index, bar_rows in ordered.items()}
 
 
 def _transfers(
-    reader: RunReader, told: Sequence[ReportedStep]
+    reader: RunReader, reported_steps: Sequence[ReportedStep]
 ) -> dict[ReportedStep, list[StepTransfer]]:
     result: dict[ReportedStep, list[StepTransfer]] = defaultdict(list)
     if not _has(reader, "transfers", "peer"):
         return result
-    of = {(each.t, each.task, each.step): each for each in told}
+    of = {
+        (reported_step.t, reported_step.task, reported_step.step): reported_step
+        for reported_step in reported_steps
+    }
     sql = (
         "SELECT t, task, coalesce(step, 0), peer, push_begin, push_end, push_bytes, "
         "pull_begin, pull_end, pull_bytes"
         " FROM transfers WHERE peer IS NOT NULL"
     )
     for t, task, step, peer, *numbers in sorted(
-        _told_at(reader, "transfers", sql, told), key=lambda row: str(row[3])
+        _told_at(reader, "transfers", sql, reported_steps), key=lambda row: str(row[3])
     ):
-        if (each := of.get((t, task, step))) is None:
+        if (reported_index := of.get((t, task, step))) is None:
             continue
         ways: tuple[tuple[Literal["push", "pull"], list[float | None]], ...] = (
             ("push", numbers[:3]),
@@ -246,7 +263,7 @@ def _transfers(
         )
         for way, (begin, end, size) in ways:
             if begin is not None and end is not None:
-                result[each].append(
+                result[reported_index].append(
                     StepTransfer(peer, way, min(begin, end), max(begin, end), size or 0.0)
                 )
     return result
@@ -256,13 +273,13 @@ def _told_at(
     reader: RunReader,
     table: str,
     sql: str,
-    told: Sequence[ReportedStep],
+    reported_steps: Sequence[ReportedStep],
     parts: Sequence[_Rows] = (),
 ) -> Iterator[tuple[Any, ...]]:
     """Rows of a table, of the times at which these steps were told; only those of `parts`, where
     there are any.
     """
-    times = sorted({each.t for each in told})
+    times = sorted({reported_step.t for reported_step in reported_steps})
     if times and not parts:
         parts = [
             (

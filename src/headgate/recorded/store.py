@@ -561,7 +561,7 @@ class RunReader:
                 )
                 chosen = " UNION ".join([f"{nth} FROM json_each(?)"] * in_a_row)
                 grid = json.dumps([max(time, after) for time in times])
-                parameters = [each for index in range(in_a_row) for each in (key, index, grid)]
+                parameters = [column for index in range(in_a_row) for column in (key, index, grid)]
                 return self.tuples(
                     f"{read} FROM {table} WHERE rowid IN ({chosen}) ORDER BY t, rowid", parameters
                 )
@@ -571,11 +571,11 @@ class RunReader:
         """The targets or tasks that a table has rows of, by its index: however many rows there
         are.
         """
-        column, found = _KEYS[table], list[str]()
+        column, names = _KEYS[table], list[str]()
         sql = f"SELECT min({column}) FROM {table} WHERE {column} > ?"
-        while (last := self.tuples(sql, (found[-1] if found else "",))[0][0]) is not None:
-            found.append(last)
-        return found
+        while (last := self.tuples(sql, (names[-1] if names else "",))[0][0]) is not None:
+            names.append(last)
+        return names
 
     def last_row(self, table: str, until: float) -> int:
         """The rowid up to which a table has the rows until a time, and a few later ones."""

@@ -107,7 +107,7 @@ def compare(first: Recording, second: Recording) -> Comparison:
     pairs = [(name, name) for name in names if name in others]
     if not pairs and len(names) == len(others) == 1:
         pairs = [(names[0], others[0])]
-    told = [
+    accounts_by_job = [
         {account.job: account for account in accounts(run.jobs, run.nodes, run.seconds)}
         for run in (first, second)
     ]
@@ -115,7 +115,8 @@ def compare(first: Recording, second: Recording) -> Comparison:
         runs=(first.id, second.id),
         differs=tuple(_of_runs(first, second)),
         jobs=tuple(
-            _job(first, second, pair, (told[0][pair[0]], told[1][pair[1]])) for pair in pairs
+            _job(first, second, pair, (accounts_by_job[0][pair[0]], accounts_by_job[1][pair[1]]))
+            for pair in pairs
         ),
         only=(
             tuple(name for name in names if name not in {pair[0] for pair in pairs}),
@@ -190,17 +191,28 @@ def _change(seconds: float) -> str:
 
 
 def _job(
-    first: Recording, second: Recording, pair: tuple[str, str], told: tuple[Account, Account]
+    first: Recording,
+    second: Recording,
+    pair: tuple[str, str],
+    accounts_of_job: tuple[Account, Account],
 ) -> ComparedJob:
     jobs = _find(first, pair[0]), _find(second, pair[1])
-    most = max(account.elapsed for account in told)
+    most = max(account.elapsed for account in accounts_of_job)
     return ComparedJob(
         job=pair[0] if pair[0] == pair[1] else " against ".join(pair),
         differs=tuple(_of_jobs((first, jobs[0]), (second, jobs[1]))),
         steps_per_second=(figures(jobs[0]).steps_per_second, figures(jobs[1]).steps_per_second),
         time=(
-            _shift("elapsed", exact(told[0].elapsed), exact(told[1].elapsed), most),
-            *(_shift(part, told[0].parts[part], told[1].parts[part], most) for part in PARTS),
+            _shift(
+                "elapsed",
+                exact(accounts_of_job[0].elapsed),
+                exact(accounts_of_job[1].elapsed),
+                most,
+            ),
+            *(
+                _shift(part, accounts_of_job[0].parts[part], accounts_of_job[1].parts[part], most)
+                for part in PARTS
+            ),
         ),
     )
 
@@ -223,7 +235,7 @@ def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
     for key, name in _OF_THE_RUN.items():
         yield from _differ(name, first.meta.get(key, ""), second.meta.get(key, ""))
     nodes = [{node.name: node for node in run.nodes} for run in (first, second)]
-    yield from _differ("nodes", *(listed(sorted(each)) for each in nodes))
+    yield from _differ("nodes", *(listed(sorted(node_row)) for node_row in nodes))
     for name in sorted(nodes[0].keys() & nodes[1].keys()):
         for field in (
             "cores",
@@ -232,7 +244,7 @@ def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
             "disk_bytes_per_second",
             "description",
         ):
-            values = [getattr(each[name], field) for each in nodes]
+            values = [getattr(node_row[name], field) for node_row in nodes]
             yield from _differ(f"{name}: {field}", *(_said(field, value) for value in values))
     yield from _variables((first.folder, second.folder))
     packages = [_packages(run.meta) for run in (first, second)]
@@ -244,8 +256,8 @@ def _variables(folders: tuple[Path, Path]) -> Iterator[Difference]:
     """Of the terminals that the runs were submitted from; none where those of one are not known."""
     first, second = map(variables.read, folders)
     if first is not None and second is not None:
-        for each in variables.differing(first, second):
-            yield Difference(f"variable {each.name}", *each.shown())
+        for variable in variables.differing(first, second):
+            yield Difference(f"variable {variable.name}", *variable.shown())
 
 
 def _packages(meta: Mapping[str, str]) -> dict[str, str]:
@@ -253,10 +265,10 @@ def _packages(meta: Mapping[str, str]) -> dict[str, str]:
     recorded = loads(meta.get("packages"))
     lists = recorded.values() if isinstance(recorded, dict) else [recorded]
     named = [
-        each.partition("==")
+        package.partition("==")
         for names in lists
         if isinstance(names, list)
-        for each in map(str, names)
+        for package in map(str, names)
     ]
     return {name: version for name, _, version in named}
 

@@ -126,9 +126,9 @@ def loss_plots(run: Recording) -> list[Plot]:
         progress, cpu = job.progress, job.signal("cpu_cores")
         known = progress.loss[np.isfinite(progress.loss)]
         if len(known):
-            said = (("final", float(known[-1])), ("best", float(known.min())))
+            known_losses = (("final", float(known[-1])), ("best", float(known.min())))
             data = means(progress.t, progress.loss, progress.count, edges)
-            over_time.append(Line(job.name, colour, data, said, dash))
+            over_time.append(Line(job.name, colour, data, known_losses, dash))
         if len(known) and len(cpu):
             data = means(spent[job.name], progress.loss, progress.count, cpu_edges)
             over_cpu.append(

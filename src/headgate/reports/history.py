@@ -62,11 +62,11 @@ class OtherRuns:
         every = list(_others_of(run))
         # Nothing else ran meanwhile, and it ran on the same nodes.
         alone = [
-            each
-            for each in every
-            if not any(_overlap(each, other) for other in every if other is not each)
+            other_run
+            for other_run in every
+            if not any(_overlap(other_run, other) for other in every if other is not other_run)
         ]
-        self._alone = [each for each in reversed(alone) if each.nodes == nodes]
+        self._alone = [other_run for other_run in reversed(alone) if other_run.nodes == nodes]
 
     def alone(self, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
         """How fast a job was in other runs alone on the same nodes; None if there are none.
@@ -94,7 +94,9 @@ def _others_of(run: Recording) -> Iterator[_OtherRun]:
     """In the order in which they began."""
     beside = sorted(run.folder.parent.iterdir()) if run.folder.parent.is_dir() else []
     others = [
-        each for each in beside if each.name != run.folder.name and (each / runs.STORE).exists()
+        other_job
+        for other_job in beside
+        if other_job.name != run.folder.name and (other_job / runs.STORE).exists()
     ]
     for folder in others[-_LOOKED_AT:]:
         try:
@@ -121,7 +123,7 @@ def beside(run: Recording) -> tuple[str, ...]:
     """The other runs on nodes of this one at the same time, the latest first."""
     if run.began is None or not run.folder.parent.is_dir():
         return ()
-    names, end, found = {node.name for node in run.nodes}, run.began + run.seconds, []
+    names, end, overlapping = {node.name for node in run.nodes}, run.began + run.seconds, []
     for folder in sorted(run.folder.parent.iterdir(), reverse=True)[:_LOOKED_AT]:
         try:
             meta = runs.meta(folder) if folder != run.folder else {}
@@ -134,8 +136,8 @@ def beside(run: Recording) -> tuple[str, ...]:
         ):
             continue
         if isinstance(described, list) and names & {node.get("name") for node in described}:
-            found.append(folder.name)
-    return tuple(found)
+            overlapping.append(folder.name)
+    return tuple(overlapping)
 
 
 def _overlap(one: _OtherRun, other: _OtherRun) -> bool:
@@ -143,23 +145,25 @@ def _overlap(one: _OtherRun, other: _OtherRun) -> bool:
 
 
 def _rates(
-    each: _OtherRun, job: RecordedJob, cores: float | None
+    other_run: _OtherRun, job: RecordedJob, cores: float | None
 ) -> list[tuple[float, float, int]]:
     """Rate, its standard error and number of nodes, for each job of a run that is the same and ran
     alone.
     """
     same = [
-        row for row, spec in each.kinds.get(_kind(job.spec), ()) if _is_same(spec, job.spec, cores)
+        row
+        for row, spec in other_run.kinds.get(_kind(job.spec), ())
+        if _is_same(spec, job.spec, cores)
     ]
     alone = [
         row
         for row in same
-        if not any(_beside(row, other) for other in each.jobs if other is not row)
+        if not any(_beside(row, other) for other in other_run.jobs if other is not row)
     ]
     if not alone:
         return []
-    with RunReader(each.folder / runs.STORE) as reader:
-        rates = [_rate(reader, row, each.nodes) for row in alone]
+    with RunReader(other_run.folder / runs.STORE) as reader:
+        rates = [_rate(reader, row, other_run.nodes) for row in alone]
     return [rate for rate in rates if rate is not None]
 
 
@@ -236,15 +240,15 @@ def _others(
     return max(all_of_it - own, 0.0)
 
 
-def _together(found: Sequence[tuple[float, float, int]]) -> AloneRate | None:
+def _together(intervals: Sequence[tuple[float, float, int]]) -> AloneRate | None:
     """One rate of several runs, with a band for another such run, from their spread and the error
     of each.
     """
-    if not found:
+    if not intervals:
         return None
-    nodes = found[0][2]
-    rates = np.array([rate for rate, _, on in found if on == nodes])
-    errors = np.array([error for _, error, on in found if on == nodes])
+    nodes = intervals[0][2]
+    rates = np.array([rate for rate, _, on in intervals if on == nodes])
+    errors = np.array([error for _, error, on in intervals if on == nodes])
     mean = float(rates.mean())
     between = float(np.std(rates, ddof=1)) if len(rates) > 1 else _UNKNOWN_ERROR * mean
     between = max(between, _LEAST_ERROR * mean) * math.sqrt(1.0 + 1.0 / len(rates))

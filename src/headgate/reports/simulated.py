@@ -61,9 +61,9 @@ def table(results: Sequence[Figures]) -> Table:
     for name, _, _, _ in _COLUMNS:
         made.add_column(name, justify="right", no_wrap=True)
     made.add_column("as live", no_wrap=True)
-    for each in results:
-        values = (say(getattr(each, field), unit) for _, field, unit, _ in _COLUMNS)
-        made.add_row(Text(each.policy), *values, _as_live(each))
+    for result in results:
+        values = (say(getattr(result, field), unit) for _, field, unit, _ in _COLUMNS)
+        made.add_row(Text(result.policy), *values, _as_live(result))
     return made
 
 
@@ -84,15 +84,15 @@ def page(trace: Trace, outcomes: Sequence[Outcome], results: Sequence[Figures]) 
     """The whole page."""
     plots = [_distribution(outcomes, results), _present(outcomes), _used(outcomes)]
     unit = "GPUs" if trace.on_gpus else "cores"
-    told = (
+    heading_text = (
         f"{counted(len(trace.jobs), 'job')} of {trace.name} on {say(outcomes[0].capacity)} "
         f"{unit}, simulated."
     )
-    seconds = max((each.makespan for each in results), default=0.0)
+    seconds = max((result.makespan for result in results), default=0.0)
     body = render(
         "simulation.html",
         trace=trace,
-        told=(told, *trace.notes),
+        told=(heading_text, *trace.notes),
         results=results,
         columns=(
             ("policy", "text", ""),

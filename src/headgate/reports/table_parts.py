@@ -85,12 +85,12 @@ def fitting(table: Table, width: int) -> Iterator[Table | Text]:
         yield table
         return
     for row in zip(*cells, strict=True):
-        told = [
+        labelled_cells = [
             f"{heading} {cell}"
             for heading, cell in list(zip(headings, row, strict=True))[1:]
             if cell
         ]
-        yield Text(f"{row[0].strip()}: {', '.join(told)}")
+        yield Text(f"{row[0].strip()}: {', '.join(labelled_cells)}")
 
 
 def _longest_word(cells: Sequence[str]) -> int:

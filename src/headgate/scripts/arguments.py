@@ -92,29 +92,29 @@ class TrainingLength:
     epochs: int | None = None
     steps: int | None = None
 
-    def complete(self, told: Progress) -> Progress:
+    def complete(self, progress_read: Progress) -> Progress:
         """The report, with the number of epochs and steps filled in where it does not state
         them.
         """
-        epochs, steps = told.epochs, told.steps
+        epochs, steps = progress_read.epochs, progress_read.steps
         if (
             epochs is None
             and self.epochs is not None
-            and told.epoch is not None
-            and told.epoch <= self.epochs
+            and progress_read.epoch is not None
+            and progress_read.epoch <= self.epochs
         ):
             epochs = self.epochs
         if (
             steps is None
             and self.steps is not None
-            and told.step is not None
-            and told.step <= self.steps
+            and progress_read.step is not None
+            and progress_read.step <= self.steps
         ):
             steps = self.steps
         return (
-            told
-            if (epochs, steps) == (told.epochs, told.steps)
-            else replace(told, epochs=epochs, steps=steps)
+            progress_read
+            if (epochs, steps) == (progress_read.epochs, progress_read.steps)
+            else replace(progress_read, epochs=epochs, steps=steps)
         )
 
 
@@ -304,7 +304,7 @@ def _declared(nodes: Sequence[ast.AST]) -> Iterator[_Declared]:
         if function not in _DECLARES:
             continue
         keywords = {word.arg: word.value for word in node.keywords}
-        texts = [_text(each) for each in node.args]
+        texts = [_text(argument) for argument in node.args]
         default = keywords.get("default")
         names = [_plain(text) for text in (*texts, _text(keywords.get("dest"))) if text]
         if isinstance(default, ast.Name):  # the constant's other name

@@ -208,7 +208,7 @@ def out_of_gpu_memory(text: str, on_gpu: bool) -> str:
     return next((match[0] for match in matches if match is not None), text)
 
 
-def free_ports(count: int, taken: Collection[int], *, here: bool) -> tuple[int, ...]:
+def free_ports(count: int, taken: Collection[int], *, is_here: bool) -> tuple[int, ...]:
     """Ports at which nobody listens, as far as can be known. They lie below those that the kernel
     gives to connections, so a free port stays free until a script listens at it.
 
@@ -221,13 +221,13 @@ def free_ports(count: int, taken: Collection[int], *, here: bool) -> tuple[int, 
     low = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else _EPHEMERAL_PORT
     known = range(_FIRST_PORT, low) if low > 2 * _FIRST_PORT else range(2 * _FIRST_PORT, 1 << 16)
     drawn = (port for port in random.sample(known, len(known)) if port not in taken)
-    found: list[int] = []
+    ports: list[int] = []
     for port in drawn:
-        if len(found) == count:
+        if len(ports) == count:
             break
-        if not here or _is_free(port):
-            found.append(port)
-    return tuple(found)
+        if not is_here or _is_free(port):
+            ports.append(port)
+    return tuple(ports)
 
 
 def _is_free(port: int) -> bool:

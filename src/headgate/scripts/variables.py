@@ -112,7 +112,7 @@ class DifferingVariable:
         alike = sum(
             1
             for _ in takewhile(
-                lambda letters: letters[0] == letters[1], zip(*(each or "" for each in pair))
+                lambda letters: letters[0] == letters[1], zip(*(side or "" for side in pair))
             )
         )
         first, second = ("not set" if value is None else _cut(value, alike) for value in pair)
@@ -191,12 +191,12 @@ def _of_terminals(*environments: Mapping[str, str | None]) -> Callable[[str], bo
     return partial(is_of_a_terminal, in_batch_job=in_batch_job)
 
 
-def continued(kept: Mapping[str, str | None], here: Mapping[str, str]) -> dict[str, str]:
+def continued(kept: Mapping[str, str | None], present: Mapping[str, str]) -> dict[str, str]:
     """What a run goes on with: what it was submitted with, but for what says where somebody
     sits.
     """
-    is_mine = _of_terminals(kept, here)
-    mine = {name: value for name, value in here.items() if is_mine(name)}
+    is_mine = _of_terminals(kept, present)
+    mine = {name: value for name, value in present.items() if is_mine(name)}
     return {
         name: value for name, value in kept.items() if value is not None and not is_mine(name)
     } | mine

@@ -203,7 +203,14 @@ class _Heard(Listener):
         self._loop.call_soon_threadsafe(self._told_usage, self._spec, target, reading)
 
     def joined(self, node: Node) -> None:
-        node = next((each for each in self._measured().nodes if each.name == node.name), node)
+        node = next(
+            (
+                measured_node
+                for measured_node in self._measured().nodes
+                if measured_node.name == node.name
+            ),
+            node,
+        )
         self._loop.call_soon_threadsafe(self._nodes.came, self._spec, node)
 
     def left(self, name: str, reason: str, for_good: bool = False) -> None:
@@ -322,9 +329,9 @@ class TaskReservations(Component):
                 continue
             room = room or self._room(spec)
             others = [
-                each
-                for each in self._nodes.of(spec)
-                if each is not node and self._may_use(job, each.name)
+                node_of_engine
+                for node_of_engine in self._nodes.of(spec)
+                if node_of_engine is not node and self._may_use(job, node_of_engine.name)
             ]
             plan = self._elsewhere(current.plan, slots, node, others, room)
             if plan is None or plan == current.plan:
@@ -350,14 +357,14 @@ class TaskReservations(Component):
         there is no room.
         """
         nothing = _Amount(0.0, 0, 0)
-        each = {"worker": nothing, "server": nothing}
+        counts = {"worker": nothing, "server": nothing}
         for task, slot in slots.items():
-            each["server" if task.name.is_server else "worker"] = _amount(
+            counts["server" if task.name.is_server else "worker"] = _amount(
                 slot, self._states_cores(task)
             )
 
         def fits(name: str, workers: int, servers: int) -> bool:
-            left = room[name].less(each["worker"], workers).less(each["server"], servers)
+            left = room[name].less(counts["worker"], workers).less(counts["server"], servers)
             return (
                 room[name].cores > 0 and min(left.cores + 1e-6, left.memory_bytes, left.gpus) >= 0
             )

@@ -291,23 +291,23 @@ class ActionExecutor(Component):
         share = self._shares[task] = self._shares.get(task, Share()).merged(change)
         name = task.name
         if live.current is not None and name in live.current.tasks:
-            told = live.current.tasks[name]
-            told.grant_threads(threads)
-            threads, told.entitled_cores = told.threads, entitled
+            task_view = live.current.tasks[name]
+            task_view.grant_threads(threads)
+            threads, task_view.entitled_cores = task_view.threads, entitled
             spec = self._engines.spec_of(run.id)
             # What the engine cannot control concerns processes; containers have weights wherever
             # they run.
             in_process = live.spec.isolation in (None, isolation.DEFAULT)
             limits = self._engines.of(run.id).uncontrolled() if in_process else ()
             uncontrolled = {limit.lever for limit in limits}
-            node = self._nodes.get(spec, told.node)
+            node = self._nodes.get(spec, task_view.node)
             # One worker may be held for all, so it has to reach the locks of all.
-            here = (
+            is_here = (
                 spec == LOCAL
                 or len({*live.current.plan.worker_nodes, *live.current.plan.server_nodes}) == 1
             )
-            turns = [f"gpu-{gpu}" for gpu in told.gpus] if here else ()
-            told.gate = gate(
+            turns = [f"gpu-{gpu}" for gpu in task_view.gpus] if is_here else ()
+            task_view.gate = gate(
                 share, entitled, node.cores if node is not None else None, uncontrolled, turns
             )
             live.current.send_gates()
@@ -408,8 +408,8 @@ class Oversubscription(Component):
             if job.current is None or not tasks:
                 del self._started[id]
                 continue
-            here = machine.name if run.submission.engine == LOCAL else ""
-            running += [(job.current, task, here or task.node) for task in tasks]
+            machine_name = machine.name if run.submission.engine == LOCAL else ""
+            running += [(job.current, task, machine_name or task.node) for task in tasks]
         cores = {node.name: node.cores for run in live_runs.runs.values() for node in run.nodes}
         cores[machine.name] = machine.cores  # whatever an engine there was told to use of it
         promised, threads = defaultdict[str, float](float), Counter[str]()
@@ -418,12 +418,12 @@ class Oversubscription(Component):
                 promised[where] += task.entitled_cores
                 threads[where] += task.threads
         for attempt, task, where in running:
-            there = cores.get(where, 0.0) + _EXACT
+            free_cores = cores.get(where, 0.0) + _EXACT
             mine = (task.entitled_cores, task.threads) if task.idle else (0.0, 0)  # not counted yet
-            divided = promised[where] + mine[0] <= there and "cores" not in task.gate
-            fits = threads[where] + mine[1] <= there or task.threads <= task.entitled_cores + spare(
-                task.threads
-            )
+            divided = promised[where] + mine[0] <= free_cores and "cores" not in task.gate
+            fits = threads[where] + mine[
+                1
+            ] <= free_cores or task.threads <= task.entitled_cores + spare(task.threads)
             spin = divided and fits
             if spin != task.spin:
                 task.spin = spin

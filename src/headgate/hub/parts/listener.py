@@ -115,26 +115,28 @@ class HubListener(Listener):
     def waits(self, task: TaskId, what: str) -> None:
         self._soon(self._waits, task, what)
 
-    def _soon(self, hear: Callable[..., None], task: TaskId | None, *told: object) -> None:
-        self._loop.call_soon_threadsafe(self._try, hear, task, *told)
+    def _soon(self, hear: Callable[..., None], task: TaskId | None, *value: object) -> None:
+        self._loop.call_soon_threadsafe(self._try, hear, task, *value)
 
     # --- on the loop ------------------------------------------------------------------------------
 
-    def _try(self, hear: Callable[..., None], task: TaskId | None, *told: object) -> None:
+    def _try(self, hear: Callable[..., None], task: TaskId | None, *value: object) -> None:
         """Hear something; what cannot be heard costs nothing but itself."""
         try:
-            hear(task, *told)
+            hear(task, *value)
         except Exception as error:  # noqa: BLE001
             self._live_runs.failed("what its engine told could not be taken in", error, task)
 
     def _complain(self, task: TaskId, text: str) -> None:
         """Warn of what a task said, `MOST_COMPLAINTS` times at the most."""
         run, live, attempt, name = self._find(task)
-        told = attempt.tasks[name]
-        told.complaints += 1
-        if told.complaints <= MOST_COMPLAINTS:
+        task_view = attempt.tasks[name]
+        task_view.complaints += 1
+        if task_view.complaints <= MOST_COMPLAINTS:
             more = (
-                "; further such warnings are left out" if told.complaints == MOST_COMPLAINTS else ""
+                "; further such warnings are left out"
+                if task_view.complaints == MOST_COMPLAINTS
+                else ""
             )
             self._live_runs.event(run, "warning", f"{text}{more}", live.spec.name, task)
 
@@ -155,21 +157,21 @@ class HubListener(Listener):
 
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
         run, live, attempt, name = self._find(task)
-        told = attempt.tasks[name]
+        task_view = attempt.tasks[name]
         readings = []
         for line in lines:
             try:
-                found = told.reader.feed([line])
+                found = task_view.reader.feed([line])
                 readings += [messages.read(task, each, live.spec.progress.metric) for each in found]
             except Exception as error:  # noqa: BLE001  # whatever one line may do, the next ones are read
                 self._complain(
                     task,
                     f"a line of its output could not be read: {line[:_TEXT_SHOWN]!r} ({error})",
                 )
-        if told.reader.problem is not None and not told.reader_failed:
-            told.reader_failed = True
-            self._live_runs.event(run, "warning", told.reader.problem, live.spec.name, task)
-        if readings and not told.reports_itself:
+        if task_view.reader.problem is not None and not task_view.reader_failed:
+            task_view.reader_failed = True
+            self._live_runs.event(run, "warning", task_view.reader.problem, live.spec.name, task)
+        if readings and not task_view.reports_itself:
             if task not in self._throttles:
                 self._throttles[task] = ProgressThrottle(
                     lambda progress: self._try(self._progress, task, progress), self._loop
@@ -178,15 +180,15 @@ class HubListener(Listener):
                 self._throttles[task].add(reading)
         if (
             name == live.spec.first_task
-            and not told.reports_itself
-            and (warning := told.reader.missed()) is not None
+            and not task_view.reports_itself
+            and (warning := task_view.reader.missed()) is not None
         ):
             self._live_runs.event(run, "warning", warning, live.spec.name, task)
         if readings and run.clock() - (live.started or 0.0) > _CONNECTS_SECONDS:
             self._tell_unconnected(run, live, name)
         if readings and attempt.are_apart(run.clock()):
             self._apart(run, live)
-        told.failure.feed(lines)
+        task_view.failure.feed(lines)
         self._printed(task, lines)
 
     def _message(self, task: TaskId, message: Mapping[str, Any]) -> None:
@@ -240,7 +242,8 @@ class HubListener(Listener):
                 self._step(events.TaskConnected(task, framework))
             case "listening":
                 endpoints = [
-                    messages.text(each) for each in islice(message["endpoints"], _MOST_ENDPOINTS)
+                    messages.text(endpoint)
+                    for endpoint in islice(message["endpoints"], _MOST_ENDPOINTS)
                 ]
                 if attempt.listen(name, endpoints):
                     self._live_runs.event(
@@ -295,12 +298,12 @@ class HubListener(Listener):
         exit = attempt.explain_exit(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
-        told = attempt.tasks[name]
+        task_view = attempt.tasks[name]
         if (
             name == live.spec.first_task
             and not exit.lost
-            and not told.reports_itself
-            and (advice := told.reader.hint()) is not None
+            and not task_view.reports_itself
+            and (advice := task_view.reader.hint()) is not None
         ):
             self._live_runs.event(run, "note", advice, live.spec.name, task)
         if exit.ok:
@@ -461,7 +464,8 @@ class HubListener(Listener):
         run, live, attempt, name = self._find(task)
         profile, node = profiles.parse(data), self._hardware(task, attempt.tasks[name].node)
         profile = replace(
-            profile, arguments=found.args if (found := program(live.spec)) is not None else ()
+            profile,
+            arguments=program_run.args if (program_run := program(live.spec)) is not None else (),
         )
         if node is not None:
             convolution = node.core_convolution_gflops

@@ -428,14 +428,14 @@ def _where(pids: dict[TaskId, int]) -> str:
         groups = stacks.grouped(stacks.read(task.name, pid) for task, pid in pids.items())
     except (HeadgateError, OSError, ValueError) as error:
         return f"where its tasks stand cannot be read: {error}"
-    told = [_place(group) for group in groups]
+    places = [_place(group) for group in groups]
     differ = stacks.differing(groups)
     others = (
         f"; {', '.join(differ)}: elsewhere than most; the others may be waiting for it"
         if differ
         else ""
     )
-    return "; ".join(told) + others
+    return "; ".join(places) + others
 
 
 def _place(group: Sequence[TaskStacks]) -> str:
@@ -447,8 +447,8 @@ def _place(group: Sequence[TaskStacks]) -> str:
     if not frames:
         return f"{names}: {group[0].trouble}"
     own = next((frame for frame in frames if frame.of_script), frames[-1])
-    told = [_call(frame) for frame in dict.fromkeys([frames[0], own])]
-    return f"{names} in {', called from '.join(told)}"
+    calls = [_call(frame) for frame in dict.fromkeys([frames[0], own])]
+    return f"{names} in {', called from '.join(calls)}"
 
 
 def _call(frame: Frame) -> str:

@@ -159,13 +159,15 @@ class OutsideUse(Component):
         for run in self._live_runs.runs.values():
             if (used := self._used.get(run.id)) is None:
                 continue
-            for each in programs:
-                key = each.user, each.command
+            for outside_program in programs:
+                key = outside_program.user, outside_program.command
                 before = used[key].seconds if key in used else 0.0
-                used[key] = replace(each, seconds=before + each.seconds)
+                used[key] = replace(outside_program, seconds=before + outside_program.seconds)
             most = sorted(used.values(), key=lambda program: -program.seconds)[:_MOST_PROGRAMS]
             if most:
                 run.recorder.add(
-                    "meta", key=PROGRAMS, value=json.dumps([asdict(each) for each in most])
+                    "meta",
+                    key=PROGRAMS,
+                    value=json.dumps([asdict(outside_program) for outside_program in most]),
                 )
         self._used.update({run.id: {} for run in self._not_begun()})

@@ -128,15 +128,15 @@ class InitialPlanner(Component):
         run, or are about to.
         """
         names = {node.name for node in cluster.nodes}
-        found: dict[str, list[str]] = {}
+        jobs_by_node: dict[str, list[str]] = {}
         for job, plan in self._plans.items():
             _, live = self._live_runs.find(job)
             soon = live.state == "waiting" and (live.attempt > 0 or starts_at_once(live.spec))
             if job != besides and (soon or live.state in ("running", "stopping")):
                 for name in (*plan.worker_nodes, *plan.server_nodes):
                     if name in names:
-                        found.setdefault(name, []).append(job.name)
-        return found
+                        jobs_by_node.setdefault(name, []).append(job.name)
+        return jobs_by_node
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -207,50 +207,57 @@ class InitialPlanner(Component):
                 thread = await asyncio.to_thread(search, asked, cluster)
             except Exception as error:  # noqa: BLE001  # a profile is odd: its job runs all the same
                 self._live_runs.failed("no plan was searched for", error, run.id)
-                plain = [replace(each, profile=None) for each in asked]
+                plain = [replace(asked_job, profile=None) for asked_job in asked]
                 thread = await asyncio.to_thread(
                     partial(choose, used=used, interference=pairs), plain, cluster
                 )
             self._told(
                 actions,
-                [self._allowed(*each, cluster, used) for each in zip(actions, asked, thread)],
+                [
+                    self._allowed(*answer_of_job, cluster, used)
+                    for answer_of_job in zip(actions, asked, thread)
+                ],
             )
 
     def _allowed(
         self,
         action: PlanJob,
         asked: JobToPlan,
-        found: Choice | UsageError,
+        choice: Choice | UsageError,
         cluster: Cluster,
         used: Mapping[str, Sequence[str]],
     ) -> Choice | UsageError:
         """What was chosen; where several workers are not verified to train what one does, one, from
         which the job may be moved later.
         """
-        if not isinstance(found, Choice) or found.plan.workers == 1 or action.spec.plan is not None:
-            return found
-        if (verdict := self._barred(action.job, found.plan)) is None:
-            return found
+        if (
+            not isinstance(choice, Choice)
+            or choice.plan.workers == 1
+            or action.spec.plan is not None
+        ):
+            return choice
+        if (verdict := self._barred(action.job, choice.plan)) is None:
+            return choice
         [alone] = choose([replace(asked, profile=None)], cluster, used=used)
         if isinstance(alone, UsageError):
             return alone
         return replace(alone, why=f"{in_words(alone.plan)}, {kept_alone(verdict)}")
 
-    def _told(self, actions: Sequence[PlanJob], found: Sequence[Choice | UsageError]) -> None:
-        for action, each in zip(actions, found):
+    def _told(self, actions: Sequence[PlanJob], choices: Sequence[Choice | UsageError]) -> None:
+        for action, choice in zip(actions, choices):
             if action.job.run not in self._live_runs.runs:
                 continue
-            if isinstance(each, UsageError):
-                self._refuse([action], each)
+            if isinstance(choice, UsageError):
+                self._refuse([action], choice)
                 continue
             run, live = self._live_runs.find(action.job)
             if live.state in ENDED:
                 continue
-            self._plans[action.job] = each.plan
-            live.spec, live.plan = action.spec, json.dumps(asdict(each.plan))
-            if each.why and run.submission.mode == "run":
-                self._live_runs.event(run, "plan", each.why, live.spec.name)
-            self._step(JobPlanned(action.job, action.revision, each.plan))
+            self._plans[action.job] = choice.plan
+            live.spec, live.plan = action.spec, json.dumps(asdict(choice.plan))
+            if choice.why and run.submission.mode == "run":
+                self._live_runs.event(run, "plan", choice.why, live.spec.name)
+            self._step(JobPlanned(action.job, action.revision, choice.plan))
 
     def _give_up(self, actions: Sequence[PlanJob], error: Exception) -> None:
         left = [action for action in actions if action.job.run in self._live_runs.runs]

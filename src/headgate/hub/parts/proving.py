@@ -166,8 +166,8 @@ class InterferenceProber(Component):
 
     def _wanting(self, run: str) -> list[str]:
         """The jobs of a run with `prove: true` that have not ended."""
-        found = self._live_runs.runs.get(run)
-        jobs = found.jobs.items() if found is not None else ()
+        live_run = self._live_runs.runs.get(run)
+        jobs = live_run.jobs.items() if live_run is not None else ()
         return [name for name, job in jobs if job.spec.prove and job.state not in ENDED]
 
     def _look(self) -> None:
@@ -462,13 +462,15 @@ class ProofUnderWay:
                     f"nothing can be said yet of {pair.culprit} and {pair.victim}: the proof "
                     f"ended after {after}"
                 )
-        told = []
+        proofs_told = []
         for proof in founds:
             self.run.record_proof(proof)
             self.run.event(self.run.clock(), "note", f"proved: {proof}", job=proof.victim)
             row = proof.row()
-            told.append({"faster": row.pop("gain"), **row, "text": str(proof)})
-        self._tell({"type": "proved", "run": self.run.id, "proofs": told, "reasons": self._reasons})
+            proofs_told.append({"faster": row.pop("gain"), **row, "text": str(proof)})
+        self._tell(
+            {"type": "proved", "run": self.run.id, "proofs": proofs_told, "reasons": self._reasons}
+        )
 
     # --- small things -----------------------------------------------------------------------------
 

@@ -138,16 +138,18 @@ class Verifying(Component):
                 if not (left := self._left(jobs)):
                     return
                 run, live = left[0]
-                found = unknown(plan, Why.ROOM)
+                verification = unknown(plan, Why.ROOM)
                 if _has_room(live):
-                    found = await asyncio.wait_for(self._found(run, live, plan), _AT_MOST_SECONDS)
-            passing = found.answer is Sameness.UNKNOWN and found.cause in _PASSING
+                    verification = await asyncio.wait_for(
+                        self._found(run, live, plan), _AT_MOST_SECONDS
+                    )
+            passing = verification.answer is Sameness.UNKNOWN and verification.cause in _PASSING
             if not passing:
-                store.save(self._home / store.FOLDER, key, found)
+                store.save(self._home / store.FOLDER, key, verification)
             for run, live in self._left(jobs):
                 if passing:
-                    self._unknown[run.id, key] = found
-                self._tell(run, live, found, tried=True)
+                    self._unknown[run.id, key] = verification
+                self._tell(run, live, verification, tried=True)
         except (OSError, ValueError, TimeoutError) as error:
             for run, _ in self._left(jobs):
                 self._live_runs.failed(
@@ -193,7 +195,9 @@ class Verifying(Component):
                 process.terminate()
         return store.parse(answer.decode())
 
-    def _tell(self, run: LiveRun, live: LiveJob, found: Verification, tried: bool = False) -> None:
+    def _tell(
+        self, run: LiveRun, live: LiveJob, verification: Verification, tried: bool = False
+    ) -> None:
         """A verdict is there: it stands with the job, and a difference is warned of, once, or ends
         it.
 
@@ -201,13 +205,13 @@ class Verifying(Component):
             tried: Whether a trial has found it; else that nothing is known stands with the job
                 alone.
         """
-        text, differs = store.dump(found), found.answer is Sameness.DIFFERS
+        text, differs = store.dump(verification), verification.answer is Sameness.DIFFERS
         if live.verified != text:
             live.verified = text
             run.record_job(live.spec.name)
-            if tried or found.answer is not Sameness.UNKNOWN:
+            if tried or verification.answer is not Sameness.UNKNOWN:
                 self._live_runs.event(
-                    run, "warning" if differs else "note", sentence(found), live.spec.name
+                    run, "warning" if differs else "note", sentence(verification), live.spec.name
                 )
         running = live.current is not None and live.current.plan.workers > 1
         if differs and live.spec.verify == "strict" and running and live.state not in ENDED:

@@ -297,7 +297,7 @@ class Attempt:
         self._peers.remove(name)
         self.sync_points.remove(name)
         self.stragglers.drop(name)
-        self._waiting = [each for each in self._waiting if each != name]
+        self._waiting = [waiting_task for waiting_task in self._waiting if waiting_task != name]
         self._tell()
         self.send_gates()
         if name == self._donor:
@@ -315,10 +315,10 @@ class Attempt:
         if not exit.ok and is_out_of_memory(exit.reason or ""):
             words = out_of_gpu_memory(exit.reason or "", bool(self.tasks[name].gpus))
             return replace(exit, over_memory=True, on_gpu=bool(words), reason=words or exit.reason)
-        said, port = exit.reason or "", self.port_of(name)
-        if self.ports and not exit.ok and (taken := port_taken(said, port, self._port_variables)):
+        reason, port = exit.reason or "", self.port_of(name)
+        if self.ports and not exit.ok and (taken := port_taken(reason, port, self._port_variables)):
             # What it listens at besides, later on, is its own affair.
-            if str(port) in said or not self._reports:
+            if str(port) in reason or not self._reports:
                 return replace(exit, port_taken=True, reason=taken)
             return exit
         if (
@@ -327,11 +327,11 @@ class Attempt:
             or not _of_one_file(exit.reason or "", self.tasks[name].reports_itself)
         ):
             return exit
-        told = (
+        advice = (
             f"all {self.plan.workers} workers run the whole script: let one write files, "
             "under `if hg.is_main():`"
         )
-        return replace(exit, reason=f"{exit.reason}; {told}")
+        return replace(exit, reason=f"{exit.reason}; {advice}")
 
     def thread(self, name: TaskName) -> None:
         """Tell a task how to use its threads."""
@@ -345,7 +345,9 @@ class Attempt:
         each other in every step, one is held for all.
         """
         workers = [
-            each for name, each in self.tasks.items() if name.is_worker and each.state != "ended"
+            task_of_attempt
+            for name, task_of_attempt in self.tasks.items()
+            if name.is_worker and task_of_attempt.state != "ended"
         ]
         together = self.plan.in_step
         whole = strictest([worker.gate for worker in workers]) if together else OPEN
@@ -386,9 +388,9 @@ class Attempt:
         joined = list[TaskName]()
         if name == self._donor:
             joined, self._waiting, self._donor = self._waiting, [], None
-        for each in joined:
-            self._send(self._job.task(each), {"type": "state", "path": path})
-            self.tasks[each].state = "running"
+        for joined_task in joined:
+            self._send(self._job.task(joined_task), {"type": "state", "path": path})
+            self.tasks[joined_task].state = "running"
         if joined:
             self._peers.activate(*joined)
             self._tell()
@@ -436,8 +438,8 @@ class Attempt:
         """
         if not self.ports or self._reports[lowest]:
             return lowest
-        told = [name for name, count in self._reports.items() if count >= _UNHEARD]
-        return min(told, key=lambda name: name.index, default=lowest)
+        speakers = [name for name, count in self._reports.items() if count >= _UNHEARD]
+        return min(speakers, key=lambda name: name.index, default=lowest)
 
     def are_apart(self, now: float, ended: bool = False) -> bool:
         """Whether the workers turn out to share nothing: none has connected, and one has ended
@@ -496,19 +498,23 @@ class MergedProgress:
         self._told |= self._waiting
         self._waiting.clear()
         own, every = self._told[lowest], self._told.values()
-        losses = [(each.loss, each.count * each.weight) for each in every if each.loss is not None]
-        names = dict.fromkeys(name for each in every for name in each.metrics)
+        losses = [
+            (report.loss, report.count * report.weight)
+            for report in every
+            if report.loss is not None
+        ]
+        names = dict.fromkeys(name for report in every for name in report.metrics)
         return replace(
             own,
             loss=_mean(losses) if losses else None,
-            count=sum(each.count for each in every if each.loss is not None) or own.count,
+            count=sum(report.count for report in every if report.loss is not None) or own.count,
             weight=1.0,
             metrics={
                 name: _mean(
                     [
-                        (each.metrics[name], each.count * each.weight)
-                        for each in every
-                        if name in each.metrics
+                        (report.metrics[name], report.count * report.weight)
+                        for report in every
+                        if name in report.metrics
                     ]
                 )
                 for name in names

@@ -125,7 +125,9 @@ class LiveJob:
     def give_up(self, name: str) -> Checkpoint | None:
         """The checkpoint of that file's name is not whole: what there is before it."""
         self.saved = [
-            each for each in self.saved if Path(each.path).name != name and Path(each.path).exists()
+            saved_checkpoint
+            for saved_checkpoint in self.saved
+            if Path(saved_checkpoint.path).name != name and Path(saved_checkpoint.path).exists()
         ]
         return self.checkpoint
 

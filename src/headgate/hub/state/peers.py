@@ -121,7 +121,7 @@ class Peers:
 
     def view(self) -> dict[str, Any]:
         """The `peers` message: servers first, then workers, by index."""
-        here = sorted(
+        members_shown = sorted(
             ((name, member) for name, member in self._members.items() if member.here),
             key=lambda item: (item[0].role, item[0].index),
         )
@@ -138,7 +138,7 @@ class Peers:
                 "leaving": member.leaving,
                 "endpoints": member.endpoints,
             }
-            for name, member in here
+            for name, member in members_shown
         ]
         return {
             "type": "peers",
@@ -224,7 +224,10 @@ class AttemptSyncPoints:
         if not self._given or not set(self._workers()) <= self._given.keys():
             return
         given, self._given = self._given, {}
-        met = {"type": "met", "given": sorted(given.values(), key=lambda each: each["index"])}
+        met = {
+            "type": "met",
+            "given": sorted(given.values(), key=lambda end_of_task: end_of_task["index"]),
+        }
         for name in given:
             self._send(name, met)
 
@@ -238,9 +241,11 @@ class AttemptSyncPoints:
         """
         others = {other.index: end for other, end in self._ends.items() if other != name}
         if code == PeerLost.STATUS and others:
-            told = ", ".join(f"{names([index])} was {place(end)}" for index, end in others.items())
+            places = ", ".join(
+                f"{names([index])} was {place(end)}" for index, end in others.items()
+            )
             return (
-                f"the workers do not take the same steps: {told}, and {name} in the middle "
+                f"the workers do not take the same steps: {places}, and {name} in the middle "
                 f"of another step; {CURE}"
             )
         ends = {other.index: end for other, end in self._ends.items()}

@@ -325,7 +325,10 @@ class LiveRun:
                 f"found {parts} spans and transfers; expected at most {messages.MOST_PARTS}"
             )
         rows = [("spans", messages.span(span)) for span in message["spans"]]
-        rows += [("transfers", messages.transfer(each)) for each in message.get("transfers") or ()]
+        rows += [
+            ("transfers", messages.transfer(transfer))
+            for transfer in message.get("transfers") or ()
+        ]
         for table, row in rows:  # all of them, or none of a message that makes no sense
             self.recorder.add(table, t=at, task=id, step=step, **row)
 
@@ -380,7 +383,10 @@ class LiveRun:
 
     def meet(self, node: Node) -> None:
         """A node has come, or has changed, whose use is recorded from now on."""
-        self.nodes = (*(each for each in self.nodes if each.name != node.name), node)
+        self.nodes = (
+            *(known_node for known_node in self.nodes if known_node.name != node.name),
+            node,
+        )
         self.recorder.add("meta", key="node", value=_nodes(self.nodes))
 
     def note_seed(self, job: str, seed: object) -> None:
@@ -397,7 +403,11 @@ class LiveRun:
         self.recorder.add("meta", key="git_commit", value=git_commit(self.submission.cwd))
         cache = runs.home() / "packages.json"
         listed = {python: packages(python, cache) for python in _interpreters(self.submission)}
-        answered = {python: found for python, found in listed.items() if found is not None}
+        answered = {
+            python: packages_listed
+            for python, packages_listed in listed.items()
+            if packages_listed is not None
+        }
         self.recorder.add("meta", key="packages", value=json.dumps(answered))
 
     def close(self) -> None:
