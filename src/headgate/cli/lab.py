@@ -156,7 +156,8 @@ def change(node: str, settings: tuple[str, ...], as_json: bool) -> None:
         if after.disk_bytes_per_second is None
         else f", disk {say_bytes(after.disk_bytes_per_second)}/s"
     )
-    state = "" if plugged is None else ", NIC connected" if plugged else ", NIC disconnected"
+    states = {None: "", True: ", NIC connected", False: ", NIC disconnected"}
+    state = states[plugged]
     click.echo(f"{after.name}: {after.cores:g} cores, {memory}, {nic}{disk}{state}")
 
 

@@ -331,9 +331,8 @@ class _JobTable:
         return table
 
     def _course(self, losses: list[float]) -> str:
-        return (
-            sparkline(losses, 24 if self._console.width >= 120 else 10) if len(losses) > 1 else ""
-        )
+        width = 24 if self._console.width >= 120 else 10
+        return sparkline(losses, width) if len(losses) > 1 else ""
 
 
 def position(job: dict[str, Any]) -> str:

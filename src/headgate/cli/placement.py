@@ -68,9 +68,11 @@ class PlacementOptions:
             from headgate.config import planfile
 
             return planfile.load(self.plan_file)
-        strategy = self.strategy or (
-            "ps" if self.servers is not None else before.strategy if before else None
-        )
+        strategy = before.strategy if before is not None else None
+        if self.strategy is not None:
+            strategy = self.strategy
+        elif self.servers is not None:
+            strategy = "ps"
         if strategy is None and has_launcher(job):
             strategy = "allreduce"
         if strategy is None:

@@ -159,7 +159,9 @@ def command(
     nodes = there
     for change in changes:
         nodes = changed(nodes, change)
-    measures = "--history" if with_history else "--probe" if probes else None
+    measures = "--probe" if probes else None
+    if with_history:
+        measures = "--history"
     if changes and measures:
         raise UsageError(
             f"found {measures} with --what-if: nothing was measured of nodes that are not; give "

@@ -190,13 +190,9 @@ def _table(answer: RankedPlans) -> Table:
         plan = shown_prediction.plan
         nodes = Counter(kinds[name] for name in {*plan.worker_nodes, *plan.server_nodes})
         sizes = plan.batch_per_worker
-        batch = (
-            ""
-            if sizes is None
-            else f"{min(sizes)}-{max(sizes)}"
-            if isinstance(sizes, tuple)
-            else str(sizes)
-        )
+        batch = "" if sizes is None else str(sizes)
+        if isinstance(sizes, tuple):
+            batch = f"{min(sizes)}-{max(sizes)}"
         table.add_row(
             "*" if i == 0 else "",
             str(i + 1),

@@ -128,9 +128,11 @@ def tools(python: str, env: Mapping[str, str]) -> Path | None:
     home = env.get("SPARK_HOME")
     beside = Path(shutil.which(python, path=env.get("PATH")) or python).parent
     on_path = shutil.which("spark-submit", path=env.get("PATH"))
-    folders = (
-        [Path(home, "bin")] if home else [beside, *([Path(on_path).parent] if on_path else [])]
-    )
+    folders = [beside]
+    if home:
+        folders = [Path(home, "bin")]
+    elif on_path:
+        folders.append(Path(on_path).parent)
     return next((folder for folder in folders if os.access(folder / "spark-submit", os.X_OK)), None)
 
 

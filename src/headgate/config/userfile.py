@@ -345,7 +345,10 @@ def where(place: Sequence[str | int]) -> str:
     """A place as people read it: `jobs[0].limits.cores`."""
     text = ""
     for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
     return text or "top level"
 
 

@@ -286,11 +286,8 @@ class GpuMemory:
             return "gpu-alone"
         if self._unseen[name][gpu]:
             return "gpu-unseen"
-        return (
-            None
-            if free >= (request.memory_bytes if request.known else self._wanted(name, gpu))
-            else "gpu-memory"
-        )
+        wanted = request.memory_bytes if request.known else self._wanted(name, gpu)
+        return None if free >= wanted else "gpu-memory"
 
     def _wanted(self, name: str, gpu: int) -> float:
         """Bytes of a GPU that have to be free for a job whose need is not known."""

@@ -90,5 +90,7 @@ class TaskRecord:
         """
         self.stopping = True
         saves = self.connected or (self.saves and not broken)
-        grace = 0.0 if kill else self.grace if saves else min(self.grace, GRACE_SECONDS)
+        grace = self.grace if saves else min(self.grace, GRACE_SECONDS)
+        if kill:
+            grace = 0.0
         return StopTask(self.id, grace, reason, self.leaving)

@@ -305,13 +305,11 @@ def _addressed(job: Job, addresses: Addresses, task: TaskName) -> Job:
     def filled(text: str) -> str:
         return addresses.fill(text, task)
 
-    run = (
-        filled(job.run)
-        if isinstance(job.run, str)
-        else tuple(map(filled, job.run))
-        if job.run
-        else None
-    )
+    run: str | tuple[str, ...] | None = None
+    if isinstance(job.run, str):
+        run = filled(job.run)
+    elif job.run:
+        run = tuple(map(filled, job.run))
     env = {**addresses.variables(task), **{name: filled(text) for name, text in job.env.items()}}
     return replace(job, run=run, args=tuple(map(filled, job.args)), env=env)
 

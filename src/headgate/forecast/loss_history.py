@@ -346,14 +346,14 @@ class EpochSteps:
         elif epoch > self._epoch:
             moment = self._moments.next(at)
             self._slack = (step - self._step) / 2 if moment is None else 0.0
-            self._last = (
-                epoch,
-                step
-                if moment == "begins"
-                else self._step
-                if moment == "ends"
-                else step - self._slack,
-            )
+            last_step: float
+            if moment == "begins":
+                last_step = step
+            elif moment == "ends":
+                last_step = self._step
+            else:
+                last_step = step - self._slack
+            self._last = (epoch, last_step)
             self._first = self._first or self._last
         else:
             self._moments.again(at)

@@ -87,7 +87,9 @@ def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
     rows = []
     for name, made in known.nodes.items():
         before, after = first.get(name, (0, 0)), second.get(name, (0, 0))
-        state = "half made" if made.stage == "making" else "ready" if made.plugged else "unplugged"
+        state = "ready" if made.plugged else "unplugged"
+        if made.stage == "making":
+            state = "half made"
         if state != "half made" and not (network.there(known, name) and limits.there(known, name)):
             state = "gone"
         rows.append(

@@ -98,17 +98,14 @@ class SlurmShare:
     here: bool
 
     def __str__(self) -> str:
-        parts = (
-            [f"{self.cores} {'CPU' if self.cores == 1 else 'CPUs'}"]
-            if self.cores is not None
-            else []
-        )
+        parts = []
+        if self.cores is not None:
+            parts.append(f"{self.cores} {'CPU' if self.cores == 1 else 'CPUs'}")
         parts += (
             [f"{say_bytes(self.memory_bytes)} of memory"] if self.memory_bytes is not None else []
         )
-        parts += (
-            [f"{self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}"] if self.gpus is not None else []
-        )
+        if self.gpus is not None:
+            parts.append(f"{self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}")
         text = f"Slurm job {self.job}" + (f": {', '.join(parts)} on this node" if parts else "")
         if not self.here:
             text += (

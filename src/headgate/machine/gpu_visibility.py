@@ -102,13 +102,9 @@ def _several(name: str, gpus: Sequence[Gpu]) -> bool:
 
 
 def _number(count: int) -> str:
-    return (
-        "no GPU"
-        if count == 0
-        else "only the GPU before it"
-        if count == 1
-        else f"only the {count} GPUs before it"
-    )
+    if count == 0:
+        return "no GPU"
+    return "only the GPU before it" if count == 1 else f"only the {count} GPUs before it"
 
 
 def _find(name: str, gpus: Sequence[Gpu]) -> int | None:

@@ -709,11 +709,9 @@ def against_plan(
     """
     fewest, most = limits.workers
     if plan.workers < fewest or (most is not None and plan.workers > most):
-        wanted = (
-            f"{fewest}"
-            if fewest == most
-            else f"{fewest}.." + (f"{most}" if most is not None else "")
-        )
+        wanted = f"{fewest}.." if most is None else f"{fewest}..{most}"
+        if fewest == most:
+            wanted = f"{fewest}"
         yield (
             "workers",
             f"found {plan.workers} workers, the job's limits say {wanted}",

@@ -35,7 +35,11 @@ def _rules(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
     """
     strategy, workers, batch = plan.strategy, plan.workers, plan.batch_per_worker
     ps = strategy == "ps"
-    sizes = batch if isinstance(batch, Sequence) else () if batch is None else (batch,)
+    sizes: Sequence[int] = ()
+    if isinstance(batch, Sequence):
+        sizes = batch
+    elif batch is not None:
+        sizes = (batch,)
     synchronous_ps = ps and plan.synchronous
     is_each_known = not isinstance(batch, Sequence) or len(batch) == workers
     named, served = len(plan.worker_nodes), len(plan.server_nodes)

@@ -282,13 +282,9 @@ def in_words(plan: Plan) -> str:
     workers = "1 worker" if plan.workers == 1 else f"{plan.workers} workers"
     if plan.strategy == "roles":
         workers = f"{plan.workers} tasks"
-    servers = (
-        ""
-        if not plan.servers
-        else " and 1 server"
-        if plan.servers == 1
-        else f" and {plan.servers} servers"
-    )
+    servers = ""
+    if plan.servers:
+        servers = " and 1 server" if plan.servers == 1 else f" and {plan.servers} servers"
     counter = Counter((*plan.worker_nodes, *plan.server_nodes))
     named = [name if count == 1 else f"{name} ({count})" for name, count in counter.items()]
     on = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} nodes"

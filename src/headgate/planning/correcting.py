@@ -113,9 +113,10 @@ class Corrected:
         )
         size = plan.batch_per_worker
         usual = self._batch * (1 if plan.synchronous else plan.workers)
-        samples = (
-            usual if size is None else sum(size) if isinstance(size, tuple) else size * plan.workers
-        )
+        if isinstance(size, tuple):
+            samples = sum(size)
+        else:
+            samples = usual if size is None else size * plan.workers
         return (
             mode_of(plan),
             plan.workers,

@@ -449,9 +449,8 @@ class CostModel:
         """Bytes of each task."""
         usual = self.batch / (plan.workers if plan.synchronous and not self.grows else 1)
         size, served = plan.batch_per_worker, plan.strategy == "ps"
-        sizes = (
-            size if isinstance(size, tuple) else [usual if size is None else size] * plan.workers
-        )
+        of_each = usual if size is None else size
+        sizes = of_each if isinstance(of_each, tuple) else [of_each] * plan.workers
         held = [self.memory_of.of_worker(each, served, plan.workers) for each in sizes]
         if plan.workers > 1 and self.job.contract in ("torchrun", "deepspeed"):
             held[0] += STORE

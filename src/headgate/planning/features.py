@@ -333,7 +333,8 @@ def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) 
                 plan, nodes.get(name or ""), workers_by_node[name or ""], part, first, known
             )
         size = plan.batch_per_worker
-        samples = float(batch if size is None else size[i] if isinstance(size, tuple) else size)
+        own_size = size[i] if isinstance(size, tuple) else size
+        samples = float(batch if own_size is None else own_size)
         cores, kind, overhead, work, reads, hosts, beside = on_node[name]
         device = known.devices.get(name or "")
         bent = float(device.bent(np.array(samples))) if device is not None and device.bends else 1.0
@@ -415,9 +416,9 @@ def _shape(
     for plan, classes, on_nodes in zip(space, rows, nodes):
         node_counts = Counter(plan.worker_nodes).values() or (1,)
         sizes = [size for size, *_ in classes]
-        staleness = (
-            0.0 if plan.synchronous else 9.0 if plan.staleness is None else min(plan.staleness, 8.0)
-        )
+        staleness = 9.0 if plan.staleness is None else min(plan.staleness, 8.0)
+        if plan.synchronous:
+            staleness = 0.0
         of_kind = [
             sum(count for (_, _, name, *_), count in classes.items() if name == kind)
             for kind in kinds

@@ -86,7 +86,9 @@ def _maker(name: str, how: str | None) -> float:
     words = _words(name)
     if how == "nvlink":
         return next((rate for kind, rate in _SXM.items() if kind in words), _NVLINK["v100"])
-    generation = 5 if words & _PCIE_5 else 4 if words & _PCIE_4 else 3
+    generation = 4 if words & _PCIE_4 else 3
+    if words & _PCIE_5:
+        generation = 5
     return _GENERATION_3 * 2.0 ** (generation - 3) / (2 if words & _HALVES else 1)
 
 

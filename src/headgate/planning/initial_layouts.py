@@ -84,7 +84,7 @@ def _workers(space: Space, kind: int, most: bool) -> int:
     worker_counts = [
         pattern.workers for pattern in space.patterns if pattern.kind == kind and pattern.workers
     ]
-    return (max(worker_counts) if most else min(worker_counts)) if worker_counts else 0
+    return (max if most else min)(worker_counts, default=0)
 
 
 def _order(space: Space, key: Callable[[float, float], tuple[float, float]]) -> list[int]:

@@ -299,7 +299,9 @@ class Space:
                 on_servers += [name] * pattern.servers
                 of_worker += [i] * pattern.workers
         workers, servers = len(on_workers), len(on_servers)
-        strategy: Strategy = "ps" if servers else "single" if workers == 1 else "allreduce"
+        strategy: Strategy = "single" if workers == 1 else "allreduce"
+        if servers:
+            strategy = "ps"
         cores = None
         if self.job.limits.cores is not None:
             cores = float(self._share(np.array([workers + servers]))[0])

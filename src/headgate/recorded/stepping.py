@@ -100,7 +100,9 @@ def read(reader: RunReader, after: float, most: int) -> Stepping:
 
 
 def _added(one: float | None, other: float | None) -> float | None:
-    return other if one is None else one if other is None else one + other
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def _parts(reader: RunReader, after: float, most: int) -> Iterator[_Rows]:

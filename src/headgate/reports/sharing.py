@@ -58,11 +58,8 @@ def tell(sharing: RunSharing, console: Console) -> None:
     if known:
         table.add_column("Against")
     for job in sharing.jobs:
-        got = (
-            (f"{job.got:.0%}" if job.got is not None else MISSING, band(job), against(job))
-            if known
-            else ()
-        )
+        part = f"{job.got:.0%}" if job.got is not None else MISSING
+        got = (part, band(job), against(job)) if known else ()
         table.add_row(Text(job.job), f"{job.machines:.2g}", *got)
     console.print(table)
     for sentence in sentences(sharing):

@@ -263,7 +263,9 @@ def parse_launcher(job: Job) -> ParsedLauncher | None:
         return None
     words = words_of(job)
     python = words[:1] if words and _PYTHON.fullmatch(Path(words[0]).name) else ()
-    rest = words[len(python) :] if python else (Path(words[0]).name, *words[1:]) if words else ()
+    rest = words[len(python) :]
+    if words and not python:
+        rest = (Path(words[0]).name, *words[1:])
     for length in range(_LONGEST, 0, -1):
         if (launcher := _BY_WORDS.get(rest[:length])) is not None and bool(python) == (
             rest[0] == "-m"
@@ -479,13 +481,9 @@ def _parse(
     as_module = False
     while left and left[0].startswith("-"):
         word, equals, value = left.pop(0).partition("=")
-        option = (
-            word
-            if word in launcher.module
-            else "--" + word[2:].replace("_", "-")
-            if word[:2] == "--"
-            else word
-        )
+        option = word
+        if word[:2] == "--" and word not in launcher.module:
+            option = "--" + word[2:].replace("_", "-")
         if option in launcher.module:
             as_module = True
         elif option == "--no-python":
@@ -495,11 +493,8 @@ def _parse(
         elif option in launcher.settings:
             env |= [launcher.settings[option]]
         elif option in launcher.valued:
-            values = (
-                [value]
-                if equals
-                else [left.pop(0) for _ in left[: 2 if option in launcher.named else 1]]
-            )
+            count = 2 if option in launcher.named else 1
+            values = [value] if equals else [left.pop(0) for _ in left[:count]]
             if len(values) < 1 + (option in launcher.named):
                 raise UsageError(f"job {job.name!r}: {name} has {word} without a value")
             if option in launcher.numbers:

@@ -46,9 +46,9 @@ class Program:
     @property
     def named(self) -> str:
         """How a command line names it."""
-        return (
-            f"-m {self.module}" if self.module else self.file.name if self.file is not None else ""
-        )
+        if self.module:
+            return f"-m {self.module}"
+        return self.file.name if self.file is not None else ""
 
 
 def program(job: Job) -> Program | None:

@@ -141,7 +141,9 @@ def _comparison(
     holds: Holds = "not measured"
     if ratio is not None:
         lies = least <= ratio.low and ratio.high <= most
-        holds = "yes" if lies else "no" if ratio.high < least or ratio.low > most else "not clear"
+        holds = "no" if ratio.high < least or ratio.low > most else "not clear"
+        if lies:
+            holds = "yes"
     why = {"yes": "", "not measured": lack if cell is not None else "the study has no such cell"}
     return PublishedFigure(
         published_entry["says"],

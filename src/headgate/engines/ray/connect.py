@@ -66,7 +66,9 @@ def connect(wanted: Open) -> str:
             "and check that this machine can reach it"
         )
     own: dict[str, Any] = {} if wanted.address else {"include_dashboard": False}
-    at = f"{host}:{port}" if host else "auto" if wanted.address == HERE else "local"
+    at = "auto" if wanted.address == HERE else "local"
+    if host:
+        at = f"{host}:{port}"
     try:
         if host:
             _take_token(at)

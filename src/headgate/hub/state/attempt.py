@@ -352,7 +352,9 @@ class Attempt:
         together = self.plan.in_step
         whole = strictest([worker.gate for worker in workers]) if together else OPEN
         for task in workers:
-            gate = task.gate if not together else whole if task.name == self.lowest else OPEN
+            gate = task.gate
+            if together:
+                gate = whole if task.name == self.lowest else OPEN
             gate = PAUSED if self._paused else gate
             if task.name in self._connected and gate != task.held_by:
                 task.held_by = gate

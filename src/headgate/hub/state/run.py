@@ -527,9 +527,9 @@ class LiveRuns:
         """
         traceback.print_exception(error)
         text = f"{what}: {error!r:.300}"
-        job = (
-            about.job if isinstance(about, TaskId) else about if isinstance(about, JobId) else None
-        )
+        job = about if isinstance(about, JobId) else None
+        if isinstance(about, TaskId):
+            job = about.job
         run = job.run if job is not None else about
         if run is None:
             self.tell_all(text)
