@@ -299,9 +299,8 @@ def _summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     )
     print(f"\n{len(sure)} of {len(rows)} lost 10 % or more: {middle}")
     print(
-        f"bands of 90 % held {summary['held']} of {len(rows)}, {summary['held_but_for_noise']} "
-        "but for what the same "
-        "job alone differs by (aim 85 to 95 %)"
+        f"bands of 90 % held {summary['held']} of {len(rows)}, {summary['held_but_for_noise']} but "
+        "for what the same job alone differs by (aim 85 to 95 %)"
     )
     print(f"neighbours blamed for less than 5 %: {summary['blamed_without_loss']} (aim 0)")
     print(f"jobs alone that lost 5 % or more to somebody: {summary['blamed_alone']} (aim 0)")

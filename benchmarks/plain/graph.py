@@ -77,9 +77,8 @@ def main():
             right = (scores.argmax(1) == group).float()
         print(
             f"Epoch: {epoch + 1:04d} loss_train: {loss.item():.4f} acc_train: "
-            f"{right[learns].mean():.4f} "
-            f"loss_val: {other.item():.4f} acc_val: {right[~learns].mean():.4f} time: "
-            f"{time.time() - began:.4f}s",
+            f"{right[learns].mean():.4f} loss_val: {other.item():.4f} acc_val: "
+            f"{right[~learns].mean():.4f} time: {time.time() - began:.4f}s",
             flush=True,
         )
     print("Optimization Finished!")

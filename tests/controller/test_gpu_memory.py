@@ -307,10 +307,9 @@ def test_a_task_that_runs_out_of_gpu_memory_is_told_who_else_had_it_and_what_to_
     assert state == "failed"
     assert why == (
         "CUDA out of memory. Tried to allocate 10.00 GiB. It held 10 GiB, and its need was not "
-        "known. "
-        "On GPU 0 of node n, a had 60 GiB and programs outside Headgate had 6 GiB. Next: state "
-        "at least 20 GiB "
-        "(`limits: {gpu_memory: …}` or --gpu-memory), and it waits until that is free"
+        "known. On GPU 0 of node n, a had 60 GiB and programs outside Headgate had 6 GiB. Next: "
+        "state at least 20 GiB (`limits: {gpu_memory: …}` or --gpu-memory), and it waits until "
+        "that is free"
     )
 
 
@@ -352,10 +351,9 @@ def test_a_task_that_runs_out_of_gpu_memory_alone_is_told_what_it_needed() -> No
     exit = Exit(code=1, over_memory=True, on_gpu=True, reason="CUDA out of memory")
     [(_, _, why)] = states(hub.end(2.0, "a/worker-0", exit))
     assert why == (
-        "CUDA out of memory. It held 78 GiB, and its need was taken to be 20 GiB. On GPU 0 of "
-        "node n, no other job had "
-        "memory. Next: make its batch smaller, compute in bfloat16, or keep fewer activations "
-        "(checkpointing)"
+        "CUDA out of memory. It held 78 GiB, and its need was taken to be 20 GiB. On GPU 0 of node "
+        "n, no other job had memory. Next: make its batch smaller, compute in bfloat16, or keep "
+        "fewer activations (checkpointing)"
     )
 
 

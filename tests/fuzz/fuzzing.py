@@ -234,10 +234,9 @@ _SPEEDS = "model,cores,throughput\nresnet,1,10\nresnet,2,18\n"
 _PAIRS = '{"V100": {"resnet": {"null": 8.1, "bert": [5.6, 5.2]}}}'
 _PROFILE = (
     '{"framework": "torch", "framework_version": "2", "parameters_dense": 1000, '
-    '"parameters_sparse": 0, "batch": 64, '
-    '"dense_bytes": 4000, "flops_per_sample": 1e6, "source": "profile", "step_times": '
-    '[{"batch": 64, "threads": 1, '
-    '"device": "cpu", "seconds": 0.1, "steps": 20}]}'
+    '"parameters_sparse": 0, "batch": 64, "dense_bytes": 4000, "flops_per_sample": 1e6, "source": '
+    '"profile", "step_times": [{"batch": 64, "threads": 1, "device": "cpu", "seconds": 0.1, '
+    '"steps": 20}]}'
 )
 
 

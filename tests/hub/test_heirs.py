@@ -79,9 +79,8 @@ def test_a_run_is_not_resumed_whose_heir_s_heir_runs_or_has_done_it(
     wait.until(lambda: not runs.alive(user.home / "runs" / last), SECONDS, "it has ended")
     for former in (stopped, heir):
         assert user.types("resume", former, code=2).message == (
-            f"job waits of run {former} is done already, in run {last}, which went on from it; "
-            "run it again from its "
-            f"beginning: headgate resume {former} --from-scratch"
+            f"job waits of run {former} is done already, in run {last}, which went on from it; run "
+            f"it again from its beginning: headgate resume {former} --from-scratch"
         )
     assert user.json("resume", stopped, "--from-scratch")["state"] == "done"
 
@@ -93,9 +92,8 @@ def test_an_heir_is_not_resumed_while_another_heir_of_the_same_run_trains(
     stops(user, first)
     second = user.json("resume", stopped, "--detach")["run"]
     assert user.types("resume", first, code=2).message == (
-        f"run {stopped}, which run {first} went on from, goes on already, as run {second}; "
-        "watch it with: "
-        f"headgate attach {second}"
+        f"run {stopped}, which run {first} went on from, goes on already, as run {second}; watch "
+        f"it with: headgate attach {second}"
     )
     stops(user, second)
     user.touch("go")

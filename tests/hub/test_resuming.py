@@ -145,8 +145,7 @@ def test_without_a_whole_one_it_starts_over_only_when_told(
     )
     assert (
         f"none of its checkpoints is whole ({last.name} of run {run} is cut short, or is no "
-        "checkpoint; "
-        f"{former.name} of run" in said
+        f"checkpoint; {former.name} of run" in said
     )
     assert user.json("ps") == before
     assert "is cut short" in user.types("resume", run, "--checkpoint", str(last), code=2).message
@@ -204,10 +203,9 @@ def test_a_plain_script_is_run_again_only_when_told(stopped: tuple[User, str, Pa
     user.write("plain.py", PLAIN)
     run = user.json("run", "plain.py", code=1)["id"]
     assert user.types("resume", code=2).message == (
-        "job plain can only be run again from its beginning, because it has saved nothing "
-        "through headgate.torch, "
-        "headgate.keras or headgate.jax; to start it from the beginning: headgate resume "
-        f"{run} --from-scratch"
+        "job plain can only be run again from its beginning, because it has saved nothing through "
+        "headgate.torch, headgate.keras or headgate.jax; to start it from the beginning: headgate "
+        f"resume {run} --from-scratch"
     )
     assert user.json("resume", "--from-scratch", code=1)["jobs"][0]["reason"].startswith(
         "exit code 1"

@@ -49,7 +49,9 @@ COMMON = {
     "priority": POSITIVE,
     "after": st.none() | NAMES | st.lists(NAMES, min_size=1, max_size=3),
     "limits": st.builds(Limits, cores=st.none() | POSITIVE, workers=st.just((1, None))),
-    "progress": st.builds(ProgressRule, patience=st.none() | st.integers(1, 9), script_stopping=st.none()),
+    "progress": st.builds(
+        ProgressRule, patience=st.none() | st.integers(1, 9), script_stopping=st.none()
+    ),
     "allow": st.frozensets(st.sampled_from(["async", "weak"])),
     "stop_signal": st.sampled_from(["SIGTERM", 10]),
 }

@@ -418,9 +418,8 @@ train_3517d
         RuntimeError: DataLoader worker (pid(s) 99) exited unexpectedly
         """,
         (
-            "RuntimeError: DataLoader worker (pid(s) 99) exited unexpectedly "
-            "(from RuntimeError: DataLoader worker (pid 99) is killed by signal: Bus error. "
-            "Memory is full.)"
+            "RuntimeError: DataLoader worker (pid(s) 99) exited unexpectedly (from RuntimeError: "
+            "DataLoader worker (pid 99) is killed by signal: Bus error. Memory is full.)"
         ),
     ),
     "a shell's": ("run.sh: line 3:  4711 Killed                  python net.py", "Killed"),

@@ -66,9 +66,8 @@ def test_a_job_that_fits_nowhere_is_told_why_for_each_node() -> None:
             CLUSTER, Job(name="huge", run="true", limits=Limits(memory_bytes=12 * GIB, gpus=1))
         )
     assert str(raised.value) == (
-        "job 'huge' fits on no node: small has 0 GPUs, 1 are asked for; large has 0 GPUs, 1 "
-        "are asked for; "
-        "accelerated has 8 GiB of memory, 12 GiB are asked for; lower its limits"
+        "job 'huge' fits on no node: small has 0 GPUs, 1 are asked for; large has 0 GPUs, 1 are "
+        "asked for; accelerated has 8 GiB of memory, 12 GiB are asked for; lower its limits"
     )
 
 
@@ -95,11 +94,9 @@ def test_a_job_goes_to_nodes_whose_gpus_have_the_memory_that_it_states() -> None
     with pytest.raises(UsageError) as raised:
         candidates(where, asks(100))
     assert str(raised.value) == (
-        "job 'job' fits on no node: none has 0 GPUs, 100 GiB of GPU memory are asked for; one: "
-        "its GPUs have 24 GiB of "
-        "memory, 100 GiB are asked for; two: its largest GPU has 80 GiB of memory, 100 GiB are "
-        "asked for; lower its "
-        "limits"
+        "job 'job' fits on no node: none has 0 GPUs, 100 GiB of GPU memory are asked for; one: its "
+        "GPUs have 24 GiB of memory, 100 GiB are asked for; two: its largest GPU has 80 GiB of "
+        "memory, 100 GiB are asked for; lower its limits"
     )
 
 

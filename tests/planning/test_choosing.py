@@ -95,8 +95,7 @@ def test_a_job_whose_environment_names_another_cluster_is_one_task_with_advice()
     assert (one.plan.strategy, two.plan.workers) == ("single", 3)
     assert one.why == (
         "single, 1 worker on a0, because its environment names another cluster "
-        "(MASTER_ADDR=10.0.0.7, RANK=0); "
-        "unset that, and with a profile it takes the best plan"
+        "(MASTER_ADDR=10.0.0.7, RANK=0); unset that, and with a profile it takes the best plan"
     )
 
 

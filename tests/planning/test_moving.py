@@ -23,8 +23,7 @@ def test_it_is_moved_where_that_saves_more_than_it_costs_and_it_is_said_why() ->
     assert move == Move(
         FAST,
         "moved to allreduce, 2 workers on a, b: 225 samples/s expected, 100 samples/s measured "
-        "under single, "
-        "1 worker on a; saves 3 min 10 s of 10 min 0 s, for a restart of 10 s",
+        "under single, 1 worker on a; saves 3 min 10 s of 10 min 0 s, for a restart of 10 s",
     )
 
 

@@ -95,14 +95,13 @@ def test_a_typical_and_the_slowest_step_are_drawn_where_their_spans_lie(page: An
     assert [title[0] for title in titles] == ["typical", "slowest"]
     assert titles[1][1].startswith("step 5, 2.2 s")
     drawn = page.execute_script(
-        "const svg = document.querySelector(\".sampled[data-step='slowest'] .lanes > svg\");"
-        "const all = svg.getBoundingClientRect();"
-        "return [...svg.querySelectorAll('svg[data-span]')].map((bar) => {"
-        "  const at = bar.querySelector('rect').getBoundingClientRect();"
-        "  return [bar.parentElement.dataset.task, bar.dataset.span, Number(bar.dataset.begin),"
-        "    Number(bar.dataset.value), (at.left - all.left) / all.width, at.width / "
-        "all.width, all.width];"
-        "})"
+        "const svg = document.querySelector(\".sampled[data-step='slowest'] .lanes > svg\");const "
+        "all = svg.getBoundingClientRect();return "
+        "[...svg.querySelectorAll('svg[data-span]')].map((bar) => {  const at = "
+        "bar.querySelector('rect').getBoundingClientRect();  return "
+        "[bar.parentElement.dataset.task, bar.dataset.span, Number(bar.dataset.begin),    "
+        "Number(bar.dataset.value), (at.left - all.left) / all.width, at.width / all.width, "
+        "all.width];})"
     )
     of = {(task, span): rest for task, span, *rest in drawn}
     assert of["worker-1", "backward"][:2] == pytest.approx([0.44, 1.1])
@@ -117,9 +116,8 @@ def test_a_typical_and_the_slowest_step_are_drawn_where_their_spans_lie(page: An
         assert width * 2.2 == pytest.approx(seconds, abs=2 * 2.2 / pixels)
     lanes = page.execute_script(
         "return [...document.querySelectorAll(\".sampled[data-step='slowest'] "
-        "[data-task='worker-0'] [data-peer]\")]"
-        ".map((lane) => [lane.dataset.peer, lane.dataset.way, Number(lane.dataset.value), "
-        "lane.textContent])"
+        "[data-task='worker-0'] [data-peer]\")].map((lane) => [lane.dataset.peer, "
+        "lane.dataset.way, Number(lane.dataset.value), lane.textContent])"
     )
     assert [lane[:3] for lane in lanes] == [
         ["server-0", "push", 3 * 2**20],
@@ -169,10 +167,9 @@ def test_nodes_tell_how_much_of_their_nic_they_used(page: Any, distributed: Path
 
 def test_faults_are_listed_with_what_they_cost(page: Any) -> None:
     rows = page.execute_script(
-        "return [...document.querySelectorAll('#faults tbody tr')].map((row) =>"
-        " [row.children[1].textContent, row.children[2].textContent,"
-        "  ...['seconds', 'steps'].map((key) => "
-        "Number(row.querySelector(`[data-key='${key}']`).dataset.value))])"
+        "return [...document.querySelectorAll('#faults tbody tr')].map((row) => "
+        "[row.children[1].textContent, row.children[2].textContent,  ...['seconds', "
+        "'steps'].map((key) => Number(row.querySelector(`[data-key='${key}']`).dataset.value))])"
     )
     assert [row[0] for row in rows] == ["cnn/worker-1", "–", "cnn/server-0"]
     assert rows[1][1] == "node c is gone"

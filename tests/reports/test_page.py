@@ -28,8 +28,7 @@ def page(browser: Any, store: Path, tmp_path: Path) -> Any:
 def figure(page: Any, job: str, key: str) -> float:
     """The raw value behind a number of the summary table."""
     found = page.execute_script(
-        "const [job, key] = arguments;"
-        "return document.querySelector(`#summary [data-job='${job}'] "
+        "const [job, key] = arguments;return document.querySelector(`#summary [data-job='${job}'] "
         "[data-key='${key}']`).dataset.value",
         job,
         key,
@@ -40,9 +39,8 @@ def figure(page: Any, job: str, key: str) -> float:
 def line(page: Any, plot: str, label: str) -> list[float | None]:
     """What uPlot itself was given to draw for the mean of a line."""
     found: list[float | None] = page.execute_script(
-        "const {u, plot, ofLine} = headgate.drawn[arguments[0]];"
-        "return Array.from(u.data[ofLine[plot.lines.findIndex((l) => l.label === "
-        "arguments[1])].mean]);",
+        "const {u, plot, ofLine} = headgate.drawn[arguments[0]];return "
+        "Array.from(u.data[ofLine[plot.lines.findIndex((l) => l.label === arguments[1])].mean]);",
         plot,
         label,
     )
@@ -123,10 +121,9 @@ def test_shares_with_their_reasons_stand_above_the_losses_on_one_axis_of_time(pa
         "Share: granted against used",
     ]
     places = page.execute_script(
-        "return ['shares', 'loss', 'loss-cpu'].map((key) => {"
-        "  const area = headgate.drawn[key].u.over.getBoundingClientRect();"
-        "  return [area.left, area.right, area.top, headgate.drawn[key].plot.to];"
-        "})"
+        "return ['shares', 'loss', 'loss-cpu'].map((key) => {  const area = "
+        "headgate.drawn[key].u.over.getBoundingClientRect();  return [area.left, area.right, "
+        "area.top, headgate.drawn[key].plot.to];})"
     )
     shares, losses, by_cpu = places
     assert (shares[0], shares[1], shares[3]) == (losses[0], losses[1], losses[3])
@@ -165,14 +162,11 @@ def test_the_reason_of_a_share_is_told_under_the_cursor(page: Any) -> None:
 
 def test_every_plot_is_drawn(page: Any) -> None:
     blank = page.execute_script(
-        "return Object.entries(headgate.drawn).filter(([, {u}]) => {"
-        "  const area = u.bbox, image = u.ctx.getImageData(area.left, area.top, area.width, "
-        "area.height).data;"
-        "  const colours = new Set();"
-        "  for (let i = 0; i < image.length; i += 4)"
-        "    if (image[i + 3] > 60) colours.add(image[i] << 16 | image[i + 1] << 8 | image[i + 2]);"
-        "  return colours.size < 3;"
-        "}).map(([key]) => key)"
+        "return Object.entries(headgate.drawn).filter(([, {u}]) => {  const area = u.bbox, image = "
+        "u.ctx.getImageData(area.left, area.top, area.width, area.height).data;  const colours = "
+        "new Set();  for (let i = 0; i < image.length; i += 4)    if (image[i + 3] > 60) "
+        "colours.add(image[i] << 16 | image[i + 1] << 8 | image[i + 2]);  return colours.size < "
+        "3;}).map(([key]) => key)"
     )
     assert blank == []
     keys = set(page.execute_script("return Object.keys(headgate.drawn)"))
@@ -230,11 +224,9 @@ def test_the_timeline_has_attempts_checkpoints_and_the_fault(page: Any) -> None:
     assert page.execute_script("return document.querySelectorAll('.gantt i.fault').length") == 1
     # Bars lie where their times say, within a pixel.
     off = page.execute_script(
-        "return [...document.querySelectorAll('.gantt .bar')].map((bar) => {"
-        "  const b = bar.getBoundingClientRect(), t = bar.parentElement.getBoundingClientRect();"
-        "  return Math.abs((b.left - t.left) / t.width * 40 - Number(bar.dataset.start)) / 40 "
-        "* t.width;"
-        "})"
+        "return [...document.querySelectorAll('.gantt .bar')].map((bar) => {  const b = "
+        "bar.getBoundingClientRect(), t = bar.parentElement.getBoundingClientRect();  return "
+        "Math.abs((b.left - t.left) / t.width * 40 - Number(bar.dataset.start)) / 40 * t.width;})"
     )
     assert max(off) < 1
 

@@ -162,9 +162,8 @@ def test_jobs_that_a_cluster_cannot_hold_are_left_out_unless_they_are_most(tmp_p
     trace = fitting(read(written(tmp_path, HEADER, *rows)), cluster)
     assert [job.name for job in trace.jobs] == ["j0", "j2", "j4"]
     assert trace.notes[-1] == (
-        "2 of 5 jobs cannot run there and are left out: job 'j1' asks for too many GPUs: 8; "
-        "the cluster has 4, "
-        "at most 4 on a node (and 1 more)"
+        "2 of 5 jobs cannot run there and are left out: job 'j1' asks for too many GPUs: 8; the "
+        "cluster has 4, at most 4 on a node (and 1 more)"
     )
     assert len(simulate(trace, cluster, "fifo").jobs) == 3
     with pytest.raises(

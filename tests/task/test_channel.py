@@ -229,13 +229,10 @@ def test_importing_needs_only_the_standard_library_and_little_time() -> None:
     source = Path(__file__).parents[2] / "src"
     script = (
         f"import sys, time; sys.path.insert(0, {str(source)!r}); begun = time.process_time(); "
-        "import json, socket; "
-        "theirs = time.process_time() - begun; import headgate.task.session; "
-        "ours = time.process_time() - begun - theirs; "
-        "roots = {name.partition('.')[0] for name in sys.modules}; "
-        "assert roots <= set(sys.stdlib_module_names) | {'headgate', '__main__', "
-        "'__mp_main__'}, roots; "
-        "print(ours / theirs)"
+        "import json, socket; theirs = time.process_time() - begun; import headgate.task.session; "
+        "ours = time.process_time() - begun - theirs; roots = {name.partition('.')[0] for name "
+        "in sys.modules}; assert roots <= set(sys.stdlib_module_names) | {'headgate', "
+        "'__main__', '__mp_main__'}, roots; print(ours / theirs)"
     )
     command = [sys.executable, "-I", "-S", "-c", script]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]

@@ -115,9 +115,8 @@ class PlacementOptions:
         if self.address is not None or self.shared_files:
             option = "address" if self.address is not None else "shared_files"
             raise UsageError(
-                f"found --{option.replace('_', '-')} for engine local, which starts tasks on "
-                "this machine; add "
-                f"--engine {' or '.join(takers(option))}"
+                f"found --{option.replace('_', '-')} for engine local, which starts tasks on this "
+                f"machine; add --engine {' or '.join(takers(option))}"
             )
         wanted = self.cluster or (before.cluster if self.engine is None else "")
         if not wanted:

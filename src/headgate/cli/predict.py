@@ -128,9 +128,8 @@ def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:
     """Cores that a job's tasks used together on average until each time, in the order of time."""
     tasks = [row.id for row in reader.records(TaskRow, "job = ?", [job])]
     of_each = (
-        "SELECT max(t) AS t, avg(cpu_cores) AS cores, CAST(t / ? AS INT) AS part FROM usage "
-        f"WHERE target IN ({', '.join('?' * len(tasks))}) AND cpu_cores IS NOT NULL GROUP BY "
-        "target, part"
+        "SELECT max(t) AS t, avg(cpu_cores) AS cores, CAST(t / ? AS INT) AS part FROM usage WHERE "
+        f"target IN ({', '.join('?' * len(tasks))}) AND cpu_cores IS NOT NULL GROUP BY target, part"
     )
     sql = f"SELECT max(t) AS t, sum(cores) AS cores FROM ({of_each}) GROUP BY part ORDER BY part"
     return [(row["t"], row["cores"]) for row in reader.query(sql, [_READING_SECONDS, *tasks])]
@@ -171,9 +170,8 @@ def _said(
         at = expected.curve[-1]
         lines.append(
             f"o reported, - expected, . nine of ten: at step {at.step:,.0f} {rule.metric} "
-            f"{at.middle:.4g} "
-            f"({at.low:.4g} to {at.high:.4g}), in the end {expected.asymptote:.4g}; by "
-            f"{expected.family} curves"
+            f"{at.middle:.4g} ({at.low:.4g} to {at.high:.4g}), in the end "
+            f"{expected.asymptote:.4g}; by {expected.family} curves"
         )
     if expected.diverging:
         lines.append(f"its {rule.metric} diverges: these predictions may be far off")

@@ -128,9 +128,8 @@ def describe(profile: Profile) -> str:
         rate = time.batch / time.seconds
         lines.append(
             f"step          batch {time.batch} on {time.device}, "
-            f"{counted(time.threads, 'thread')}: "
-            f"{say_step_time(time.seconds)}, "
-            f"{rate:,.0f} samples/s (median of {time.steps}{_unsure(time)})"
+            f"{counted(time.threads, 'thread')}: {say_step_time(time.seconds)}, {rate:,.0f} "
+            f"samples/s (median of {time.steps}{_unsure(time)})"
         )
     for fit in profile.fits:
         error = (

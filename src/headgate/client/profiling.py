@@ -69,11 +69,10 @@ def profile(
     if measured is None:
         why = "" if row.state == "done" else f" ({row.reason})"
         raise HeadgateError(
-            f"the script ended without a profile{why}; it has to train by an optimizer of "
-            "PyTorch, to call `prepare` "
-            "of headgate.torch, .keras or .jax, or, with `--launch tensorflow`, `jax` or "
-            "`mpi`, to print the number of "
-            f"each step. Its output: headgate logs {folder.name}/{row.name}"
+            f"the script ended without a profile{why}; it has to train by an optimizer of PyTorch, "
+            "to call `prepare` of headgate.torch, .keras or .jax, or, with `--launch tensorflow`, "
+            "`jax` or `mpi`, to print the number of each step. Its output: headgate logs "
+            f"{folder.name}/{row.name}"
         )
     measured = measured.with_parameters(handed.parameters)
     store.save(runs.home() / "profiles", store.key(handed, node), measured)

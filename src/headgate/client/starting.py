@@ -85,10 +85,9 @@ def connect_or_start() -> HubConnection:
             if now > begun + ENDING_SECONDS:
                 pid = allocation_of(folder).get("pid", "of unknown number")
                 raise HubError(
-                    f"the hub on {runs.host()} (process {pid}) does not answer: it ends, as "
-                    "soon as its jobs have, or "
-                    "its socket is gone and cannot be made again. Try again in a moment, or "
-                    "end that process"
+                    f"the hub on {runs.host()} (process {pid}) does not answer: it ends, as soon "
+                    "as its jobs have, or its socket is gone and cannot be made again. Try again "
+                    "in a moment, or end that process"
                 )
         if now > deadline or (process is not None and process.poll()):
             raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")

@@ -181,8 +181,7 @@ class Connections:
                     None,
                     (
                         f"more than {MOST_STRANGERS} connections to the task channel sent no "
-                        "hello; "
-                        "the oldest are closed"
+                        "hello; the oldest are closed"
                     ),
                 )
         self._open.add(connection)
@@ -210,8 +209,7 @@ class Connections:
                 task,
                 (
                     f"it sends more than {MESSAGES_A_SECOND} messages a second up the task "
-                    "channel; "
-                    "the rest waits"
+                    "channel; the rest waits"
                 ),
             )
 

@@ -524,7 +524,6 @@ class Descriptors:
         where = "`ulimit -n`, /etc/security/limits.conf, LimitNOFILE of a service"
         raise HeadgateError(
             f"{most} open files are allowed here (`ulimit -Hn`), enough for {fitting} tasks at "
-            "once; have fewer, or "
-            f"raise it to {ample} ({where}) where the hub is started, once the one that runs "
-            "has ended"
+            f"once; have fewer, or raise it to {ample} ({where}) where the hub is started, once "
+            "the one that runs has ended"
         )

@@ -53,7 +53,6 @@ def overlapping(folder: Path) -> Iterator[tuple[Path, str, str]]:
 
 def _warning(other: dict[str, Any], shared: frozenset[int]) -> str:
     return (
-        f"the hub of another allocation of yours ({other['allocation']}; process "
-        f"{other['pid']}) has tasks on CPUs "
-        f"{allocation.say_cpus(shared)} too: these CPUs are oversubscribed"
+        f"the hub of another allocation of yours ({other['allocation']}; process {other['pid']}) "
+        f"has tasks on CPUs {allocation.say_cpus(shared)} too: these CPUs are oversubscribed"
     )

@@ -360,8 +360,7 @@ class LiveHub:
             more = f" and {len(gone) - 1} more" if gone[1:] else ""
             text = (
                 "deleted the oldest runs, which were short and had no checkpoints: "
-                f"{gone[0]}{more}; "
-                f"HEADGATE_KEEP_RUNS ({keep or 200}) says how many runs are kept"
+                f"{gone[0]}{more}; HEADGATE_KEEP_RUNS ({keep or 200}) says how many runs are kept"
             )
             self._live_runs.event(run, "note", text)
             # into the hub's log
@@ -428,9 +427,8 @@ class LiveHub:
             raise UsageError(f"job {job!r} runs as a single task; to have it run as several {way}")
         if live.spec.contract is not None and not live.spec.resumes:
             raise UsageError(
-                f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; "
-                "if it goes on from its "
-                "own, say `resumes: true` in its job file"
+                f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; if "
+                "it goes on from its own, say `resumes: true` in its job file"
             )
         if isinstance(plan.batch_per_worker, tuple):
             raise UsageError(
@@ -439,9 +437,8 @@ class LiveHub:
             )
         if live.own_states:
             raise UsageError(
-                f"job {job!r} cannot be resized: its checkpoint holds what is each worker's "
-                "own (hg.keep), and only "
-                f"{plan.workers} workers can go on from it"
+                f"job {job!r} cannot be resized: its checkpoint holds what is each worker's own "
+                f"(hg.keep), and only {plan.workers} workers can go on from it"
             )
         if workers <= plan.backup_workers:
             raise UsageError(

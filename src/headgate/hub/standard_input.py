@@ -152,9 +152,8 @@ class GivenInput:
         """
         if self._descriptor is None:
             raise HeadgateError(
-                "an earlier attempt has read its standard input, which was a pipe; give it a "
-                "file (`< FILE`), which "
-                "can be read again"
+                "an earlier attempt has read its standard input, which was a pipe; give it a file "
+                "(`< FILE`), which can be read again"
             )
         if self._begins is not None:
             os.lseek(self._descriptor, self._begins, os.SEEK_SET)

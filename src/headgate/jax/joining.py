@@ -62,16 +62,14 @@ def check(plan: Mapping[str, Any]) -> None:
     """
     if plan["strategy"] != "allreduce":
         raise JoinError(
-            f"JAX cannot train under strategy {plan['strategy']!r}: its compiled steps contain "
-            "the exchange of "
-            "gradients, and JAX has no parameter servers; run with --strategy allreduce "
-            f"--workers {plan['workers']}"
+            f"JAX cannot train under strategy {plan['strategy']!r}: its compiled steps contain the "
+            "exchange of gradients, and JAX has no parameter servers; run with --strategy "
+            f"allreduce --workers {plan['workers']}"
         )
     if distributed.global_state.client is not None:
         raise JoinError(
             "jax.distributed was initialized before headgate.jax.init(); remove that call: "
-            "Headgate joins the "
-            f"{plan['workers']} workers of this job by itself"
+            f"Headgate joins the {plan['workers']} workers of this job by itself"
         )
     check_early()
 
@@ -85,8 +83,7 @@ def check_early() -> None:
     if begun():
         raise JoinError(
             "headgate.jax.init() was called after JAX had set up its devices; call it before "
-            "anything that computes, "
-            "and before jax.devices() and jax.device_put()"
+            "anything that computes, and before jax.devices() and jax.device_put()"
         )
 
 
@@ -117,8 +114,7 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
         first = str(error).partition("\n")[0]
         raise JoinError(
             f"not all {workers} workers of this job connected to {meeting}: {first}; see their "
-            "logs: "
-            "headgate logs JOB --all"
+            "logs: headgate logs JOB --all"
         ) from error
     _bind_gloo(address)
     if index == 0:

@@ -49,9 +49,8 @@ def on_host(name: str, leaf: Any) -> Any:
     """
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise StateError(
-            f"{name} is sharded over the workers, so that no worker can save it; replicate it, "
-            "for example with "
-            "jax.jit(step, out_shardings=...)"
+            f"{name} is sharded over the workers, so that no worker can save it; replicate it, for "
+            "example with jax.jit(step, out_shardings=...)"
         )
     return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
@@ -96,9 +95,8 @@ def restored(name: str, leaf: Any, saved: Any, was: str | None, prepared: Any) -
 def unfit(form: str) -> str:
     """The message that a checkpoint does not fit."""
     return (
-        f"the checkpoint does not fit what the script prepares: {form}; undo the change to "
-        "the script, or start "
-        "over with: headgate resume --from-scratch"
+        f"the checkpoint does not fit what the script prepares: {form}; undo the change to the "
+        "script, or start over with: headgate resume --from-scratch"
     )
 
 

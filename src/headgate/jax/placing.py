@@ -98,10 +98,9 @@ class Placing:
             client.key_value_set(key, fingerprint)
         elif client.blocking_key_value_get(key, _PATIENCE_MS) != fingerprint:
             raise DataError(
-                "this worker drew another batch than worker 0; all workers have to draw the "
-                "same, and each "
-                "computes its part of it: seed the shuffling with a number that all workers "
-                "have, such as the epoch"
+                "this worker drew another batch than worker 0; all workers have to draw the same, "
+                "and each computes its part of it: seed the shuffling with a number that all "
+                "workers have, such as the epoch"
             )
 
     def _sharded(self, leaf: Any) -> Any:

@@ -99,9 +99,8 @@ class TrainingState:
             )
         if not self.known:
             raise StateError(
-                "the state that was reported last is gone: a later step was given the memory "
-                "of the state (donation); "
-                "call report(state=...) after each step"
+                "the state that was reported last is gone: a later step was given the memory of "
+                "the state (donation); call report(state=...) after each step"
             )
         return {name: on_host(name, leaf) for name, leaf in self._named(self._now).items()}
 

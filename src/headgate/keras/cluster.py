@@ -78,11 +78,10 @@ def _check_servers(members: Sequence[Mapping[str, Any]]) -> None:
     others = {m.get("framework") for m in members if m["role"] == "server"} - {"keras", "", None}
     if others:
         raise PlanError(
-            "this script trains with headgate.keras, but its job's servers were started as "
-            "those of headgate."
-            f"{', '.join(map(str, others))}: Headgate looks for the import in the file that "
-            "`script:` names; import "
-            "headgate.keras in that file, or run with --strategy allreduce"
+            "this script trains with headgate.keras, but its job's servers were started as those "
+            f"of headgate.{', '.join(map(str, others))}: Headgate looks for the import in the file "
+            "that `script:` names; import headgate.keras in that file, or run with --strategy "
+            "allreduce"
         )
 
 

@@ -182,9 +182,8 @@ class Costs:
             )
         if self._reads_inside:
             notes.append(
-                "TensorFlow reads the batches of several workers inside the step, so the time "
-                "to read them was not "
-                "measured"
+                "TensorFlow reads the batches of several workers inside the step, so the time to "
+                "read them was not measured"
             )
         elif self._source == "run":
             notes.append(

@@ -167,10 +167,9 @@ class Fitting:
         compiled = getattr(self._model, "optimizer", None)
         if self._optimizer is not None and compiled is not None and self._optimizer is not compiled:
             raise ValueError(
-                f"prepare(model, optimizer) was given a {type(self._optimizer).__name__}, but "
-                "fit steps the optimizer "
-                f"of the compiled model, another {type(compiled).__name__}; call "
-                "prepare(model) instead"
+                f"prepare(model, optimizer) was given a {type(self._optimizer).__name__}, but fit "
+                f"steps the optimizer of the compiled model, another {type(compiled).__name__}; "
+                "call prepare(model) instead"
             )
 
     # --- what the callback tells ------------------------------------------------------------------
@@ -429,9 +428,8 @@ class Fitting:
         optimizer = trained.optimizers[self._index]
         if not model.built or optimizer is None:
             raise ResumeError(
-                "the model is not built, so it has no variables to load the checkpoint into; "
-                "call model.build() before "
-                "fit"
+                "the model is not built, so it has no variables to load the checkpoint into; call "
+                "model.build() before fit"
             )
         trained.load(self._index)
 

@@ -57,9 +57,8 @@ def _counting_once(
         ]
         if own:
             note(
-                f"{', '.join(own)}: Keras adds up over the workers what train_step or "
-                "test_step computes by itself; "
-                "if you want the mean instead, return the result of a metric"
+                f"{', '.join(own)}: Keras adds up over the workers what train_step or test_step "
+                "computes by itself; if you want the mean instead, return the result of a metric"
             )
         first = tf.equal(context.replica_id_in_sync_group, 0)
 
@@ -117,15 +116,13 @@ def _weighing_parts(
 
 
 _OWN_LOSS = (
-    "the model's own step computes its loss without `self.compute_loss` and "
-    "`self.compiled_loss`: TensorFlow adds up "
-    "the gradients of all workers, so divide that loss by the samples of the whole batch, or "
-    "call `self.compute_loss`"
+    "the model's own step computes its loss without `self.compute_loss` and `self.compiled_loss`: "
+    "TensorFlow adds up the gradients of all workers, so divide that loss by the samples of the "
+    "whole batch, or call `self.compute_loss`"
 )
 _ONE_NUMBER = (
-    "the loss {} gives one number for a whole batch: workers weigh it by their samples; if it "
-    "is a mean over something "
-    "else, or a sum, return a loss for each sample"
+    "the loss {} gives one number for a whole batch: workers weigh it by their samples; if it is a "
+    "mean over something else, or a sum, return a loss for each sample"
 )
 
 

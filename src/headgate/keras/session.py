@@ -89,8 +89,7 @@ class Session(TaskSession):
         if self.plan and not self._together:
             raise cluster.PlanError(
                 f"this job has {self.plan['workers']} workers: call headgate.keras.strategy() "
-                "first of all, and make "
-                "the model under its scope()"
+                "first of all, and make the model under its scope()"
             )
         if self.plan:
             self.strategy, self._agreement = strategies.join(self._channel, self.plan)

@@ -106,17 +106,14 @@ def check_fit(plan: Mapping[str, Any], backend: str, legacy: bool) -> None:
     if plan["strategy"] == "ps":
         raise PlanError(
             "with parameter servers, fit calls nothing after a batch, so Headgate can neither "
-            "count steps nor "
-            "save and stop between them; write the loop with "
+            "count steps nor save and stop between them; write the loop with "
             "tf.distribute.coordinator.ClusterCoordinator"
         )
     if backend == "tensorflow" and not legacy:
         raise PlanError(
-            "fit of Keras 3 fails with several workers of TensorFlow: it takes their tensors "
-            "for plain ones; use "
-            "KERAS_BACKEND=jax with --strategy allreduce, or set TF_USE_LEGACY_KERAS=1 with "
-            "tf_keras installed, or "
-            "write the loop with strategy.run"
+            "fit of Keras 3 fails with several workers of TensorFlow: it takes their tensors for "
+            "plain ones; use KERAS_BACKEND=jax with --strategy allreduce, or set "
+            "TF_USE_LEGACY_KERAS=1 with tf_keras installed, or write the loop with strategy.run"
         )
 
 

@@ -96,8 +96,7 @@ class TrainingState:
             self._loaded |= {f"models/{number}", f"optimizers/{number}"}
             self._tell(
                 f"the model that the script prepares now (number {number + 1}) came after the "
-                "checkpoint was taken: it "
-                "starts afresh, and so does what comes later"
+                "checkpoint was taken: it starts afresh, and so does what comes later"
             )
         return number, True
 
@@ -300,11 +299,10 @@ def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: st
             shape[different] if different < len(shape) else "none" for shape in (wanted, shapes)
         )
         raise ResumeError(
-            f"{what}: the checkpoint has {len(wanted)} variables, the script {len(shapes)}; "
-            "the first that differs, "
-            f"number {different}, has the shape {given} in the checkpoint and {own} in the "
-            "script; undo the change to "
-            "the script, or start over with: headgate resume --from-scratch"
+            f"{what}: the checkpoint has {len(wanted)} variables, the script {len(shapes)}; the "
+            f"first that differs, number {different}, has the shape {given} in the checkpoint and "
+            f"{own} in the script; undo the change to the script, or start over with: headgate "
+            "resume --from-scratch"
         )
     for variable, array in zip(owned, saved):
         variable.assign(array)

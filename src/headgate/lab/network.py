@@ -56,9 +56,8 @@ def make(record: Record, nodes: Sequence[Node]) -> None:
             *([f"netns add {names.switch}"] if new_switch else ()),
             *(f"netns add {names.namespace(node.name)}" for node in nodes),
             *(
-                f"link add name {port(node.name)} netns {names.switch} type veth "
-                f"peer name {plug} address {_hardware(node, plug)} netns "
-                f"{names.namespace(node.name)}"
+                f"link add name {port(node.name)} netns {names.switch} type veth peer name {plug} "
+                f"address {_hardware(node, plug)} netns {names.namespace(node.name)}"
                 for node in nodes
             ),
         ],

@@ -114,9 +114,8 @@ class SlurmShare:
             )
         elif self.count > 1:
             text += (
-                f"; of its {self.count} nodes ({self.nodes}) Headgate uses this one: to use "
-                "all, start a "
-                "cluster on them by srun, and name its engine by --engine"
+                f"; of its {self.count} nodes ({self.nodes}) Headgate uses this one: to use all, "
+                "start a cluster on them by srun, and name its engine by --engine"
             )
         return text
 

@@ -109,9 +109,8 @@ def check_expression(pattern: str) -> str | None:
         return f"it is no regular expression: {error}"
     if _explodes(tree, inside=False):
         return (
-            "it repeats something that itself repeats or offers alternatives, and could search "
-            "for ever; "
-            "make the inner part possessive, as in (?:\\d++,)*, or write it out"
+            "it repeats something that itself repeats or offers alternatives, and could search for "
+            "ever; make the inner part possessive, as in (?:\\d++,)*, or write it out"
         )
     return None
 

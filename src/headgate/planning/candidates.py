@@ -60,9 +60,8 @@ def candidates(
     )
     if least > most_tasks:
         raise UsageError(
-            f"job {job.name!r} asks for {least:,} tasks; at most {most_tasks:,} of a job run "
-            f"on {_size(cluster)}; "
-            "ask for fewer workers"
+            f"job {job.name!r} asks for {least:,} tasks; at most {most_tasks:,} of a job run on "
+            f"{_size(cluster)}; ask for fewer workers"
         )
     if job.isolation in IN_GUESTS and (why := _not_in_guests(cluster, job, least)):
         raise UsageError(f"job {job.name!r}: {why}")

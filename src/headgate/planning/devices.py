@@ -115,8 +115,7 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
     if not fits and not profile.flops_per_sample:
         raise ValueError(
             "the profile has no seconds of a step and no FLOPs of a sample, as of a loop whose "
-            "batches Headgate does "
-            "not see, so that nothing predicts a plan"
+            "batches Headgate does not see, so that nothing predicts a plan"
         )
     ratio = core_ratio(profile, node, measured_on)
     core = ratio or 1.0

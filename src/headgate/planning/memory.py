@@ -56,9 +56,8 @@ def gpu_need(limits: Limits, profile: Profile | None, before: int | None) -> Gpu
         return GpuNeed(before, "as it held before")
     return GpuNeed(
         None,
-        "it gets a GPU that no other job has, or one where it is seen what they hold and what "
-        "they leave; "
-        "`limits: {gpu_memory: …}` or --gpu-memory says it",
+        "it gets a GPU that no other job has, or one where it is seen what they hold and what they "
+        "leave; `limits: {gpu_memory: …}` or --gpu-memory says it",
     )
 
 

@@ -64,9 +64,8 @@ def better(standing: Standing, best: Prediction) -> Move | None:
     saved -= standing.restart_seconds
     why = (
         f"moved to {in_words(best.plan)}: {samples(best.throughput)} expected, "
-        f"{samples(standing.throughput)} measured "
-        f"under {in_words(standing.plan)}; saves {say_seconds(saved)} of "
-        f"{say_seconds(standing.seconds_left)}, "
-        f"for a restart of {say_seconds(standing.restart_seconds)}"
+        f"{samples(standing.throughput)} measured under {in_words(standing.plan)}; saves "
+        f"{say_seconds(saved)} of {say_seconds(standing.seconds_left)}, for a restart of "
+        f"{say_seconds(standing.restart_seconds)}"
     )
     return Move(best.plan, why)

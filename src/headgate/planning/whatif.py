@@ -14,8 +14,7 @@ from headgate.planning.kinds import kinds
 
 _EXPECTED = (
     "expected nic=10Gbit, cores=8, memory=32GiB, gpu_link=nvlink, the same of one kind "
-    "(a.nic=10Gbit), "
-    "or '+2 node of kind a'"
+    "(a.nic=10Gbit), or '+2 node of kind a'"
 )
 _SETTING = re.compile(r"(?:([\w-]+)\.)?(nic|cores|memory|gpu_link)=(.+)")
 _HOWS: Mapping[str, Literal["nvlink", "pcie", "host"]] = {

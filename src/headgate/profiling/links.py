@@ -175,9 +175,8 @@ def send(address: str, port: int) -> tuple[float, float]:
             return _rate(connection), trip
     except OSError as error:
         raise HeadgateError(
-            f"{address} cannot be reached at port {port}: {error.strerror or error}; nodes "
-            "have to reach each other at "
-            "any port"
+            f"{address} cannot be reached at port {port}: {error.strerror or error}; nodes have to "
+            "reach each other at any port"
         ) from error
 
 

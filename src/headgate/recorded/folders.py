@@ -54,8 +54,7 @@ def home() -> Path:
     if os.pathsep in str(path):
         raise StorageError(
             f"the path {path} has a '{os.pathsep}' in it, which would divide it in two on the "
-            "PYTHONPATH of tasks; set "
-            "HEADGATE_HOME to a folder without one"
+            "PYTHONPATH of tasks; set HEADGATE_HOME to a folder without one"
         )
     if not os.access(path / "runs", os.W_OK | os.X_OK):
         raise StorageError(
@@ -147,9 +146,8 @@ def _refuse_exposed(folder: Path) -> None:
     """
     if (how := exposure(folder)) is not None:
         raise StorageError(
-            f"{how}, who could run programs as you by what they put there; `chmod go-w` it, or "
-            "set HEADGATE_HOME to a "
-            "folder that only you can write"
+            f"{how}, who could run programs as you by what they put there; `chmod go-w` it, or set "
+            "HEADGATE_HOME to a folder that only you can write"
         )
 
 

@@ -59,9 +59,8 @@ class Origin:
             )
         if not self.uses_headgate:
             return (
-                f"job {self.job} can only be run again from its beginning, because it has "
-                "saved nothing through "
-                "headgate.torch, headgate.keras or headgate.jax"
+                f"job {self.job} can only be run again from its beginning, because it has saved "
+                "nothing through headgate.torch, headgate.keras or headgate.jax"
             )
         return (
             f"job {self.job} {self.came}, and had saved no checkpoint yet" if self.reached else ""
@@ -150,9 +149,8 @@ def lost_by(run: Path, jobs: Collection[str]) -> dict[str, str]:
         for job in runs.summary(heir).jobs:
             if job.name in jobs and job.started is not None:
                 names[job.name] = (
-                    f"run {heir.name} went on with it before and ended as {job.state}; what it "
-                    "did there is left out. "
-                    f"To go on from there: headgate resume {heir.name}"
+                    f"run {heir.name} went on with it before and ended as {job.state}; what it did "
+                    f"there is left out. To go on from there: headgate resume {heir.name}"
                 )
     return names
 
@@ -170,9 +168,8 @@ def lacking(origins: Iterable[Origin]) -> str:
     if len(plain) < 2:
         return "; ".join(origin.lacks for origin in origins_lacking)
     several = (
-        f"jobs {', '.join(plain)} can only be run again from their beginning, because they "
-        "have saved nothing through "
-        "headgate.torch, headgate.keras or headgate.jax"
+        f"jobs {', '.join(plain)} can only be run again from their beginning, because they have "
+        "saved nothing through headgate.torch, headgate.keras or headgate.jax"
     )
     return "; ".join(
         [several, *(origin.lacks for origin in origins_lacking if origin.job not in plain)]

@@ -401,9 +401,8 @@ def check_removable(run: Path) -> None:
         )
     if (heir := in_use().get(run)) is not None:
         raise UsageError(
-            f"run {heir.name} goes on from run {run.name} and may need its checkpoints; wait "
-            "for its end, or stop it "
-            f"first with: headgate stop --run {heir.name}"
+            f"run {heir.name} goes on from run {run.name} and may need its checkpoints; wait for "
+            f"its end, or stop it first with: headgate stop --run {heir.name}"
         )
 
 

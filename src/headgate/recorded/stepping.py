@@ -225,8 +225,7 @@ def _bars(
     )
     sql = (
         f"SELECT t, task, coalesce(step, 0), name, {begin}, seconds, coalesce(bytes_in, 0), "
-        "coalesce(bytes_out, 0)"
-        " FROM spans WHERE seconds IS NOT NULL"
+        "coalesce(bytes_out, 0) FROM spans WHERE seconds IS NOT NULL"
     )
     for t, task, step, name, *rest in _told_at(reader, "spans", sql, reported_steps):
         if (reported_index := of.get((t, task, step))) is not None:
@@ -250,9 +249,8 @@ def _transfers(
         for reported_step in reported_steps
     }
     sql = (
-        "SELECT t, task, coalesce(step, 0), peer, push_begin, push_end, push_bytes, "
-        "pull_begin, pull_end, pull_bytes"
-        " FROM transfers WHERE peer IS NOT NULL"
+        "SELECT t, task, coalesce(step, 0), peer, push_begin, push_end, push_bytes, pull_begin, "
+        "pull_end, pull_bytes FROM transfers WHERE peer IS NOT NULL"
     )
     for t, task, step, peer, *numbers in sorted(
         _told_at(reader, "transfers", sql, reported_steps), key=lambda row: str(row[3])

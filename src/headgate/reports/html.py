@@ -41,9 +41,8 @@ MOST_JOBS = 50
 thousands opens slowly.
 """
 _LEFT_OUT = (
-    "{} jobs are shown: those that failed, and those that took the most CPU time. {} more are "
-    "in the run's store; "
-    "`headgate explain` and `headgate status --json` tell of all."
+    "{} jobs are shown: those that failed, and those that took the most CPU time. {} more are in "
+    "the run's store; `headgate explain` and `headgate status --json` tell of all."
 )
 T = TypeVar("T")
 P = ParamSpec("P")

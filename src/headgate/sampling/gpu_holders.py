@@ -95,8 +95,7 @@ class MissingNvml:
             case "driver":
                 cure = (
                     f"NVIDIA's management library (libnvidia-ml) does not work: {self.detail}; "
-                    "install the driver's, "
-                    "or give the container the driver capability `utility`"
+                    "install the driver's, or give the container the driver capability `utility`"
                 )
             case "access":
                 cure = "its driver tells of none that may be used here: see what `nvidia-smi` says"

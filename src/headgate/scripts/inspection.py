@@ -14,11 +14,9 @@ from headgate.scripts.facts import ScriptFacts
 from headgate.task import cluster_variables, named_cluster
 
 _FIT = (
-    "its script trains by `fit` of Keras 3 over TensorFlow, which fails over several workers "
-    "(it takes their tensors "
-    "for plain ones); set KERAS_BACKEND=jax with --strategy allreduce, or "
-    "TF_USE_LEGACY_KERAS=1 with tf_keras "
-    "installed, or write the loop with strategy.run"
+    "its script trains by `fit` of Keras 3 over TensorFlow, which fails over several workers (it "
+    "takes their tensors for plain ones); set KERAS_BACKEND=jax with --strategy allreduce, or "
+    "TF_USE_LEGACY_KERAS=1 with tf_keras installed, or write the loop with strategy.run"
 )
 
 

@@ -224,9 +224,8 @@ _HIDE_ONE = (
 )
 """Packages that may start a trainer which the script does not name."""
 _RULES = (
-    "--batch per-worker (each worker has the script's batch) or --batch global (the script "
-    "divides it), and Headgate "
-    "chooses how many"
+    "--batch per-worker (each worker has the script's batch) or --batch global (the script divides "
+    "it), and Headgate chooses how many"
 )
 _SERVING = "--strategy ps --async --servers M --workers N, at least 2, as the first is the chief"
 
@@ -299,9 +298,8 @@ def without_strategy(job: Job) -> str:
     imports = f", and its script imports {' and '.join(hides)}" if hides else ""
     return (
         f"found no --strategy{imports}; expected --launch torchrun where a library such as "
-        "Lightning, ignite or "
-        "transformers joins the workers, or --strategy allreduce, or ps with --servers, where "
-        "headgate.torch does"
+        "Lightning, ignite or transformers joins the workers, or --strategy allreduce, or ps with "
+        "--servers, where headgate.torch does"
     )
 
 
@@ -358,10 +356,8 @@ def resolved(job: Job) -> tuple[Job, str]:
         if several and written.sets:
             raise UsageError(
                 f"job {job.name!r}: its script {written.why}, and sets {written.sets} itself, so "
-                "that each of its workers "
-                f"would take itself for the same one; have it set {written.sets} only where that "
-                "is not set, or run it "
-                "in one task"
+                "that each of its workers would take itself for the same one; have it set "
+                f"{written.sets} only where that is not set, or run it in one task"
             )
         if several and written.serves and job.plan is not None and job.plan.strategy != "ps":
             raise UsageError(f"job {job.name!r}: its script {written.why}; expected {_SERVING}")
@@ -404,10 +400,9 @@ def doubt(job: Job) -> str:
         return ""
     return (
         f"launch is {job.contract}, but its script imports none of "
-        f"{', '.join(_READERS[job.contract])}, and names no "
-        "variable of a launcher: several workers would each run the whole of it alone, unless "
-        "what it imports or "
-        "starts joins them; leave launch out where it trains in one process"
+        f"{', '.join(_READERS[job.contract])}, and names no variable of a launcher: several "
+        "workers would each run the whole of it alone, unless what it imports or starts joins "
+        "them; leave launch out where it trains in one process"
     )
 
 
@@ -415,8 +410,7 @@ def _check(job: Job, contract: Contract, facts: ScriptFacts) -> None:
     if facts.source.libraries:
         raise UsageError(
             f"job {job.name!r}: its script uses a library of Headgate's, by which workers find "
-            "each other; "
-            f"leave launch {contract} out"
+            f"each other; leave launch {contract} out"
         )
     plan = job.plan
     if plan is None:
@@ -504,9 +498,8 @@ def _parse(
             env |= launcher.sets(option, values)
         else:
             raise UsageError(
-                f"job {job.name!r}: found {word} of {name}, which Headgate does not support; "
-                "leave it out, or run "
-                "the command as it is, as one task, with --launch none"
+                f"job {job.name!r}: found {word} of {name}, which Headgate does not support; leave "
+                "it out, or run the command as it is, as one task, with --launch none"
             )
     if not left:
         raise UsageError(f"job {job.name!r}: {name} names no script; expected one")

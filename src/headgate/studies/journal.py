@@ -141,9 +141,8 @@ class Journal:
                     raise
         except OSError as error:
             raise StorageError(
-                f"cannot write {path}: {error.strerror}; what was measured before is kept. "
-                "Make room there, then go on "
-                "with --resume"
+                f"cannot write {path}: {error.strerror}; what was measured before is kept. Make "
+                "room there, then go on with --resume"
             ) from error
 
     def measurements(self) -> list[Measurement]:

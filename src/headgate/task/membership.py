@@ -70,9 +70,8 @@ def named_cluster(variables: Mapping[str, str], tasks: int) -> str:
     if not cluster:
         return ""
     return (
-        f"found {cluster} in the environment, but Headgate tells the {tasks} tasks of this job "
-        "of each other "
-        "by itself; unset it, or run with --strategy single"
+        f"found {cluster} in the environment, but Headgate tells the {tasks} tasks of this job of "
+        "each other by itself; unset it, or run with --strategy single"
     )
 
 
@@ -94,8 +93,7 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
     if not answered and channel.connected:
         raise RuntimeError(
             f"Headgate did not say within {WELCOME_SECONDS:g} s what part this task has in its "
-            "job; "
-            "see `headgate doctor`, or run the script without Headgate"
+            "job; see `headgate doctor`, or run the script without Headgate"
         )
     plan: Mapping[str, Any] = channel.welcome.get("plan") or {}
     alone = plan.get("strategy", "single") == "single" or (
@@ -125,9 +123,8 @@ def _second(first: int, variables: Mapping[str, str]) -> str:
     started = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "what started this one"
     workers = variables.get("WORLD_SIZE", "2")
     return (
-        f"process {first} of this task trains with Headgate already, and a task has one; leave "
-        f"out {started}, "
-        "and have Headgate start workers: headgate run --strategy allreduce --workers "
+        f"process {first} of this task trains with Headgate already, and a task has one; leave out "
+        f"{started}, and have Headgate start workers: headgate run --strategy allreduce --workers "
         f"{workers} {sys.argv[0]}"
     )
 

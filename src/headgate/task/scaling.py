@@ -63,10 +63,9 @@ def warn(channel: Channel, workers: int) -> None:
     """
     for growth in islice(_own(), _MOST_TOLD):
         text = (
-            f"{growth.file}, line {growth.line}: {growth.text} is {workers} times what it is "
-            "in one task; a batch is "
-            "divided among the workers here, so leave the factor out, unless training is to "
-            "change with their number"
+            f"{growth.file}, line {growth.line}: {growth.text} is {workers} times what it is in "
+            "one task; a batch is divided among the workers here, so leave the factor out, unless "
+            "training is to change with their number"
         )
         channel.send({"type": "note", "warns": True, "text": text})
 

@@ -20,8 +20,7 @@ Position = Mapping[str, Any]
 
 CURE = (
     "let all decide alike: by hg.mean(value), hg.agree(flag), or a scheduler given to "
-    "prepare(scheduler=); see "
-    "docs/distributed.md"
+    "prepare(scheduler=); see docs/distributed.md"
 )
 _PLACE = ("what", "phase", "epoch", "loader", "batch", "step")
 _CLOSE = 1e-4
@@ -61,27 +60,24 @@ def difference(positions: Mapping[int, Position]) -> str:
     if any(_drawn_apart(weights[0], weight) for weight in weights):
         return (
             "the workers' weights are not the same any more: the script changed them after "
-            "prepare, or gave them "
-            "gradients that no backward made, as those of torch.autograd.grad, each worker by "
-            "its own random or other "
-            f"numbers ({place(first)}); change them before prepare, or by what is the same in all"
+            "prepare, or gave them gradients that no backward made, as those of "
+            "torch.autograd.grad, each worker by its own random or other numbers "
+            f"({place(first)}); change them before prepare, or by what is the same in all"
         )
     buffers = _apart(positions)
     if buffers:
         return (
-            f"the workers' buffers are not the same any more: {buffers}. The model changes "
-            "them while it computes, "
-            f"each worker by its own samples ({place(first)}). Say how they go together, by "
-            "hg.keep(module, "
-            "across='mean') or across='sum', or run with --strategy single"
+            f"the workers' buffers are not the same any more: {buffers}. The model changes them "
+            f"while it computes, each worker by its own samples ({place(first)}). Say how they go "
+            "together, by hg.keep(module, across='mean') or across='sum', or run with --strategy "
+            "single"
         )
     if any(other.get("data") != first.get("data") for other in positions.values()):
         return (
-            "the workers draw different batches from a loader: its sampler has a random "
-            "generator of its own (seed it "
-            "alike in all, or let it draw from the global one of torch or NumPy), or not all "
-            "workers have gone through "
-            f"the same prepared loaders ({place(first)})"
+            "the workers draw different batches from a loader: its sampler has a random generator "
+            "of its own (seed it alike in all, or let it draw from the global one of torch or "
+            "NumPy), or not all workers have gone through the same prepared loaders "
+            f"({place(first)})"
         )
     return ""
 

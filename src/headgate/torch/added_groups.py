@@ -130,10 +130,9 @@ class AddedGroups:
         if not parameters:
             raise ResumeError(
                 f"the checkpoint's optimizer has {len(self._saved['param_groups'])} parameter "
-                "groups, the script's "
-                f"{len(self._optimizer.param_groups)}; expected the script to add the others "
-                "before it trains; undo "
-                "the change to the script, or start over with: headgate resume --from-scratch"
+                f"groups, the script's {len(self._optimizer.param_groups)}; expected the script to "
+                "add the others before it trains; undo the change to the script, or start over "
+                "with: headgate resume --from-scratch"
             )
         return parameters
 

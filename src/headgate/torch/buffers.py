@@ -222,9 +222,8 @@ def check_layers(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
             raise RuntimeError(
-                f"{type(module).__name__}(max_norm={module.max_norm}) at {name or 'the top'} "
-                "of the model changes "
-                "the rows that a batch uses while it computes: the weights of several workers, "
-                "which use different "
-                "rows, would drift apart. Leave max_norm out, or run with --strategy single"
+                f"{type(module).__name__}(max_norm={module.max_norm}) at {name or 'the top'} of "
+                "the model changes the rows that a batch uses while it computes: the weights of "
+                "several workers, which use different rows, would drift apart. Leave max_norm "
+                "out, or run with --strategy single"
             )

@@ -57,9 +57,8 @@ def storable(value: Any, where: str) -> Any:
     if kind in (list, tuple, set, torch.Size):
         return kind(storable(item, f"{where}[{index}]") for index, item in enumerate(value))
     raise CheckpointError(
-        f"{where} is a {kind.__module__}.{kind.__qualname__}; expected tensors, numbers, "
-        "strings and "
-        "containers of them, which can be loaded without running code"
+        f"{where} is a {kind.__module__}.{kind.__qualname__}; expected tensors, numbers, strings "
+        "and containers of them, which can be loaded without running code"
     )
 
 

@@ -45,11 +45,9 @@ class Interruption:
         if not isinstance(error, Exception):
             return
         self.text = (
-            f"a backward failed before ({type(error).__name__}), and the script went on: the "
-            "other workers wait for "
-            "the rest of that step. Let the error end the script, or leave a batch out before "
-            "its backward, in all "
-            "workers alike (hg.agree)"
+            f"a backward failed before ({type(error).__name__}), and the script went on: the other "
+            "workers wait for the rest of that step. Let the error end the script, or leave a "
+            "batch out before its backward, in all workers alike (hg.agree)"
         )
 
     def check(self) -> None:

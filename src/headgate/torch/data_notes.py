@@ -22,11 +22,9 @@ def too_small(loader: Any, workers: int, by_index: bool) -> str:
     if not (isinstance(batch, int) and batch < workers and by_index):
         return ""
     return (
-        f"the training loader's batches have batch_size={batch}, and are divided between "
-        f"{workers} workers: "
-        f"{workers - batch} of them get nothing. If its items are ready-made batches, say "
-        "batch_size=None, and "
-        "each is divided; otherwise make batches larger, or workers fewer"
+        f"the training loader's batches have batch_size={batch}, and are divided between {workers} "
+        f"workers: {workers - batch} of them get nothing. If its items are ready-made batches, say "
+        "batch_size=None, and each is divided; otherwise make batches larger, or workers fewer"
     )
 
 
@@ -57,7 +55,6 @@ def repeats(resume: Mapping[str, Any] | None, welcome: Mapping[str, Any]) -> str
     if not ahead or welcome.get("index") or welcome.get("joins"):
         return ""
     return (
-        "batches past the position of the checkpoint that were done before it was saved: "
-        f"{ahead}; they are "
-        "trained on again"
+        f"batches past the position of the checkpoint that were done before it was saved: {ahead}; "
+        "they are trained on again"
     )

@@ -73,9 +73,8 @@ class DeclaredWeights:
         """
         if self._pending is not None:
             raise ReduceError(
-                "a backward began before report(weight=...) said what the one before weighs; "
-                "call it between each "
-                "backward and the next, or before each"
+                "a backward began before report(weight=...) said what the one before weighs; call "
+                "it between each backward and the next, or before each"
             )
 
     def backward_ended(self) -> bool:
@@ -106,8 +105,7 @@ class DeclaredWeights:
             return WeightTarget.EXCHANGED
         raise ReduceError(
             "report(weight=...) came after optimizer.step(), or after backward only in a later "
-            "step; call it "
-            "before optimizer.step() from the first step on, best before backward"
+            "step; call it before optimizer.step() from the first step on, best before backward"
         )
 
     def put_back(self) -> KeptBackward:
@@ -186,7 +184,6 @@ class DeclaredWeights:
         before = self._written if self._pending is None else self._pending
         if any((-1 if p.grad is None else p.grad._version) != version for p, version in before):
             raise ReduceError(
-                "gradients were changed, as by clipping, between backward and "
-                "report(weight=...); call it right after "
-                "backward, or before it"
+                "gradients were changed, as by clipping, between backward and report(weight=...); "
+                "call it right after backward, or before it"
             )

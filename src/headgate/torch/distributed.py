@@ -265,8 +265,7 @@ class Worker:
         own = [name for name, entry in kept.items() if entry.across in (WORKER, MEAN)]
         notes = [
             f"{name} is kept across the workers, which cannot be brought together here: the "
-            "checkpoint holds that "
-            "of the first worker"
+            "checkpoint holds that of the first worker"
             for name in own
         ]
         return WorkerStates(notes=notes)
@@ -279,10 +278,9 @@ class Worker:
         """
         if not self.in_step:
             raise RuntimeError(
-                f"{what} in a pass over training data, under a plan whose workers do not wait "
-                "for each other: each "
-                "takes other batches, and as many as it gets to; call it between passes, or "
-                "use a synchronous plan"
+                f"{what} in a pass over training data, under a plan whose workers do not wait for "
+                "each other: each takes other batches, and as many as it gets to; call it between "
+                "passes, or use a synchronous plan"
             )
 
     def optimizer_begins(
@@ -347,11 +345,9 @@ class Worker:
             check_averaged(optimizer, self._reducer.averages, tensors=False)
         elif self._link is not None and not self.in_step:
             raise ReduceError(
-                f"the optimizer {type(optimizer).__name__} was not given to prepare: under a "
-                "plan whose workers do not "
-                "wait for each other, servers take the steps, and it would train this worker's "
-                "copy alone. Give it to "
-                "prepare, or use a synchronous plan"
+                f"the optimizer {type(optimizer).__name__} was not given to prepare: under a plan "
+                "whose workers do not wait for each other, servers take the steps, and it would "
+                "train this worker's copy alone. Give it to prepare, or use a synchronous plan"
             )
 
     def optimizer_ended(self, optimizer: Any) -> None:
@@ -373,8 +369,7 @@ class Worker:
             if ahead:
                 self._owner.note(
                     "batches past the position of the checkpoint that is saved now which were "
-                    f"done already: {ahead}; "
-                    "a resume from it trains on them again"
+                    f"done already: {ahead}; a resume from it trains on them again"
                 )
             return {"ahead": ahead}
         if isinstance(self._link, Backend) and self._reducer is not None:

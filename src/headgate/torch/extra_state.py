@@ -104,11 +104,9 @@ def of_worker(
         return resume["kept"], name
     if len(own) != workers:
         raise ResumeError(
-            f"what the script keeps as {name} is each worker's own, and the checkpoint has "
-            f"that of {len(own)} workers; "
-            f"found {workers}: resume with --workers {len(own)}, or say keep(across='equal') "
-            "to go on from that of the "
-            "first"
+            f"what the script keeps as {name} is each worker's own, and the checkpoint has that of "
+            f"{len(own)} workers; found {workers}: resume with --workers {len(own)}, or say "
+            "keep(across='equal') to go on from that of the first"
         )
     return own, index
 
@@ -124,10 +122,9 @@ def _note(name: str, across: str | None, differs: Sequence[str]) -> str:
             "that it is the same: the checkpoint holds that of the first worker"
         )
     return (
-        f"what the script keeps as {name} differs between the workers ({which}): the "
-        "checkpoint holds each worker's "
-        "own, and only the same number of workers can go on from it; keep(across=...) says "
-        "what is meant"
+        f"what the script keeps as {name} differs between the workers ({which}): the checkpoint "
+        "holds each worker's own, and only the same number of workers can go on from it; "
+        "keep(across=...) says what is meant"
     )
 
 

@@ -71,13 +71,10 @@ class _ComparedHook:
             halved = [*arguments[: self._first], *map(_half, arguments[self._first :])]
             if not _close(_half(changed), self.hook(*halved)):
                 raise ReduceError(
-                    f"a hook on {self._where} changes gradients while backward runs, and not "
-                    "in proportion, as "
-                    "clipping does. With several workers it sees the gradient of one worker's "
-                    "samples: the result is "
-                    "not that of one process. Register it on parameters, change gradients "
-                    "after backward, or run "
-                    "with --strategy single"
+                    f"a hook on {self._where} changes gradients while backward runs, and not in "
+                    "proportion, as clipping does. With several workers it sees the gradient of "
+                    "one worker's samples: the result is not that of one process. Register it on "
+                    "parameters, change gradients after backward, or run with --strategy single"
                 )
         return changed
 
@@ -129,11 +126,10 @@ class _ComparedFunction:
                 return
         if not _close(_half(whole), halved):
             raise ReduceError(
-                f"the backward of {self._function.__name__} changes gradients not in "
-                "proportion, as clipping does. "
-                "With several workers it sees the gradient of one worker's samples: the result "
-                "is not that of one "
-                "process. Change gradients after backward, or run with --strategy single"
+                f"the backward of {self._function.__name__} changes gradients not in proportion, "
+                "as clipping does. With several workers it sees the gradient of one worker's "
+                "samples: the result is not that of one process. Change gradients after backward, "
+                "or run with --strategy single"
             )
 
 
@@ -248,9 +244,8 @@ def _check(tensor: torch.Tensor) -> None:
     if hasattr(tensor, REMOTE):
         raise ReduceError(
             "a hook is registered on the weight of a layer with sparse=True, of shape "
-            f"{tuple(tensor.shape)}, which is "
-            "on parameter servers: no worker has its whole gradient. Leave the hook out, or "
-            "use --strategy allreduce"
+            f"{tuple(tensor.shape)}, which is on parameter servers: no worker has its whole "
+            "gradient. Leave the hook out, or use --strategy allreduce"
         )
 
 
@@ -280,11 +275,10 @@ def watch(averaged: Callable[[torch.Tensor], bool], hooked: Callable[[torch.Tens
             assert _averaged is not None
             if any(map(_averaged, tensors)):
                 raise ReduceError(
-                    "register_multi_grad_hook is called for parameters of a prepared model: "
-                    "with several workers it "
-                    "would see the gradients of one worker's samples. Use "
-                    "register_post_accumulate_grad_hook, look at "
-                    "gradients after backward, or run with --strategy single"
+                    "register_multi_grad_hook is called for parameters of a prepared model: with "
+                    "several workers it would see the gradients of one worker's samples. Use "
+                    "register_post_accumulate_grad_hook, look at gradients after backward, or run "
+                    "with --strategy single"
                 )
             return multi(tensors, *args, **kwargs)
 

@@ -188,12 +188,10 @@ class GradientWeights:
         if doubt:
             raise LossError(
                 f"the loss of a batch is no mean that several workers can weigh: {doubt}. "
-                "Gradients would differ from "
-                "those of one process. Say what each batch weighs, by hg.report(weight=...) "
-                "before backward or "
-                "prepare(loss_reduction=function), or that the loss is a sum, by "
-                "prepare(loss_reduction='sum'); or "
-                "run with --strategy single"
+                "Gradients would differ from those of one process. Say what each batch weighs, by "
+                "hg.report(weight=...) before backward or prepare(loss_reduction=function), or "
+                "that the loss is a sum, by prepare(loss_reduction='sum'); or run with --strategy "
+                "single"
             )
 
     # --- a round ----------------------------------------------------------------------------------
@@ -376,9 +374,8 @@ class GradientWeights:
         self._doubt = self._doubt or doubt
         if any(len(answer["slots"]) != len(summed) for answer in given.values()):
             self._note(
-                "the loss of a batch has terms in some workers that it has not in others: "
-                "those are taken to have "
-                "nothing of their part that counts"
+                "the loss of a batch has terms in some workers that it has not in others: those "
+                "are taken to have nothing of their part that counts"
             )
         return summed
 
@@ -392,10 +389,9 @@ class GradientWeights:
     def _fail_apart(self) -> None:
         raise LossError(
             "the loss has other terms in some workers than in others, for the first time after "
-            "many steps: let it have "
-            "the same in all from the first step on (a term without labels multiplied by 0), "
-            "or say what each batch "
-            "weighs, by hg.report(weight=...) before backward"
+            "many steps: let it have the same in all from the first step on (a term without labels "
+            "multiplied by 0), or say what each batch weighs, by hg.report(weight=...) before "
+            "backward"
         )
 
 

@@ -147,10 +147,8 @@ def check_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -
     if any(workers * squares - total**2 > _ALIKE * size for total, squares in (sums[:2], sums[2:])):
         raise ReduceError(
             f"the optimizer {type(optimizer).__name__} takes a step with gradients that no "
-            "backward made, as "
-            "torch.autograd.grad gives them: they are of this worker's samples alone. Call "
-            "backward() on the loss, or "
-            "run with --strategy single"
+            "backward made, as torch.autograd.grad gives them: they are of this worker's samples "
+            "alone. Call backward() on the loss, or run with --strategy single"
         )
 
 
@@ -173,12 +171,9 @@ def check_averaged(
             if tensors or isinstance(parameter, nn.Parameter):
                 raise ReduceError(
                     f"the optimizer {type(optimizer).__name__} steps a parameter of shape "
-                    f"{tuple(parameter.shape)} "
-                    "that no prepared model had when it was prepared: its gradients are of "
-                    "this worker alone. Put "
-                    "parameters and layers in place before headgate.torch.prepare, or prepare "
-                    "the model that has them "
-                    "as well"
+                    f"{tuple(parameter.shape)} that no prepared model had when it was prepared: "
+                    "its gradients are of this worker alone. Put parameters and layers in place "
+                    "before headgate.torch.prepare, or prepare the model that has them as well"
                 )
 
 

@@ -50,9 +50,8 @@ class ManualEpochs:
         self._took = time.monotonic() - self._began
         if was_resumed and self._loaders.rejoined and not self._loaders.rejoined_to_end:
             self._note(
-                "the epoch was resumed in its middle, and the script ended it by a count of "
-                "its own, which had begun "
-                "again: it had more batches than in a run that was not stopped"
+                "the epoch was resumed in its middle, and the script ended it by a count of its "
+                "own, which had begun again: it had more batches than in a run that was not stopped"
             )
 
     def left_of(self, iteration: Iteration | None) -> float | None:
@@ -72,9 +71,8 @@ class ManualEpochs:
             return False
         if not stopping:
             self._note(
-                "the script ends an epoch by a count of its own: a checkpoint that is asked "
-                "for is saved at the end of "
-                "the epoch"
+                "the script ends an epoch by a count of its own: a checkpoint that is asked for is "
+                "saved at the end of the epoch"
             )
             return True
         now = time.monotonic()
@@ -82,9 +80,8 @@ class ManualEpochs:
         if self._as_lowest(now - self._since + (self._left or 0.0) <= NEAR_SECONDS):
             return True
         self._note(
-            "the script ends an epoch by a count of its own, and is stopped in the middle of "
-            "one: a resume goes on "
-            "with the next batch, and the count begins again"
+            "the script ends an epoch by a count of its own, and is stopped in the middle of one: "
+            "a resume goes on with the next batch, and the count begins again"
         )
         return False
 
@@ -108,18 +105,14 @@ class ManualEpochs:
             return
         self._note(
             "steps are taken on batches that the loader gave before, as list(loader) has them: "
-            "they are not shuffled "
-            "again, and a resume in the middle of an epoch begins the epoch again. Go through "
-            "the loader anew in each "
-            "epoch instead"
+            "they are not shuffled again, and a resume in the middle of an epoch begins the epoch "
+            "again. Go through the loader anew in each epoch instead"
         )
         if any(state.lacks_begin for state in states):
             self._note(
-                "the script keeps the batches of a pass that was resumed in its middle: it has "
-                "not those before, and "
-                "trains from now on what a run that was not stopped does not. Start over with: "
-                "headgate resume "
-                "--from-scratch"
+                "the script keeps the batches of a pass that was resumed in its middle: it has not "
+                "those before, and trains from now on what a run that was not stopped does not. "
+                "Start over with: headgate resume --from-scratch"
             )
 
     def replays(self, drawn: bool) -> None:
@@ -133,10 +126,9 @@ class ManualEpochs:
         )
         if drawn:
             self._note(
-                "itertools.cycle had batches that are drawn at random as they are read: after "
-                "the resume they were "
-                "read again, and are others. What is trained differs from a run that was not "
-                "stopped"
+                "itertools.cycle had batches that are drawn at random as they are read: after the "
+                "resume they were read again, and are others. What is trained differs from a run "
+                "that was not stopped"
             )
 
     @property

@@ -219,9 +219,8 @@ class Reducer:
         if key in self._arrived:
             raise ReduceError(
                 "a parameter got a second gradient in one backward; expected one. Either a "
-                "backward failed before and "
-                "the script went on, or a layer is used in several checkpointed parts: "
-                "use_reentrant=False cures that"
+                "backward failed before and the script went on, or a layer is used in several "
+                "checkpointed parts: use_reentrant=False cures that"
             )
         self._arrived[key] = len(self._arrived)
         buckets = self._laid_out

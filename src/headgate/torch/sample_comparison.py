@@ -139,10 +139,8 @@ def warner(member: PeerWarner, channel: Channel) -> Callable[[str], None]:
         if member.is_main:
             text = (
                 f"the loss compares samples of a batch with each other (by {kind}). Each of "
-                f"{member.workers} workers "
-                "compares those of its own part alone: gradients differ from those of one "
-                "process. Where that matters, "
-                "run with --strategy single"
+                f"{member.workers} workers compares those of its own part alone: gradients differ "
+                "from those of one process. Where that matters, run with --strategy single"
             )
             channel.send({"type": "note", "warns": True, "text": text})
 

@@ -344,9 +344,8 @@ class Session(TaskSession):
 
     def lost_some(self, iteration: Iteration) -> None:
         self.note(
-            f"{iteration.state.cannot_rejoin}: of the batches that were read ahead when a "
-            "worker left or joined, "
-            "some samples are skipped"
+            f"{iteration.state.cannot_rejoin}: of the batches that were read ahead when a worker "
+            "left or joined, some samples are skipped"
         )
 
     # --- what a worker of several asks and tells --------------------------------------------------

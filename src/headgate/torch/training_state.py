@@ -134,8 +134,7 @@ class TrainingState:
             what = " and ".join(fresh)
             self._note(
                 f"the {what} that the script prepares now (model {number + 1}) came after the "
-                "checkpoint was taken: it "
-                "starts afresh, and so does what comes later"
+                "checkpoint was taken: it starts afresh, and so does what comes later"
             )
         return Added(is_new, is_new_optimizer, is_new_scheduler, is_new and loaded)
 
@@ -423,11 +422,9 @@ class TrainingState:
             more = len(resume[section]) - len(entries)
             if more > 0:
                 self._note(
-                    f"the checkpoint has {len(resume[section])} {section}, the script that "
-                    "goes on has prepared "
-                    f"{len(entries)}: what it made in an epoch that is over is not made again. "
-                    "Prepare it before the "
-                    "loop over epochs, or in each epoch"
+                    f"the checkpoint has {len(resume[section])} {section}, the script that goes on "
+                    f"has prepared {len(entries)}: what it made in an epoch that is over is not "
+                    "made again. Prepare it before the loop over epochs, or in each epoch"
                 )
 
     def _set_trained(self, frozen: Sequence[Sequence[str]]) -> int:

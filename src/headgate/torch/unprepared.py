@@ -69,10 +69,8 @@ class Unprepared:
             self._kinds.add(kind)
             self._note(
                 f"the optimizer {kind} trains {len(stepped)} parameters that no prepared model "
-                "has: checkpoints have "
-                "neither them nor its state, and after a resume they start afresh. Give model "
-                "and optimizer to prepare "
-                "as well"
+                "has: checkpoints have neither them nor its state, and after a resume they start "
+                "afresh. Give model and optimizer to prepare as well"
             )
 
     def scheduler_steps(self, scheduler: Any) -> None:

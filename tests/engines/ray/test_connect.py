@@ -65,10 +65,8 @@ def test_other_versions_are_named_on_both_sides(
     assert isinstance(error, UsageError)
     assert str(error) == (
         f"the Ray cluster at {ray_address} has Ray {ray.__version__} and Python {python}, this "
-        "headgate has Ray "
-        f"2.41.0 and Python {python}; run headgate with the cluster's Python and Ray, or "
-        "through its Jobs API: "
-        "--address http://127.0.0.1:8265"
+        f"headgate has Ray 2.41.0 and Python {python}; run headgate with the cluster's Python and "
+        "Ray, or through its Jobs API: --address http://127.0.0.1:8265"
     )
 
 

@@ -97,8 +97,7 @@ def test_of_the_machine_it_sees_what_is_installed_and_its_own_folders(
         (tmp_path / name).mkdir()
     looks = (
         "touch made && echo wrote; touch ../data/made || echo refused; ls -d ../strange "
-        "/etc/shadow || echo unseen; "
-        "python -c 'print(\"python\")'; echo ready"
+        "/etc/shadow || echo unseen; python -c 'print(\"python\")'; echo ready"
     )
     task = run(isolation, launch(looks, tmp_path / "work", reads=(str(tmp_path / "data"),)))
     task.said("ready")
@@ -114,10 +113,9 @@ def test_what_a_task_writes_to_its_container_alone_is_told_and_copied(
     for name in ("work", "data"):
         (tmp_path / name).mkdir()
     writes = (
-        f"mkdir -p {tmp_path}/models/deep ~/.cache/hub; echo weights > {tmp_path}/models/deep/last;"
-        " printf 12345 > ~/result;"
-        " echo x > ~/.cache/hub/x; echo y > /tmp/gone; rm /tmp/gone;"
-        f" echo mine > here; echo theirs > {tmp_path}/data/there; exit 3"
+        f"mkdir -p {tmp_path}/models/deep ~/.cache/hub; echo weights > "
+        f"{tmp_path}/models/deep/last; printf 12345 > ~/result; echo x > ~/.cache/hub/x; echo y > "
+        f"/tmp/gone; rm /tmp/gone; echo mine > here; echo theirs > {tmp_path}/data/there; exit 3"
     )
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "home")}
     where = launch(
@@ -207,8 +205,7 @@ def test_many_files_come_in_one_archive_a_folder(
         (tmp_path / name).mkdir()
     writes = (
         f"mkdir -p {tmp_path}/out/a/b /root/.cache; for i in $(seq 300); do echo $i > /tmp/$i; "
-        "echo $i > "
-        f"{tmp_path}/out/a/b/$i; done; head -c 80000000 /dev/zero > "
+        f"echo $i > {tmp_path}/out/a/b/$i; done; head -c 80000000 /dev/zero > "
         f"{tmp_path}/out/__pycache__; echo 1 > /root/result"
     )
     kept = tmp_path / "kept"

@@ -48,8 +48,7 @@ def _give_up(pipe: Pipe, wanted: Open) -> None:
     pipe.send(
         Refused(
             f"the server at {wanted.address or 'this machine'} did not accept the connection "
-            "within "
-            f"{connect.CONNECT_SECONDS:g} s; check that it is the head of a Ray cluster"
+            f"within {connect.CONNECT_SECONDS:g} s; check that it is the head of a Ray cluster"
         )
     )
     os._exit(1)

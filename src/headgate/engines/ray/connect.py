@@ -62,8 +62,7 @@ def connect(wanted: Open) -> str:
     if host and not answers(host, port, PROBE_SECONDS):
         raise HeadgateError(
             f"no Ray cluster answers at {host}:{port}; give the address of its head (ray start "
-            "--head prints it), "
-            "and check that this machine can reach it"
+            "--head prints it), and check that this machine can reach it"
         )
     own: dict[str, Any] = {} if wanted.address else {"include_dashboard": False}
     at = "auto" if wanted.address == HERE else "local"
@@ -133,17 +132,14 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
     if "ersion mismatch" in text and len(versions) == 2:
         (ray_there, python_there), (ray_here, python_here) = versions
         return UsageError(
-            f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, "
-            "this headgate has Ray "
-            f"{ray_here} and Python {python_here}; run headgate with the cluster's Python and "
-            "Ray, or through its Jobs "
-            f"API: --address http://{host}:8265"
+            f"the Ray cluster at {host}:{port} has Ray {ray_there} and Python {python_there}, this "
+            f"headgate has Ray {ray_here} and Python {python_here}; run headgate with the "
+            f"cluster's Python and Ray, or through its Jobs API: --address http://{host}:8265"
         )
     if "nauthenticated" in text or "AuthToken" in text or "uthentication" in text:
         return HeadgateError(
-            f"the Ray cluster at {host}:{port} asks for a token, and you have none; copy that "
-            "of its head "
-            "(ray get-auth-token prints it there) to ~/.ray/auth_token or RAY_AUTH_TOKEN"
+            f"the Ray cluster at {host}:{port} asks for a token, and you have none; copy that of "
+            "its head (ray get-auth-token prints it there) to ~/.ray/auth_token or RAY_AUTH_TOKEN"
         )
     first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     if not host:
@@ -159,11 +155,9 @@ def explained(error: Exception, host: str, port: int) -> HeadgateError:
         or "raylet" in text.lower()
     ):
         return HeadgateError(
-            f"this machine is not a node of the Ray cluster at {host}:{port}; run headgate on "
-            "one of its nodes, or "
-            f"make it one that takes no tasks: ray start --address {host}:{port} --num-cpus 0; "
-            "or go through its "
-            f"Jobs API: --address http://{host}:8265"
+            f"this machine is not a node of the Ray cluster at {host}:{port}; run headgate on one "
+            f"of its nodes, or make it one that takes no tasks: ray start --address {host}:{port} "
+            f"--num-cpus 0; or go through its Jobs API: --address http://{host}:8265"
         )
     return HeadgateError(
         f"the Ray cluster at {host}:{port} refused the connection: {first.rstrip('.')}; try "

@@ -97,9 +97,8 @@ class JobsApi:
             splitlines = error.read().decode(errors="replace").strip().splitlines()
             if error.code in (401, 403):
                 raise HeadgateError(
-                    f"the Ray cluster at {self.url} asks for a token, and you have none; copy "
-                    "that of its "
-                    "head (ray get-auth-token prints it there) to ~/.ray/auth_token or "
+                    f"the Ray cluster at {self.url} asks for a token, and you have none; copy that "
+                    "of its head (ray get-auth-token prints it there) to ~/.ray/auth_token or "
                     "RAY_AUTH_TOKEN"
                 ) from error
             raise HeadgateError(
@@ -110,9 +109,8 @@ class JobsApi:
         except (OSError, ValueError) as error:
             raise HeadgateError(
                 f"no Jobs API of a Ray cluster answers at {self.url}: "
-                f"{getattr(error, 'reason', error)}; give the "
-                "address of its dashboard (ray start --head prints it; for other machines: "
-                "--dashboard-host 0.0.0.0)"
+                f"{getattr(error, 'reason', error)}; give the address of its dashboard (ray start "
+                "--head prints it; for other machines: --dashboard-host 0.0.0.0)"
             ) from error
         return answer
 

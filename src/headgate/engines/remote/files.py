@@ -195,7 +195,6 @@ def _too_large(folder: Path, packed_entries: list[tuple[Path, int]], total: int)
     named = ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in largest)
     return (
         f"the job's folder {folder} has {total / 1e6:.0f} MB ({named}); at most "
-        f"{MOST_BYTES / 1e6:.0f} MB are sent to "
-        "the nodes; move data elsewhere, name another `workdir:`, or use --shared-files where "
-        "the nodes see it"
+        f"{MOST_BYTES / 1e6:.0f} MB are sent to the nodes; move data elsewhere, name another "
+        "`workdir:`, or use --shared-files where the nodes see it"
     )

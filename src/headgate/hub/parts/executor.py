@@ -349,10 +349,9 @@ def _without_samples(plan: Plan, profile: str | None) -> str:
     empty = plan.workers - batch
     return (
         f"a step has {batch} {'sample' if batch == 1 else 'samples'}, as its profile says, for "
-        f"{plan.workers} workers: "
-        f"{empty} of them {'gets' if empty == 1 else 'get'} nothing; if its items are "
-        "ready-made batches, have the "
-        "loader take them as they are (batch_size=None), else make batches larger, or workers fewer"
+        f"{plan.workers} workers: {empty} of them {'gets' if empty == 1 else 'get'} nothing; if "
+        "its items are ready-made batches, have the loader take them as they are "
+        "(batch_size=None), else make batches larger, or workers fewer"
     )
 
 

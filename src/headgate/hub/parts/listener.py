@@ -52,11 +52,9 @@ _MOST_ENDPOINTS = 16
 _CONNECTS_SECONDS = 30.0
 """A script that tells of progress for so long, and has not connected, will not."""
 _UNCONNECTED = (
-    "its script imports one of Headgate's libraries and has not connected, so it cannot be "
-    "asked for checkpoints: it "
-    "calls nothing of the library, or what starts it takes Headgate's variables away (`python "
-    "-E`, `PYTHONPATH=…`, "
-    "`env -i`)"
+    "its script imports one of Headgate's libraries and has not connected, so it cannot be asked "
+    "for checkpoints: it calls nothing of the library, or what starts it takes Headgate's "
+    "variables away (`python -E`, `PYTHONPATH=…`, `env -i`)"
 )
 _MOST_NAMED = 5
 """Files that are named."""

@@ -281,9 +281,8 @@ class HealthChecks(Component):
             self._live_runs.event(
                 run,
                 "warning",
-                f"its folder {run.folder} is gone, with its records and checkpoints; nothing "
-                "is kept from now on: "
-                "stop it and run it again",
+                f"its folder {run.folder} is gone, with its records and checkpoints; nothing is "
+                "kept from now on: stop it and run it again",
             )
 
     def _compare(self, run: LiveRun, node: str, linked: bool | None) -> None:

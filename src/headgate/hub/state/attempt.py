@@ -273,9 +273,8 @@ class Attempt:
         self._told_files += 1
         self._written[file] = None
         return (
-            f"{writer} and {name} both write {path}: what is left is of the last of them, or "
-            "of both; let one write "
-            "files, under `if hg.is_main():`"
+            f"{writer} and {name} both write {path}: what is left is of the last of them, or of "
+            "both; let one write files, under `if hg.is_main():`"
         )
 
     def mark_leaving(self, name: TaskName) -> None:

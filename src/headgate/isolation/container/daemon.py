@@ -105,8 +105,7 @@ class Daemon:
         if any("rootless" in option for option in info.get("SecurityOptions") or ()):
             raise IsolationError(
                 f"the Docker daemon at {url} is a rootless one, whose files and limits are not "
-                "this user's; "
-                "name another with DOCKER_HOST"
+                "this user's; name another with DOCKER_HOST"
             )
 
     def check(self) -> None:
@@ -352,9 +351,8 @@ class Daemon:
             raise IsolationError(f"Docker does not {what}: {_line(error.explanation)}") from error
         except self._failures as error:
             raise NoAnswerError(
-                f"the Docker daemon at {self.url} does not answer ({_line(_cause(error))}); "
-                "start it "
-                "(systemctl start docker), or name another with DOCKER_HOST"
+                f"the Docker daemon at {self.url} does not answer ({_line(_cause(error))}); start "
+                "it (systemctl start docker), or name another with DOCKER_HOST"
             ) from error
 
 
@@ -458,16 +456,14 @@ def _check(url: str) -> None:
     except OSError as error:
         raise NoAnswerError(
             f"no Docker daemon answers at {url} ({error.strerror or error}{_from_where(url)}); "
-            "start it "
-            "(systemctl start docker), install it (apt-get install docker.io), or name another "
-            "with DOCKER_HOST"
+            "start it (systemctl start docker), install it (apt-get install docker.io), or name "
+            "another with DOCKER_HOST"
         ) from None
     if listener == 0:  # the kernel's word for a process that has no number here
         raise IsolationError(
-            f"the Docker daemon at {url} counts processes otherwise than this one, which is in "
-            "a container itself; "
-            "run headgate outside of it, or share the machine's process ids with it (docker "
-            "run --pid host)"
+            f"the Docker daemon at {url} counts processes otherwise than this one, which is in a "
+            "container itself; run headgate outside of it, or share the machine's process ids "
+            "with it (docker run --pid host)"
         )
 
 

@@ -187,9 +187,8 @@ class ContainerIsolation(Isolation):
         if launch.runtime is not None and launch.runtime not in daemon.runtimes:
             known = ", ".join(sorted(daemon.runtimes))
             raise IsolationError(
-                f"`runtime`: the Docker daemon at {daemon.url} has no {launch.runtime!r}; "
-                f"expected one of {known}, or "
-                "add it below `runtimes` in its daemon.json"
+                f"`runtime`: the Docker daemon at {daemon.url} has no {launch.runtime!r}; expected "
+                f"one of {known}, or add it below `runtimes` in its daemon.json"
             )
         if launch.image != HOST_IMAGE:
             launch = with_path_of_image(daemon, launch)
@@ -296,9 +295,8 @@ class ContainerIsolation(Isolation):
                 return pid, self._cgroups(folders, cwd)
             if time.monotonic() >= deadline:
                 raise IsolationError(
-                    "the cgroups of its container cannot be seen from here; run headgate "
-                    "outside of a container, or "
-                    "share the machine's with it (docker run --cgroupns host -v "
+                    "the cgroups of its container cannot be seen from here; run headgate outside "
+                    "of a container, or share the machine's with it (docker run --cgroupns host -v "
                     "/sys/fs/cgroup:/sys/fs/cgroup)"
                 )
             time.sleep(0.01)
@@ -371,8 +369,7 @@ def _why_not(launch: Launch, text: str) -> str:
     if "device driver" in text and "gpu" in text:
         return (
             f"GPUs cannot be handed to image {launch.image!r}: Docker has no driver for them; "
-            "install the NVIDIA "
-            "container toolkit, or use `image: host`"
+            "install the NVIDIA container toolkit, or use `image: host`"
         )
     if "exec:" in text and (match := _NO_PROGRAM.search(text)) is not None:
         return f"{launch.argv[0]!r} cannot be started in image {launch.image!r}: {match[0]}"

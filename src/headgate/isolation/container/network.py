@@ -79,9 +79,8 @@ class Network:
         pid = int(daemon.state(id)["Pid"])
         if not _entered(pid, place.namespace):
             raise IsolationError(
-                f"node {place.hostname!r} cannot be entered: {place.namespace}; is the lab "
-                "down? bring it up again: "
-                "headgate lab up FILE"
+                f"node {place.hostname!r} cannot be entered: {place.namespace}; is the lab down? "
+                "bring it up again: headgate lab up FILE"
             )
         return Network(f"container:{id}")
 
@@ -100,9 +99,8 @@ def _holder(
         )
     if not os.path.exists(place.namespace):
         raise IsolationError(
-            f"node {place.hostname!r} cannot be entered: {place.namespace} does not exist; is "
-            "the lab down? "
-            "bring it up again: headgate lab up FILE"
+            f"node {place.hostname!r} cannot be entered: {place.namespace} does not exist; is the "
+            "lab down? bring it up again: headgate lab up FILE"
         )
     mounts = files.system_mounts(place.namespace)
     return {

@@ -83,10 +83,9 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     if not ours:
         if place is not None:
             raise IsolationError(
-                f"node {place.hostname!r}: containers are put in a node's cgroups by root, "
-                "with Docker's driver "
-                f"cgroupfs (native.cgroupdriver=cgroupfs); found uid {os.geteuid()}, driver "
-                f"{driver}"
+                f"node {place.hostname!r}: containers are put in a node's cgroups by root, with "
+                "Docker's driver cgroupfs (native.cgroupdriver=cgroupfs); found uid "
+                f"{os.geteuid()}, driver {driver}"
             )
         return Parent()
     roots = cgroup_layout.roots(cgroup_layout.CGROUPS)

@@ -53,8 +53,7 @@ def _find_zmq() -> None:
     version = ".".join(map(str, sys.version_info[:2]))
     raise ImportError(
         f"parameter servers need pyzmq in the script's Python ({sys.executable}, {version}): "
-        f"{reason}; "
-        "install it with: pip install pyzmq"
+        f"{reason}; install it with: pip install pyzmq"
     )
 
 

@@ -107,9 +107,8 @@ def plain(value: Any, name: str) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return value.item()
     raise OptimizerError(
-        f"the optimizer's option {name} is a {type(value).__name__}: only numbers and strings "
-        "can be sent to parameter "
-        "servers; use a synchronous plan"
+        f"the optimizer's option {name} is a {type(value).__name__}: only numbers and strings can "
+        "be sent to parameter servers; use a synchronous plan"
     )
 
 
@@ -134,9 +133,8 @@ def build(
             kind = getattr(kind, part)
     except (ImportError, AttributeError) as error:
         raise OptimizerError(
-            f"a parameter server cannot import {made['module']}.{made['name']} ({error}); put "
-            "the folder of its module "
-            "on PYTHONPATH, or use a synchronous plan"
+            f"a parameter server cannot import {made['module']}.{made['name']} ({error}); put the "
+            "folder of its module on PYTHONPATH, or use a synchronous plan"
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
         raise OptimizerError(f"{made['module']}.{made['name']} is no torch.optim.Optimizer")

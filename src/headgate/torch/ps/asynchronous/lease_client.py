@@ -175,9 +175,8 @@ class _LeasedHand(ShardAssignment):
             self._found = self.next()
         else:
             self._assigner.note(
-                "a loader that reads ahead and cannot go back ends its pass before other "
-                "workers have ended theirs: "
-                "what one of them might leave undone would be left out"
+                "a loader that reads ahead and cannot go back ends its pass before other workers "
+                "have ended theirs: what one of them might leave undone would be left out"
             )
         return self._found is not None
 

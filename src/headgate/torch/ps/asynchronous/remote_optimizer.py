@@ -204,13 +204,11 @@ class RemoteOptimizer:
                 ):
                     shape = tuple(self._parameters[piece.parameter].shape)
                     raise RuntimeError(
-                        f"a parameter of shape {shape} was changed by the script, or by "
-                        "another optimizer, after "
-                        "headgate.torch.prepare: under an asynchronous plan its values are "
-                        "those of the parameter "
-                        "servers, where the optimizer is, and the change would be lost. Change "
-                        "it before prepare, or "
-                        "run a synchronous plan"
+                        f"a parameter of shape {shape} was changed by the script, or by another "
+                        "optimizer, after headgate.torch.prepare: under an asynchronous plan its "
+                        "values are those of the parameter servers, where the optimizer is, and "
+                        "the change would be lost. Change it before prepare, or run a synchronous "
+                        "plan"
                     )
 
     def _take(self, number: int, values: torch.Tensor) -> None:

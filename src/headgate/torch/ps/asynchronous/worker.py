@@ -215,6 +215,5 @@ class AsynchronousWorker(Asynchronous):
 def _refuse_to_load(optimizer: Any, state: Any) -> None:
     raise RuntimeError(
         "optimizer.load_state_dict() after headgate.torch.prepare: the optimizer is on the "
-        "parameter servers; load its "
-        "state before prepare"
+        "parameter servers; load its state before prepare"
     )

@@ -237,8 +237,7 @@ class Dense(Backend):
         self._told_late = time.monotonic()
         self._note(
             f"{self._late_rounds} of {self._rounds} gradients of worker-{self.index} came too "
-            "late: the job did not "
-            f"train, or only in part, on {self._late_samples:g} samples"
+            f"late: the job did not train, or only in part, on {self._late_samples:g} samples"
         )
 
     def _count_loss(self, running: Round, seconds: float) -> None:
@@ -285,8 +284,7 @@ class Dense(Backend):
         if self._round is not None:
             raise ReduceError(
                 "a step failed in the middle of its exchange with the other workers, and the "
-                "script went on: they wait "
-                "for the rest of that step. Let the error end the script"
+                "script went on: they wait for the rest of that step. Let the error end the script"
             )
 
     @property

@@ -256,10 +256,9 @@ class LazyTensor(torch.Tensor):
         if isinstance(value, LazyTensor):
             if value._deferred is not deferred:
                 raise TableError(
-                    "data = the weight of another sparse layer, on the weight of a sparse "
-                    "layer: a table on the "
-                    "parameter servers is one parameter; have both layers use it: layer.weight "
-                    "= other.weight"
+                    "data = the weight of another sparse layer, on the weight of a sparse layer: a "
+                    "table on the parameter servers is one parameter; have both layers use it: "
+                    "layer.weight = other.weight"
                 )
             with torch._C.DisableTorchFunctionSubclass():
                 _SET_DATA(self, value)
@@ -306,9 +305,8 @@ class LazyTensor(torch.Tensor):
         if name in RANDOM:
             if self.device.type != "cpu":
                 raise TableError(
-                    f"{name} on a table whose device is {self.device}: its first values are "
-                    "drawn on the CPU; make the "
-                    "layer without device=, and move the model afterwards"
+                    f"{name} on a table whose device is {self.device}: its first values are drawn "
+                    "on the CPU; make the layer without device=, and move the model afterwards"
                 )
             generator = torch.default_generator if generator is None else generator
             random = generator.get_state()
@@ -386,15 +384,13 @@ def check(name: str, layer: Mapping[str, Any]) -> None:
     """
     if layer["max_norm"] is not None:
         raise TableError(
-            f"{name}(max_norm={layer['max_norm']}): rows of a table on parameter servers are "
-            "not rescaled when they "
-            "are looked up; leave max_norm out, or use sparse=False"
+            f"{name}(max_norm={layer['max_norm']}): rows of a table on parameter servers are not "
+            "rescaled when they are looked up; leave max_norm out, or use sparse=False"
         )
     if layer["scale_grad_by_freq"]:
         raise TableError(
-            f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; leave "
-            "it out, or use "
-            "sparse=False"
+            f"{name}(scale_grad_by_freq=True): PyTorch has no sparse gradients for it; leave it "
+            "out, or use sparse=False"
         )
 
 

@@ -111,8 +111,7 @@ def _looked_up(
     if table is None:
         raise TableError(
             "a sparse layer is used that is not on the parameter servers yet; call "
-            "headgate.torch.prepare(model, ...) "
-            "first"
+            "headgate.torch.prepare(model, ...) first"
         )
     least, most = (int(bound) for bound in indices.aminmax()) if indices.numel() else (0, 0)
     if least < 0 or most >= max(weight.shape[0], 1):

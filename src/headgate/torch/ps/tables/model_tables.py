@@ -46,8 +46,7 @@ def check(optimizer: Any, group: Mapping[str, Any]) -> None:
     except RuntimeError as error:
         raise OptimizerError(
             f"{name} cannot step a table on parameter servers: {error}. Give sparse layers an "
-            "optimizer of their own: "
-            "SparseAdam, Adagrad, or SGD"
+            "optimizer of their own: SparseAdam, Adagrad, or SGD"
         ) from None
     if not torch.equal(table[0], before[0]):
         options = ", ".join(key for key in ("momentum", "weight_decay", "lambd") if group.get(key))
@@ -176,9 +175,8 @@ class RemoteTables:
         for adopted in self._of(optimizer):
             if not isinstance(adopted.weight, LazyTensor):
                 raise TableError(
-                    f"the weight of sparse layer {adopted.table.name} was exchanged for "
-                    "another after "
-                    "headgate.torch.prepare (torch.utils.swap_tensors); exchange it before"
+                    f"the weight of sparse layer {adopted.table.name} was exchanged for another "
+                    "after headgate.torch.prepare (torch.utils.swap_tensors); exchange it before"
                 )
             options = optimizers.options(_group(optimizer, adopted.weight))
             adopted.made["recipe"] = {**adopted.made["recipe"], "groups": [options]}
@@ -237,9 +235,8 @@ class RemoteTables:
         size = sum(a.weight.numel() * a.weight.element_size() for a in self._adopted)
         pulled, pushed = sum(self.caller.bytes_in), sum(self.caller.bytes_out)
         return (
-            f"sparse tables of {size / 1e6:.1f} MB: {pulled / 1e6:.1f} MB came from the "
-            f"servers and {pushed / 1e6:.1f} "
-            "MB went to them"
+            f"sparse tables of {size / 1e6:.1f} MB: {pulled / 1e6:.1f} MB came from the servers "
+            f"and {pushed / 1e6:.1f} MB went to them"
         )
 
     def _push_together(self, optimizer: Any) -> None:

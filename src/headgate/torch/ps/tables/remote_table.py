@@ -65,12 +65,10 @@ class DeferredTable:
 def refused(name: str) -> TableError:
     return TableError(
         f"{name} on the weight of a sparse layer: the table is on the parameter servers and no "
-        "worker holds it. Its "
-        f"first values may be set by {', '.join((*RANDOM, *PLAIN))}, row by row, or all at "
-        "once by load_state_dict and "
-        "weight.data = tensor; after headgate.torch.prepare, torch.save(model.state_dict(), "
-        "...) writes it, and "
-        "clone() brings it into a file. For anything else make the layer sparse=False"
+        f"worker holds it. Its first values may be set by {', '.join((*RANDOM, *PLAIN))}, row by "
+        "row, or all at once by load_state_dict and weight.data = tensor; after "
+        "headgate.torch.prepare, torch.save(model.state_dict(), ...) writes it, and clone() "
+        "brings it into a file. For anything else make the layer sparse=False"
     )
 
 

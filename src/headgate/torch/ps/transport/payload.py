@@ -112,9 +112,8 @@ def _packed(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, list):
         return [_packed(item, tensors) for item in value]
     raise PayloadError(
-        f"a {type(value).__module__}.{type(value).__qualname__} cannot be sent; expected "
-        "tensors, numbers, strings "
-        "and containers of them"
+        f"a {type(value).__module__}.{type(value).__qualname__} cannot be sent; expected tensors, "
+        "numbers, strings and containers of them"
     )
 
 

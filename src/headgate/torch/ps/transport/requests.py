@@ -217,9 +217,8 @@ class Dispatcher(Service):
         saved = max(snapshots, key=lambda snapshot: list(snapshot["order"]))
         age = max(0.0, time.time() - saved["at"])
         text = (
-            f"server-{self.server.index} was started again and goes on from what it had "
-            f"{age:.1f} s before: what "
-            "workers have pushed to it since then is lost"
+            f"server-{self.server.index} was started again and goes on from what it had {age:.1f} "
+            "s before: what workers have pushed to it since then is lost"
         )
         self.server.notify({"type": "fault", "text": text, "seconds": age, "steps": 0})
         state: Mapping[str, Any] = saved["state"]

@@ -59,10 +59,9 @@ class View:
         for entry in message["members"]:
             if entry["role"] == "server" and entry.get("framework") not in ("torch", "", None):
                 raise RuntimeError(
-                    "this script trains with headgate.torch, and its job's servers were "
-                    "started as those of headgate."
-                    f"{entry['framework']}, which the file that `script:` names imports as "
-                    "well; leave that import out"
+                    "this script trains with headgate.torch, and its job's servers were started "
+                    f"as those of headgate.{entry['framework']}, which the file that `script:` "
+                    "names imports as well; leave that import out"
                 )
             endpoint, beside = [*(entry["endpoints"] or ()), "", ""][:2]
             leaving = bool(entry.get("leaving"))
