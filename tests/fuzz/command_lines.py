@@ -136,7 +136,7 @@ class CommandLines:
             code = _code(words)
         if code == 0:
             return
-        text = errors.read_text()
+        text = errors.read_text(errors="surrogateescape")  # arguments are printed as they are
         # a run's own code, as `attach` has it, comes with what it shows
         tells = text.strip() or output.stat().st_size
         if code not in CODES or "Traceback" in text or not tells:

@@ -63,7 +63,7 @@ def test_a_script_that_no_longer_ends_by_itself_says_so(user: User) -> None:
     def told() -> object:
         with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
             [row] = reader.rows("jobs")
-            return json.loads(row["spec"])["progress"]["told"]
+            return json.loads(row["spec"])["progress"]["script_stopping"]
 
     user.sees_job("learn", lambda job: job["step"] == 1, run, "it has told its patience")
     wait.until(lambda: told() == [3, 0.1], 30, "its patience is in the store")

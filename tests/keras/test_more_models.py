@@ -17,14 +17,14 @@ SCRIPT = Path(__file__).with_name("more_models.py")
 @pytest.mark.parametrize(
     ("what", "step", "backend"),
     [
-        ("pair", 9, "tensorflow"),
+        pytest.param("pair", 9, "tensorflow", marks=pytest.mark.long),
         pytest.param("critic", 12, "tensorflow", marks=pytest.mark.long),
         pytest.param("critic", 9, "tf_keras", marks=pytest.mark.long),
         ("average", 12, "tensorflow"),
         pytest.param("average", 12, "torch", marks=pytest.mark.long),
         pytest.param("average", 9, "jax", marks=pytest.mark.long),
         pytest.param("folds", 3, "torch", marks=pytest.mark.long),
-        ("folds", 16, "tensorflow"),
+        pytest.param("folds", 16, "tensorflow", marks=pytest.mark.long),
         pytest.param("folds", 16, "jax", marks=pytest.mark.long),
         pytest.param("again", 9, "tensorflow", marks=pytest.mark.long),
         pytest.param("again", 9, "tf_keras", marks=pytest.mark.long),

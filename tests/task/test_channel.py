@@ -76,6 +76,7 @@ def test_positions_of_others_are_known_until_all_have_come(
     listener: ChannelListener, name: str
 ) -> None:
     channel = opened(listener)
+    listener.wait_for("hello")
     listener.send({"type": name, "index": 1, "standing": {"step": 3, "waits": True}})
     listener.send({"type": name, "index": 2, "standing": {"step": 4, "ended": True}})
     wait.until(lambda: len(channel.positions) == 2)

@@ -36,7 +36,14 @@ def trained(framework: str, steps: int, workloads: tuple[str, ...]) -> dict[str,
     return found
 
 
-@pytest.mark.parametrize("framework", [name for name in TRAINED if name != "torch"])
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name == "keras" else name
+        for name in TRAINED
+        if name != "torch"
+    ],
+)
 @pytest.mark.slow
 def test_a_workload_loses_alike_in_every_framework(framework: str) -> None:
     own, torch = (trained(name, STEPS, TRAINED[name]) for name in (framework, "torch"))

@@ -24,7 +24,7 @@ def opened(
     path: str | Path, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None
 ) -> TextIO:
     """A file that a user names, open to be read to its end: one, or a pipe in which somebody
-    writes; no device, of which some have no end.
+    writes; no device, since some have no end.
 
     Raises:
         OSError: It cannot be read, or is none; `strerror` says why.

@@ -349,12 +349,12 @@ def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path)
                 for worker in workers
             )
 
-        wait.until(lambda: are_at(10, "worker-0", "worker-1", "worker-2"))
+        wait.until(lambda: are_at(10, "worker-0", "worker-1", "worker-2"), 120)
         os.kill(gang.pid("worker-2"), signal.SIGSTOP)
         (tmp_path / "epoch-2").touch()
-        wait.until(lambda: are_at(20, "worker-0", "worker-1"))
+        wait.until(lambda: are_at(20, "worker-0", "worker-1"), 120)
         os.kill(gang.pid("worker-2"), signal.SIGCONT)
-        wait.until(lambda: are_at(20, "worker-2"))
+        wait.until(lambda: are_at(20, "worker-2"), 120)
         (tmp_path / "epoch-4").touch()
         gang.finish()
         assert any(
