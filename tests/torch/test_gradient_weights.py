@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -197,6 +198,7 @@ class _Round:
         self._loss_of = loss_of
         self._parts = parts
         self.notes: list[str] = []
+        self.value = math.nan  # of the loss that they report together
         self.workers = [
             GradientWeights(lambda p: "head", self._meet, lambda: None, self.notes.append)
             for _ in parts
@@ -212,7 +214,7 @@ class _Round:
     def gradient(self, times: int = 1) -> torch.Tensor:
         """What a step of all comes to."""
         for _ in range(times):
-            total, gradients = 0.0, []
+            total, self.value, gradients = 0.0, 0.0, []
             made = []
             for worker, (begin, end) in zip(self.workers, self._parts):
                 loss = self._part(begin, end)
@@ -233,8 +235,11 @@ class _Round:
                 gradients.append(
                     double.weight.grad * weight.counts if weight.counts else double.weight.grad * 0
                 )
+                if weight.counts:
+                    self.value += float(loss.detach()) * worker.value_factor * weight.counts
                 total += weight.counts
                 worker.settle()
+        self.value /= total
         return sum(torch.nan_to_num(gradient) for gradient in gradients) / total  # type: ignore[return-value]
 
     def alone(self) -> torch.Tensor:
@@ -242,6 +247,9 @@ class _Round:
         self._part(0, len(data)).backward()
         assert double.weight.grad is not None
         return double.weight.grad.clone()
+
+    def loss(self) -> float:
+        return float(self._part(0, len(data)).detach())
 
     def _part(self, begin: int, end: int) -> Any:
         x, y, mask = data[begin:end], kinds[begin:end], few[begin:end]
@@ -256,6 +264,25 @@ def test_each_term_of_a_loss_weighs_what_it_is_a_mean_over(loss: str, following:
     assert torch.allclose(running.gradient(15), expected, rtol=1e-10, atol=0)
     assert all(worker.asks for worker in running.workers)  # what a part lacks may come at any step
     assert len(running.notes) == (len(PARTS) if loss == "a term that a part may lack" else 0) * 16
+
+
+OVER_ONE_COUNT = [
+    "kept from nothing",
+    "kept from little",
+    "by a whole number",
+    "by a number",
+    "and a little",
+    "times one over",
+    "two sums by one",
+]
+
+
+@pytest.mark.parametrize("loss", OVER_ONE_COUNT)
+def test_the_reported_loss_is_that_of_the_whole_batch(loss: str, following: None) -> None:
+    running = _Round(RIGHT[loss])
+    for _ in range(2):
+        running.gradient()
+        assert running.value == pytest.approx(running.loss(), rel=1e-10)
 
 
 PLAIN: dict[str, Parts] = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from typing import Any, Protocol
 
 import torch
@@ -91,6 +92,7 @@ class Worker:
         self._batch: tuple[int, Assigned] | None = None
         self._weight: Weight | None = None
         self._parts: deque[Any] = deque(maxlen=_MOST_PARTS)  # of the rounds since the latest report
+        self._value_factors: deque[float] = deque(maxlen=_MOST_PARTS)  # of the same rounds
         self._agreed = AgreedRequests(channel)
         self._waits = StragglerWait(channel.send)
         self.index = int(channel.welcome["index"])
@@ -229,15 +231,19 @@ class Worker:
             self._weighing.say(value)
             self._reducer.weight_said(bool(self._fed) or not self._iterated)
 
-    def weight_of_report(self) -> Any:
-        """What a loss that is reported weighs among those of all workers, 1 on the mean: as the
-        gradients did in the rounds since the report before. Without one, all weigh the same.
+    def weighted_report(self, loss: Any) -> tuple[Any, Any]:
+        """A loss that is reported, and what it weighs among those of all workers, 1 on the mean: as
+        the gradients did in the rounds since the report before. Without one, all weigh the same.
         """
         if not self._parts:
-            return 1.0
+            return loss, 1.0
         weight = sum(self._parts) / len(self._parts)
+        factor = sum(self._value_factors) / len(self._value_factors)
         self._parts.clear()
-        return weight
+        self._value_factors.clear()
+        if factor != 1.0 and isinstance(loss, (Real, torch.Tensor)):
+            loss = loss * factor
+        return loss, weight
 
     @property
     def copies(self) -> bool:
@@ -319,7 +325,7 @@ class Worker:
         alike.
         """
         assert self._reducer is not None and isinstance(self._link, Backend)
-        part = float(self._reducer.part_of_loss)
+        part = float(self._reducer.part_of_loss) * self._weighing.value_factor
         return float(
             self._link.add_up(torch.tensor([loss * part if part else 0.0], dtype=torch.float64))
         )
@@ -582,6 +588,7 @@ class Worker:
         if self._reducer is not None:
             part = 0.0 if self._weighing.lacks else self._reducer.part
             self._parts.append(part * len(exchange.result.members))
+            self._value_factors.append(self._weighing.value_factor)
         self._weighing.release()
         if exchange.result.changed:
             self._waits.skip(exchange.end)

@@ -78,6 +78,9 @@ class GradientWeights:
     Attributes:
         by_batch: The script's function of a batch; None: it gave none.
         lacks: Whether part of the loss of the latest backward has nothing that counts here.
+        value_factor: What that loss is multiplied with, for its mean over the workers to be the
+            loss of the whole batch. A loss whose terms would need unlike factors keeps its value,
+            since theirs are not known.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class GradientWeights:
         self._coupling = SampleComparison(coupled)
         self.by_batch: Callable[[Any], Any] | None = None
         self.lacks = False
+        self.value_factor = 1.0
         self._said: float | None = None
         self._of_batches: dict[int, float] = {}
         self._seen = LossReading()
@@ -216,6 +220,7 @@ class GradientWeights:
         seen, self._seen = self._seen, LossReading()
         self._shape = _shape(seen)
         self._doubt, self._own, self._factors, self.lacks = "", [], {}, False
+        self.value_factor = 1.0
         self._taken = weight.samples
         self._weighs = stated is None
         self._asks = self._everybody
@@ -299,6 +304,11 @@ class GradientWeights:
                 self._factors = {
                     node: term.factor(slot, share) for slot, term in own for node in slot.nodes
                 }
+                factors = [term.factor(slot, share) for slot, term in own]
+                if len(summed) == len(own) and all(
+                    math.isclose(factor, factors[0]) for factor in factors
+                ):
+                    self.value_factor = factors[0]
             self.lacks = any(not slot.local for slot, _ in own)
         self._everybody, self._quiet = True, self._quiet + 1
         self._forms.add(self._shape)

@@ -180,7 +180,7 @@ class Session(TaskSession):
         if self._worker is not None:
             metrics = {**self._worker.metrics, **metrics}
             if loss is not None:
-                part = self._worker.weight_of_report()
+                loss, part = self._worker.weighted_report(loss)
         self._progress.report(loss, metrics, part)
         if not self._loaders.states and self._stepped:
             self._begin_step()
