@@ -121,11 +121,9 @@ def test_a_stop_and_a_resume_change_nothing(
     assert resumed.listener.of("progress")[-1]["step"] == 20
 
 
+@pytest.mark.long  # that a stop and a resume change nothing is seen in test_script
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "backend",
-    [name if name == "jax" else pytest.param(name, marks=pytest.mark.long) for name in BACKENDS],
-)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_resume_gives_back_the_history_of_each_fit(
     backend: str, start: Start, plain: Plain
 ) -> None:
@@ -203,6 +201,7 @@ hg.report(loss=strategy.reduce("MEAN", shares, axis=None))
 """
 
 
+@pytest.mark.long
 def test_what_is_no_number_is_said_and_of_a_loop_no_more_is_told_than_was_measured(
     start: Start, tmp_path: Path
 ) -> None:
@@ -228,6 +227,7 @@ def test_what_is_no_number_is_said_and_of_a_loop_no_more_is_told_than_was_measur
     assert spans and set(spans) == {"step"}
 
 
+@pytest.mark.long
 def test_patience_is_told_where_it_changes_and_taken_back_where_there_is_none(
     start: Start, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).with_name("more_models.py")
         pytest.param("pair", 9, "tensorflow", marks=pytest.mark.long),
         pytest.param("critic", 12, "tensorflow", marks=pytest.mark.long),
         pytest.param("critic", 9, "tf_keras", marks=pytest.mark.long),
-        ("average", 12, "tensorflow"),
+        pytest.param("average", 12, "tensorflow", marks=pytest.mark.long),
         pytest.param("average", 12, "torch", marks=pytest.mark.long),
         pytest.param("average", 9, "jax", marks=pytest.mark.long),
         pytest.param("folds", 3, "torch", marks=pytest.mark.long),

@@ -80,10 +80,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [pytest.param(each, marks=pytest.mark.long) if each != "ps" else each for each in PLANS],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", PLANS)
 def test_a_parameter_that_is_set_in_any_way_is_trained_or_refused_by_name(
     strategy: str, alone: dict[str, Any], tmp_path: Path
 ) -> None:

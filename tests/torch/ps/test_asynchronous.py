@@ -104,7 +104,8 @@ def waiting_for_each_other(tmp_path_factory: pytest.TempPathFactory) -> float:
         return accuracy(running)
 
 
-@pytest.mark.parametrize("staleness", [None, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long  # every sample once is also seen where a worker is killed
+@pytest.mark.parametrize("staleness", [None, 2])
 def test_they_are_as_right_and_use_every_sample_once_in_an_epoch(
     staleness: int | None, waiting_for_each_other: float, tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_killed_server_goes_on_from_its_last_whole_snapshot(
     )
 
 
+@pytest.mark.long
 def test_a_server_that_had_saved_nothing_says_what_is_lost(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     with gang(tmp_path, plan(), HEADGATE_SNAPSHOT_SECONDS="1000", EPOCHS="4") as running:

@@ -88,6 +88,7 @@ def test_two_at_once(tmp_path: Path) -> None:
         assert len(steps) == 1
 
 
+@pytest.mark.long
 def test_not_at_all_where_epochs_are_not_counted_which_holds_nobody_up(tmp_path: Path) -> None:
     with joined(tmp_path, "") as gang:
         [failed] = gang.wait_for("worker-0", "checkpoint_failed")

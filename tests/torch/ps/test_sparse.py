@@ -243,7 +243,7 @@ def compare(folder: Path, case: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("workers", "servers", "cases"),
     [
-        (2, 2, SAME[1:2]),
+        pytest.param(2, 2, SAME[1:2], marks=pytest.mark.long),
         pytest.param(2, 2, [*SAME, *SCALED], marks=pytest.mark.long),
         pytest.param(3, 1, [*SAME[:2], *SUMMED, *SCALED], marks=pytest.mark.long),
     ],
