@@ -64,7 +64,9 @@ class Safeguards:
         self._policy = policy
         self._floor = min(policy.floor, 1.0)
         most = policy.most_changes
-        self._most = most if most == math.inf else max(math.floor(most), 1)
+        self._most = most
+        if most != math.inf:
+            self._most = math.floor(most) if most >= 1 else 1
         self._present: dict[JobId, _JobGrant] = {}
         self._waiting: dict[JobId, None] = {}
         self._warned: set[JobId] = set()
