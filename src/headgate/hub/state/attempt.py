@@ -314,10 +314,11 @@ class Attempt:
         if not exit.ok and is_out_of_memory(exit.reason or ""):
             words = out_of_gpu_memory(exit.reason or "", bool(self.tasks[name].gpus))
             return replace(exit, over_memory=True, on_gpu=bool(words), reason=words or exit.reason)
-        reason, port = exit.reason or "", self.port_of(name)
-        if self.ports and not exit.ok and (taken := port_taken(reason, port, self._port_variables)):
+        last_line, port = exit.reason or "", self.port_of(name)
+        taken = port_taken(last_line, port, self._port_variables)
+        if self.ports and not exit.ok and taken:
             # What it listens at besides, later on, is its own affair.
-            if str(port) in reason or not self._reports:
+            if str(port) in last_line or not self._reports:
                 return replace(exit, port_taken=True, reason=taken)
             return exit
         if (
