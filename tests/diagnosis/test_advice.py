@@ -261,7 +261,7 @@ def test_a_share_of_a_gpu_may_be_raised_before_the_neighbour_is_sent_away(tmp_pa
     account = told(tmp_path, case)
     assert verdict(account).remedy.kind is RemedyKind.RAISE_SHARE
     assert next_step(account).startswith(
-        "Raise or drop `share: 1/4` of a. Or else: leave it so. One after the other "
+        "Raise or drop `share: 1/4` of a. Or else: keep running them together. One after the "
     )
 
 

@@ -649,7 +649,10 @@ def _leave_node_out(remedy: Remedy, finding: Finding, account: Account) -> str:
 
 def _leave_together(remedy: Remedy, finding: Finding, account: Account) -> str:
     facts: OrderFacts = remedy.facts
-    stay = f"leave it so. One after the other they gain nothing on average: {_brings(facts)}"
+    stay = (
+        "keep running them together. One after the other would be no faster on average: "
+        f"{_brings(facts)}"
+    )
     if not remedy.job:
         return stay
     first = facts.order[0]
