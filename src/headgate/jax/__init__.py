@@ -1,8 +1,8 @@
 """Five calls in a JAX script: `init`, `prepare`, `epochs`, `batches` or `shard`, `report`.
 
-Under an engine they tell it how the training goes, save and resume. With several workers they join
-them into one JAX program, and divide batches between all devices. Under plain `python` they pass
-everything through.
+Under an engine they report progress, save and resume. With several workers they join these into one
+JAX program, and divide batches between all devices. Under plain `python` they pass everything
+through.
 
     import headgate.jax as hg
 
@@ -48,8 +48,8 @@ def init() -> None:
     """Join the other workers of the job, and set XLA's threads. Call it before anything computes.
 
     Raises:
-        headgate.jax.joining.JoinError: The call comes too late, or JAX cannot run the job's plan.
-            Or the script joins its processes itself, or not all workers started in time.
+        headgate.jax.joining.JoinError: JAX has already made its devices, or cannot run the job's
+            plan. Or the script joins its processes itself, or a worker did not start in time.
         headgate.jax.checkpoints.ResumeError: The checkpoint to resume from cannot be read.
     """
     global _begun, _session
@@ -91,10 +91,10 @@ def shard(batch: Any) -> Any:
     """Divide a global batch between the devices of all workers. Every worker passes the same batch.
 
     Args:
-        batch: A pytree of arrays, with the samples along their first axis.
+        batch: A pytree of arrays of shape (samples, ...).
 
     Returns:
-        The batch as global arrays; on one device, the batch itself.
+        The batch as global `jax.Array`s of the same shapes. On one device, the batch itself.
 
     Raises:
         headgate.jax.placing.DataError: The workers draw different batches.
@@ -104,11 +104,11 @@ def shard(batch: Any) -> Any:
 
 
 class batches:  # noqa: N801 - used like a function
-    """Iterate over batches, each divided as by `shard`. After a resume, begin at the checkpoint's
+    """Iterate over batches, each divided as by `shard`. A resumed epoch begins at the checkpoint's
     batch.
 
     Args:
-        iterable: The batches. They have to be the same ones when an epoch is resumed.
+        iterable: The batches. A resumed epoch has to yield the same ones.
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
@@ -127,11 +127,11 @@ def report(loss: Any = None, step: int | None = None, *, state: Any = None, **me
     the mean loss since the last one.
 
     Args:
-        loss: Loss of the batch, as the step returned it. Headgate does not wait for it.
+        loss: Loss of the batch, as the step returned it: a scalar. Headgate does not wait for it.
         step: Number of the step. By default Headgate counts the reports with a loss or a state. A
             script that reports every tenth step has to give it.
-        state: What `prepare` returned, as the step left it, in the same form. Flax NNX objects need
-            none.
+        state: What `prepare` returned, as the step left it, with the same tree structure. Not
+            needed for Flax NNX objects.
         **metrics: Numbers, for example `accuracy=right / total`.
     """
     session = _joined("report")

@@ -1,9 +1,8 @@
-"""Checkpoints: written whole or not at all, through Orbax where it is installed, as a NumPy archive
-elsewhere.
+"""Checkpoints, written atomically: by Orbax if it is installed, otherwise as a NumPy archive.
 
-`step-<n>.orbax` is a folder with `state`, which Orbax reads, and `headgate.json`; `step-<n>.npz`
-has the latter as its entry `headgate.json`. Both hold the same arrays by name: number of the part
-that was prepared, and path in it.
+`step-<n>.orbax` is a folder with `state`, which Orbax reads, and `headgate.json`. `step-<n>.npz`
+has an entry `headgate.json`. Both hold the same arrays, named by the number of the prepared part
+and the path in it.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ _PLACE = "headgate.json"
 def write(
     folder: Path, step: int, arrays: Mapping[str, Any], place: Mapping[str, Any]
 ) -> tuple[Path, int]:
-    """Save `arrays` and `place` as step `step` and remove all but the newest two.
+    """Save `arrays` and `place` as step `step`, and remove all but the newest two checkpoints.
 
     Args:
         arrays: NumPy arrays by name.
-        place: Plain JSON values: where the script is.
+        place: The script's position, in plain JSON values.
 
     Returns:
         Path of the checkpoint, and its size in bytes.
 
     Raises:
-        CheckpointError: It could not be written; what was there before is untouched.
+        CheckpointError: The checkpoint could not be written. Earlier ones are untouched.
     """
     through_orbax = importlib.util.find_spec("orbax") is not None
     path = folder / f"step-{step}.{'orbax' if through_orbax else 'npz'}"
@@ -60,10 +59,10 @@ def write(
 
 
 def read(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `write` saved: arrays, and place.
+    """Load the arrays and the place that `write` saved.
 
     Raises:
-        ResumeError: There is no such checkpoint, or it is none of this layout.
+        ResumeError: The checkpoint does not exist, or has another layout.
     """
     try:
         arrays, note = _read_orbax(Path(path)) if os.path.isdir(path) else _read_npz(path)
@@ -80,8 +79,8 @@ def read(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _write_npz(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any]) -> None:
-    # An archive knows no bfloat16 and the like: they go as whole numbers of their size, their names
-    # into the note.
+    # NumPy archives do not support bfloat16 and similar types. They are saved as integers of the
+    # same size; the note holds the names of the types.
     plain: dict[str, Any] = {
         name: a if a.dtype.isbuiltin == 1 else a.view(f"u{a.dtype.itemsize}")
         for name, a in arrays.items()
@@ -101,7 +100,7 @@ def _read_npz(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _checkpointer() -> Any:
-    """Orbax for this process alone. By itself it would wait for all workers, but only one saves."""
+    """Orbax for this process alone. By default it waits for all workers, but only one saves."""
     ocp: Any = importlib.import_module("orbax.checkpoint")
     alone = ocp.options.MultiprocessingOptions(
         primary_host=jax.process_index(),
@@ -116,7 +115,7 @@ def _write_orbax(path: Path, arrays: Mapping[str, Any], note: Mapping[str, Any])
     ocp = importlib.import_module("orbax.checkpoint")
     path.mkdir()
     (path / _PLACE).write_text(json.dumps(note))
-    # Orbax refuses what has no elements
+    # Orbax refuses arrays without elements
     full = {name: array for name, array in arrays.items() if array.size}
     with _checkpointer() as checkpointer:
         checkpointer.save(path.absolute() / "state", args=ocp.args.PyTreeSave(full))

@@ -1,4 +1,4 @@
-"""What a job costs, as `headgate.Profile` has it."""
+"""Measures what a job costs, in the form of `headgate.Profile`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOPS = (
 
 
 class Costs:
-    """Collects what a profile needs, and writes it.
+    """Collects the measurements of a profile, and writes the profile.
 
     Args:
         source: `run` or `profile`.
@@ -43,12 +43,14 @@ class Costs:
         self._flops: float | None = None
 
     def begins(self) -> None:
-        """The first step is about to begin: what is compiled from now on is the step's."""
+        """Note that the first step is about to begin: programs compiled from now on belong to the
+        step.
+        """
         if self._batch is None:
             self._older = set(_programs())
 
     def trains_on(self, batches: Any) -> None:
-        """What `batches` was given: how many samples there are, where that can be seen."""
+        """Note the number of samples of what `batches` was given, if it is known."""
         if self._samples is not None:
             return
         dataset: Any = getattr(batches, "dataset", None)
@@ -58,13 +60,12 @@ class Costs:
             self._samples = sum(length(batch) or 0 for batch in batches) or None
 
     def saw_batch(self, batch: Any) -> None:
-        """A whole batch, the first: its size, and bytes of its samples."""
+        """Note the size and the bytes of the first whole batch."""
         if self._batch is None and (size := length(batch)):
             self._batch = size
             self._sample_bytes = nbytes(batch) / size
 
     def stepped(self, step: Step) -> None:
-        """A step was measured."""
         if step.number == 1:
             self._count_flops()
         if step.number <= FIRST_STEPS and step.samples:
@@ -81,7 +82,7 @@ class Costs:
             self._sizes.add(step.samples)
 
     def profile(self, trained: TrainingState | None) -> dict[str, Any]:
-        """The fields of `headgate.Profile` of what was prepared."""
+        """The fields of `headgate.Profile`."""
         device = jax.local_devices()[0]
         name = "cpu" if device.platform == "cpu" else device.device_kind
         times = step_timing.step_times(name, self._timings)
@@ -120,8 +121,8 @@ class Costs:
         }
 
     def _count_flops(self) -> None:
-        """FLOPs of a sample: of the largest program that the first step compiled, or of all, had it
-        compiled before.
+        """Count the FLOPs per sample of the largest program that the first step compiled. If it
+        compiled none, the largest of all compiled programs counts.
         """
         if self._batch:
             programs = _programs()
@@ -141,7 +142,7 @@ class Costs:
 
 
 def _programs() -> list[Any]:
-    """What JAX has compiled and still holds."""
+    """The programs that JAX has compiled and still holds."""
     return list(jax.local_devices()[0].client.live_executables())
 
 
@@ -156,6 +157,6 @@ def _flops_of(program: Any) -> float:
 
 
 def _peak_on(device: Any) -> int | None:
-    """Most memory held on a device; None where it does not say."""
+    """Peak memory of a device, in bytes; None if the device does not report it."""
     statistics = device.memory_stats() if device.platform != "cpu" else None
     return statistics.get("peak_bytes_in_use") if statistics else None

@@ -1,5 +1,5 @@
-"""How the workers of a job become one JAX program: jax.distributed between them, Gloo or NCCL under
-its collectives.
+"""Joins the workers of a job into one JAX program, by `jax.distributed` with Gloo or NCCL
+collectives.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ from headgate.task.membership import (
 
 
 class JoinError(RuntimeError):
-    """The workers of a job cannot become one JAX program; the message says why and what to do."""
+    """The workers of a job cannot become one JAX program. The message says why and what to do."""
 
 
 def begun() -> bool:
-    """Whether JAX has made its devices already, so that it is too late to say anything about
-    them.
-    """
+    """Whether JAX has made its devices, so that they can no longer be configured."""
     return bool(xla_bridge.backends_are_initialized())
 
 
 def set_threads(threads: int) -> None:
-    """Give XLA's CPU pool so many threads, unless the user said how many. They cannot change later.
+    """Set the size of XLA's CPU thread pool, unless the user set it. It cannot change later.
 
-    XLA reads `PJRT_NPROC` when it makes its CPU device; without it, it takes every core of the
+    XLA reads `PJRT_NPROC` when it makes its CPU device. By default it uses every core of the
     machine.
     """
     if "NPROC" not in os.environ:
@@ -47,7 +45,7 @@ def set_threads(threads: int) -> None:
 
 
 def threads() -> int:
-    """Compute threads of XLA's CPU pool."""
+    """The number of compute threads of XLA's CPU pool."""
     for name in ("PJRT_NPROC", "NPROC"):
         if os.environ.get(name, "").isdigit():
             return max(int(os.environ[name]), 1)
@@ -55,10 +53,10 @@ def threads() -> int:
 
 
 def check(plan: Mapping[str, Any]) -> None:
-    """Whether JAX can do what a plan of several tasks says.
+    """Check that JAX can run a plan of several tasks.
 
     Raises:
-        JoinError: It cannot, or the script does it by itself.
+        JoinError: It cannot, or the script joins its processes itself.
     """
     if plan["strategy"] != "allreduce":
         raise JoinError(
@@ -75,10 +73,10 @@ def check(plan: Mapping[str, Any]) -> None:
 
 
 def check_early() -> None:
-    """Whether JAX can still be told anything.
+    """Check that JAX can still be configured.
 
     Raises:
-        JoinError: It has made its devices already.
+        JoinError: JAX has made its devices already.
     """
     if begun():
         raise JoinError(
@@ -88,14 +86,14 @@ def check_early() -> None:
 
 
 def join(channel: Channel, plan: Mapping[str, Any]) -> None:
-    """Become one program with the other workers; returns when all are there.
+    """Join the other workers in one program. Returns when all have joined.
 
-    Worker 0 listens on the address of its node alone, on a free port; Gloo of each worker on that
-    of its own.
+    Worker 0 listens only on its node's address, on a free port. Gloo listens on each worker's own
+    node address.
 
     Raises:
         JoinError: JAX cannot run this plan, or not all workers started in time.
-        Stop: This worker was asked to end meanwhile.
+        Stop: This worker was asked to stop while it waited.
     """
     check(plan)
     welcome = channel.welcome
@@ -123,15 +121,15 @@ def join(channel: Channel, plan: Mapping[str, Any]) -> None:
 
 
 def _offer(channel: Channel, address: str) -> str:
-    """Tell the others where worker 0 is going to listen; they try until it does."""
+    """Tell the other workers where worker 0 will listen. They retry until it does."""
     message = listening_at(address, free_ports(address, 1))
     channel.send(message)
     return str(message["endpoints"][0]).removeprefix("tcp://")
 
 
 def _bind_gloo(address: str) -> None:
-    """Let Gloo listen on the address of this node. By itself it takes the address of the host name.
-    On many machines that is a loopback address, which no other node reaches.
+    """Make Gloo listen on the address of this node. By default it takes the address of the host
+    name, on many machines a loopback address that no other node reaches.
     """
     jaxlib: Any = import_module("jax._src.lib")
     gloo = jaxlib._jax.make_gloo_tcp_collectives(
@@ -149,7 +147,7 @@ def _failed(
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """An exception ends this worker."""
+    """End this worker after an exception."""
     end_failed(
         channel, workers, kind, error, trace, of_a_step=issubclass(kind, jax.errors.JaxRuntimeError)
     )

@@ -1,7 +1,9 @@
-"""The leaves of a state: what a checkpoint holds of each, and how it comes back as what it was.
+"""The leaves of a state: how a checkpoint stores them, and how they are restored in their original
+types.
 
 JAX computes with other types than a script may begin with. A float64 of NumPy becomes float32. A
-Python number becomes an array of a weak type, which yields to the type of whatever it meets.
+Python number becomes an array of a weak type, which yields to the type of any array that it is
+combined with.
 """
 
 from __future__ import annotations
@@ -15,16 +17,16 @@ from headgate.jax.placing import is_key, weakened
 from headgate.task.saving import ResumeError
 
 KINDS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
-"""What is saved of a state."""
+"""Types of the leaves that are saved."""
 
 
 class StateError(Exception):
-    """The state of the training cannot be saved now; training goes on."""
+    """The training state cannot be saved now. Training goes on."""
 
 
 def kind(leaf: Any) -> str:
-    """What holds the value of a leaf: a Python `number`, `numpy`, or JAX as an `array` or one of a
-    `weak` type.
+    """The kind of a leaf: a Python `number`, `numpy`, or a JAX `array`, `weak` if its type is
+    weak.
     """
     if isinstance(leaf, jax.Array):
         return "weak" if not is_key(leaf) and leaf.weak_type else "array"
@@ -32,7 +34,7 @@ def kind(leaf: Any) -> str:
 
 
 def form(leaf: Any) -> list[Any]:
-    """Type and shape of a leaf as JAX computes with it; a Python number has the type of its
+    """Type and shape of a leaf as JAX computes with it. A Python number has the type of its
     kind.
     """
     if kind(leaf) == "number":
@@ -42,10 +44,10 @@ def form(leaf: Any) -> list[Any]:
 
 
 def on_host(name: str, leaf: Any) -> Any:
-    """The value of a leaf as a NumPy array; a key as its data.
+    """The value of a leaf as a NumPy array; for a random key, its data.
 
     Raises:
-        StateError: No worker has all of it.
+        StateError: No single worker holds the whole array.
     """
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise StateError(
@@ -56,17 +58,17 @@ def on_host(name: str, leaf: Any) -> Any:
 
 
 def restored(name: str, leaf: Any, saved: Any, was: str | None, prepared: Any) -> Any:
-    """What was saved, in place of the script's leaf.
+    """The saved value, in the type of the script's leaf.
 
     Args:
-        was: Its kind when it was saved; None where the checkpoint does not say: that of the
-            script's.
-        prepared: The form in which the script had prepared it then; None where the checkpoint does
-            not say.
+        was: The leaf's kind when it was saved. None if the checkpoint does not say: the kind of the
+            script's leaf.
+        prepared: The form in which the script had prepared the leaf when it was saved; None if
+            unknown.
 
     Raises:
-        ResumeError: It does not fit: neither has the script prepared the like then, nor is it like
-            what it has now.
+        ResumeError: The value has neither the form of the script's leaf now nor the form it was
+            prepared in.
     """
     own = kind(leaf)
     if prepared != form(leaf) and not _fits(leaf, saved):
@@ -102,7 +104,7 @@ def unfit(form: str) -> str:
 
 def _fits(leaf: Any, saved: Any) -> bool:
     if kind(leaf) == "number":
-        # what counts as a number at first is often an array after a step
+        # a Python number often becomes an array after a step
         return bool(saved.ndim == 0)
     array = jax.random.key_data(leaf) if is_key(leaf) else leaf
     return array.shape == saved.shape and saved.dtype in (array.dtype, _computed(array.dtype))

@@ -1,4 +1,4 @@
-"""Where arrays go: state on every device, batches divided between the devices of all workers."""
+"""Places arrays: the state on every device, batches divided between the devices of all workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 _Axes: Any = jax.sharding.PartitionSpec  # which has no types
 _AXIS = "batch"
 _PATIENCE_MS = 300_000
-"""How long a worker waits for the others to draw the first batch of an epoch."""
+"""Time that a worker waits for the others to draw the first batch of an epoch."""
 
 
 class DataError(RuntimeError):
@@ -28,7 +28,7 @@ class Placing:
     """All devices of all workers.
 
     Attributes:
-        whole: Whether one device does everything, so that nothing has to be placed.
+        whole: Whether there is only one device, so that nothing has to be placed.
     """
 
     def __init__(self) -> None:
@@ -39,39 +39,38 @@ class Placing:
         self.whole = self._devices.size == 1
 
     def gpus(self) -> list[int]:
-        """Numbers of this worker's GPUs, as it sees them."""
+        """Indices of this worker's GPUs, as this process numbers them."""
         return [
             device.local_hardware_id for device in jax.local_devices() if device.platform == "gpu"
         ]
 
     def parts(self, size: int) -> int:
-        """How many different parts a batch of that size is divided into."""
+        """The number of different parts that a batch of `size` samples is divided into."""
         return math.gcd(size, self._devices.size)
 
     def part(self, size: int) -> int:
-        """How many of a batch's samples this worker computes."""
+        """The number of a batch's samples that this worker computes."""
         parts = self.parts(size)
         return size // parts * max(1, parts * jax.local_device_count() // self._devices.size)
 
     def shard(self, batch: Any) -> Any:
-        """A batch that every worker has as a whole, divided between all devices as evenly as its
-        length can be.
+        """Divide a batch, which every worker has whole, between all devices.
 
-        A length that the number of devices does not divide is divided by their greatest common
-        divisor. On 4 devices, 6 samples go to 2 pairs, and 7 to each device whole. What is computed
-        from the batch is the same in every case.
+        If the number of devices does not divide the batch, their greatest common divisor is used.
+        On 4 devices, 6 samples go to 2 pairs, and 7 to each device whole. The result of the
+        computation is the same in every case.
         """
         return batch if self.whole else jax.tree.map(self._sharded, batch)
 
     def replicate(self, tree: Any) -> Any:
-        """Arrays on every device; what is no array stays as it is."""
+        """Put a tree's arrays on every device. Other leaves stay as they are."""
         return tree if self.whole else jax.tree.map(self._replicated, tree)
 
     def from_first(self, arrays: Sequence[Any]) -> list[Any]:
-        """Worker 0's values of NumPy arrays, which are alike in all workers."""
+        """Worker 0's values of NumPy arrays that have the same shapes in all workers."""
         if not self._several:
             return list(arrays)
-        # As bytes: JAX would make 32 bits of what has 64.
+        # Sent as bytes, because JAX would convert 64-bit values to 32 bits.
         sent = np.frombuffer(b"".join(array.tobytes() for array in arrays), np.uint8)
         received = np.asarray(multihost_utils.broadcast_one_to_all(sent)).tobytes()
         leaves_of_first, begin = [], 0
@@ -83,10 +82,10 @@ class Placing:
         return leaves_of_first
 
     def compare(self, batch: Any) -> None:
-        """Make sure that worker 0 has drawn the same batch.
+        """Check that worker 0 has drawn the same batch.
 
         Raises:
-            DataError: It has not.
+            DataError: The batches differ.
         """
         if not self._several:
             return
@@ -131,7 +130,6 @@ class Placing:
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
     def _mesh(self, parts: int) -> Mesh:
-        """All devices in their order, in `parts` groups."""
         if parts not in self._meshes:
             self._meshes[parts] = Mesh(self._devices.reshape(parts, -1), (_AXIS, "copy"))
         return self._meshes[parts]
@@ -145,13 +143,13 @@ def is_key(leaf: Any) -> bool:
 
 
 def weakened(array: jax.Array) -> jax.Array:
-    """An array with a weak type, which yields to the type of what it meets."""
+    """Give an array a weak type, which yields to the type of any array that it is combined with."""
     lax: Any = importlib.import_module("jax._src.lax.lax")
     return cast(jax.Array, lax._convert_element_type(array, weak_type=True))
 
 
 def length(batch: Any) -> int | None:
-    """Number of samples in a batch: the length of its first array; None where it has none."""
+    """Number of samples in a batch: the length of its first array. None if it has no array."""
     for leaf in jax.tree.leaves(batch):
         shape = getattr(leaf, "shape", ())
         if shape:

@@ -1,6 +1,4 @@
-"""How a JAX script is recorded for `headgate verify`: its state, as it reports it after each
-step.
-"""
+"""Records a JAX script for `headgate verify`: the state that it reports after each step."""
 
 from __future__ import annotations
 
@@ -24,14 +22,14 @@ _DRAWS = (
     "truncated_normal",
     "uniform",
 )
-"""Functions of `jax.random` that draw for samples; those that draw an order are alike in all
+"""Functions of `jax.random` that draw for samples. Draws of an order are the same in all
 workers.
 """
 _is_prepared = False
 
 
 def begin(recorder: TaskRecorder) -> None:
-    """JAX has been imported in a process that is to be recorded."""
+    """Start to record this process. JAX has just been imported."""
     for name in _DRAWS:
         _watch(name, recorder)
     if recorder.recipe.double:
@@ -39,7 +37,7 @@ def begin(recorder: TaskRecorder) -> None:
 
 
 def _watch(name: str, recorder: TaskRecorder) -> None:
-    """Have the draws of a function of `jax.random` seen, once the state is prepared."""
+    """Record the draws of a function of `jax.random` once the state is prepared."""
     draw = getattr(jax.random, name)
 
     def drawing(*args: Any, **kwargs: Any) -> Any:
@@ -51,9 +49,7 @@ def _watch(name: str, recorder: TaskRecorder) -> None:
 
 
 def prepared(recorder: TaskRecorder, trained: TrainingState) -> None:
-    """The state is about to be handed to the script: in float64, and some roundings away, as the
-    recipe says.
-    """
+    """Adapt the state before the script gets it: float64, and perturbed if the recipe says so."""
     global _is_prepared
     _is_prepared = True
     draw = np.random.default_rng(1)
@@ -76,7 +72,7 @@ def _eps(kind: Any) -> float:
 
 
 def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: TrainingState) -> None:
-    """A step was reported, with its state."""
+    """Record the state after a reported step."""
     if trained.known:
         arrays = trained.arrays()
         recorder.state(

@@ -1,8 +1,8 @@
-"""One training script under an engine: where its steps end, what is done there, and what is told to
-the engine.
+"""One JAX script under an engine: its step boundaries, what happens there, and what the engine is
+told.
 
-A step boundary is a report: the script has dispatched a step, and its state is the one after it.
-The end of an epoch is one too.
+A report is a step boundary: the script has dispatched a step and reports the state after it. The
+end of an epoch is one too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headgate.task.sync_points import SyncPoints
 
 _wait: Any = jax.block_until_ready
 _MOST_AHEAD = 1000
-"""Reports whose losses are not computed yet past which the oldest is waited for."""
+"""Most reports with losses that are not computed yet. Past it, the session waits for the oldest."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class _Report:
 
 
 class Session(TaskSession):
-    """The state of a JAX script that runs under an engine.
+    """The session of a JAX script that runs under an engine.
 
     Raises:
-        JoinError: It comes too late, or JAX cannot run the job's plan.
+        JoinError: The call comes too late, or JAX cannot run the job's plan.
     """
 
     meter: StepMeter
@@ -96,13 +96,13 @@ class Session(TaskSession):
             joining.join(self._channel, self.plan)
         return ""
 
-    # --- what the script calls --------------------------------------------------------------------
+    # --- calls of the script ----------------------------------------------------------------------
 
     def prepare(self, parts: Sequence[Any]) -> tuple[Any, ...]:
         """The parts of the state, from the checkpoint or worker 0, on all devices.
 
-        What is prepared in an epoch takes the place of what was before. Between loops over epochs
-        it is another training's, as of the next fold.
+        A `prepare` within an epoch replaces the parts of the one before. Between loops over epochs
+        it begins another training, as of the next fold.
 
         Raises:
             ResumeError: The checkpoint does not fit.
@@ -131,7 +131,7 @@ class Session(TaskSession):
         return trained.with_values(lambda name, leaf: self._placing.replicate(leaf))
 
     def shard(self, batch: Any, loose: bool = True) -> Any:
-        """A global batch, divided between all devices."""
+        """Divide a global batch between all devices."""
         self._drop()
         self._deals += 1
         self._fed = True
@@ -219,7 +219,7 @@ class Session(TaskSession):
         self._begin_step(done)
 
     def _begin_step(self, done: Any) -> None:
-        # where the script reads its data by itself
+        # the script reads its data itself
         self.meter.begin(done, "input" if self._reading else "other")
 
     def like(self, value: Any, number: float) -> Any:
@@ -251,9 +251,7 @@ class Session(TaskSession):
         return [] if self._trained is None else [self._trained.sizes()]
 
     def _drop(self) -> None:
-        """The batch that was dealt last is done with: no step was made of it where none was
-        reported.
-        """
+        """The batch dealt last is finished. If no step was reported, it was dropped."""
         self._dropped += self._fed
         self._fed = False
 
@@ -269,7 +267,7 @@ class Session(TaskSession):
 
     def obey(self, at: Any = None) -> None:
         if self._trained is not None and not self.plan and self._trained.changed:
-            # a report between two steps, where other values are in the model than are trained
+            # a report between two steps, while the model holds other values than those trained
             return
         super().obey(at)
 
@@ -334,7 +332,7 @@ class Session(TaskSession):
             "ends": self._ends,
         }
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- messages to the engine -------------------------------------------------------------------
 
     def _measured(self, step: Step) -> None:
         self._costs.stepped(step)
@@ -348,7 +346,7 @@ class Session(TaskSession):
         super().flush()
 
     def _tell(self, wait: bool = False) -> None:
-        """Hand on reports whose numbers are there; none is waited for in the middle of training."""
+        """Pass on the reports whose values are computed. Never wait in the middle of training."""
         while self._reports and (
             wait or len(self._reports) > _MOST_AHEAD or self._reports[0].is_ready()
         ):
@@ -360,7 +358,7 @@ class Session(TaskSession):
 
 
 def _is_there(value: Any) -> bool:
-    """Whether a value needs no wait."""
+    """Whether a value is computed, so that reading it does not block."""
     try:
         return bool(value.is_ready())
     except (AttributeError, RuntimeError):  # no array, or one whose memory was given away
@@ -368,7 +366,7 @@ def _is_there(value: Any) -> bool:
 
 
 def _captured_rng() -> dict[str, Any]:
-    """The states of Python's and NumPy's own random streams, which may shuffle data, as plain
+    """The states of Python's and NumPy's random streams, which may shuffle data, as plain
     values.
     """
     version, state, gauss = random.getstate()
@@ -386,9 +384,7 @@ def _restore_rng(state: Mapping[str, Any]) -> None:
 
 
 def _packed(state: Mapping[str, Any]) -> Any:
-    """Random states as one array, without the half of a pair of normal numbers that either stream
-    may keep.
-    """
+    """Random states as one array, without the spare normal number that either stream may keep."""
     return np.array([*state["python"][1], *state["numpy"][1], state["numpy"][2]], np.uint32)
 
 
@@ -404,12 +400,12 @@ def _unpacked(words: Any) -> dict[str, Any]:
 
 
 class Passes:
-    """The passes over data in the present epoch.
+    """The passes over data in the current epoch.
 
     Attributes:
-        counts: Batches that each gave, in the order in which they began.
-        loose: Whether a batch of this epoch came by another way, so that the counts do not tell
-            where the script is.
+        counts: Batches that each pass gave, in the order in which the passes began.
+        loose: Whether a batch of this epoch came another way, so that the counts do not locate the
+            script.
     """
 
     def __init__(self) -> None:
@@ -418,13 +414,13 @@ class Passes:
         self._skips: list[int] = []
 
     def enter_epoch(self, skips: Sequence[int]) -> None:
-        """An epoch begins; its first passes begin after so many batches."""
+        """Begin an epoch. Its first passes skip `skips` batches."""
         self.counts = []
         self.loose = False
         self._skips = list(skips)
 
     def done(self) -> list[int] | None:
-        """Batches that each pass gave; None where that does not tell where the script is."""
+        """Batches that each pass gave; None if they do not locate the script."""
         return None if self.loose or not self.counts else list(self.counts)
 
     def over(
@@ -433,7 +429,7 @@ class Passes:
         """The batches of one pass.
 
         Args:
-            deal: Is given a function that reads the next batch; returns what the script gets.
+            deal: Called with a function that reads the next batch. Returns what the script gets.
         """
         number = len(self.counts)
         skip = self._skips[number] if number < len(self._skips) else 0

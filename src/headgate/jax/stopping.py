@@ -1,4 +1,4 @@
-"""How the workers of a job end at the same step."""
+"""Has the workers of a job stop at the same step."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from jax._src import distributed
 from headgate.task import Channel
 
 _PATIENCE_MS = 10_000
-"""How long a worker that is to stop waits to hear where the others are."""
+"""Time that a worker that is asked to stop waits to hear where the others are."""
 
 
 class StopTogether:
     """Agrees with the other workers on the boundary at which all stop.
 
-    No step carries the request, so the workers agree beside them. Each counts the boundaries that
-    it passed. A worker that is asked to stop holds its count still and tells it. It does so from a
-    thread, because the script may be waiting in a step for another worker. All stop at the boundary
-    after the highest count, which none has passed.
+    JAX steps carry no requests, so the workers agree outside of them. Each counts the boundaries
+    that it passed. A worker that is asked to stop holds its count still and tells it. It does so
+    from a thread, because the script may be waiting in a step for another worker. All stop at the
+    boundary after the highest count, which none has passed.
 
     Args:
-        channel: Where the request comes in, to all workers.
+        channel: The channel on which all workers receive the request.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -35,23 +35,23 @@ class StopTogether:
         threading.Thread(target=self._agree, name="headgate-stop", daemon=True).start()
 
     def passed(self) -> None:
-        """The script comes to a boundary."""
+        """Count a boundary of the script."""
         with self._lock:
             self._passed += 1
 
     @property
     def stopping(self) -> str:
-        """As of the channel, once this is the boundary at which all workers stop."""
+        """As `Channel.stopping`, but empty before the boundary at which all workers stop."""
         last_passed = self._last is not None and self._passed >= self._last
         return (self._channel.stopping or "stop") if last_passed else ""
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to look at."""
+        """Whether a request is pending."""
         return bool(self.stopping) or self._channel.pending
 
     def take_checkpoint(self) -> bool:
-        """Whether a checkpoint was asked for since the last call: worker 0 saves it alone."""
+        """Whether a checkpoint was requested since the last call. Only worker 0 saves it."""
         return self._channel.take_checkpoint()
 
     def _agree(self) -> None:

@@ -1,5 +1,5 @@
-"""What a script trains: pytrees that it hands over with each step, or Flax NNX objects that change
-in place.
+"""The state that a script trains: pytrees that it reports with each step, or Flax NNX objects that
+change in place.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from headgate.jax.placing import Placing, is_key, nbytes
 from headgate.task.saving import ResumeError
 
 _COMPARED = 32
-"""Arrays of a state that workers compare."""
+"""Number of arrays of a state that workers compare."""
 _LOOKED_AT = 64
-"""Variables, about, of an NNX object that are looked at for changes."""
+"""Approximate number of variables of an NNX object that are checked for changes."""
 
 
 class TrainingState:
     """The parts of the state, in the order in which they were prepared.
 
     Args:
-        parts: What was given to `prepare`: the parameters first.
-        first: The number of the first part, in the order of all that was prepared.
+        parts: The arguments of `prepare`, the parameters first.
+        first: The number of the first part among all parts prepared so far.
 
     Attributes:
-        prepared: By name, in which form the leaves were given.
-        end: The number of the part that comes next.
+        prepared: The form in which each leaf was given, by name.
+        end: The number of the next part.
     """
 
     def __init__(self, parts: Sequence[Any], first: int = 0) -> None:
@@ -40,16 +40,16 @@ class TrainingState:
         self._first = tuple(parts)
         self._in_place = all(_changes_in_place(part) for part in parts)
         self._now: tuple[Any, ...] | None = self._first if self._in_place else None
-        # variables of NNX, and what they held after the last step
+        # NNX variables, and their values after the last step
         self._stepped: list[tuple[Any, Any]] = []
         self.prepared = {name: form(leaf) for name, leaf in self._named(parts).items()}
         self.bytes = sum(nbytes(values(part)) for part in parts)
 
     def came_to(self, state: Any) -> None:
-        """The state after a step, in the form in which `prepare` returned it.
+        """Take the state after a step, with the same tree structure as `prepare` returned.
 
         Raises:
-            TypeError: It is of another form.
+            TypeError: The structure differs.
         """
         parts: tuple[Any, ...] = ()
         if len(self._first) == 1:
@@ -65,7 +65,7 @@ class TrainingState:
         self._now = parts
 
     def stepped(self) -> None:
-        """A step was taken: what changes in place holds what is trained."""
+        """Note that a step was taken: objects that change in place hold the trained values."""
         if self._in_place:
             if not self._stepped:
                 self._stepped = [
@@ -75,12 +75,12 @@ class TrainingState:
 
     @property
     def changed(self) -> bool:
-        """Whether the script has changed in place what the last step left."""
+        """Whether the script has changed objects in place since the last step."""
         return any(variable.get_raw_value() is not value for variable, value in self._stepped)
 
     @property
     def known(self) -> bool:
-        """Whether the present state is at hand."""
+        """Whether the current state is available."""
         return self._now is not None and not any(
             isinstance(leaf, jax.Array) and leaf.is_deleted()
             for part in self._now
@@ -88,10 +88,10 @@ class TrainingState:
         )
 
     def arrays(self) -> dict[str, Any]:
-        """The present state: NumPy arrays, and keys as their data, by name.
+        """The current state by name, as NumPy arrays; random keys as their data.
 
         Raises:
-            StateError: It is not at hand, or no worker has all of it.
+            StateError: The state is not available, or no single worker holds all of it.
         """
         if self._now is None:
             raise StateError(
@@ -105,8 +105,8 @@ class TrainingState:
         return {name: on_host(name, leaf) for name, leaf in self._named(self._now).items()}
 
     def sizes(self) -> dict[str, float]:
-        """The mean absolute values of the smallest arrays of the present state, as this worker has
-        them, by name; none where it is not at hand.
+        """Mean absolute values of this worker's smallest arrays, by name. Empty if the state is not
+        available.
         """
         if not self.known:
             return {}
@@ -125,15 +125,15 @@ class TrainingState:
         }
 
     def kinds(self) -> dict[str, str]:
-        """By name, what holds the values of the present state."""
+        """The kind of each leaf of the current state, by name."""
         return {name: kind(leaf) for name, leaf in self._named(self._now or ()).items()}
 
     def is_in(self, saved: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint has anything of these parts."""
+        """Whether a checkpoint has any of these parts."""
         return any(self.first <= _number(name) < self.end for name in saved)
 
     def without(self, saved: Mapping[str, Any]) -> dict[str, Any]:
-        """What a checkpoint has besides these parts."""
+        """The entries of a checkpoint that are not of these parts."""
         return {
             name: array
             for name, array in saved.items()
@@ -143,15 +143,15 @@ class TrainingState:
     def loaded(
         self, saved: Mapping[str, Any], kinds: Mapping[str, str], prepared: Mapping[str, Any]
     ) -> None:
-        """Exchange the values of the parts for those of a checkpoint.
+        """Load the values of the parts from a checkpoint.
 
         Args:
             saved: NumPy arrays by name.
-            kinds: What held them.
-            prepared: In which form they were given to `prepare` then.
+            kinds: The kind of each leaf when it was saved.
+            prepared: The form in which each leaf was given to `prepare` when it was saved.
 
         Raises:
-            ResumeError: They do not fit.
+            ResumeError: The values do not fit.
         """
         expected = self._named(self._first)
         saved = {
@@ -172,12 +172,12 @@ class TrainingState:
         self.with_values(fresh.get)
 
     def take_first(self, placing: Placing) -> None:
-        """Exchange the values of the parts for those of worker 0."""
+        """Replace the values of the parts by those of worker 0."""
         mine = {name: on_host(name, leaf) for name, leaf in self._named(self._first).items()}
         self.loaded(dict(zip(mine, placing.from_first(list(mine.values())))), {}, {})
 
     def with_values(self, value: Callable[[str, Any], Any]) -> tuple[Any, ...]:
-        """The parts as they were prepared, each leaf exchanged for `value(name, leaf)`."""
+        """The parts as they were prepared, with each leaf replaced by `value(name, leaf)`."""
         parts = []
         for number, part in enumerate(self._first, self.first):
             tree = jax.tree_util.tree_map_with_path(
@@ -191,10 +191,10 @@ class TrainingState:
     def _named(self, parts: Sequence[Any]) -> dict[str, Any]:
         return named(parts, self.first)
 
-    # --- what a profile tells of them -------------------------------------------------------------
+    # --- for the profile --------------------------------------------------------------------------
 
     def parameters(self) -> dict[str, Any]:
-        """Counts and bytes of the parameters: of the first part, or of what it calls `params`."""
+        """Count and bytes of the parameters: the first part, or the entry `params` in it."""
         leaves = [leaf for leaf in jax.tree.leaves(_parameters(self._first[0])) if _is_float(leaf)]
         return {
             "parameters_dense": sum(int(np.size(leaf)) for leaf in leaves),
@@ -204,7 +204,7 @@ class TrainingState:
         }
 
     def layers(self) -> dict[str, int]:
-        """How many leaf layers of each kind there are; known of Flax NNX modules."""
+        """Number of leaf layers of each kind. Known only for Flax NNX modules."""
         nnx = sys.modules.get("flax.nnx")
         if nnx is None or not isinstance(self._first[0], nnx.Module):
             return {}
@@ -216,7 +216,7 @@ class TrainingState:
         return dict(Counter(type(module).__name__ for module in modules if not inner[id(module)]))
 
     def optimizer(self) -> dict[str, Any]:
-        """Name of the optimizer's first state, and bytes of what it keeps."""
+        """Name of the optimizer's first state, and the bytes of all its states."""
         kept = [getattr(self._first[0], "opt_state", None), *self._first[1:]]
         trees = [values(part) for part in kept if part is not None]
         names = [
@@ -237,7 +237,9 @@ def values(part: Any) -> Any:
 
 
 def named(parts: Sequence[Any], first: int = 0) -> dict[str, Any]:
-    """All leaves that have values, by name: number of the part, from `first` on, and path in it."""
+    """All leaves with values. A name is the number of the part, from `first` on, and the path in
+    it.
+    """
     return {
         _name(number, path): leaf
         for number, part in enumerate(parts, first)
@@ -251,12 +253,11 @@ def _name(number: int, path: Any) -> str:
 
 
 def _number(name: str) -> int:
-    """The number of the part that a leaf of this name is in."""
     return int(name[: len(name) - len(name.lstrip("0123456789"))] or -1)
 
 
 def _variables(part: Any) -> list[Any]:
-    """The variables of a Flax NNX object, some of them where they are many."""
+    """The variables of a Flax NNX object; a sample of them if there are many."""
     nnx = sys.modules["flax.nnx"]
     variables = [
         variable for _, variable in nnx.iter_graph(part) if isinstance(variable, nnx.Variable)
@@ -268,7 +269,7 @@ def _variables(part: Any) -> list[Any]:
 def _changes_in_place(part: Any) -> bool:
     """Whether a part is a Flax NNX object: a module, an optimizer, metrics, random streams."""
     nnx = sys.modules.get("flax.nnx")
-    # its name since Flax 0.11
+    # the name since Flax 0.11
     return nnx is not None and isinstance(part, getattr(nnx, "Pytree", nnx.Object))
 
 
