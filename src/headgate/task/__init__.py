@@ -1,8 +1,8 @@
-"""The training side that every framework shares: the task's identity, the channel to its engine,
-step spans.
+"""The part of Headgate in a training process that all frameworks share: identity, channel to the
+engine, step spans.
 
-Standard library only, from Python 3.9 on, and cheap to import: it runs inside the user's own
-process and environment.
+Standard library only, from Python 3.9 on, and cheap to import: it runs in the user's process and
+environment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The task's end of the channel to its engine: JSON lines over a Unix socket.
 
-The training loop is never held up: a daemon thread reads what comes down and sends what the socket
-did not take at once. Nothing in here raises into the script; an engine that is gone shows as
-`stopping == "orphaned"`.
+The channel never blocks the training loop. A daemon thread reads messages, and sends what the
+socket did not take at once. It raises nothing into the script. If the engine is gone, `stopping` is
+`orphaned`.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from headgate.task.grants import Grant
 PROTOCOL = 1
 _CONNECT_SECONDS = 5.0
 _POSITIONS = ("position", "elsewhere")
-"""Names of the message that tells where another worker is; hubs before 0.3 use the second."""
+"""Names of the message with another worker's position. Hubs before 0.3 use the second."""
 _BACKLOG_BYTES = 1 << 20
-"""Unsent bytes past which what can be missed (progress, spans) is dropped."""
+"""Unsent bytes past which droppable messages (progress, spans) are dropped."""
 _LINE_BYTES = 1 << 20
-"""Longest line that is read; an engine that sends more is not one."""
+"""Longest line that is read. An engine that sends more is not one."""
 
 
 class Channel:
     """A connection to the engine, or the lack of one.
 
     Attributes:
-        pending: Whether the engine asked for something that was not taken yet: one attribute to
-            look at in every step.
-        pending_since: `time.monotonic()` when the oldest of that arrived.
-        stopping: `stop` when asked to end, `orphaned` when the engine is gone, else empty. Stays
-            once set.
-        welcome: The engine's greeting; empty until it came.
-        refused: The process of this task that is connected already, so that this one is refused;
-            None: it is not.
-        peers: The latest view of the job's tasks; empty until one came.
-        spin: Whether compute threads that wait may spin; no, where others want the cores.
-        gate: What steps are held to; None: to nothing.
-        state: The checkpoint that a task which joins others starts from; empty until it was told.
-        met: What the workers gave at the latest barrier; None until they have all come.
-        positions: Where other workers are that this one may wait for in vain, by index.
-        watcher: Where set, called from the reading thread with each view and each `state`; must not
+        pending: Whether a request of the engine has not been taken yet. Each step reads this one
+            attribute.
+        pending_since: `time.monotonic()` when the oldest such request arrived.
+        stopping: `stop` after a request to end, `orphaned` when the engine is gone, otherwise
+            empty. Never reset.
+        welcome: The engine's greeting; empty until it arrives.
+        refused: Process id of another process of this task that is connected already. The engine
+            refuses this one. None: not refused.
+        peers: The latest view of the job's tasks; empty until the first arrives.
+        spin: Whether waiting compute threads may spin. They may not if other jobs need the cores.
+        gate: The latest message with a grant, which steps are held to; None: steps are not held.
+        state: The checkpoint from which a joining task starts; empty until it is known.
+        met: The values of all workers at the latest barrier; None until all have come.
+        positions: Positions, by index, of workers that this one may wait for in vain.
+        watcher: If set, called from the reading thread with each view and each `state`. It must not
             block.
     """
 
@@ -93,17 +93,16 @@ class Channel:
         seed: int | None,
         observes: bool = False,
     ) -> Channel:
-        """Connect and say hello. An engine that cannot be reached gives a channel that swallows
-        everything.
+        """Connect and say hello. If the engine cannot be reached, the channel discards everything.
 
         Args:
             environment: This task's identity.
             framework: Name of the framework in use.
             framework_version: Its version.
-            seed: What its random generator was last seeded with, by the script or at random; None
-                where it has none.
-            observes: It only tells what it sees of a script that calls none of Headgate's
-                libraries, and obeys nothing.
+            seed: The last seed of its random generator, set by the script or at random; None if it
+                has none.
+            observes: Whether the task only reports observations and obeys nothing, because the
+                script calls none of Headgate's libraries.
         """
         if environment.channel is None:
             return cls(None)
@@ -137,12 +136,12 @@ class Channel:
         return not self._closed
 
     def send(self, message: Mapping[str, object], can_be_missed: bool = False) -> None:
-        """Send a message up; returns at once, and drops it when nobody is there.
+        """Send a message to the engine. Returns at once. Without an engine the message is dropped.
 
         Args:
-            message: Plain JSON values; floats that JSON lacks go as the strings `nan`, `inf` and
-                `-inf`.
-            can_be_missed: Drop it rather than pile it up when the engine does not read.
+            message: Plain JSON values. Floats that JSON lacks are sent as the strings `nan`, `inf`
+                and `-inf`.
+            can_be_missed: Drop it if the engine does not read and too much is unsent.
         """
         if not self.connected:
             return
@@ -157,12 +156,14 @@ class Channel:
             self._wake()
 
     def sync(self, message: Mapping[str, object]) -> None:
-        """Send what this task gives at a barrier; `met` is None until all have."""
+        """Send this task's value at a barrier. `met` is None until all workers have sent theirs."""
         self.met = None
         self.send(message)
 
     def flush(self, seconds: float) -> bool:
-        """Wait up to `seconds` until everything sent is with the kernel; whether it is."""
+        """Wait up to `seconds` until the kernel has everything that was sent. Returns whether it
+        has.
+        """
         deadline = time.monotonic() + seconds
         while self.connected:
             with self._lock:
@@ -179,48 +180,48 @@ class Channel:
         return not self._unsent
 
     def stop(self) -> None:
-        """As if the engine had asked this task to end."""
+        """Act as if the engine had asked this task to end."""
         self._obey(b'{"type": "stop"}')
 
     def take_threads(self) -> int | None:
-        """How many compute threads to use from now on; None when neither that nor `spin`
-        changed.
-        """
+        """The new number of compute threads; None if neither it nor `spin` has changed."""
         with self._lock:
             threads, self._threads = self._threads, None
             self._settle()
         return threads
 
     def take_checkpoint(self) -> bool:
-        """Whether a checkpoint was asked for since the last call."""
+        """Whether a checkpoint was requested since the last call."""
         with self._lock:
             asked, self._checkpoint = self._checkpoint, False
             self._settle()
         return asked
 
     def take_hold(self) -> bool:
-        """Whether a checkpoint for a task that joins was asked for since the last call."""
+        """Whether a checkpoint for a joining task was requested since the last call."""
         with self._lock:
             asked, self._hold = self._hold, False
             self._settle()
         return asked
 
     def hold(self, seconds: float) -> None:
-        """Wait until those for which a checkpoint was saved count, or nobody is to be waited for
-        after all.
+        """Wait until the tasks that the checkpoint was saved for have joined, or are no longer
+        awaited.
         """
         self.wait_for(lambda: self._hold or not self._holding, seconds)
 
     def wait_for(
         self, condition: Callable[[], bool], seconds: float, through_stop: bool = False
     ) -> bool:
-        """Wait until `condition` holds, which is asked again after each message, or nobody is
-        there; whether it holds.
+        """Wait until `condition` holds, or nobody is connected. It is checked after each message.
 
         Args:
-            condition: What is waited for.
-            seconds: How long at most.
-            through_stop: Wait on where this task is asked to stop.
+            condition: The condition.
+            seconds: Longest wait.
+            through_stop: Whether to keep waiting when this task is asked to stop.
+
+        Returns:
+            Whether the condition holds.
         """
 
         def over() -> bool:
@@ -231,7 +232,7 @@ class Channel:
             return condition()
 
     def close(self) -> None:
-        """Say goodbye; what is still unsent is lost."""
+        """Say goodbye. Messages still unsent are lost."""
         with self._lock:
             if self._closed:
                 return
@@ -251,7 +252,7 @@ class Channel:
             return  # the pipe is full, so the reader is waking up already
 
     def _push(self) -> None:
-        """Hand the kernel what it takes without waiting. Called with the lock held."""
+        """Send what the kernel takes without blocking. Call with the lock held."""
         try:
             while self._unsent:
                 sent = self._connection.send(self._unsent)
@@ -307,7 +308,7 @@ class Channel:
             self.watcher(message)
 
     def _ordered(self, kind: object, message: Mapping[str, Any]) -> None:
-        """Take in what the hub has this task do; under the lock."""
+        """Handle an order of the hub. Call with the lock held."""
         if kind in ("threads", "welcome"):
             threads = message.get("threads")
             if isinstance(threads, int) and threads > 0:
@@ -330,7 +331,7 @@ class Channel:
             self.gate = Grant.read(message)
 
     def _told_of_others(self, kind: object, message: Mapping[str, Any]) -> None:
-        """Take in where the other tasks of the job are, and what they hand over; under the lock."""
+        """Take the positions and values of the job's other tasks. Call with the lock held."""
         if kind == "peers":
             self.peers = message
         elif kind == "state":
@@ -359,8 +360,8 @@ class Channel:
             self._changed.notify_all()
 
     def _leave_to_parent(self) -> None:
-        """In a forked child: the connection is the parent's; and so is the lock, which may have
-        been held then.
+        """In a forked child, abandon the connection and the lock: both are the parent's, and the
+        lock may have been held at the fork.
         """
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

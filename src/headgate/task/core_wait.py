@@ -1,6 +1,4 @@
-"""Whether the machine was busy with others while something was measured: how long threads waited
-for a core.
-"""
+"""How long threads waited for a core while something was measured: whether the machine was busy."""
 
 from __future__ import annotations
 
@@ -8,21 +6,20 @@ import os
 import time
 
 CALM = 0.05
-"""Part of the time that threads of a calm machine wait at most."""
+"""Most of the time that threads on a calm machine wait, as a fraction."""
 _PROC = "/proc"
 
 
 class CoreWait:
-    """How much of the time in which the threads of this process could run they waited for a core
-    instead.
+    """The fraction of their runnable time that this process's threads waited for a core.
 
-    The kernel counts both for each thread (`/proc/PID/task/TID/schedstat`); what a hypervisor took
-    (`steal`) counts as waiting. Threads that wait for their own siblings count as well: more of
-    them than cores is no calm either. What others use (`others`) also slows threads that never
-    wait, through caches, memory and cores that two threads share.
+    The kernel counts running and waiting of each thread (`/proc/PID/task/TID/schedstat`). Time that
+    a hypervisor took (`steal`) counts as waiting, and so does waiting for sibling threads. The use
+    of cores by other programs (`others`) also slows threads that never wait, through shared caches,
+    memory and hardware threads.
 
     Args:
-        proc: Where /proc is found.
+        proc: Where /proc is mounted.
     """
 
     def __init__(self, proc: str = _PROC) -> None:
@@ -32,8 +29,8 @@ class CoreWait:
         self._begun, self._begun_used, self._begun_own = time.monotonic(), self._used, self._own()
 
     def lap(self) -> float | None:
-        """The part since the last call, or since the beginning, 0 to 1; None where the kernel does
-        not say.
+        """The fraction since the last call, or since the beginning, 0 to 1. None if the kernel does
+        not report it.
         """
         before, self._threads = self._threads, self._counted()
         stolen, used = self._stolen, self._used
@@ -49,8 +46,8 @@ class CoreWait:
         return 1 - (1 - waited / (ran + waited)) * (1 - min(max(taken, 0.0), 1.0))
 
     def others(self) -> float:
-        """Part of the machine's cores that others than the processes of this task have used since
-        the beginning.
+        """Fraction of the machine's cores that processes outside of this task have used since the
+        beginning.
         """
         ticks = self._machine()[1] - self._begun_used - (self._own() - self._begun_own)
         had = (
@@ -61,7 +58,7 @@ class CoreWait:
         return min(max(ticks / had, 0.0), 1.0)
 
     def _counted(self) -> dict[str, tuple[int, int]]:
-        """Nanoseconds that each thread ran and waited."""
+        """Nanoseconds that each thread ran, and waited."""
         folder, waits = f"{self._proc}/self/task", {}
         try:
             for thread in os.listdir(folder):
@@ -73,7 +70,7 @@ class CoreWait:
         return waits
 
     def _machine(self) -> tuple[int, int]:
-        """Ticks that a hypervisor took, and that all CPUs were in use."""
+        """Clock ticks that a hypervisor took, and ticks that all CPUs were in use."""
         try:
             with open(f"{self._proc}/stat", "rb") as file:
                 user, nice, system, _, _, irq, softirq, steal = map(
@@ -84,8 +81,8 @@ class CoreWait:
         return steal, user + nice + system + irq + softirq + steal
 
     def _own(self) -> int:
-        """Ticks that the processes of this task have used, and those that they waited for: an
-        engine starts each task in a session of its own.
+        """Clock ticks that this task's processes and their waited-for children used. An engine
+        starts each task in a session of its own.
         """
         session, ticks = os.getsid(0), 0
         for name in os.listdir(self._proc):

@@ -1,4 +1,4 @@
-"""This task's identity, as its engine put it into the environment."""
+"""This task's identity, as its engine set it in the environment."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class TaskEnvironment:
         task: Id of the task, `RUN/JOB/ROLE-INDEX`.
         key: Secret of the task on the channel.
         checkpoints: Folder for the job's checkpoints; None: none are saved.
-        away: That folder is not the run's own: what is told of is brought there, and the folder
-            goes with its node.
-        resume: Checkpoint to go on from; None on a fresh start.
+        away: Whether that folder is not in the run's folder. Reported checkpoints are copied to the
+            run, and the folder disappears with its node.
+        resume: Checkpoint to resume from; None on a fresh start.
         mode: `run`, or `profile`: measure, report the profile, end.
     """
 
@@ -32,7 +32,7 @@ class TaskEnvironment:
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> TaskEnvironment:
-        """The task that `variables` (by default this process's environment) describe.
+        """The task that `variables` describe, by default this process's environment.
 
         A channel of a kind that this version does not know counts as none.
         """
@@ -50,10 +50,10 @@ class TaskEnvironment:
 
     @classmethod
     def claim(cls) -> TaskEnvironment:
-        """Read this process's environment and leave no channel in it for child processes.
+        """Read this process's environment, and remove the channel from it.
 
-        A task has one connection. Programs that the script starts inherit its environment, and must
-        neither join as the same task nor hold its key.
+        A task has one connection. Child processes inherit the environment. They must neither
+        connect as the same task nor hold its key.
         """
         environment = cls.read()
         for name in ("HEADGATE_CHANNEL", "HEADGATE_KEY", "HEADGATE_RESUME"):

@@ -1,4 +1,4 @@
-"""The epochs of a loop of the script's own."""
+"""The epochs of a script's own training loop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ if TYPE_CHECKING:
 
 
 class Epochs:
-    """What `epochs` returns: iterable, and as long as all its epochs.
+    """The return value of `epochs`: iterable, with the total number of epochs as its length.
 
     Args:
-        count: How many there are.
-        join: Asked as they begin: the session with the engine, None under plain `python`.
+        count: Number of epochs.
+        join: Called when iteration begins. Returns the session with the engine, None under plain
+            `python`.
     """
 
     def __init__(self, count: int, join: Callable[[], TaskSession | None]) -> None:

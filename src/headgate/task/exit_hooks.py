@@ -1,4 +1,4 @@
-"""What is done when a training script ends."""
+"""Calls functions at the end of a training script."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _closing: list[Callable[[], object]] = []
 
 
 def at_end(close: Callable[[], object]) -> None:
-    """Have `close` called when the interpreter ends, and where the script ends its process at once,
-    as well, by `os._exit(0)`: other workers are told of that end as of any other, and what was
-    reported last is sent.
+    """Have `close` called at the end of the interpreter, and also if the script ends its process by
+    `os._exit(0)`.
+
+    So other workers learn of either end, and the last reports are sent.
     """
     atexit.register(close)
     _closing.append(close)

@@ -1,8 +1,8 @@
-"""Keeps what a process writes within folders: by the kernel (Landlock), for it and all that it
-starts.
+"""Confines a process's writes to folders: by the kernel (Landlock), for it and all its child
+processes.
 
-Where the kernel cannot, Python refuses what it opens for writing itself; extensions that open files
-by themselves pass.
+Without Landlock, Python itself refuses to open other files for writing. Extensions that open files
+themselves are not confined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.task import landlock
 _BENEATH = 1
 _TO_FILES = 1 << 1
 _WRITES = _TO_FILES | sum(1 << bit for bit in range(4, 13))
-"""Write to, make and remove files and folders of every kind."""
+"""Access rights: write to, make and remove files and folders of every kind."""
 _MOVES, _TRUNCATES = 1 << 13, 1 << 14
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _OF_PATHS = {
@@ -29,7 +29,7 @@ _OF_PATHS = {
     "os.truncate": 1,
     "os.symlink": 2,
 }
-"""Audit events that change what is on disk, and how many of their arguments are paths."""
+"""Audit events that change the file system, and the number of their arguments that are paths."""
 
 
 class _Ruleset(ctypes.Structure):
@@ -43,15 +43,18 @@ class _Beneath(ctypes.Structure):
 
 
 def shut(folders: Sequence[str], outside: Callable[[str], None]) -> bool:
-    """Refuse all writing outside of `folders` from now on; whether the kernel does.
+    """Refuse all writing outside of `folders` from now on.
 
     Args:
-        folders: Where may be written; those that are not there are left out.
-        outside: Told of each path that Python tried to write outside of them.
+        folders: Folders that may be written. Missing ones are left out.
+        outside: Called with each path that Python tried to write outside of them.
+
+    Returns:
+        Whether the kernel enforces it.
     """
     roots = [os.path.realpath(folder) for folder in folders if os.path.exists(folder)]
     by_kernel = False
-    # no Landlock in this kernel, or a container that forbids it
+    # the kernel has no Landlock, or a container forbids it
     with suppress(OSError, AttributeError):
         _restrict(roots)
         by_kernel = True
@@ -73,7 +76,7 @@ def shut(folders: Sequence[str], outside: Callable[[str], None]) -> bool:
 
 
 def is_there() -> bool:
-    """Whether the kernel can refuse."""
+    """Whether the kernel has Landlock."""
     return landlock.version() > 0
 
 
@@ -87,9 +90,8 @@ def _written(event: str, given: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _restrict(roots: Sequence[str]) -> None:
-    """
-    Raises:
-        OSError: The kernel cannot.
+    """Raises:
+    OSError: The kernel does not support it.
     """
     version = landlock.version()
     handled = _WRITES | (_MOVES if version >= 2 else 0) | (_TRUNCATES if version >= 3 else 0)

@@ -1,5 +1,5 @@
-"""Files that a script writes: those of several workers' are told, so that two that write one file
-are seen to.
+"""Reports the files that a script writes, so that two workers that write the same file are
+detected.
 """
 
 from __future__ import annotations
@@ -11,20 +11,18 @@ from typing import Any, Callable
 
 _ANEW = os.O_TRUNC | os.O_APPEND
 _MOST = 1000
-"""Files that are told."""
+"""Most files that are reported."""
 _MOST_WAITING = 10_000
-"""Of those that are noted until the next ones are told: a script that reports nothing has none
-told.
-"""
+"""Most files noted between two reports. A script that reports nothing reports no files."""
 _DEVICES = ("/dev/", "/proc/", "/sys/")
 _CACHES = ("__pycache__", "torchinductor_")
 
 
 class WriteWatcher:
-    """Notes which files this process writes anew, appends to, or puts in place by renaming.
+    """Notes the files that this process creates, appends to, or renames into place.
 
-    Those that several processes write by agreement are left out: what is opened without being
-    emptied (maps, locks), devices, and caches.
+    It leaves out files that several processes share by agreement: those opened without truncation
+    (maps, locks), devices, and caches.
     """
 
     def __init__(self) -> None:
@@ -33,23 +31,23 @@ class WriteWatcher:
         self._told: set[str] = set()
 
     def watch(self) -> None:
-        """From now on, until `ignore`."""
+        """Note writes from now on, until `ignore`."""
         if not self._process:
             self._process = os.getpid()
             sys.addaudithook(self._hook)
 
     def ignore(self) -> None:
-        """No more: this worker is the only one."""
+        """Stop noting writes: this worker is the only one."""
         self._process = -1
         self._found.clear()
 
     def wrote(self, file: Any) -> None:
-        """A file is written by what does not open it in Python."""
+        """Note a file that was written without Python's `open`."""
         if self._process == os.getpid() and isinstance(file, (str, bytes, os.PathLike)):
             self._found.append(os.path.abspath(os.fsdecode(file)))
 
     def tell(self, send: Callable[[dict[str, object]], None]) -> None:
-        """Send what was noted since the last call, each file once."""
+        """Send the files noted since the last call, each once."""
         while self._found:
             path = self._found.popleft()
             if path in self._told or len(self._told) >= _MOST:
@@ -64,8 +62,8 @@ class WriteWatcher:
             send({"type": "writes", "path": path, "folder": f"{folder.st_dev}:{folder.st_ino}"})
 
     def _hook(self, event: str, args: Any) -> None:
-        # Called at whatever moment a file is opened, maybe while something is locked: it may only
-        # take note.
+        # Called at any moment that a file is opened, maybe while a lock is held: it may only
+        # append.
         if (event == "open" and args[2] & _ANEW) or event == "os.rename":
             try:
                 self.wrote(args[0] if event == "open" else args[1])
@@ -74,7 +72,7 @@ class WriteWatcher:
 
 
 def _is_shared(path: str) -> bool:
-    """Whether a file is no result of the script: a device, or of a cache, a lock."""
+    """Whether a file is no result of the script: a device, a lock, or in a cache."""
     folder = os.getcwd() + os.sep
     parts = (path[len(folder) :] if path.startswith(folder) else path).split(os.sep)
     hidden = any(part.startswith((".", *_CACHES)) for part in parts)

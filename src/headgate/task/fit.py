@@ -1,4 +1,4 @@
-"""Seconds of a step as a line over its batch size."""
+"""The seconds of a step as a linear function of its batch size."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LineFit:
-    """Seconds of a step of b samples: `alpha + beta * b`; neither is negative.
+    """Seconds of a step of b samples: `alpha + beta * b`. Neither is negative.
 
     Args:
         alpha: Seconds that do not depend on the batch.
-        beta: Seconds a sample.
-        relative_error: Root mean square of (fitted - measured) / measured; None with fewer than
-            three sizes.
+        beta: Seconds per sample.
+        relative_error: Root mean square of (fitted - measured) / measured. None with fewer than
+            three batch sizes.
     """
 
     alpha: float
@@ -27,7 +27,7 @@ def fit_line(batches: Sequence[float], seconds: Sequence[float]) -> LineFit:
 
     Args:
         batches: Batch sizes, at least two different ones.
-        seconds: Positive seconds of a step at each.
+        seconds: Seconds of a step at each batch size, positive.
 
     Raises:
         ValueError: Fewer than two different sizes, or a time that is not positive.

@@ -1,4 +1,4 @@
-"""The calls that `headgate.torch`, `headgate.keras` and `headgate.jax` hand out alike."""
+"""The calls that `headgate.torch`, `headgate.keras` and `headgate.jax` have in common."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ if TYPE_CHECKING:
 
 
 class FrontDoor:
-    """Answers a script's calls by its session with the engine, or alone under plain `python`.
+    """Answers a script's calls through its session with the engine, or locally under plain
+    `python`.
 
     Args:
-        session: Returns the session, and joins the engine if that was not done. It is given the
-            name of the call, for its errors. None: there is no engine.
+        session: Returns the session, after joining the engine if necessary; None without an engine.
+            It gets the name of the call, for its errors.
     """
 
     def __init__(self, session: Callable[[str], TaskSession | None]) -> None:
         self._session = session
 
     def epochs(self, count: int) -> Epochs:
-        """Iterate over `count` epochs. After a resume, begin at the checkpoint's epoch.
+        """Iterate over `count` epochs, from 0. After a resume, begin at the checkpoint's epoch.
 
-        Between two epochs Headgate saves a checkpoint if one is asked for, or if saving takes less
+        Between two epochs Headgate saves a checkpoint if one was requested, or if saving takes less
         than 0.5 % of the time.
         """
         return Epochs(count, lambda: self._session("epochs"))
@@ -36,17 +37,18 @@ class FrontDoor:
         All workers have to call this.
 
         Args:
-            value: A number, or a tensor or array of one element. It needs no mean if it is the
-                same in all workers, as what Keras' `fit` logs, or what a JAX step returns.
+            value: A number, or a tensor or array of one element. Values that are the same in all
+                workers need no mean, for example the logs of Keras' `fit` or the results of a JAX
+                step.
 
         Returns:
             The mean, as a tensor or an array if `value` is one. In a job of one worker, where one
             worker coordinates the others, and under plain `python`, the value itself.
 
         Raises:
-            headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
-            RuntimeError: In PyTorch: this is a pass over training data, and the workers of the
-                plan do not wait for each other.
+            headgate.task.WorkersDiffer: Other workers are at another place in the script.
+            RuntimeError: In PyTorch, within a pass over training data, if the plan's workers do not
+                wait for each other.
         """
         session = self._session("mean")
         return value if session is None else session.mean(value)
@@ -58,14 +60,14 @@ class FrontDoor:
         them.
 
         Args:
-            flag: What this worker would decide.
+            flag: This worker's decision.
 
         Returns:
             The decision. In a job of one worker, where one worker coordinates the others, and
             under plain `python`, the flag itself.
 
         Raises:
-            headgate.task.WorkersDiffer: Other workers are elsewhere in the script.
+            headgate.task.WorkersDiffer: Other workers are at another place in the script.
             RuntimeError: As of `mean`.
         """
         session = self._session("agree")
@@ -79,8 +81,8 @@ class FrontDoor:
         return 0 if session is None else session.rank
 
     def is_main(self) -> bool:
-        """Whether this worker writes files for all. It is true in one worker of a job, and under
-        plain `python`.
+        """Whether this worker writes files for all. It is true in exactly one worker of a job, and
+        under plain `python`.
         """
         session = self._session("is_main")
         return session is None or session.is_main

@@ -1,7 +1,7 @@
-"""Holds a task at its step boundaries to what it is granted: a fraction of the time, or of the CPU.
+"""Holds a task at its step boundaries to its grant: a fraction of the time, or of the CPU.
 
-For what no cgroup divides: a GPU, and the CPU where no cgroup can be written. A step is never cut
-short, so that what one took too much is made up for before the next one begins.
+It controls what no cgroup divides: a GPU, and the CPU if cgroups cannot be written. A step is never
+interrupted. The next step waits until an overdrawn grant is made up for.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 
 
 _LOOKS = 20
-"""Boundaries at which is looked which GPUs the task uses, until it uses one."""
+"""Step boundaries at which the gate checks which GPUs the task uses, until it uses one."""
 
 
 class Gate:
-    """The gate of one task; costs a comparison a step where nothing is held back.
+    """The gate of one task. Without a grant it costs a comparison per step.
 
     Args:
-        channel: Where grants come in. A request that comes meanwhile ends a hold: it is done first.
-        settle: Called before a step counts as over: waits for what it has started on a device.
-        gpus: Numbers of the GPUs that the task uses, as it sees them; the engine is told of them,
-            once.
-        clock: Seconds, never going back.
+        channel: The channel with the grants. A request that arrives during a hold ends it, and is
+            handled first.
+        settle: Called before a step counts as finished. Waits for the work that it has started on a
+            device.
+        gpus: Indices of the GPUs that the task uses, as this process numbers them. They are
+            reported once.
+        clock: Seconds of a monotonic clock.
         used: CPU seconds that this process has used.
 
     Attributes:
@@ -57,7 +59,7 @@ class Gate:
         self.held = 0.0
 
     def boundary(self) -> None:
-        """A step is over, and the next one is about to begin: returns when it may."""
+        """End a step. Returns when the next one may begin."""
         if self._looks:
             self._look()
         if self._channel.gate is None and self._grant is None:
@@ -74,7 +76,7 @@ class Gate:
             overheads.add("turns", held)
 
     def pause(self) -> None:
-        """What comes next is no step: let others have the device meanwhile."""
+        """Let other tasks use the device during work that is no step."""
         if self._regulator is not None:
             self._regulator.over(self._clock(), self._used())
             self._regulator.release()
@@ -92,7 +94,7 @@ class Gate:
             if grant is None or self._regulator is None:
                 return
             seconds = self._regulator.wait(self._clock(), self._used())
-            # The first step under a gate is not held: what it costs is not known.
+            # The first step under a gate is not held, because its cost is unknown.
             if seconds <= 0.0 or (first and isinstance(self._regulator, Bucket)):
                 return
             if self._is_ordered():
@@ -106,7 +108,7 @@ class Gate:
         self._channel.wait_for(lambda: self._channel.gate is not grant or self._is_news(), seconds)
 
     def _is_news(self) -> bool:
-        """Whether something was asked for that has not ended a hold yet."""
+        """Whether a pending request has not ended a hold yet."""
         return self._channel.pending and self._channel.pending_since != self._known_since
 
     def _is_ordered(self) -> bool:
@@ -117,7 +119,7 @@ class Gate:
         return ordered or bool(self._channel.stopping)
 
     def _follow(self) -> Grant | None:
-        """What is granted now, with what sees to it."""
+        """The limiter of the current grant."""
         grant = self._channel.gate
         if grant is self._grant:
             return grant
@@ -139,8 +141,8 @@ class Gate:
 
 
 def _number(index: int) -> int:
-    """The number of a GPU on its node, from the number that this process has for it. A script may
-    see only some of its container's GPUs, and a container counts GPUs from 0.
+    """The node's number of a GPU that this process calls `index`. A script may see only some of its
+    container's GPUs, and a container counts GPUs from 0.
     """
     for variable in ("CUDA_VISIBLE_DEVICES", "HEADGATE_GPUS"):
         seen = os.environ.get(variable, "").split(",")

@@ -1,4 +1,4 @@
-"""What a gate lets through, and how that is kept to: by a bucket of time, or by taking turns."""
+"""Grants of a gate, and their limiters: a token bucket, or turns."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 TURNS = "HEADGATE_TURNS"
-"""The variable with the folder of the files by whose locks tasks take turns."""
+"""The variable with the folder of the lock files by which tasks take turns."""
 BURST_SECONDS = 1.0
-"""Of what was granted and not used, so much at the most may be made up for later."""
+"""Most seconds of an unused grant that may be used later."""
 MOST_HELD_SECONDS = 30.0
-"""Longest that a boundary is held: the other workers of a job wait for it in the midst of a
-step.
-"""
+"""Longest hold at a step boundary. The job's other workers wait for this one within a step."""
 ROUND_SECONDS = 1.0
-"""How long a round of turns takes: of it each task has its fraction."""
+"""Length of a round of turns. Each task has its fraction of a round."""
 MOST_WAITED_SECONDS = 10.0
-"""Longest that a turn is waited for: who has it may do something else than steps. Then it is not
-waited for again until it was free once.
+"""Longest wait for a turn, because its holder may be doing something else than steps. After such a
+wait the task does not wait again until the turn was free once.
 """
 MOST_PAUSED_SECONDS = 1.0
-"""Longest that a pause lasts, whatever becomes of whoever asked for it."""
+"""Longest pause, even if whoever asked for it is gone."""
 _ASIDE_SECONDS = 0.01
-"""How long whoever had its turn leaves the device to others: longer than they take to notice."""
+"""How long a task leaves the device to others after its turn. It is longer than they take to
+notice.
+"""
 _NOTICE_SECONDS = 0.002
 
 
@@ -35,11 +35,11 @@ class Grant:
     """What a gate lets through.
 
     Args:
-        rate: The fraction of time in which steps may run; or, of `cores`, CPU seconds a second.
-        cores: Whether CPU time counts, and not that of the clock.
-        turns: Paths of the files, one for each device, by whose locks the tasks there take turns;
-            empty: they do not.
-        paused: Whether nothing runs for a moment.
+        rate: The fraction of time in which steps may run. With `cores`, CPU seconds per second.
+        cores: Whether CPU time counts instead of wall-clock time.
+        turns: Paths of the lock files by which tasks take turns, one for each device; empty: no
+            turns.
+        paused: Whether nothing may run for a moment.
     """
 
     rate: float
@@ -49,9 +49,7 @@ class Grant:
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> Grant | None:
-        """What a `gate` message grants; None where it lifts the gate, or says nothing that makes
-        sense.
-        """
+        """The grant of a `gate` message. None if it lifts the gate, or is malformed."""
         if message.get("paused") is True:
             return cls(1.0, paused=True)
         for name in ("fraction", "cores"):
@@ -68,11 +66,11 @@ class Grant:
 
 
 class Bucket:
-    """How far a task is ahead of what it is granted: a token bucket that a step may overdraw.
+    """How far a task is ahead of its grant: a token bucket that a step may overdraw.
 
     Args:
-        grant: What it is granted.
-        now: Seconds on any clock.
+        grant: The grant.
+        now: Seconds of any clock.
         used: CPU seconds that the task has used so far.
     """
 
@@ -82,17 +80,17 @@ class Bucket:
         self._now, self._used = now, used
 
     def over(self, now: float, used: float) -> None:
-        """A step is over, which began when `wait` had said so."""
+        """Note the end of a step. It began when `wait` allowed it."""
         self._pass(now, used, ran=True)
 
     def wait(self, now: float, used: float) -> float:
-        """Seconds after which to ask again whether the next step may begin; 0: it may."""
+        """Seconds until the next step may be tried again; 0: it may begin."""
         self._pass(now, used, ran=False)
         seconds = -self._left / self._grant.rate
         return seconds if seconds > 1e-6 else 0.0
 
     def follows(self, grant: Grant, now: float, used: float) -> bool:
-        """Go by another grant; whether that can be done."""
+        """Switch to another grant. Returns whether this limiter can."""
         if grant.turns or grant.cores != self._grant.cores:
             return False
         self._pass(now, used, ran=False)
@@ -100,10 +98,10 @@ class Bucket:
         return True
 
     def release(self) -> None:
-        """Others need not wait for this task."""
+        """Stop holding others back."""
 
     def close(self) -> None:
-        """It is no longer used."""
+        """Release all resources."""
 
     def _pass(self, now: float, used: float, ran: bool) -> None:
         passed, rate = max(now - self._now, 0.0), self._grant.rate
@@ -117,10 +115,10 @@ class Bucket:
 
 
 class Pause:
-    """Nothing runs until another grant comes, or for `MOST_PAUSED_SECONDS`.
+    """Holds everything until another grant arrives, at most for `MOST_PAUSED_SECONDS`.
 
     Args:
-        now: Seconds on any clock.
+        now: Seconds of any clock.
     """
 
     def __init__(self, now: float) -> None:
@@ -130,11 +128,11 @@ class Pause:
         """A step is over."""
 
     def wait(self, now: float, used: float) -> float:
-        """Seconds after which to ask again whether the next step may begin; 0: it may."""
+        """Seconds until the next step may be tried again; 0: it may begin."""
         return max(self._until - now, 0.0)
 
     def follows(self, grant: Grant, now: float, used: float) -> bool:
-        """Go by another grant; whether that can be done."""
+        """Switch to another grant. Returns whether this limiter can."""
         return False
 
     def release(self) -> None:
@@ -145,17 +143,17 @@ class Pause:
 
 
 class Turns:
-    """Steps of one task at a time on a device: a round robin in which each has its fraction of a
-    round, by a lock.
+    """Runs the steps of one task at a time on a device, in a round robin by file locks. Each task
+    has its fraction of a round.
 
-    What one task leaves the others use: a task that waits alone goes on. After a step that is
-    longer than its turn, a task leaves out turns (deficit round robin, Shreedhar and Varghese
-    1995), for `MOST_HELD_SECONDS` at most. A task on several devices has a turn once it has the
-    locks of all. All tasks take the locks in the same order.
+    Other tasks may use the time that one leaves: a task that waits alone continues. After a step
+    longer than its turn, a task skips turns (deficit round robin, Shreedhar and Varghese 1995), for
+    `MOST_HELD_SECONDS` at most. A task on several devices needs the locks of all. All tasks take
+    the locks in the same order.
 
     Args:
-        grant: What it is granted.
-        files: Descriptors of the files that are locked, in that order; owned by this object.
+        grant: The grant.
+        files: Descriptors of the lock files, in that order; owned by this object.
     """
 
     def __init__(self, grant: Grant, files: Sequence[int]) -> None:
@@ -170,8 +168,8 @@ class Turns:
 
     @classmethod
     def open(cls, grant: Grant) -> Turns | None:
-        """Turns by the locks that a grant names; None where there are none, or they cannot be
-        reached from here.
+        """Open the lock files that a grant names. None if it names none, or they cannot be reached
+        from this process.
         """
         files: list[int] = []
         try:
@@ -184,11 +182,11 @@ class Turns:
         return cls(grant, files) if files else None
 
     def over(self, now: float, used: float) -> None:
-        """A step is over, which began when `wait` had said so."""
+        """Note the end of a step. It began when `wait` allowed it."""
         if not self._has:
             return
         rate = self._grant.rate
-        # others have the rest of a round
+        # other tasks have the rest of a round
         most = MOST_HELD_SECONDS * rate / (1.0 - rate) if rate < 1.0 else math.inf
         self._left = max(self._left - max(now - self._began, 0.0), -most)
         self._began = now
@@ -197,7 +195,7 @@ class Turns:
             self._again_at = now + _ASIDE_SECONDS
 
     def wait(self, now: float, used: float) -> float:
-        """Seconds after which to ask again whether the next step may begin; 0: it may."""
+        """Seconds until the next step may be tried again; 0: it may begin."""
         if self._waits_since is None:
             self._waits_since = now
         if not self._has:
@@ -219,20 +217,20 @@ class Turns:
         return 0.0
 
     def follows(self, grant: Grant, now: float, used: float) -> bool:
-        """Go by another grant; whether that can be done."""
+        """Switch to another grant. Returns whether this limiter can."""
         if grant.turns != self._grant.turns:
             return False
         self._grant = grant
         return True
 
     def release(self) -> None:
-        """Others need not wait for this task."""
+        """Stop holding others back."""
         for file in self._files[: self._locked]:
             fcntl.flock(file, fcntl.LOCK_UN)
         self._locked, self._waits_since = 0, None
 
     def close(self) -> None:
-        """It is no longer used."""
+        """Release all resources."""
         self.release()
         for file in self._files:
             os.close(file)
@@ -242,7 +240,7 @@ class Turns:
         return self._locked == len(self._files)
 
     def _lock(self) -> bool:
-        """Take what is free of the locks that are wanting; whether it has all."""
+        """Take the missing locks that are free. Returns whether the task holds all."""
         try:
             for file in self._files[self._locked :]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

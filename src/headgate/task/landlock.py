@@ -1,4 +1,4 @@
-"""Landlock: has the kernel refuse a process, and all that it starts, what it may do otherwise."""
+"""Landlock: the kernel restricts a process and all its child processes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterable
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""Numbers of the system calls, the same on every machine."""
+"""Numbers of the system calls, the same on every architecture."""
 _NO_NEW_PRIVILEGES = 38
 _VERSION = 1
 
 
 def version() -> int:
-    """Which version of Landlock the kernel has; 0: none."""
+    """The kernel's version of Landlock; 0: none."""
     try:
         return max(0, int(ctypes.CDLL(None).syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)))
     except (OSError, AttributeError):
@@ -21,14 +21,14 @@ def version() -> int:
 
 
 def restrict(handled: ctypes.Structure, rules: Iterable[tuple[int, ctypes.Structure]]) -> None:
-    """Refuse from now on what `handled` names, but for what rules allow.
+    """Refuse from now on the accesses that `handled` names, except those that a rule allows.
 
     Args:
         handled: A `landlock_ruleset_attr`, or the beginning of one.
-        rules: The type of each, and its attributes.
+        rules: Type and attributes of each rule.
 
     Raises:
-        OSError: The kernel cannot.
+        OSError: The kernel does not support it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 

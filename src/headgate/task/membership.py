@@ -1,4 +1,4 @@
-"""What part a task has in its job, and how it finds the others."""
+"""A task's place in its job, and how it finds the other tasks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headgate.task.file_writes import file_writes
 from headgate.task.stop import PeerLost, Stop
 
 WELCOME_SECONDS = 60.0
-"""How long a task waits to be told what it is."""
+"""Longest wait for the engine's greeting."""
 START_SECONDS = 300
-"""How long the tasks of a job wait for each other to start."""
+"""Longest wait of a job's tasks for each other to start."""
 JOIN_SECONDS = 600.0
-"""How long a worker that joins others waits for their state, and they for it."""
+"""Longest wait of a joining worker for the others' state, and of the others for it."""
 GOODBYE_SECONDS = 10.0
-"""How long a worker whose step failed waits to be told that another one is gone."""
+"""After a failed step, longest wait for the news that another worker is gone."""
 LOOPBACK = "127.0.0.1"
 _CLUSTERS = (
     *("TF_CONFIG", "MASTER_ADDR", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
@@ -31,28 +31,28 @@ _CLUSTERS = (
         "JAX_PROCESS_ID",
     ),
 )
-"""What tells a script, in its environment, of processes to train with: TensorFlow's, torchrun's and
-JAX's variables.
+"""Environment variables that tell a script of other processes to train with: TensorFlow's,
+torchrun's and JAX's.
 """
 _ONE_PROCESS = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
-"""What a group of one process has; without `MASTER_ADDR`, nothing meets by that. With it, PyTorch's
-env:// of each worker would listen at the same port.
+"""The variables of a group of one process. Without `MASTER_ADDR` they make nothing connect. With
+it, PyTorch's env:// would listen at the same port in each worker.
 """
 _SHOWN = 60
 
 
 class ClusterError(RuntimeError):
-    """A job's tasks are not the processes that Headgate started: their environment describes a
-    cluster of its own, or a task has several. The message says which and what to do.
+    """A job's tasks are not the processes that Headgate started: their environment describes
+    another cluster, or a task has several processes. The message names the cause and the remedy.
     """
 
 
 def cluster_variables(variables: Mapping[str, str]) -> str:
-    """Those environment variables that tell of another cluster's processes, and what they say;
-    empty: there are none.
+    """The environment variables that describe another cluster's processes, with their values; empty
+    if there are none.
 
-    A script that goes by them would wait for others, or meet the job's other tasks in a way that
-    Headgate knows not of.
+    A script that follows them would wait for other processes, or connect to the job's tasks in a
+    way unknown to Headgate.
     """
     named = {name: variables[name] for name in _CLUSTERS if variables.get(name)}
     if named.get("WORLD_SIZE") == "1" and named.items() <= _ONE_PROCESS.items():
@@ -61,10 +61,9 @@ def cluster_variables(variables: Mapping[str, str]) -> str:
 
 
 def named_cluster(variables: Mapping[str, str], tasks: int) -> str:
-    """Why a job of so many tasks is not run with these environment variables; empty where they are
-    none of that kind.
+    """Why a job of `tasks` tasks cannot run with these environment variables; empty if it can.
 
-    Headgate tells its tasks of each other by itself.
+    Headgate itself tells its tasks of each other.
     """
     cluster = cluster_variables(variables)
     if not cluster:
@@ -76,12 +75,12 @@ def named_cluster(variables: Mapping[str, str], tasks: int) -> str:
 
 
 def plan_of(channel: Channel) -> Mapping[str, Any]:
-    """The plan that this task is part of; empty where it is alone.
+    """The plan that this task is part of; empty if it is alone.
 
     Raises:
-        RuntimeError: The engine did not say.
-        ClusterError: The user's environment says otherwise, or another process of this task is
-            taken in already.
+        RuntimeError: The engine did not answer.
+        ClusterError: The environment describes another cluster, or another process of this task is
+            connected already.
     """
     if not channel.connected and channel.refused is None:
         return {}
@@ -109,8 +108,9 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
 
 
 def own_address(channel: Channel) -> str:
-    """Where this task is to listen for the others of its job: its node's address, on one machine
-    the loopback. NCCL, which goes by interfaces, is told of that one.
+    """The address on which this task listens for the others: its node's address, or the loopback
+    address on a single machine. NCCL selects interfaces, so it is told the interface of this
+    address.
     """
     address = str(channel.welcome["address"])
     if address == LOOPBACK:
@@ -119,7 +119,7 @@ def own_address(channel: Channel) -> str:
 
 
 def _second(first: int, variables: Mapping[str, str]) -> str:
-    """Why a second process of a task is not taken in."""
+    """Why a second process of a task is refused."""
     started = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "what started this one"
     workers = variables.get("WORLD_SIZE", "2")
     return (
@@ -130,7 +130,7 @@ def _second(first: int, variables: Mapping[str, str]) -> str:
 
 
 def bound(address: str) -> socket.socket:
-    """A socket at a port of this node's address that nobody uses."""
+    """A socket bound to a free port of this node's address."""
     made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     made.bind((address, 0))
     return made
@@ -146,13 +146,13 @@ def free_ports(address: str, count: int) -> list[int]:
 
 
 def listening_at(address: str, ports: Sequence[int]) -> dict[str, Any]:
-    """The message that tells the job's other tasks where this one is reached."""
+    """The message that tells the job's other tasks the addresses of this one."""
     host = f"[{address}]" if ":" in address else address
     return {"type": "listening", "endpoints": [f"tcp://{host}:{port}" for port in ports]}
 
 
 def endpoint_of(channel: Channel, role: str, index: int, number: int = 0) -> str:
-    """Where a task of the job listens, as `host:port`; empty until it told."""
+    """Where a task of the job listens, as `host:port`; empty until it is known."""
     for member in channel.peers.get("members", ()):
         if (
             member["role"] == role
@@ -164,13 +164,13 @@ def endpoint_of(channel: Channel, role: str, index: int, number: int = 0) -> str
 
 
 def first_endpoint(channel: Channel, error: Callable[[str], Exception] = RuntimeError) -> str:
-    """Where worker 0 of the job listens, as `host:port`, once it does.
+    """Wait until worker 0 of the job listens; its address, as `host:port`.
 
     Args:
-        error: What is raised where it does not in time, with a message.
+        error: Makes the exception for a worker 0 that does not listen in time, from a message.
 
     Raises:
-        Stop: This task was asked to end meanwhile.
+        Stop: This task was asked to end while it waited.
     """
     if not channel.wait_for(lambda: bool(endpoint_of(channel, "worker", 0)), START_SECONDS):
         if channel.stopping:
@@ -180,10 +180,11 @@ def first_endpoint(channel: Channel, error: Callable[[str], Exception] = Runtime
 
 
 def state_to_join(channel: Channel) -> str:
-    """The checkpoint that a worker which joins others starts from; empty where it does not join.
+    """The checkpoint from which a joining worker starts; empty if this one does not join.
 
     Raises:
-        Stop: The others gave none, or it was asked to stop meanwhile: they go on without it.
+        Stop: The other workers gave no checkpoint, or this one was asked to stop while it waited.
+            They continue without it.
     """
     if not channel.welcome.get("joins"):
         return ""
@@ -201,7 +202,7 @@ def state_to_join(channel: Channel) -> str:
 
 
 def workers_gone(channel: Channel, workers: int) -> list[int]:
-    """Indices of those of a job's `workers` that the engine no longer lists."""
+    """Indices of the job's workers, out of `workers`, that the engine no longer lists."""
     if not channel.peers:
         return []
     present = {member["index"] for member in channel.peers["members"] if member["role"] == "worker"}
@@ -218,15 +219,18 @@ def end_failed(
     of_a_step: bool,
     of_peers: bool = False,
 ) -> None:
-    """End this process, whose script raised an exception: was it the loss of another worker?
+    """End this process after an exception of its script, which may be due to the loss of another
+    worker.
 
-    The engine is given time to say who is gone, or to stop this worker, so that it takes this end
-    for no fault of the script. Ended by hand: the exit handlers of frameworks wait minutes for
-    workers that will not come.
+    The engine gets time to report who is gone, or to stop this worker. Then this end does not count
+    as a fault of the script. The process ends at once, because exit handlers of frameworks wait
+    minutes for lost workers.
 
     Args:
-        of_a_step: The framework raised it, in what workers do together: others may be gone.
-        of_peers: It is what the framework raises where workers did not hear of each other.
+        of_a_step: Whether the framework raised the exception in a joint operation of workers, so
+            that one may be gone.
+        of_peers: Whether the exception is one that the framework raises when workers did not hear
+            of each other.
     """
     code = 1
     if of_a_step:

@@ -1,16 +1,16 @@
-"""A worker of a job of MPI's, around its command: `python -m headgate.task.mpi COMMAND...`.
+"""Runs a worker's command as an MPI rank: `python -m headgate.task.mpi COMMAND...`.
 
-MPI's processes find each other through daemons of `mpirun`, which starts them. A worker of
-Headgate's is a task of its own all the same. The first worker runs `mpirun`, the first on each
-other node that node's daemon. For each rank they start a proxy, that gives the rank's variables to
-the worker and ends when that does.
+MPI processes find each other through daemons of `mpirun`, which usually starts them. Under Headgate
+each worker is a separate task. The first worker runs `mpirun`; the first worker of each other node
+runs that node's daemon. For each rank they start a proxy. It gives the rank's variables to the
+worker, and ends with the worker.
 
     worker-0 ── mpirun ── proxy 0 ┄┄ worker-0
                   ├────── proxy 1 ┄┄ worker-1
                   └ agent ┄┄ worker-2 ── daemon ── proxy 2 ┄┄ worker-2
 
-Dotted lines are connections, which need the key of the attempt. What ends at one end of a line ends
-at the other.
+Dotted lines are connections, which need the key of the attempt. When one end of a line ends, so
+does the other.
 """
 
 from __future__ import annotations
@@ -37,17 +37,15 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "HEADGATE_MPI"
-"""What a worker is told of the others."""
+"""The variable with a worker's `RankInfo`."""
 START_SECONDS = 300
-"""How long the workers of a job wait for each other to start."""
+"""Longest wait of a job's workers for each other to start."""
 _END_SECONDS = 1.0
-"""How long a rank may take to end by itself when `mpirun` has given it up: one that called
-MPI_Abort does.
-"""
+"""Time for a rank to end by itself after `mpirun` has given it up, as after a call of MPI_Abort."""
 _OF_MPI = re.compile(r"(OMPI|PMI|PMI2|PMIX|PRTE|ORTE|OPAL|MPI[A-Z]*|HYDI?|HYDRA|I_MPI)_.*")
 """Variables by which a rank finds its daemon."""
 _OF_SCHEDULERS = re.compile(r"(SLURM|PBS|LSB|PMI|PMIX)_.*")
-"""Variables that would have `mpirun` start its processes by another means than ours."""
+"""Variables that would have `mpirun` start its processes in another way."""
 _HANDED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _OURS = "headgate-mpi-"
 _SHARED = "/dev/shm"
@@ -55,12 +53,12 @@ _SHARED = "/dev/shm"
 
 @dataclass(frozen=True)
 class RankInfo:
-    """What a worker is told of the others.
+    """What a worker is told about the ranks of its job.
 
     Args:
-        rank: Its own.
-        addresses: The address of the node of each worker.
-        ports: A port of each.
+        rank: Its own rank.
+        addresses: Address of each worker's node.
+        ports: A port of each worker.
         key: Secret of the attempt.
     """
 
@@ -70,13 +68,13 @@ class RankInfo:
     key: str
 
     def endpoint(self, rank: int) -> Any:
-        """Where a worker listens. The first one's port is left to its script."""
+        """Where a worker listens. The first worker's port is left to its script."""
         if rank == 0:
             return f"\0{_OURS}{hashlib.sha256(self.key.encode()).hexdigest()[:16]}"
         return self.addresses[rank], self.ports[rank]
 
     def connect(self, rank: int) -> Connection:
-        """A connection to a worker, which may not have started yet."""
+        """Connect to a worker, which may not have started yet."""
         until = time.monotonic() + START_SECONDS
         while True:
             try:
@@ -94,7 +92,7 @@ def worker(info: RankInfo, command: Sequence[str]) -> int:
         Its exit code; that of a signal is negative.
 
     Raises:
-        SystemExit: It cannot run, or this process was asked to end before it did.
+        SystemExit: The command cannot run, or this process was asked to end before it ran.
     """
     with _folder(tempfile.gettempdir()) as folder, _folder(_SHARED) as shared:
         daemon = MpiDaemon(folder)
@@ -109,12 +107,12 @@ def worker(info: RankInfo, command: Sequence[str]) -> int:
 
 
 class MpiDaemon:
-    """The `mpirun`, or the daemon of a node, that a worker runs if it is the one to do so. If it
-    ends before the worker's command runs, it has failed: what it printed is shown, and this process
-    is asked to end.
+    """The `mpirun`, or the daemon of a node, if this worker runs one. If it ends before the
+    worker's command begins, it has failed. Its output is then shown, and this process is asked to
+    end.
 
     Args:
-        folder: Where it writes.
+        folder: Folder of its output.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -125,7 +123,6 @@ class MpiDaemon:
         self.failed = False
 
     def start(self, command: Sequence[str]) -> None:
-        """Start it."""
         env = {
             name: value for name, value in os.environ.items() if not _OF_SCHEDULERS.fullmatch(name)
         }
@@ -140,7 +137,6 @@ class MpiDaemon:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def wait(self) -> None:
-        """Wait for its end."""
         if self._process is not None:
             self._process.wait()
 
@@ -155,9 +151,7 @@ class MpiDaemon:
 
 
 def found() -> tuple[str, str]:
-    """The `mpirun` on the PATH, and what it says of its version; if there is none, nothing, and
-    what to do.
-    """
+    """The path of `mpirun` and its version text; without `mpirun`, an empty path and what to do."""
     program = shutil.which("mpirun") or shutil.which("mpiexec")
     if program is None:
         return (
@@ -176,8 +170,8 @@ def found() -> tuple[str, str]:
 def _rank_of(
     info: RankInfo, daemon: MpiDaemon, folder: Path
 ) -> tuple[Mapping[str, str], Connection]:
-    """The variables of this worker's rank, once `mpirun` has started its proxy; and the connection
-    to that.
+    """The variables of this worker's rank, once `mpirun` has started its proxy, and the connection
+    to the proxy.
     """
     try:
         listening = Listener(info.endpoint(info.rank), backlog=8, authkey=info.key.encode())
@@ -190,7 +184,7 @@ def _rank_of(
         if info.rank == 0:
             daemon.start(_mpirun(info, folder))
         while True:
-            # of anybody else
+            # a connection without the key
             with contextlib.suppress(AuthenticationError, EOFError, ConnectionError):
                 connection = listening.accept()
                 answer = json.loads(connection.recv_bytes())
@@ -202,16 +196,16 @@ def _rank_of(
 
 
 def _hold(agent: Connection, daemon: MpiDaemon) -> None:
-    """Keep the connection to an agent open for as long as the daemon runs that it asked for."""
+    """Keep the connection to an agent open while the daemon that it requested runs."""
     daemon.wait()
     agent.close()
 
 
 def _mpirun(info: RankInfo, folder: Path) -> Sequence[str]:
-    """The command of `mpirun`: Open MPI's; or that of MPICH, which Intel's and others come of.
+    """The `mpirun` command, for Open MPI or for MPICH and its descendants, such as Intel MPI.
 
     Raises:
-        SystemExit: There is none.
+        SystemExit: There is no `mpirun`.
     """
     program, says = found()
     if not program:
@@ -250,8 +244,8 @@ def _mpirun(info: RankInfo, folder: Path) -> Sequence[str]:
 
 
 def _defaults(shared: Path) -> Mapping[str, str]:
-    """Settings of Open MPI's for a rank, where its user has none: workers share cores, and what
-    they share in memory goes with them.
+    """Default settings of Open MPI for a rank: workers share cores, and shared memory files are in
+    `shared`.
     """
     return {
         "OMPI_MCA_mpi_yield_when_idle": "1",
@@ -261,7 +255,7 @@ def _defaults(shared: Path) -> Mapping[str, str]:
 
 
 def _run(command: Sequence[str], env: Mapping[str, str], proxy: Connection) -> int:
-    """Run a worker's command until it ends, and hand signals on to it. Ask it to end when `mpirun`
+    """Run a worker's command until it ends, and forward signals to it. Ask it to end when `mpirun`
     gives it up.
     """
     try:
@@ -286,9 +280,7 @@ def _run(command: Sequence[str], env: Mapping[str, str], proxy: Connection) -> i
 
 @contextlib.contextmanager
 def _folder(place: str) -> Iterator[Path]:
-    """A folder that goes at the end. Those of workers that were killed go when the next one
-    begins.
-    """
+    """A temporary folder. It also removes those left by workers that were killed."""
     where = Path(place) if os.access(place, os.W_OK) else Path(tempfile.gettempdir())
     for old in where.glob(f"{_OURS}*"):
         with contextlib.suppress(OSError), (old / "lock").open() as lock:
@@ -304,9 +296,7 @@ def _folder(place: str) -> Iterator[Path]:
 
 
 def agent(info: RankInfo, host: str, command: Sequence[str]) -> int:
-    """Have the first worker of a node run a command, as `ssh` would; it is `mpirun`'s, which takes
-    this for `ssh`.
-    """
+    """Have the first worker of a node run a command. `mpirun` calls this in place of `ssh`."""
     connection = info.connect(info.addresses.index(host))
     connection.send_bytes(json.dumps({"run": " ".join(command)}).encode())
     with contextlib.suppress(EOFError, OSError):

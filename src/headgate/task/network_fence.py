@@ -1,8 +1,8 @@
-"""Keeps a process, and all that it starts, from reaching other programs than its like: by a network
+"""Keeps a process and its child processes from connecting to other programs: by a network
 namespace, or by Landlock.
 
-Where the kernel has neither, Python refuses what it connects to by itself; extensions that connect
-by themselves pass.
+If the kernel has neither, Python itself refuses to connect. Extensions that connect themselves are
+not held back.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from contextlib import suppress
 from headgate.task import landlock
 
 NAMESPACE, PORTS, PYTHON = "namespace", "ports", "python"
-"""What holds it back: a namespace with loopback alone; Landlock, which knows ports of TCP; Python
-by itself.
+"""The kinds of fence: a namespace with only a loopback device; Landlock, which knows TCP ports;
+Python itself.
 """
 _WORKERS_PORTS = range(15_000, 65_536)
-"""Where the workers of a job meet: TCP to these is let through where there is no namespace."""
+"""TCP ports at which a job's workers connect. Without a namespace they are allowed."""
 _KINDS = (("user", 0x1000_0000), ("net", 0x4000_0000))
-"""Namespaces in the order in which they are entered, as linux/sched.h numbers them."""
+"""Namespaces in the order in which they are entered, with their flags from linux/sched.h."""
 _CONNECT_TCP, _TO_PORT = 1 << 1, 2
 _ABI = 4
 """The first version of Landlock with rules for TCP."""
 _NAMES = frozenset({"socket.getaddrinfo", "socket.gethostbyname"})
 _ADDRESSES = frozenset({"socket.connect", "socket.sendto", "socket.sendmsg"})
-"""Audit events that ask for a host by its name, and those that reach an address."""
+"""Audit events that resolve a host name, and those that connect to an address."""
 _OWN_NAMES = frozenset({"", "localhost", "localhost.localdomain", "ip6-localhost"})
 _LISTENING = "0A"
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
@@ -46,14 +46,16 @@ class _Port(ctypes.Structure):
 
 
 def shut(namespaces: str, tried: Callable[[str], None], sockets: Sequence[str]) -> str:
-    """Let this process reach itself and its like alone from now on; what holds it back: `NAMESPACE`
-    or another.
+    """Let this process connect only to itself and its job from now on.
 
     Args:
-        namespaces: Folder of the namespaces to enter (`/proc/PID/ns`); empty: there are none.
-        tried: Told of what Python tries to reach elsewhere: `host`, `host:port`, or the path of a
-            socket.
-        sockets: Folders and files whose Unix sockets it may connect to.
+        namespaces: Folder of the namespaces to enter (`/proc/PID/ns`); empty: none.
+        tried: Called with each other address that Python tries to reach: `host`, `host:port`, or
+            the path of a socket.
+        sockets: Folders and files of the Unix sockets that it may connect to.
+
+    Returns:
+        The kind of fence: `NAMESPACE`, `PORTS` or `PYTHON`.
     """
     held = PYTHON
     with suppress(OSError, AttributeError):
@@ -70,7 +72,7 @@ def shut(namespaces: str, tried: Callable[[str], None], sockets: Sequence[str]) 
     def seen(event: str, given: tuple[object, ...]) -> None:
         if event in _NAMES:
             name = _text(given[0])
-            # one that is an address is told with its port
+            # an address is reported later, with its port
             if name not in own and _address(name) is None:
                 tried(name)
         elif (
@@ -81,7 +83,7 @@ def shut(namespaces: str, tried: Callable[[str], None], sockets: Sequence[str]) 
                 errno.ENETUNREACH, "a verification keeps a script from the network", place
             )
         elif event == "socket.connect" and held == NAMESPACE and (place := _unheard(given[1])):
-            # a program of this machine, outside of the namespace; the kernel refuses it
+            # a program of this machine outside of the namespace; the kernel refuses the connection
             tried(place)
 
     sys.addaudithook(seen)
@@ -89,9 +91,7 @@ def shut(namespaces: str, tried: Callable[[str], None], sockets: Sequence[str]) 
 
 
 def _elsewhere(address: object, own: frozenset[str], within: Sequence[str]) -> str:
-    """What is reached by an address that is not this process's own or its like's; empty: nothing
-    else.
-    """
+    """The destination of an address outside of this process and its job; empty if it is inside."""
     if isinstance(address, (str, bytes)):
         path = os.fsdecode(address)
         if not path or path[0] == "\0" or f"{os.path.realpath(path)}/".startswith(tuple(within)):
@@ -104,7 +104,7 @@ def _elsewhere(address: object, own: frozenset[str], within: Sequence[str]) -> s
 
 
 def _unheard(address: object) -> str:
-    """A port of loopback at which nobody listens here; empty: somebody does, or it is another
+    """A loopback port at which no process of this namespace listens; empty for any other
     address.
     """
     if not isinstance(address, tuple) or len(address) < 2 or not isinstance(address[1], int):
@@ -124,13 +124,13 @@ def _text(name: object) -> str:
 
 
 def _is_own(host: str) -> bool:
-    """Whether a host is named by an address of loopback, or of none."""
+    """Whether a host is a loopback address, or empty."""
     address = _address(host)
     return address is not None and (address.is_loopback or address.is_unspecified)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a text is; None: it is a name."""
+    """A host's IP address; None if it is a name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -138,9 +138,8 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _enter(namespaces: str) -> None:
-    """
-    Raises:
-        OSError: They cannot be entered.
+    """Raises:
+    OSError: The namespaces cannot be entered.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     for name, kind in _KINDS:
@@ -155,9 +154,8 @@ def _enter(namespaces: str) -> None:
 
 
 def _restrict() -> None:
-    """
-    Raises:
-        OSError: The kernel cannot.
+    """Raises:
+    OSError: The kernel does not support it.
     """
     if landlock.version() < _ABI:
         raise OSError(errno.EOPNOTSUPP, "no Landlock for TCP")

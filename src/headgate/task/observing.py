@@ -1,8 +1,7 @@
-"""Sees the steps of a PyTorch script that calls none of Headgate's libraries, without a change to
-it.
+"""Observes the steps of an unchanged PyTorch script, which calls none of Headgate's libraries.
 
-Each step of an optimizer ends a step of the script: PyTorch calls a hook after it. A batch that a
-`DataLoader` hands out tells how many samples there are, and how long it was waited for.
+Each step of an optimizer ends a step of the script: PyTorch calls a hook after it. The batches of a
+`DataLoader` give the number of samples and the time spent waiting for them.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from headgate.task import recording
 from headgate.task.environment import TaskEnvironment
 
 VARIABLE = "HEADGATE_OBSERVE"
-"""In the environment of a task whose steps are to be seen: the module whose `StepObserver` is told
-of them.
+"""The variable that names the module with the `StepObserver` of this task. It is set if the task is
+observed.
 """
 
 
 class Loads:
-    """What the loaders of a process handed out since it was last looked at.
+    """The batches that a process's loaders have yielded since the last `take`.
 
     Attributes:
-        open: Whether that is kept; else nothing is held up or held.
-        seconds: Time that was spent waiting for batches.
+        open: Whether batches are noted.
+        seconds: Time spent waiting for batches.
         batches: The batches.
-        dataset: What the latest was read from; None: not known.
-        here: Whether the training process reads them itself, and not processes beside it.
+        dataset: The dataset of the latest batch; None: unknown.
+        here: Whether the training process reads the data itself, without worker processes.
     """
 
     def __init__(self) -> None:
@@ -49,14 +48,14 @@ class Loads:
         self.dataset = getattr(loader, "_dataset", None)
 
     def take(self) -> tuple[float, list[Any]]:
-        """Seconds and batches, which are forgotten."""
+        """Take and forget the seconds and the batches."""
         taken = self.seconds, self.batches
         self.seconds, self.batches = 0.0, []
         return taken
 
 
 def install() -> None:
-    """Have this process observed where its task is to be; programs that it starts are not."""
+    """Observe this process if its task is to be observed. Programs that it starts are not."""
     environment = TaskEnvironment.read()
     if recording.VARIABLE in os.environ:
         _record(environment)
@@ -78,7 +77,7 @@ def install() -> None:
 
 
 def _record(environment: TaskEnvironment) -> None:
-    """Have this process recorded, for `headgate verify`."""
+    """Record this process for `headgate verify`."""
     recorder = recording.install(environment.task.rpartition("/")[2])
     if recorder is None:
         return
@@ -97,7 +96,7 @@ def _record(environment: TaskEnvironment) -> None:
 
 
 class AfterImport:
-    """Does something once a module has been imported."""
+    """Calls a function once a module has been imported."""
 
     def __init__(self, after: dict[str, Callable[[Any], None]]) -> None:
         self._after = after
@@ -133,7 +132,7 @@ def _watch_steps(module: Any, name: str, environment: TaskEnvironment, loads: Lo
             handle.remove()
             return
         if observer is None:
-            # It needs PyTorch, which is there by now.
+            # It needs PyTorch, which is imported by now.
             observer = import_module(name).StepObserver(environment, loads, handle.remove)
         observer.stepped(optimizer)
 

@@ -1,5 +1,5 @@
-"""What a script spends time on beside its steps: collecting garbage, evaluating, saving files of
-its own, waiting for its turn on a GPU.
+"""Time that a script spends outside of its steps: garbage collection, evaluation, saving its own
+files, waiting for its turn on a GPU.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _LEAST_SECONDS = 1e-3
 
 
 class OverheadClock:
-    """Seconds by what they were spent on, summed up and told about once a second.
+    """Sums seconds by cause, and reports them about once a second.
 
     Args:
-        clock: Seconds, never going back.
+        clock: Seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -29,21 +29,22 @@ class OverheadClock:
         self._watches = False
 
     def add(self, name: str, seconds: float) -> None:
-        """So many more seconds went into `garbage-collection`, `evaluation` or `saving`,
-        or into waiting for its `turns`, its part of the time of a GPU."""
+        """Add seconds to a cause: `garbage-collection`, `evaluation`, `saving`, or `turns`, waiting
+        for its turn on a GPU.
+        """
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
 
     def watch_garbage(self) -> None:
-        """From now on time the collector of garbage, which holds up all threads of Python."""
+        """From now on time Python's garbage collector, which stops all threads."""
         if not self._watches:
             self._watches = True
             gc.callbacks.append(self._collected)
 
     def tell(self, send: Callable[[dict[str, object]], object], now: bool = False) -> None:
-        """Send what there is, where it is due.
+        """Send the sums if they are due.
 
         Args:
-            now: It is.
+            now: Send them even if they are not due.
         """
         if not self._seconds or not (now or self._clock() - self._told_at >= _EVERY_SECONDS):
             return

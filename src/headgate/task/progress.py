@@ -1,4 +1,4 @@
-"""What a script reports, folded into a few messages a second."""
+"""Folds a script's reports into a few messages a second."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ from headgate.task.overheads import overheads
 from headgate.task.scalars import read
 
 EVERY_SECONDS = 0.1
-"""Time between two progress messages of a script that reports faster."""
+"""Time between two progress messages, if the script reports faster."""
 
 SO_FAR_SECONDS = 2.0
-"""Time without a loss after which that of the running epoch is sent as it is so far."""
+"""Time without a loss after which the current epoch's mean so far is sent."""
 
 
 class ProgressReporter:
-    """Collects reports and sends the mean of their losses, by weight: of those that are finite,
-    unless the last is not.
+    """Collects reports and sends the weighted mean of the finite losses, unless the last loss is
+    not finite.
 
-    What is no number is left out, and said so.
+    Values that are no numbers are left out, with a note.
 
     Args:
-        send: Takes a message and whether it can be missed: progress, and a note of what is no
-            number.
-        fetch: Brings what was reported to this process, all of a message at once: on a GPU each
-            waits for it.
-        clock: Seconds, never going back.
+        send: Takes a message, and whether it can be dropped.
+        fetch: Reads the values of a message all at once, because each read from a GPU blocks.
+        clock: Seconds of a monotonic clock.
 
     Attributes:
         step: Steps so far.
-        said: The same as the script says it: a number, or a tensor that has it, which is not waited
-            for before a message is due. None, or what is no number: `step` is told.
+        said: The script's own step number: a number, or a tensor that is read only when a message
+            is due. None, or no number: `step` is sent.
     """
 
     def __init__(
@@ -62,11 +60,11 @@ class ProgressReporter:
         self.samples: int | None = None
 
     def report(self, loss: Any, metrics: Mapping[str, Any], weight: Any = 1.0) -> None:
-        """Take a loss (None: none) and metrics. The last metric of each name counts.
+        """Take a loss (None: none) and metrics. The last value of each metric counts.
 
         Args:
-            weight: What the loss of this worker counts among those of all, 1 on the mean; one of 0
-                is left out.
+            weight: Weight of this worker's loss in the mean over all workers, 1 on average. A loss
+                of weight 0 is left out.
         """
         self._unsent = True
         if loss is not None:
@@ -76,8 +74,8 @@ class ProgressReporter:
         self._deliver_if_due()
 
     def epoch_so_far(self, loss: Any, metrics: Mapping[str, Any]) -> None:
-        """A step was done after which the means of its epoch so far are these; sent where no loss
-        was for a while.
+        """Note the means of the running epoch so far. They are sent if there was no loss for a
+        while.
         """
         now = self._clock()
         self._running_since = min(self._running_since, now)
@@ -88,12 +86,12 @@ class ProgressReporter:
         self._deliver_if_due()
 
     def epoch_over(self, loss: Any, metrics: Mapping[str, Any]) -> None:
-        """The means of the epoch that is over are these."""
+        """Note the means of an epoch that has ended."""
         self._cover("epoch", loss, metrics)
         self.flush()
 
     def flush(self) -> None:
-        """Send what has not been sent."""
+        """Send everything that has not been sent."""
         if self._running is not None:
             self._cover("part", *self._running)
         self._deliver(now=True)
@@ -153,8 +151,8 @@ class ProgressReporter:
     def _read(
         self, weights: Sequence[Any], values: Sequence[tuple[str, Any]]
     ) -> tuple[list[float], list[tuple[str, float | None]]]:
-        """Weights and values as floats, None for what is none; of each name and type that is not
-        one number the first is told.
+        """Weights and values as floats, None for values that are no numbers. Notes the first such
+        value of each name and type.
         """
         fetched = self._fetch([*weights, *(value for _, value in values)])
         numbers: list[tuple[str, float | None]] = []
@@ -176,13 +174,13 @@ class ProgressReporter:
 
 
 def weighted_mean(values: Iterable[tuple[float, float]]) -> float:
-    """The mean of numbers by their weights. One weight at least is above 0."""
+    """The weighted mean of (value, weight) pairs. At least one weight is above 0."""
     numbers = list(values)
     return sum(number * weight for number, weight in numbers) / sum(weight for _, weight in numbers)
 
 
 def whole(number: Any, otherwise: int) -> int:
-    """A count that a script gives, which may be NumPy's or a tensor; `otherwise` where it gives
+    """A count given by a script, which may be of NumPy or a tensor; `otherwise` if it gives
     none.
     """
     try:

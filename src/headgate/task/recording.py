@@ -1,8 +1,7 @@
-"""Records what a script trains, step by step, for `headgate verify` to compare: named tensors, as
-float64.
+"""Records a script's training step by step for `headgate verify`: named tensors, as float64.
 
-A framework's side hands over its tensors where an optimizer has taken a step. It needs to know
-nothing of files. In an ordinary run there is no recorder, and none of this is imported.
+The framework's session hands over its tensors after each optimizer step, and knows nothing of
+files. In an ordinary run there is no recorder, and this module is not imported.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from headgate.task import fence
 from headgate.task.environment import TaskEnvironment
 
 VARIABLE = "HEADGATE_RECORD"
-"""In the environment of a task that is to be recorded: a `Recipe` as JSON."""
+"""The variable with the `Recipe`, as JSON, of a task to be recorded."""
 MOST_NUMBERS = 1 << 16
-"""Numbers of a tensor that are kept; of a larger one so many, spread evenly, and the sums of
-all.
+"""Most numbers kept of a tensor. Larger tensors keep an evenly spread sample, and the sums of all
+numbers.
 """
 GRADIENT, WEIGHT, BUFFER = "gradient", "weight", "buffer"
 DROPOUT, NOISE, MIXED_PRECISION = "dropout", "noise", "mixed-precision"
-"""What a trial leaves out."""
+"""Kinds of operations that a trial leaves out."""
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-"""Endings of files that a script reads its settings from."""
+"""Suffixes of files with a script's settings."""
 _EXACT = frozenset(
     {
         "float64",
@@ -49,18 +48,19 @@ class Recipe:
     """How a script is run to be recorded.
 
     Args:
-        folder: Where records go.
-        steps: Steps of the first optimizer that are recorded; the script is ended after them.
-        seed: Generators begin with it, where the script seeds none; worker N with N more.
-        double: Whether it is to compute in float64.
-        perturbed: Whether its weights begin some roundings away from where they do otherwise.
-        writable: Folders that it may write to; empty: all.
-        as_workers: Whether one that is alone draws its data as workers of a plan do, apart from all
-            else.
-        stop_at: Forward pass, from 1, in which it is asked to stop with a checkpoint; None: never.
-        namespaces: Folder of the namespaces to enter, in which nothing but loopback is reached;
-            empty: there are none.
-        folders: Where its own files are: those of them that it reads are recorded.
+        folder: Folder of the records.
+        steps: Number of recorded steps of the first optimizer. Then the script is ended.
+        seed: Seed of generators that the script does not seed. Worker N uses `seed + N`.
+        double: Whether to compute in float64.
+        perturbed: Whether the initial weights are changed by a few roundings.
+        writable: Folders that the script may write to; empty: all.
+        as_workers: Whether a single worker draws its data as workers of a plan do, from a generator
+            apart from all else.
+        stop_at: Forward pass, from 1, at which the script is asked to stop with a checkpoint; None:
+            never.
+        namespaces: Folder of the namespaces to enter, in which only loopback is reached; empty:
+            none.
+        folders: Folders of the script's own files. Those that it reads are recorded.
     """
 
     folder: str
@@ -75,7 +75,7 @@ class Recipe:
     folders: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As `VARIABLE` has it."""
+        """The recipe as JSON, the value of `VARIABLE`."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -88,16 +88,16 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecordedTensor:
-    """A tensor as it is at a step.
+    """A tensor at a step.
 
     Args:
         kind: `gradient`, `weight` or `buffer`.
-        name: As its model calls it.
+        name: Its name in the model.
         shape: Its shape.
-        numbers: At most `MOST_NUMBERS` of its numbers, as float64, in this machine's byte order.
+        numbers: At most `MOST_NUMBERS` of its numbers, as float64 in this machine's byte order.
         total: Sum of all its numbers.
         squares: Sum of the squares of all its numbers.
-        double: Whether it is computed with in float64, or holds no fractions.
+        double: Whether it is computed in float64, or is of an integer type.
     """
 
     kind: str
@@ -111,10 +111,11 @@ class RecordedTensor:
 
 @dataclass
 class _SinceStep:
-    """What was seen since the last step.
+    """Observations since the last step.
 
     Args:
-        batches: Samples of each batch, and the sums of its numbers and of their squares.
+        batches: For each batch the number of samples, the sum of its numbers, and the sum of their
+            squares.
         drew: Whether the script drew random numbers between a batch and its step.
     """
 
@@ -126,12 +127,12 @@ class TaskRecorder:
     """Writes the record of one task.
 
     Args:
-        recipe: How it is run.
+        recipe: How the script is run.
         task: Name of the task.
 
     Attributes:
         done_before: Steps before a resume.
-        stop: Has the script stop with a checkpoint.
+        stop: Makes the script stop with a checkpoint.
     """
 
     def __init__(self, recipe: Recipe, task: str) -> None:
@@ -148,57 +149,59 @@ class TaskRecorder:
 
     @property
     def worker(self) -> int:
-        """Number of this worker."""
+        """Index of this worker."""
         return int(Path(self._index.name).stem.rpartition("-")[2])
 
     def begins_at(self, steps: int, stop: Callable[[], None]) -> None:
-        """A session begins, with so many steps done before; `stop` has the script stop with a
+        """Begin a session after `steps` earlier steps. `stop` makes the script stop with a
         checkpoint.
         """
         self.done_before, self.stop = steps, stop
 
     def batch(self, samples: int, total: float, squares: float) -> None:
-        """A batch of this worker's samples; the sums of its numbers and of their squares."""
+        """Record a batch of this worker: number of samples, sum of its numbers, sum of their
+        squares.
+        """
         self._since.batches.append((samples, total, squares))
 
     def drew(self) -> None:
-        """The script drew random numbers between a batch and its step."""
+        """Record that the script drew random numbers between a batch and its step."""
         self._since.drew = True
 
     def reported(self, loss: float, part: float) -> None:
-        """A loss was reported, of so large a part of the job's: 1 where all parts are alike."""
+        """Record a loss, and the relative weight of this worker's part; 1 if all parts are
+        equal.
+        """
         self._say({"loss": loss, "part": part})
 
     def passed(self, **facts: Any) -> None:
-        """A forward pass begins; what is known of it."""
+        """Record facts about a forward pass that begins."""
         self._say({"pass": facts})
 
     def fact(self, **facts: Any) -> None:
-        """Something about the script as a whole."""
+        """Record facts about the whole script."""
         self._say({"fact": facts})
 
     def wrote_outside(self, path: str) -> None:
-        """It tried to write a path that is outside of what it may write."""
+        """Record an attempt to write a path outside of the writable folders."""
         self._say_once("outside", path)
 
     def reached_out(self, place: str) -> None:
-        """It tried to reach another program over a network."""
+        """Record an attempt to reach another program over a network."""
         self._say_once("network", place)
 
     def left_out(self, what: str) -> None:
-        """Something that the script asks for is not done, as
-        `headgate.verification.verdict.LeftOut` names it.
+        """Record that a requested operation is not done, by its name in
+        `headgate.verification.verdict.LeftOut`.
         """
         self._say_once("left_out", what)
 
     def read_settings(self, path: str) -> None:
-        """It reads a file of its own that is no module."""
+        """Record that the script reads one of its own files that is no module."""
         self._settings.add(path)
 
     def tell_sources(self) -> None:
-        """Tell of the modules and settings of its own that it was made of, with what tells them
-        from others.
-        """
+        """Record the script's own modules and settings, with a digest of each."""
         files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         roots = tuple(os.path.realpath(folder) + os.sep for folder in self.recipe.folders)
         sources = {}
@@ -213,13 +216,13 @@ class TaskRecorder:
     def step(
         self, optimizer: int, number: int, tensors: Iterable[RecordedTensor], **facts: Any
     ) -> None:
-        """An optimizer has taken a step.
+        """Record a step of an optimizer.
 
         Args:
-            optimizer: Which, in the order of their first steps.
-            number: Which step of it, from 1, those before a resume included.
-            tensors: What is trained, as it is now.
-            **facts: What else is known of the step.
+            optimizer: Number of the optimizer, in the order of their first steps.
+            number: Number of its step, from 1, including those before a resume.
+            tensors: The current values of what is trained.
+            **facts: Other facts about the step.
         """
         entries = []
         double = True
@@ -254,12 +257,12 @@ class TaskRecorder:
         self._say(step)
 
     def state(self, steps: int, epoch: int | None, arrays: Iterable[tuple[str, str, Any]]) -> None:
-        """The state after so many steps of a script whose passes are not seen.
+        """Record the state after `steps` steps of a script whose forward passes are not seen.
 
         Args:
-            steps: Those before a resume included.
-            epoch: The epoch that it is in.
-            arrays: Kind, name and value, as a NumPy array, of all that is trained.
+            steps: Number of steps, including those before a resume.
+            epoch: The current epoch.
+            arrays: Kind, name and NumPy array of everything trained.
         """
         self.step(
             0, steps, (recorded for array in arrays if (recorded := _of_array(*array)) is not None)
@@ -272,8 +275,8 @@ class TaskRecorder:
             self.stop()
 
     def finish(self) -> None:
-        """End this process: enough was recorded. Exit handlers, and what a script does at its end,
-        are left out.
+        """End this process, because enough was recorded. Exit handlers and the rest of the script
+        do not run.
         """
         self.tell_sources()
         self._say({"end": True})
@@ -292,7 +295,7 @@ class TaskRecorder:
 
 
 def _of_array(kind: str, name: str, array: Any) -> RecordedTensor | None:
-    """A NumPy array as it is kept; None where it holds no numbers."""
+    """The record of a NumPy array; None if it is not numeric."""
     try:
         flat = array.reshape(-1).astype("float64")
     except (TypeError, ValueError):
@@ -306,12 +309,12 @@ _recorder: TaskRecorder | None = None
 
 
 def recorder() -> TaskRecorder | None:
-    """That of this process; None: nothing is recorded."""
+    """The recorder of this process; None if it is not recorded."""
     return _recorder
 
 
 def install(task: str) -> TaskRecorder | None:
-    """Begin to record this process, where its task is to be; programs that it starts are not.
+    """Start to record this process, if its task is to be recorded. Programs that it starts are not.
 
     Args:
         task: Name of the task.
@@ -346,7 +349,9 @@ def install(task: str) -> TaskRecorder | None:
 
 
 def _runs_a_module_of_ours() -> bool:
-    """Whether this process is not the script, but starts it, or serves its workers."""
+    """Whether this process runs one of Headgate's own modules, which starts the script or serves
+    its workers.
+    """
     with suppress(OSError), open("/proc/self/cmdline", "rb") as file:
         words = file.read().split(b"\0")
         return words[1] == b"-m" and words[2].startswith(b"headgate.")
@@ -354,7 +359,7 @@ def _runs_a_module_of_ours() -> bool:
 
 
 def _watch_settings(recorder: TaskRecorder) -> None:
-    """Have it told of each file of the script's that it reads its settings from."""
+    """Record each of the script's own files from which it reads settings."""
     roots = tuple(folder + os.sep for folder in recorder.recipe.folders)
 
     def seen(event: str, given: tuple[Any, ...]) -> None:

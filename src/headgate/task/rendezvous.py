@@ -1,8 +1,7 @@
-"""Starts the first worker of a script for torchrun, beside the store by which all its workers meet.
+"""Starts the first worker of a torchrun script, and the store by which all its workers meet.
 
 torchrun's agent hosts the store too (`TORCHELASTIC_USE_AGENT_STORE`). If the first worker hosted
-it, the store would be gone as soon as that worker has ended, and the others would fail or abort
-while they still need it.
+the store, the store would end with that worker, and others that still need it would fail.
 
     python -m headgate.task.rendezvous ADDRESS PORT WORKERS COMMAND...
 """
@@ -41,11 +40,11 @@ _OF_THIS_PROCESS = frozenset(
 
 
 def main(address: str, port: str, workers: str, command: list[str]) -> int:
-    """Run a command beside the store. Once it has ended well, wait until the other workers have
+    """Run a command beside the store. After a successful end, wait until the other workers have
     left the store.
 
     Returns:
-        The exit code of the command; of the store, if that ends first. If a signal ended the
+        The exit code of the command, or of the store if that ends first. If a signal ended the
         command, the same signal ends this process.
     """
     child = subprocess.Popen(command)
@@ -71,7 +70,7 @@ def main(address: str, port: str, workers: str, command: list[str]) -> int:
 
 
 def _as_it_ended(code: int) -> int:
-    """The exit code of the command; if a signal ended it, this process ends by the same."""
+    """The exit code of the command. If a signal ended it, end this process by the same signal."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own
         with contextlib.suppress(OSError):  # of a signal that has no other handler
@@ -81,7 +80,7 @@ def _as_it_ended(code: int) -> int:
 
 
 def _connections(port: int) -> int:
-    """How many connections there are to a port of this machine."""
+    """Number of connections to a port of this machine."""
     count = 0
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""When checkpoints are saved, what is told of them, and whether one is whole."""
+"""Decides when to save checkpoints, reports them, and checks that they are intact."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 SHARE = 0.005
-"""Most of the time that unasked checkpoints may take."""
+"""Largest fraction of time that automatic checkpoints may take."""
 KEPT = 2
-"""Checkpoints that stay; older ones are removed."""
+"""Number of checkpoints to keep. Older ones are removed."""
 FILES = "files.json"
-"""In a checkpoint that is a folder: bytes and CRC-32 of each of its other files."""
+"""In a checkpoint folder, the file with size and CRC-32 of all other files."""
 _PIECE = 1 << 20
 _SEAL = b"headgate crc32 "
 _NO_COMMENT = b"\0\0"  # how an archive without a comment ends: the comment's length
 _FIRST_SECONDS, _FIRST_RATE = 0.02, 200e6
-"""What a first checkpoint is taken to cost: as on a slow disk."""
+"""Assumed cost of the first checkpoint, as on a slow disk: seconds, and bytes per second."""
 
 T = TypeVar("T")
 Write = Callable[[Path], "tuple[Path, int]"]
-"""Writes a checkpoint into a folder; its path and its size in bytes."""
+"""Writes a checkpoint into a folder. Returns its path and its size in bytes."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be saved; training goes on."""
+    """A checkpoint could not be saved. Training goes on."""
 
 
 class ResumeError(RuntimeError):
-    """A checkpoint does not fit the script that is to go on from it, or cannot be read."""
+    """A checkpoint does not fit the script that resumes from it, or cannot be read."""
 
 
 class Saver:
-    """Saves checkpoints into the job's folder; a failure is told, not raised.
+    """Saves checkpoints into the job's folder. Failures are reported, not raised.
 
     Args:
-        folder: Where to; None: nowhere, and saving fails.
+        folder: The folder; None: saving fails.
         send: Takes a message for the engine.
-        clock: Seconds, never going back.
+        clock: Seconds of a monotonic clock.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Saver:
         self._seconds: float | None = None
 
     def due(self, size: int) -> bool:
-        """Whether so much time has passed that saving `size` bytes now takes less than `SHARE` of
-        it.
+        """Whether saving `size` bytes now would take less than `SHARE` of the time since the last
+        checkpoint.
         """
         if self._folder is None:
             return False
@@ -69,13 +69,13 @@ class Saver:
         return (self._clock() - self._saved_at) * SHARE >= seconds * (1 - SHARE)
 
     def save(self, why: str, step: int, place: Mapping[str, Any], write: Write) -> bool:
-        """Save a checkpoint and tell the engine; whether it was saved.
+        """Save a checkpoint and tell the engine. Returns whether it was saved.
 
         Args:
             why: `epoch`, `request`, `stop`, `orphaned` or `join`.
             step: Steps so far.
-            place: Where the script is; `epoch` and `position` are told to the engine.
-            write: Does it; whatever it raises is told.
+            place: The script's position. The engine is told `epoch` and `position`.
+            write: Writes the checkpoint. Its exceptions are reported.
         """
         begun = self._clock()
         try:
@@ -107,11 +107,11 @@ class Saver:
 def restored(
     path: str, read: Callable[[str], T], send: Callable[[Mapping[str, object]], None]
 ) -> T:
-    """What `read` makes of the checkpoint that a task is to go on from.
+    """Read the checkpoint that a task resumes from, by `read`.
 
     Raises:
-        ResumeError: It is not whole, or does not fit. If it is not whole the engine is told, and
-            goes on from another.
+        ResumeError: The checkpoint is damaged or does not fit. The engine is told of a damaged one,
+            and resumes from another.
     """
     if (reason := damage(Path(path))) is not None:
         send({"type": "checkpoint_damaged", "path": path, "error": reason})
@@ -120,12 +120,11 @@ def restored(
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint that is not whole, as the end of a sentence; None where it is
-    what was written.
+    """What is wrong with a damaged checkpoint, as the end of a sentence; None if it is intact.
 
-    It is read once, at the speed of the disk or about a second a GB, and nothing in it is run. An
-    archive has a CRC-32 of each of its parts, and one of their list in its comment; a folder has
-    `FILES`. What an earlier version wrote lacks the last two.
+    The check reads the checkpoint once, at the speed of the disk or about a second per GB, and runs
+    nothing in it. An archive has a CRC-32 of each of its parts, and one of their list in its
+    comment. A folder has `FILES`. Checkpoints of earlier versions lack the last two.
     """
     try:
         if path.is_dir():
@@ -151,8 +150,8 @@ def damage(path: Path) -> str | None:
 
 
 def _seal(path: Path, length: int) -> bytes:
-    """The comment of an archive that seals its list of parts, where its comment now has that
-    length.
+    """The comment that seals an archive's list of parts. `length` is the length of its present
+    comment.
     """
     with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
         file.seek(archive.start_dir)
@@ -161,7 +160,7 @@ def _seal(path: Path, length: int) -> bytes:
 
 
 def _close(path: Path) -> None:
-    """Give a checkpoint what `damage` compares it with, besides what its format has."""
+    """Seal a checkpoint: add the checksums that `damage` needs and its format lacks."""
     if path.is_dir():
         files = {
             member.relative_to(path).as_posix(): [member.stat().st_size, _checksum(member)]
@@ -203,11 +202,11 @@ def _checksum(path: Path) -> int:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write a checkpoint, a file or a folder. It then takes the place of `path`, whole or
-    not at all, and all but the newest two of the folder are removed.
+    """Where to write a checkpoint, a file or a folder. It then replaces `path` atomically, and all
+    but the newest two of the folder are removed.
 
     Raises:
-        CheckpointError: It could not be written; what was there before is untouched.
+        CheckpointError: The checkpoint could not be written. Earlier ones are untouched.
     """
     partial = path.with_name(f".{path.stem}.{os.getpid()}.partial")
     try:
@@ -223,8 +222,8 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync(path.parent)
         _prune(path)
     except Exception as error:
-        # torch reports a full disk as a RuntimeError from its archive writer, with the system's
-        # error as context.
+        # torch reports a full disk as a RuntimeError of its archive writer, with the system's error
+        # as context.
         system = not isinstance(error, OSError) and isinstance(error.__context__, OSError)
         raise CheckpointError(
             f"{path} could not be written: {error.__context__ if system else error}"
@@ -235,7 +234,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def size(path: Path) -> int:
-    """Bytes of a checkpoint."""
+    """Size of a checkpoint, in bytes."""
     return sum(file.stat().st_size for file in _files(path))
 
 
@@ -251,9 +250,10 @@ def _remove(path: Path) -> None:
 
 
 def _prune(latest: Path) -> None:
-    """Remove all but the last checkpoints of a folder, files or folders called `step-...`. `latest`
-    was saved just now, and its date says so from now on: the machine's clock may have been set back
-    since the one before.
+    """Remove all but the last `step-...` checkpoints of a folder.
+
+    `latest` was just saved. Its date is set past all others, in case the machine's clock was set
+    back.
     """
     folder = latest.parent
     dates = {path: path.stat().st_mtime_ns for path in folder.glob("step-*")}
@@ -262,13 +262,13 @@ def _prune(latest: Path) -> None:
         dates[latest] = newest + 1
         os.utime(latest, ns=(newest + 1, newest + 1))
     saved = sorted(dates, key=dates.__getitem__)
-    # What is half written now was left by an attempt that was killed.
+    # Partial files were left by an attempt that was killed.
     for old in [*saved[:-KEPT], *folder.glob(".step-*.partial")]:
         _remove(old)
 
 
 def _sync(path: Path) -> None:
-    """Make a file, or a rename in a folder, survive a power cut."""
+    """Make a file, or a rename in a folder, survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

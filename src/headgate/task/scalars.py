@@ -1,4 +1,4 @@
-"""What a script reports, as numbers: of any framework, without importing one."""
+"""Reads the numbers that a script reports, of any framework, without importing one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,21 @@ _ELSEWHERE = {
         "it has a value for each replica; report strategy.reduce('MEAN', value, axis=None)"
     ),
 }
-"""What types of TensorFlow's say of where their value is."""
+"""What types of TensorFlow say about where their value is."""
 
 
 def traced(value: Any) -> bool:
-    """Whether a value stands for one that a compiled function is to compute, as of `jax.jit` or
-    `tf.function`.
-    """
+    """Whether a value is a tracer of a compiled function, as of `jax.jit` or `tf.function`."""
     kinds = [kind.__name__ for kind in type(value).__mro__]
     return "Tracer" in kinds or "SymbolicTensor" in kinds
 
 
 def read(value: Any) -> tuple[float | None, str]:
-    """A value as a float, the mean of several elements, and a remark where it is not one number;
-    waits for it.
+    """Read a value as a float; of several elements, their mean. Waits for the value.
 
     Returns:
-        None where it is no number; what was found and what to report instead, empty where nothing
-        is to be said.
+        The number, None if it is none; and a remark that says what was given and what to report
+        instead, or empty.
     """
     if value is None or type(value) is float:  # the usual cases, fast
         return value, ""
@@ -53,7 +50,7 @@ def read(value: Any) -> tuple[float | None, str]:
 
 
 def _number(value: Any) -> tuple[float, int]:
-    """A value as a float, and of how many elements it is the mean."""
+    """A value as a float, and the number of elements that it is the mean of."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     elif callable(getattr(value, "numpy", None)):

@@ -1,5 +1,5 @@
-"""Where a script multiplies something, such as its batch, by the number of workers that train
-together.
+"""Finds places where a script multiplies something, such as its batch size, by the number of
+workers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple
 from headgate.task.channel import Channel
 
 _COUNTS = frozenset({"num_replicas_in_sync", "num_replicas"})
-"""Attributes that say how many train together."""
+"""Attributes that hold the number of workers or devices that train together."""
 _COUNTING = frozenset({"device_count", "process_count", "get_world_size", "world_size"})
-"""Functions that do, of JAX and PyTorch."""
+"""Functions of JAX and PyTorch that return it."""
 _MOST_FILES = 50
 _MOST_TOLD = 3
 
@@ -30,11 +30,11 @@ class Growth(NamedTuple):
 
 
 def growing(text: str, file: str) -> Iterator[Growth]:
-    """The products in a script with the number of workers as a factor, by itself or by a variable's
-    name.
+    """The products in a script with the number of workers as a factor, given directly or by a
+    variable.
 
     Raises:
-        SyntaxError: It is no Python.
+        SyntaxError: The text is no Python.
     """
     tree = ast.parse(text)
     names = {
@@ -58,8 +58,8 @@ def growing(text: str, file: str) -> Iterator[Growth]:
 
 
 def warn(channel: Channel, workers: int) -> None:
-    """Tell the user where the script of a job of so many workers, or what it has imported from
-    beside it, multiplies by them.
+    """Warn the user of products with the number of workers, in the script or in modules imported
+    from its folder.
     """
     for growth in islice(_own(), _MOST_TOLD):
         text = (
@@ -71,7 +71,7 @@ def warn(channel: Channel, workers: int) -> None:
 
 
 def _own() -> Iterator[Growth]:
-    """The products in the script and in what it has imported from its folder."""
+    """The products in the script and in modules imported from its folder."""
     script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
     folder = os.path.join(os.path.dirname(script), "")
     files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
@@ -90,7 +90,7 @@ def _own() -> Iterator[Growth]:
 
 
 def _counts(node: ast.expr, names: Container[str]) -> bool:
-    """Whether an expression is how many train together."""
+    """Whether an expression is the number of workers or devices that train together."""
     if isinstance(node, ast.Name):
         return node.id in names
     if isinstance(node, ast.Attribute):

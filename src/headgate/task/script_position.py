@@ -1,8 +1,8 @@
-"""Where the workers of a job stand in their script, compared. Workers that step together have to
-stand at the same place, with the same settings.
+"""Compares the positions of a job's workers in their script. Workers that step together have to be
+at the same place, with the same settings.
 
-A position is a JSON object. `rounds`: exchanges between the workers that this one has taken part
-in. `phase`, `epoch`, `batch`, `step`: the loop over `epochs`, its epoch, the batch, the optimizer
+A position is a JSON object. `rounds`: exchanges between the workers in which this one has taken
+part. `phase`, `epoch`, `batch`, `step`: the loop over `epochs`, its epoch, the batch, the optimizer
 steps; left out where unknown. `settings`: for each optimizer what its parameter groups hold, by
 name, one value or a list with one for each group. `data`: tells the samples of its batch from
 others. `weights`: a number of one of the parameters. `buffers`: by name, shape, whether it is
@@ -24,21 +24,21 @@ CURE = (
 )
 _PLACE = ("what", "phase", "epoch", "loader", "batch", "step")
 _CLOSE = 1e-4
-"""Settings that differ by less, relatively, may come from the last bits of sums."""
+"""Relative differences of settings below this may come from the last bits of sums."""
 _ROUNDED = 0.025
-"""Numbers of weights that differ by no more may come from rounding."""
+"""Differences of a weight's numbers up to this may come from rounding."""
 _SHOWN = 3
 
 
 class WorkersDiffer(RuntimeError):
-    """The workers of a synchronous job do not do the same; the message says what differs, where,
+    """The workers of a synchronous job do different things. The message says what differs, where,
     and what to do.
     """
 
 
 def difference(positions: Mapping[int, Position]) -> str:
-    """What differs between the workers of these indices, where, and what to do; empty where nothing
-    does that matters.
+    """What differs between the workers, where, and what to do; empty if nothing relevant differs.
+    Positions are by worker index.
     """
     first = next(iter(positions.values()))
     if any(
@@ -83,7 +83,7 @@ def difference(positions: Mapping[int, Position]) -> str:
 
 
 def place(position: Position) -> str:
-    """A place in the script, in words; epochs and batches are counted from 0."""
+    """A place in the script, in words. Epochs and batches are counted from 0."""
     words = [str(position["what"])] if position.get("what") else []
     where = [
         f"{name} {position[name]}" for name in ("epoch", "batch") if position.get(name) is not None
@@ -97,7 +97,7 @@ def place(position: Position) -> str:
 
 
 def _each(positions: Mapping[int, Position], words: Any) -> str:
-    """What each worker has, those with the same together."""
+    """Describe each worker's position, and group workers whose descriptions are equal."""
     alike: dict[str, list[int]] = {}
     for index, position in positions.items():
         alike.setdefault(str(words(position)), []).append(index)
@@ -106,7 +106,7 @@ def _each(positions: Mapping[int, Position], words: Any) -> str:
 
 
 def names(indices: Iterable[int]) -> str:
-    """Workers by name."""
+    """The names of workers."""
     workers = [f"worker-{index}" for index in indices]
     if len(workers) <= _SHOWN:
         return " and ".join(workers)
@@ -114,7 +114,7 @@ def names(indices: Iterable[int]) -> str:
 
 
 def _settings(positions: Mapping[int, Position]) -> list[str]:
-    """Which settings differ, in words."""
+    """The differing settings, in words."""
     differing: list[str] = []
     of_workers = {index: position.get("settings") or [] for index, position in positions.items()}
     if len({len(optimizers) for optimizers in of_workers.values()}) > 1:
@@ -162,7 +162,7 @@ def _drawn_apart(one: Any, other: Any) -> bool:
 
 
 def _apart(positions: Mapping[int, Position]) -> str:
-    """Buffers that differ between workers, by name."""
+    """The names of buffers that differ between workers."""
     held = [entry.get("buffers") or {} for entry in positions.values()]
     names = []
     for name in dict.fromkeys(name for buffers in held for name in buffers):

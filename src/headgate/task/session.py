@@ -1,9 +1,9 @@
-"""One training script under an engine, whatever its framework: what is done at its step boundaries
-and between its epochs, and what is told to the engine.
+"""One training script under an engine, whatever its framework: its step boundaries and epochs, and
+what the engine is told.
 
-The session of a framework derives from `TaskSession`. It counts `steps`, hands what the script
-reports to `_progress`, and at each step boundary passes the `_gate` and, where `boundary` says so,
-calls `obey`.
+The session of a framework derives from `TaskSession`. It counts `steps` and passes the script's
+reports to `_progress`. At each step boundary it passes the `_gate`, and calls `obey` if `boundary`
+says so.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FLUSH_SECONDS = 2.0
 
 
 class Requests(Protocol):
-    """What the engine asks for: a channel, or what the workers of a job have agreed to do at the
-    same step.
+    """Requests of the engine: those of a channel, or those that the job's workers have agreed to
+    handle at the same step.
     """
 
     @property
@@ -44,7 +44,7 @@ class Requests(Protocol):
 
 
 class MeasuredStep(Protocol):
-    """A measured step, whose number counts those of this process from 1."""
+    """A measured step. Its number counts the steps of this process, from 1."""
 
     number: int
 
@@ -52,11 +52,11 @@ class MeasuredStep(Protocol):
     def seconds(self) -> float: ...
 
     def told(self) -> Mapping[str, Any]:
-        """Its `spans` as the channel tells them, and what else it tells of a step."""
+        """Its `spans` and other fields, as the channel sends them."""
 
 
 class StepCounter(Protocol):
-    """Times the steps, and counts those of this process."""
+    """Times the steps of this process, and counts them."""
 
     steps: int
 
@@ -66,9 +66,9 @@ class StartPoint:
     """Where a loop over epochs begins.
 
     Args:
-        epoch: The epoch, from 0 on.
-        place: What `TaskSession.position` told as the checkpoint to go on from was taken there;
-            empty on a fresh start.
+        epoch: The epoch, from 0.
+        place: The result of `TaskSession.position` in the checkpoint to resume from; empty on a
+            fresh start.
     """
 
     epoch: int = 0
@@ -76,23 +76,23 @@ class StartPoint:
 
 
 class TaskSession(ABC):
-    """The state of a script that runs under an engine.
+    """The session of a script that runs under an engine.
 
     Args:
         environment: This task's identity.
-        channel: To the engine.
-        fetch: Brings what was reported to this process, as of `ProgressReporter`.
+        channel: The channel to the engine.
+        fetch: Reads reported values, as of `ProgressReporter`.
 
     Attributes:
-        plan: The plan of several tasks that this one is part of; empty where it is alone.
-        profiling: Whether this is a short run to measure what the job costs.
-        profiled: Whether that was told.
-        recorder: What records the steps for `headgate verify`; None: nothing does.
-        steps: Steps that were done, those before a resume included.
+        plan: The plan of several tasks that this one is part of; empty if it is alone.
+        profiling: Whether this is a short run to measure the job's costs.
+        profiled: Whether the profile was sent.
+        recorder: Records the steps for `headgate verify`; None: they are not recorded.
+        steps: Steps done, including those before a resume.
         meter: Times the steps.
 
     Raises:
-        ResumeError: The checkpoint to go on from cannot be read.
+        ResumeError: The checkpoint to resume from cannot be read.
     """
 
     meter: StepCounter
@@ -131,72 +131,77 @@ class TaskSession(ABC):
             self.profiled = True  # what is recorded is slower
         overheads.watch_garbage()
 
-    # --- what a framework says --------------------------------------------------------------------
+    # --- implemented by each framework ------------------------------------------------------------
 
     @abstractmethod
     def read(self, path: str) -> tuple[Any, Mapping[str, Any]]:
-        """The state that `write` saved in a checkpoint, and its place.
+        """Read the state and the place that `write` saved.
 
         Raises:
-            ResumeError: There is none there, or of another kind.
+            ResumeError: There is no checkpoint, or one of another kind.
         """
 
     @abstractmethod
     def write(self, folder: Path, place: Mapping[str, Any]) -> tuple[Path, int]:
-        """Save the present state and its place as a file or folder `step-N...`; its path, and its
-        size in bytes.
+        """Save the present state and its place as a file or folder `step-N...`. Returns its path
+        and its size in bytes.
         """
 
     @abstractmethod
     def position(self, why: str, at: Any, after: int | None) -> dict[str, Any] | None:
-        """Where a resume goes on: the `epoch`, None where the script does not count them; the
-        `position`, batches of it that are done, None where the epoch starts again; and what else
-        `begin_epoch` needs. None: this task saves nothing now.
+        """Where a resume continues.
 
         Args:
             why: As of `Saver.save`.
-            at: What `obey` was given.
+            at: The argument of `obey`.
             after: The epoch that has ended; None in the middle of one.
+
+        Returns:
+            `epoch`, None if the script does not count epochs; `position`, the finished batches of
+            the epoch, None if the epoch starts again; and what else `begin_epoch` needs. None: this
+            task saves nothing now.
         """
 
     @abstractmethod
     def profile(self) -> dict[str, Any] | None:
-        """What the job costs, as far as it was measured: the fields of `headgate.Profile`; None:
-        another task says.
+        """The measured costs of the job, as the fields of `headgate.Profile`. None: another task
+        reports them.
         """
 
     def join(self) -> str:
-        """Become part of the plan, before anything is loaded; a checkpoint to start from in place
-        of the task's own.
+        """Join the plan, before anything is loaded. Returns a checkpoint to start from in place of
+        the task's own.
         """
         return ""
 
     def state_bytes(self) -> int | None:
-        """How large a checkpoint is to be, about; None where this task saves none unasked."""
+        """Approximate size of a checkpoint. None if this task saves no automatic ones."""
         return None
 
     def due(self) -> bool:
-        """Whether a checkpoint is saved unasked at the end of this epoch."""
+        """Whether to save an automatic checkpoint at the end of this epoch."""
         size = self.state_bytes()
         return size is not None and self._saver.due(size)
 
     def defers(self, epoch: int) -> bool:
-        """Whether what is asked for at the end of an epoch is done at the next step boundary: what
-        is trained is not in the models now.
+        """Whether requests at the end of an epoch wait for the next step boundary, because the
+        models do not hold the trained weights now.
         """
         return False
 
     def set_threads(self, threads: int) -> None:  # noqa: B027 - not every framework can
-        """Compute with so many threads from now on."""
+        """Compute with `threads` threads from now on."""
 
     def saves_inside(self, at: Any) -> bool:
-        """Whether a checkpoint that is asked for inside of an epoch is saved here, and not at its
-        end.
+        """Whether a checkpoint requested within an epoch is saved now, and not at the end of the
+        epoch.
         """
         return True
 
     def settings(self) -> Sequence[Mapping[str, Any]] | None:
-        """What workers compare between two epochs, by name; None where their steps do."""
+        """Settings that workers compare between two epochs, by name. None if they compare them in
+        their steps.
+        """
         return None
 
     def script_position(self) -> dict[str, Any]:
@@ -207,16 +212,16 @@ class TaskSession(ABC):
         return {**counts, "phase": self._phase, "epoch": self._epoch}
 
     def like(self, value: Any, number: float) -> Any:
-        """A number in the type of `value`."""
+        """Convert a number to the type of `value`."""
         return number
 
     def check_barrier(self, what: str) -> None:  # noqa: B027 - most can meet anywhere
-        """Raise where other workers do not come to a meeting that is called here."""
+        """Raise if other workers cannot come to a barrier at this place."""
 
     # --- epochs -----------------------------------------------------------------------------------
 
     def epochs(self, count: int) -> Iterator[int]:
-        """Epoch numbers, from the one to resume on; saves and obeys between them."""
+        """Yield epoch numbers, from the one to resume at. Saves and obeys between them."""
         start = self.begin()
         if start is None:
             return
@@ -235,9 +240,7 @@ class TaskSession(ABC):
             self.left()
 
     def begin(self) -> StartPoint | None:
-        """A loop over epochs begins: where; None where it had ended before the checkpoint was
-        taken.
-        """
+        """Begin a loop over epochs. None if it had ended before the checkpoint was saved."""
         self._phase += 1
         resume = self._resume
         if resume is None or resume["phase"] is None or self._phase > resume["phase"]:
@@ -245,16 +248,14 @@ class TaskSession(ABC):
         return StartPoint(resume["epoch"], resume) if self._phase == resume["phase"] else None
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
-        """An epoch begins, of so many where that is known; `start` tells whether one that a
-        checkpoint was taken in.
+        """Begin an epoch. `epochs` is their number, None if unknown. `start` tells whether a
+        checkpoint was saved within this epoch.
         """
         self._epoch = self._progress.epoch = epoch
         self._progress.epochs = epochs if epochs is None else whole(epochs, 0)
 
     def rejoin(self) -> None:  # noqa: B027 - a framework may draw nothing at random
-        """The script comes to where the checkpoint was taken: random states are those of it
-        again.
-        """
+        """Restore the random states of the checkpoint, at the place where it was saved."""
 
     def end_epoch(self, epoch: int) -> str:
         """Handle the end of an epoch.
@@ -281,7 +282,7 @@ class TaskSession(ABC):
         return why if saved else ""
 
     def left(self) -> None:
-        """The script has left a loop over epochs."""
+        """Note that the script has left a loop over epochs."""
         self._epoch = None
         if self._sync_points is not None:
             self._sync_points.left()
@@ -289,25 +290,25 @@ class TaskSession(ABC):
     # --- requests ---------------------------------------------------------------------------------
 
     def boundary(self) -> bool:
-        """A step boundary: whether there is something to obey."""
+        """Pass a step boundary. Returns whether there is a request to obey."""
         return self._requests.pending or bool(self._deferred)
 
     def asked(self) -> str:
-        """For what a checkpoint is asked for that is to be saved now; empty: for nothing."""
+        """Why a checkpoint is requested that is to be saved now; empty if none is."""
         return "request" if self._requests.take_checkpoint() else ""
 
     def asked_inside(self) -> str:
-        """The same in the middle of an epoch, where what the end of the one before has left is done
-        too.
+        """Like `asked`, within an epoch, where requests deferred from the end of the last one are
+        handled too.
         """
         why, self._deferred = self._deferred, ""
         return "request" if self._requests.take_checkpoint() else why
 
     def obey(self, at: Any = None) -> None:
-        """Do what the engine asked for, in the middle of an epoch.
+        """Handle the engine's requests within an epoch.
 
         Args:
-            at: Where in the epoch, for `position`; None: no exact position is known.
+            at: The place in the epoch, for `position`; None: not known exactly.
         """
         self._follow_threads()
         if self._requests.stopping:
@@ -322,7 +323,7 @@ class TaskSession(ABC):
             self.set_threads(threads)
 
     def save(self, why: str, at: Any = None, after: int | None = None) -> bool:
-        """Save a checkpoint, where this task does; whether it was saved. Arguments as of
+        """Save a checkpoint, if this task saves any. Returns whether it was saved. Arguments as of
         `position`.
         """
         self.flush()
@@ -333,12 +334,12 @@ class TaskSession(ABC):
         return self._saver.save(why, self.steps, place, lambda folder: self.write(folder, place))
 
     def placed(self, position: Mapping[str, Any]) -> dict[str, Any]:
-        """Where the script is, for a resume: what `position` tells, and how much was done."""
+        """The script's place, for a resume: the result of `position`, and the work done so far."""
         phase = None if position["epoch"] is None else self._phase
         return {"step": self.steps, "samples": self._progress.samples, "phase": phase, **position}
 
     def end(self) -> None:
-        """End the script; what had to be saved has been.
+        """End the script. Everything to be saved has been saved.
 
         Raises:
             Stop: Always.
@@ -351,7 +352,7 @@ class TaskSession(ABC):
         raise Stop
 
     def close(self) -> None:
-        """Send what is left; called when the interpreter ends."""
+        """Send all pending messages. Called at the end of the interpreter."""
         self.flush(wait=True)
         if self.meter.steps:
             self.send_profile()
@@ -362,7 +363,7 @@ class TaskSession(ABC):
             self._sync_points.exit_failed()
 
     def leave(self, by_itself: bool) -> None:
-        """The script of a worker ends; `by_itself`: it was not asked to."""
+        """Note the end of a worker's script. `by_itself`: it was not asked to end."""
         if self._sync_points is not None:
             self._sync_points.close(self.script_position() if by_itself else None)
 
@@ -379,40 +380,40 @@ class TaskSession(ABC):
         return self.rank == 0
 
     def mean(self, value: Any) -> Any:
-        """The mean of a number over the workers, in its type."""
+        """The mean of a number over the workers, in the type of `value`."""
         if self._sync_points is None:
             return value
         self.check_barrier("hg.mean()")
         return self.like(value, self._met(self._sync_points.mean(float(value))))
 
     def agree(self, flag: Any) -> Any:
-        """Whether the flag holds in any worker."""
+        """Whether the flag is true in any worker."""
         if self._sync_points is None:
             return flag
         self.check_barrier("hg.agree()")
         return self._met(self._sync_points.agree(bool(flag)))
 
     def _met(self, result: Any) -> Any:
-        """The result of a meeting. Ends this worker where there is none, because the job ends."""
+        """The result of a barrier. If there is none because the job ends, end this worker."""
         if result is None:
             self.save(self._channel.stopping or "stop")
             self.end()
         return result
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- messages to the engine -------------------------------------------------------------------
 
     def flush(self, wait: bool = False) -> None:
-        """Send what was reported; `wait`: what is still being computed as well."""
+        """Send the reports. `wait`: also those whose values are still being computed."""
         self._progress.flush()
 
     def note(self, text: str) -> None:
-        """Tell the user something, once; an empty text is nothing."""
+        """Send the user a note, once. An empty text is ignored."""
         if text and text not in self._noted:
             self._noted.add(text)
             self._channel.send({"type": "note", "text": text})
 
     def measured(self, step: MeasuredStep) -> None:
-        """Tell of a step that was measured, and after the first of them what the job costs."""
+        """Report a measured step, and after the first steps the profile."""
         if step.number == FIRST_STEPS:
             self.send_profile()
         if is_told(step.number):
@@ -425,7 +426,7 @@ class TaskSession(ABC):
             self._channel.send({"type": "spans", **spans}, can_be_missed=True)
 
     def send_profile(self) -> None:
-        """Tell, once, what was measured so far."""
+        """Send the profile, once, with the measurements so far."""
         if self.profiled:
             return
         self.profiled = True

@@ -1,6 +1,6 @@
-"""Python imports this by itself as it starts, where its folder is the first on the path:
-`engines.launch` has the script of a task observed so. The module of this name that it stands in
-front of is run as well.
+"""Starts the observation of a script. Python imports this module at its start, because
+`engines.launch` puts its folder first on the path. It also runs the module of the same name that it
+hides.
 """
 
 from __future__ import annotations

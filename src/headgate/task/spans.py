@@ -1,4 +1,4 @@
-"""Where the time of one step went."""
+"""Divides the time of a step into spans."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable
 
 
 class StepSpans:
-    """Marks on one step; the time between two marks belongs to the former, so that the spans sum to
-    the step exactly.
+    """Marks within one step. The time between two marks belongs to the first, so that the spans add
+    up to the step exactly.
 
     Args:
-        clock: Seconds, never going back. A device that works asynchronously needs a clock that
-            waits for it.
+        clock: Seconds of a monotonic clock. For an asynchronous device, the clock has to wait for
+            it.
 
     Attributes:
-        begins: Seconds from the step's start to that of each span; where it was entered again, to
-            the first.
+        begins: Seconds from the step's start to the first start of each span.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -38,11 +37,11 @@ class StepSpans:
 
     @property
     def inside(self) -> str:
-        """Name of the span that runs; empty outside a step."""
+        """Name of the running span; empty outside of a step."""
         return self._name
 
     def enter(self, name: str) -> None:
-        """The span `name` begins, and ends the one before it."""
+        """End the running span, and begin the span `name`."""
         now = self._clock()
         self._spans[self._name] = (
             self._spans.get(self._name, 0.0) + now - self._entered - self._carved
@@ -54,9 +53,7 @@ class StepSpans:
             self.begins.setdefault(name, now - self._began)
 
     def carve(self, name: str, begin: float, seconds: float) -> None:
-        """`seconds` of the running span, from `begin` by the clock on, belong to the span `name`
-        instead.
-        """
+        """Move `seconds` of the running span, from clock time `begin` on, to the span `name`."""
         self._spans[name] = self._spans.get(name, 0.0) + seconds
         self._carved += seconds
         self.begins.setdefault(name, begin - self._began)
@@ -66,6 +63,6 @@ class StepSpans:
         return moment - self._began
 
     def end(self) -> dict[str, float]:
-        """End the step; seconds by span, in the order in which they first ended."""
+        """End the step. Returns seconds by span, in the order in which they first ended."""
         self.enter("")
         return self._spans

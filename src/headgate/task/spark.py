@@ -1,7 +1,7 @@
-"""Around the driver of a Spark application: `python -m headgate.task.spark COMMAND...`.
+"""Runs the driver of a Spark application: `python -m headgate.task.spark COMMAND...`.
 
-It has Spark write its event log into the job's folder of checkpoints, and tells the engine of each
-stage in it: how its time divides, and the bytes that it read and shuffled.
+It has Spark write its event log into the job's folder of checkpoints. It reports each stage in the
+log: how its time divides, and the bytes read and shuffled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headgate.task.channel import Channel
 from headgate.task.environment import TaskEnvironment
 
 FOLDER = "spark-events"
-"""Below the folder of checkpoints."""
+"""A folder in the folder of checkpoints."""
 _LOOK_SECONDS = 1.0
 _FLUSH_SECONDS = 5.0
 _METRIC = "internal.metrics."
@@ -30,11 +30,11 @@ _NANO, _MILLI = 1e-9, 1e-3
 def stages(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """A `spans` message for each stage that has ended, from lines of an event log.
 
-    A stage is a step, numbered by its id. Its time divides as that of its tasks does, added up:
-    `shuffle read` is what they waited for blocks of other executors, `shuffle write` what they
-    spent on writing theirs, `compute` the rest. Seconds of the spans add up to those of the stage.
-    Bytes are those of all tasks: `bytes_in` of `input` were read from files, those of `shuffle
-    read` came from stages before, `bytes_out` of `shuffle write` are for stages after.
+    A stage is a step, numbered by its id. Its time divides in the proportions of its tasks' summed
+    times. `shuffle read` is their wait for blocks of other executors, `shuffle write` the writing
+    of their own, `compute` the rest. Seconds of the spans add up to those of the stage. Bytes are
+    those of all tasks. `bytes_in` of `input` were read from files, `bytes_in` of `shuffle read`
+    came from earlier stages. `bytes_out` of `shuffle write` are for later stages.
     """
     for line in lines:
         if '"SparkListenerStageCompleted"' not in line:
@@ -81,7 +81,7 @@ def _spans(stage: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Log:
-    """The event log of an application, which Spark makes and goes on writing."""
+    """The event log of an application, while Spark appends to it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -90,7 +90,7 @@ class _Log:
         self._rest = ""
 
     def lines(self) -> list[str]:
-        """Those that were written since the last time."""
+        """The lines that were written since the last call."""
         if self._file is None:
             fresh = sorted(set(self._folder.iterdir()) - self._before)
             if not fresh:
@@ -101,7 +101,7 @@ class _Log:
 
 
 def main(command: list[str]) -> int:
-    """Run a driver until it ends; its exit code."""
+    """Run a driver until it ends. Returns its exit code."""
     environment = TaskEnvironment.claim()
     folder = Path(environment.checkpoints or os.curdir, FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def main(command: list[str]) -> int:
 def _tell(
     log: _Log, channel: Channel, driver: subprocess.Popen[bytes], ended: threading.Event
 ) -> None:
-    """Tell of each stage as it is written, until the driver has ended, which is asked to when the
+    """Report each stage as it is written, until the driver ends. Ask the driver to end when the
     engine says so.
     """
     last = asked = False

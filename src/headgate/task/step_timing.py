@@ -1,4 +1,4 @@
-"""What is measured of steps, and how a profile tells it: the same for every framework."""
+"""Measures steps, and puts the measurements into a profile. All frameworks share it."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from headgate.task.progress import whole
 from headgate.task.spans import StepSpans
 
 FIRST_STEPS = 20
-"""Steps at the start that are all sampled."""
+"""Number of steps at the start that are all measured."""
 _WARM = 2
 _TOLD = 5
 _EVERY, _MOST = 50, 50 * 2**10
 _IN_A_ROW = 2
 _LEAST_SECONDS = 0.25
-"""Between two rows of steps that are measured: each costs about as much as a short step of a small
-model.
+"""Time between two groups of measured steps. Measuring one costs about as much as a short step of a
+small model.
 """
 
 BUSY = 0.1
-"""Part of the time that threads wait on a machine whose times are not to be taken for true."""
+"""Fraction of time that threads wait for a core above which step times are unreliable."""
 OTHERS = 0.25
-"""Part of a machine's cores that others use where times are not to be taken for true, though no
-thread waits.
+"""Fraction of a machine's cores used by other programs above which step times are unreliable, even
+if no thread waits.
 """
 FEWEST = 3
-"""Steps that a time is the median of at least, where there are so many."""
+"""Fewest steps for a median time, if there are that many."""
 
 
 class Timing(NamedTuple):
-    """A timed step: threads, samples, compute seconds, and the part of the time in which threads
-    waited for a core.
+    """A timed step: threads, samples, compute seconds, and the fraction of time that threads waited
+    for a core.
     """
 
     threads: int
@@ -47,13 +47,13 @@ class Timing(NamedTuple):
 
     @property
     def calm(self) -> bool:
-        """Whether nobody was in its way."""
+        """Whether no other program slowed it."""
         return self.waited is None or self.waited <= CALM
 
 
 class Read(NamedTuple):
-    """Samples that the training process read itself: seconds of one, and the part of the time in
-    which threads waited for a core.
+    """Samples that the training process read itself: seconds per sample, and the fraction of time
+    that threads waited for a core.
     """
 
     seconds: float
@@ -65,16 +65,16 @@ _Measured = TypeVar("_Measured", Timing, Read)
 
 @dataclass
 class Step:
-    """A measured step of a framework that does not part forward from backward; of several at once
-    their mean.
+    """A measured step of a framework that does not separate forward from backward, or the mean of
+    several steps.
 
     Args:
-        number: Counts what this process measured, from 1.
-        samples: Samples that this worker computed; None where that is not known.
-        spans: Seconds by span: `input` (reading and placing a batch), `compute` (from there until
-            the step's results are there: forward, backward, exchange and optimizer are one
-            program), `other`; or all of it as `step`, where its parts are not known.
-        begins: Seconds from the step's start to the first of each span.
+        number: Number among the measured steps of this process, from 1.
+        samples: Samples that this worker computed; None if unknown.
+        spans: Seconds by span. `input`: reading and placing a batch. `compute`: from there until
+            the step's results are ready; forward, backward, exchange and optimizer are one program.
+            `other`: the rest. Or only `step`, if the parts are unknown.
+        begins: Seconds from the step's start to the first start of each span.
     """
 
     number: int
@@ -92,7 +92,7 @@ class Step:
         return self.seconds - self.spans.get("input", 0.0)
 
     def told(self) -> dict[str, Any]:
-        """Spans as the channel tells them."""
+        """The spans as the channel sends them."""
         names = [name for name in ("input", "compute", "other", "step") if name in self.spans]
         return {
             "spans": [{"name": n, "seconds": self.spans[n], "begin": self.begins[n]} for n in names]
@@ -100,14 +100,15 @@ class Step:
 
 
 class StepSampling:
-    """Which steps are measured: the first twenty, then two in every fifty. Where fifty steps take
-    less than a quarter of a second, it is two in every 100, 200, and so on: each of these rows is
-    one of the fifties too, so that workers that step together measure the same steps, however their
-    clocks differ.
+    """Selects the steps to measure: the first twenty, then two in every fifty.
+
+    If fifty steps take less than a quarter of a second, it selects two in every 100, 200, and so
+    on. These are a subset of the two in every fifty. So workers that step together measure the same
+    steps, even if their clocks differ.
 
     Args:
         every_step: Measure all steps.
-        clock: Seconds, never going back.
+        clock: Seconds of a monotonic clock.
     """
 
     def __init__(self, every_step: bool = False, clock: Callable[[], float] = monotonic) -> None:
@@ -116,11 +117,11 @@ class StepSampling:
         self._row, self._row_began = 0, 0.0
 
     def takes(self, number: int) -> bool:
-        """Whether the step of that number, counted from 1, is measured."""
+        """Whether step `number`, counted from 1, is measured."""
         place = number % self._every
         if place >= _IN_A_ROW:
             return number <= FIRST_STEPS
-        # one that was dropped is asked for again
+        # a dropped step is asked for again
         if place == 0 and self._every > 1 and number != self._row:
             self._adapt(number)
         return True
@@ -136,44 +137,41 @@ class StepSampling:
 
 
 def is_warm(number: int) -> bool:
-    """Whether what is done once, as compiling and counting FLOPs, is over at the step of that
-    number.
-    """
+    """Whether one-time work, such as compiling and counting FLOPs, is over at step `number`."""
     return number > _WARM
 
 
 def is_told(number: int) -> bool:
-    """Whether the spans of a step that is measured are told: of five of the first twenty, and of
-    all after these.
+    """Whether the spans of a measured step are sent: those of five of the first twenty steps, and
+    of all later ones.
     """
     return is_warm(number) and (number <= _WARM + _TOLD or number > FIRST_STEPS)
 
 
 def read_seconds(reads: Iterable[Read]) -> float | None:
-    """Seconds to read a sample, by the reads that waited least, as `step_times` has it; None where
-    there were none.
+    """Median seconds to read a sample, from the reads that waited least, as in `step_times`. None
+    without reads.
     """
     chosen = _calmest(list(reads))
     return median(read.seconds for read in chosen) if chosen else None
 
 
 class StepMeter:
-    """Times the steps of a framework that does not part forward from backward, as of
-    `StepSampling`. Other steps cost a comparison a mark, and are not waited for.
+    """Times the steps of a framework that does not separate forward from backward, selected by
+    `StepSampling`. Other steps cost a comparison per mark, and are not waited for.
 
-    A script may tell of several steps at once, as one that reports every tenth. Then what is
-    measured is their mean.
+    A script may report several steps at once, for example every tenth. Then their mean is measured.
 
     Args:
         deliver: Takes each measured step.
-        wait: Waits for what a step computes.
-        every_step: Sample all steps.
-        clock: Seconds, never going back.
+        wait: Waits for a step's results.
+        every_step: Measure all steps.
+        clock: Seconds of a monotonic clock.
 
     Attributes:
         steps: How often steps ended so far.
         sampled: Whether the running step is measured.
-        samples: Samples of the running step, where known.
+        samples: Samples of the running step, if known.
     """
 
     def __init__(
@@ -194,10 +192,11 @@ class StepMeter:
         self.samples: int | None = None
 
     def begin(self, done: Any, span: str = "other") -> None:
-        """A step begins, in this span.
+        """Begin a step in the span `span`.
 
         Args:
-            done: What the step before computed; waited for if this one is sampled.
+            done: The results of the previous step. If this step is measured, the meter waits for
+                them.
         """
         self._open, self.samples = True, None
         self.sampled = self._sampling.takes(self.steps + 1)
@@ -207,17 +206,17 @@ class StepMeter:
             self._spans.begin(span)
 
     def mark(self, name: str) -> None:
-        """The span `name` of the running step begins."""
+        """Begin the span `name` of the running step."""
         if self.sampled:
             self._spans.enter(name)
 
     def end(self, done: Any, steps: int = 1, more: Any = None) -> None:
-        """The running step is over, once `done` is there.
+        """End the running step, once `done` is computed.
 
         Args:
-            steps: How many steps were done since `begin`.
-            more: The script's own number of the last of them, which may be a tensor; None: it gives
-                none. By its growth the steps are counted.
+            steps: Number of steps since `begin`.
+            more: The script's own number of the last step, which may be a tensor; None: not given.
+                Its increase is the number of steps.
         """
         before, self._told = self._told, more
         if not self._open:
@@ -232,7 +231,8 @@ class StepMeter:
         spans, begins = self._spans.end(), self._spans.begins
         if more is not None and before is not None:
             grown = whole(more, 0) - whole(before, 0)
-            # it counts anew, or some were done before `begin`: nobody knows
+            # the script restarted its count, or took steps before `begin`: the number of steps is
+            # unknown
             if grown < 0 or (dropped and grown > 1):
                 return
             steps = max(grown, 1)
@@ -244,14 +244,14 @@ class StepMeter:
         self._deliver(Step(self.steps, samples and samples // steps, spans, begins))
 
     def drop(self) -> None:
-        """What runs is no step: an epoch ends in it."""
+        """Discard the running measurement: an epoch ends in it."""
         self._open = self.sampled = False
         self._dropped = True
 
 
 def are_calm(timings: Iterable[Timing]) -> bool:
-    """Whether there are enough calm steps at each batch size and thread count that was timed often
-    enough.
+    """Whether there are enough calm steps at each batch size and thread count that was timed
+    often.
     """
     groups: dict[tuple[int, int], list[bool]] = {}
     for timing in timings:
@@ -260,8 +260,8 @@ def are_calm(timings: Iterable[Timing]) -> bool:
 
 
 def busy_notes(times: Sequence[dict[str, Any]], others: float) -> list[str]:
-    """What a reader of a profile is told of these `step_times`, where others used that part of the
-    cores meanwhile.
+    """Notes for readers of a profile on these `step_times`. `others` is the fraction of cores that
+    other programs used.
     """
     waited = max((time["waited"] or 0.0 for time in times), default=0.0)
     if waited <= BUSY and others <= OTHERS:
@@ -276,8 +276,9 @@ def busy_notes(times: Sequence[dict[str, Any]], others: float) -> list[str]:
 
 
 def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
-    """The fields of `headgate.model.profiles.StepTime` for each thread count and batch size: of
-    calm steps where there are some, else of the calmest quarter.
+    """The fields of `headgate.model.profiles.StepTime` for each thread count and batch size.
+
+    It uses calm steps if there are any, otherwise the calmest quarter.
     """
     groups: dict[tuple[int, int], list[Timing]] = {}
     for timing in timings:
@@ -302,7 +303,7 @@ def step_times(device: str, timings: Iterable[Timing]) -> list[dict[str, Any]]:
 
 
 def _calmest(measured: Sequence[_Measured]) -> Sequence[_Measured]:
-    """Those that nobody was in the way of, else the quarter that waited least."""
+    """The calm steps, otherwise the quarter that waited least."""
     calm = [timing for timing in measured if timing.waited is None or timing.waited <= CALM]
     if len(calm) >= FEWEST:
         return calm
@@ -312,7 +313,7 @@ def _calmest(measured: Sequence[_Measured]) -> Sequence[_Measured]:
 
 
 def _spread(seconds: Sequence[float]) -> float | None:
-    """Standard deviation of the logarithm, by the quartiles, so that a single pause does not
+    """Standard deviation of the logarithm, from the quartiles, so that a single pause does not
     count.
     """
     if len(seconds) < FEWEST or min(seconds) <= 0:
@@ -327,7 +328,7 @@ def fits(times: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     fitted = []
     for threads in sorted({time["threads"] for time in times}):
-        # The odd last batch of an epoch comes too seldom for its time to say anything.
+        # The odd last batch of an epoch comes too seldom for its time to be reliable.
         chosen = [time for time in times if time["threads"] == threads and time["steps"] >= 3]
         if len(chosen) < 2:
             continue
@@ -345,7 +346,7 @@ def fits(times: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def memory_peak_bytes() -> int | None:
-    """Most resident memory of this process so far; None where the kernel does not say."""
+    """Peak resident memory of this process, in bytes. None if the kernel does not report it."""
     try:
         with open("/proc/self/status") as status:
             for line in status:

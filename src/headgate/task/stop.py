@@ -1,13 +1,13 @@
-"""How a training script is ended at a step boundary."""
+"""Exceptions that end a training script at a step boundary."""
 
 from __future__ import annotations
 
 
 class Stop(SystemExit):
-    """Ends the script because its engine asked for it; whatever had to be saved has been.
+    """Ends the script because its engine asked for it. Everything to be saved has been saved.
 
     A `SystemExit` with status 0: `finally` blocks and exit handlers run, `except Exception` does
-    not swallow it, and nothing is printed. Where a script swallows it all the same, the next step
+    not swallow it, and nothing is printed. If a script swallows it nevertheless, the next step
     boundary raises it again.
     """
 
@@ -16,10 +16,10 @@ class Stop(SystemExit):
 
 
 class PeerLost(SystemExit):
-    """Ends the script because another task of its job is gone and the rest cannot go on: status 75,
-    "try again".
+    """Ends the script because another task of its job is gone and the others cannot continue:
+    status 75, "try again".
 
-    The engine starts the job again from its last checkpoint.
+    The engine restarts the job from its last checkpoint.
     """
 
     STATUS = 75

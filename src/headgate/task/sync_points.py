@@ -1,7 +1,7 @@
 """Points in the script at which all workers of a job wait for each other.
 
-Each worker gives a value and gets those of all, by way of the engine. Each also learns of workers
-that are elsewhere in the script and will not come to where it waits for them.
+Each worker gives a value and receives those of all, by way of the engine. A worker also learns of
+others that are elsewhere in the script and will not come to the place where it waits.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headgate.task.channel import Channel
 from headgate.task.script_position import CURE, Position, WorkersDiffer, difference, names, place
 
 PATIENCE_SECONDS = 3.0
-"""How long a worker that is asked to stop waits for the others to come."""
+"""Longest wait for the others after a request to stop."""
 _TELL_SECONDS = 1.0
-"""How long a worker waits before it tells the others where it does."""
+"""Time that a worker waits before it tells the others its position."""
 _NOTE_SECONDS = 30
-"""How many of these it waits before its user is told."""
+"""Number of these waits before the user is told."""
 _GRACE_SECONDS = 5.0
-"""How long a worker may be in a step that others will not take, before it is ended."""
+"""Longest wait in a step that other workers will not take. Then this worker is ended."""
 _STILL = 6
-"""Times that, after which it counts as being there for long."""
+"""Number of these waits after which a worker counts as waiting for long."""
 _LEAVE_SECONDS = 2.0
-"""How long after the end of a loop others are told of it: one that an error ends is followed by the
-script's end.
+"""Time between the end of a loop and its report to others. A loop that an error ends is followed by
+the script's end.
 """
 
 
@@ -36,11 +36,11 @@ class SyncPoints:
     """One worker's side.
 
     Args:
-        channel: To the engine.
-        where: The worker's position.
+        channel: The channel to the engine.
+        where: Returns the worker's position.
 
     Attributes:
-        failure: What made this worker fail; empty while nothing did.
+        failure: Why this worker failed; empty if it did not.
     """
 
     def __init__(self, channel: Channel, where: Callable[[], Position]) -> None:
@@ -52,15 +52,17 @@ class SyncPoints:
         self.failure = ""
 
     def exchange(self, what: str, value: Any) -> dict[int, Any] | None:
-        """Wait for all workers; what each gave, by its index in ascending order. None: the job ends
-        meanwhile.
+        """Wait for all workers.
 
         Args:
-            what: What is called, in the script's words.
-            value: What this worker gives, for JSON.
+            what: The name of the call, in the script's words.
+            value: This worker's value, for JSON.
+
+        Returns:
+            Each worker's value by index, ascending. None: the job ended during the wait.
 
         Raises:
-            WorkersDiffer: The others are elsewhere.
+            WorkersDiffer: Other workers are elsewhere in the script.
         """
         given = self.barrier({**self._where(), "what": f"in {what}"}, value)
         if given is None:
@@ -71,19 +73,19 @@ class SyncPoints:
         return {index: value for index, (_, value) in given.items()}
 
     def mean(self, value: float) -> float | None:
-        """The mean of a number over the workers. None: the job ends meanwhile.
+        """The mean of a number over the workers. None: the job ended during the wait.
 
         Raises:
-            WorkersDiffer: The others are elsewhere.
+            WorkersDiffer: Other workers are elsewhere in the script.
         """
         given = self.exchange("hg.mean()", value)
         return None if given is None else sum(map(float, given.values())) / len(given)
 
     def agree(self, flag: bool) -> bool | None:
-        """Whether any worker says so. None: the job ends meanwhile.
+        """Whether the flag is true in any worker. None: the job ended during the wait.
 
         Raises:
-            WorkersDiffer: The others are elsewhere.
+            WorkersDiffer: Other workers are elsewhere in the script.
         """
         given = self.exchange("hg.agree()", flag)
         return None if given is None else any(given.values())
@@ -92,7 +94,7 @@ class SyncPoints:
         """Wait for all workers, which have to be at the same place with the same settings.
 
         Raises:
-            WorkersDiffer: They are not.
+            WorkersDiffer: Their places or settings differ.
         """
         given = self.barrier({**self._where(), "settings": settings})
         text = (
@@ -104,9 +106,9 @@ class SyncPoints:
     def barrier(
         self, position: Position, value: Any = None
     ) -> dict[int, tuple[Position, Any]] | None:
-        """Wait for all workers; the position and value of each, by index.
+        """Wait for all workers. Returns each one's position and value, by index.
 
-        None: the job ends meanwhile.
+        None: the job ended during the wait.
         """
         channel, waited = self._channel, 0
         self._waits = True
@@ -134,15 +136,15 @@ class SyncPoints:
         """Check on the others while this worker waits for them, in a step or at a barrier.
 
         Args:
-            position: Where it is; `rounds` and `step` count those that it has begun.
-            in_step: Whether in a step.
-            still: Whether it has been there for long: then `dropped` counts as well, the batches
-                that no step was made of. Of one that another worker has dropped, this one makes a
-                step alone. And then it is known that the others do not come where it is in an
-                exchange (`exchanges`): what it does after one is never so long.
+            position: Its position. `rounds` and `step` count those that it has begun.
+            in_step: Whether it waits in a step.
+            still: Whether it has waited for long. Then `dropped`, the number of batches without a
+                step, counts as well: after another worker has dropped a batch, this one makes a
+                step alone. It also counts that this worker waits in an exchange (`exchanges`),
+                because nothing after an exchange takes as long.
 
         Raises:
-            WorkersDiffer: One of them is elsewhere, and cannot come there any more.
+            WorkersDiffer: One of the others is elsewhere and can no longer come to this place.
         """
         for index, other in list(self._channel.positions.items()):
             behind = not in_step or any(
@@ -163,7 +165,7 @@ class SyncPoints:
                 self.fail(f"{names([index])} is {place(other)}, and {waiting}; {CURE}")
 
     def fail(self, text: str) -> None:
-        """This worker cannot go on.
+        """End this worker's part in the job.
 
         Raises:
             WorkersDiffer: Always.
@@ -172,19 +174,20 @@ class SyncPoints:
         raise WorkersDiffer(text)
 
     def watch(self, where: Callable[[], Position]) -> None:
-        """From now on end this worker where it waits for one that will not come, in a step that the
-        framework waits in.
+        """From now on, end this worker if it waits within a step of the framework for a worker that
+        will not come.
 
         Args:
-            where: The worker's position, in which `rounds` or `step` counts a step that it has
-                begun.
+            where: Returns the worker's position. `rounds` or `step` counts a step that has begun.
         """
         threading.Thread(
             target=self._watch, args=(where,), name="headgate-sync-points", daemon=True
         ).start()
 
     def left(self) -> None:
-        """The script has left a loop over `epochs`; the others are told if it goes on."""
+        """Note that the script has left a loop over `epochs`. The others are told if the script
+        continues.
+        """
         self._stay()
         position = {**self._where(), "what": "past its loop over epochs", "left": True}
         self._leaving = threading.Timer(
@@ -194,10 +197,10 @@ class SyncPoints:
         self._leaving.start()
 
     def close(self, position: Position | None) -> None:
-        """The script ends.
+        """Note the end of the script.
 
         Args:
-            position: Where it is by itself; None: it was asked to end.
+            position: Its position, if it ended by itself; None: it was asked to end.
         """
         self._stay()
         if position is not None and not self.failure and not _raised():
@@ -206,7 +209,7 @@ class SyncPoints:
             )
 
     def exit_failed(self) -> None:
-        """End the process where the script has caught what this worker failed by."""
+        """End the process if the script has caught the exception that this worker failed by."""
         if self.failure and not _raised():
             self._exit(self.failure)
 
@@ -241,5 +244,5 @@ class SyncPoints:
 
 
 def _raised() -> bool:
-    """Whether an exception that nobody has caught ends the script."""
+    """Whether an uncaught exception ends the script."""
     return getattr(sys, "last_value", None) is not None
