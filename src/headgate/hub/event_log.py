@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.model import codec, events
+from headgate.model import events, records
 from headgate.model.events import Action, Event, Notice, subject
 from headgate.model.identifiers import JobId, TaskId
 from headgate.planning.interference import Interference
@@ -165,7 +165,7 @@ class EventLog:
             kind=entry.kind,
             job=job.name if job is not None and job.run == run.id else None,
             cause=entry.cause,
-            value=encode(codec.dump(entry.what)),
+            value=encode(records.dump(entry.what)),
         )
 
     def _write_to_hub(self, entry: LoggedEvent) -> None:

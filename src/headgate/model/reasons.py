@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from headgate.model.records import plain
+from headgate.model.records import READ, parse, plain
 
 
 class ReasonKind(StrEnum):
@@ -126,6 +126,14 @@ Facts = Mapping[str, Any]
 """Plain JSON values by name. A value may be a `Reason`, whose JSON has `kind` and `facts`."""
 
 
+def _read(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if value.keys() == {"kind", "facts"}:
+            return Reason.read(value)
+        return {name: _read(fact) for name, fact in value.items()}
+    return tuple(map(_read, value)) if isinstance(value, list) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why a job is in its state, has its share, or is warned of.
@@ -140,7 +148,7 @@ class Reason:
     """
 
     kind: ReasonKind
-    facts: Facts = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict, metadata={READ: _read})
 
     def __post_init__(self) -> None:
         if any(isinstance(fact, list) for fact in self.facts.values()):
@@ -162,14 +170,14 @@ class Reason:
         """A reason from its JSON.
 
         Raises:
-            KeyError, TypeError, ValueError: It is none that this version knows.
+            ValueError: It is none that this version knows.
         """
-        facts = {name: _read(fact) for name, fact in value["facts"].items()}
-        return cls(ReasonKind(value["kind"]), facts)
+        return parse(cls, value)
 
     def plain(self) -> dict[str, Any]:
         """Its JSON."""
-        return {"kind": str(self.kind), "facts": plain(self.facts)}
+        json: dict[str, Any] = plain(self)
+        return json
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +202,3 @@ def _known(facts: Facts) -> Facts:
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if value.keys() == {"kind", "facts"}:
-            return Reason.read(value)
-        return {name: _read(fact) for name, fact in value.items()}
-    return tuple(map(_read, value)) if isinstance(value, list) else value

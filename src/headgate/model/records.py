@@ -1,9 +1,15 @@
-"""Frozen dataclasses as JSON values, and back: what the store keeps of jobs, plans and profiles."""
+"""Frozen dataclasses as JSON values, and back: what stores, logs and messages keep of them.
+
+Numbers that are not finite are strings. Other versions' records are read as far as they go: fields
+that the dataclass does not have are left out, and those that the data lacks take their defaults.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -12,26 +18,65 @@ Record = TypeVar("Record")
 _Decoder = Callable[[Any], Any]
 FORMER_NAME = "former_name"
 """Key, in the metadata of a dataclass's field, of the name that earlier versions wrote."""
+READ = "read"
+"""Key, in the metadata of a field of any type, of the function that reads it from its JSON."""
+TYPE = "type"
+"""The key that names the dataclass of an object."""
+_NO_NUMBERS = ("nan", "inf", "-inf")
 
 
-def plain(value: object) -> Any:
+def dump(record: object) -> dict[str, Any]:
+    """A record as JSON that says its type, for `load`: all of its fields but those that are None.
+
+    None of them depends on a default, which another version may have changed.
+    """
+    entries = {name: value for name, value in plain(record).items() if value is not None}
+    return {TYPE: type(record).__name__, **entries}
+
+
+def load(data: Mapping[str, Any], kinds: Mapping[str, type]) -> Any:
+    """The way back: a record of one of `kinds`, by their names.
+
+    Raises:
+        ValueError: It is none of these, or cannot be read.
+    """
+    kind = kinds.get(data.get(TYPE, ""))
+    if kind is None:
+        raise ValueError(f"this version knows no {data.get(TYPE)!r}")
+    return parse(kind, {**dict.fromkeys(_optional(kind)), **data})
+
+
+def plain(value: Any) -> Any:
     """A record as JSON values: tuples become lists, and sets sorted lists."""
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, frozenset | set):
-        return sorted(value)
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return value
+    kind: Any = type(value)
+    return _encoder(kind)(value)
+
+
+@cache
+def _encoder(kind: type[Any]) -> Callable[[Any], Any]:
+    if issubclass(kind, Enum):
+        return lambda member: member.value
+    if issubclass(kind, float):
+        return lambda number: number if math.isfinite(number) else repr(number)
+    if is_dataclass(kind):
+        names = [field.name for field in fields(kind)]
+        return lambda record: {name: plain(getattr(record, name)) for name in names}
+    if issubclass(kind, Mapping):
+        return lambda mapping: {str(key): plain(value) for key, value in mapping.items()}
+    if issubclass(kind, frozenset | set):
+        return sorted
+    if issubclass(kind, list | tuple):
+        return lambda values: list(map(plain, values))
+    return lambda value: value
+
+
+@cache
+def _optional(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(name for name, hint in get_type_hints(kind).items() if NoneType in get_args(hint))
 
 
 def parse(kind: type[Record], data: object) -> Record:
     """A record of a dataclass from its JSON values, also as other versions wrote them.
-
-    Fields that the dataclass does not have are left out; those that the data lacks take their
-    defaults.
 
     Raises:
         ValueError: A value is of another kind, makes no sense, or lacks and has no default.
@@ -54,7 +99,7 @@ def _decoder(kind: Any) -> _Decoder:
     if origin is tuple and args[-1] is not Ellipsis:
         return _of_tuple([_decoder(arg) for arg in args])
     if origin is not None and issubclass(origin, Mapping):
-        return _of_mapping(_decoder(args[1]))
+        return _of_mapping(args[0], _decoder(args[1]))
     if origin is not None and issubclass(origin, Collection):
         return _of_collection(frozenset if origin is frozenset else tuple, _decoder(args[0]))
     return _of_scalar(kind)
@@ -62,7 +107,10 @@ def _decoder(kind: Any) -> _Decoder:
 
 def _of_record(kind: type[Any]) -> _Decoder:
     hints = get_type_hints(kind)
-    decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind)}
+    decoders = {
+        field.name: field.metadata.get(READ) or _decoder(hints[field.name])
+        for field in fields(kind)
+    }
     required = [
         field.name
         for field in fields(kind)
@@ -132,24 +180,35 @@ def _of_collection(made: Callable[[Any], Any], decoder: _Decoder) -> _Decoder:
     return decode
 
 
-def _of_mapping(decoder: _Decoder) -> _Decoder:
+def _of_mapping(key: _Decoder, decoder: _Decoder) -> _Decoder:
     def decode(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError(f"found {value!r:.80}; expected a mapping")
-        return {str(key): decoder(inner) for key, inner in value.items()}
+        return {key(name): decoder(inner) for name, inner in value.items()}
 
     return decode
 
 
 def _of_scalar(kind: Any) -> _Decoder:
-    allowed = (int, float) if kind is float else (kind,)
+    if kind is Any:
+        return lambda value: value
+    if issubclass(kind, Enum):
+        return cast(_Decoder, kind)
+    if kind is float:
+        return _number
+    is_text = issubclass(kind, str)
+    allowed = str if is_text else kind
 
     def decode(value: Any) -> Any:
-        if kind is Any:
-            return value
         if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
             name = "null" if kind is NoneType else kind.__name__
             raise ValueError(f"found {value!r:.80}; expected {name}")
-        return float(value) if kind is float else value
+        return kind(value) if is_text else value
 
     return decode
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not (isinstance(value, int | float) or value in _NO_NUMBERS):
+        raise ValueError(f"found {value!r:.80}; expected float")
+    return float(value)

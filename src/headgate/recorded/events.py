@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from headgate.model import codec
+from headgate.model import records
 from headgate.model.errors import HeadgateError, NotFoundError
 from headgate.model.events import Action, Event, Notice, subject
 from headgate.model.identifiers import JobId, TaskId
@@ -104,7 +104,7 @@ class LoggedEvent:
 
 def as_json(what: Event | Action | Notice | Unreadable) -> dict[str, Any]:
     """What an entry holds, as JSON that says its type."""
-    return dict(what.fields) if isinstance(what, Unreadable) else codec.dump(what)
+    return dict(what.fields) if isinstance(what, Unreadable) else records.dump(what)
 
 
 def kind_of(what: Event | Action | Notice) -> Kind:
@@ -121,9 +121,9 @@ def parse(run: str, row: Mapping[str, Any]) -> LoggedEvent:
     value = row["value"]
     value = json.loads(value) if isinstance(value, str) else value
     try:
-        what = codec.load(value, TYPES)
+        what = records.load(value, TYPES)
     except ValueError:
-        what = Unreadable(value.get(codec.TYPE, "?"), value)
+        what = Unreadable(value.get(records.TYPE, "?"), value)
     times = float(row["t"]), float(row["now"])
     return LoggedEvent(run, int(row["id"]), *times, row["kind"], what, row["cause"])
 

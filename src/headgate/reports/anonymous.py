@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from headgate.model.codec import TYPE
+from headgate.model.records import TYPE
 
 Kind = Literal["path", "host", "user", "argument", "value", "address", "serial"]
 
