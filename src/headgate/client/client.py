@@ -64,10 +64,8 @@ class Client:
         address: str = "",
         shared_files: bool = False,
     ) -> Run:
-        """Run jobs side by side, without waiting for their end.
-
-        Args:
-            As of `headgate.run`.
+        """Run jobs side by side, without waiting for their end. The arguments are those of
+        `headgate.run`.
 
         Raises:
             UsageError: Bad input.

@@ -42,7 +42,8 @@ class RecordingListener(Listener):
         self.used: dict[str, Mapping[Column, float]] = {}
         """What was said last of what tasks and nodes use."""
         self._has_box = has_box
-        self._told: list[RecordedCall] = []
+        self.calls: list[RecordedCall] = []
+        """All calls, in order."""
         self._busy: set[TaskId] = set()
         self._lock = threading.Lock()
 
@@ -51,7 +52,7 @@ class RecordingListener(Listener):
         with self._lock:
             return [
                 call
-                for call in self._told
+                for call in self.calls
                 if call.task == task and (not kinds or call.kind in kinds)
             ]
 
@@ -105,7 +106,7 @@ class RecordingListener(Listener):
         task = call.task
         if task is None:
             with self._lock:
-                self._told.append(call)
+                self.calls.append(call)
             return
         with self._lock:
             if task in self._busy:
@@ -121,13 +122,13 @@ class RecordingListener(Listener):
         if call.kind == "exited" and self._has_box(task):
             self.breaches.append(f"{task}: it was said to have exited while its box was there")
         with self._lock:
-            self._told.append(call)
+            self.calls.append(call)
             self._busy.discard(task)
 
     def _running(self, task: TaskId) -> bool:
         kinds = [
             call.kind
-            for call in self._told
+            for call in self.calls
             if call.task == task and call.kind in ("started", "exited")
         ]
         return bool(kinds) and kinds[-1] == "started"

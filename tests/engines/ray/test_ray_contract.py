@@ -97,7 +97,10 @@ class TestRay(EngineContract):
 
     def wait(self, predicate: Callable[[], object], what: str, seconds: float = 20.0) -> None:
         # what it waits for passes through four processes
-        until(lambda: bool(predicate()), max(seconds, 60.0), what)
+        try:
+            until(lambda: bool(predicate()), max(seconds, 60.0), what)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; the engine told: {self.told.calls}") from error
 
     def traces(self) -> list[str]:
         return sorted(self.boxed())

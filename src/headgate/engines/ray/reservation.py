@@ -30,10 +30,12 @@ PATIENCE_SECONDS = 2.0
 
 _LOOK_SECONDS = 0.5
 _TOGETHER_SECONDS = (2.0, 4.0)
-"""How long the groups of several tasks may take. It is drawn anew each time, so that two jobs that
-disturb each other part. Groups take 2 ms each, and all of them up to 1 s more if another was just
-removed.
+"""How long the groups of several tasks may take at the first try. It is drawn anew each time, so
+that two jobs that disturb each other part. Groups take 2 ms each, and all of them up to 1 s more if
+another was just removed. Each further try has twice as long, so that a slow cluster is no reason to
+try for ever.
 """
+_MOST_DOUBLINGS = 5
 
 _TASK_SECONDS = 0.05
 """How much longer for each task."""
@@ -124,8 +126,10 @@ class _Reservation:
     def wait(self) -> None:
         """Wait until the remaining tasks have their groups, and tell the outcome."""
         try:
-            while not self._each():
+            tries = 0
+            while not self._each(2.0 ** min(tries, _MOST_DOUBLINGS)):
                 self._together()
+                tries += 1
             gpus = self._hold_gpus()
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
             if self.tasks():
@@ -136,7 +140,7 @@ class _Reservation:
         if self.tasks():
             self._tell(Granted(self._key, gpus))
 
-    def _each(self) -> bool:
+    def _each(self, patience_factor: float) -> bool:
         """Reserve what each task takes. If that takes long for several tasks, hold nothing and
         return False.
         """
@@ -144,10 +148,8 @@ class _Reservation:
         for task in tasks:
             self._set_aside(task)
         alone = len(tasks) == 1
-        patience = (
-            math.inf if alone else random.uniform(*_TOGETHER_SECONDS) + _TASK_SECONDS * len(tasks)
-        )
-        deadline = time.monotonic() + patience
+        patience = random.uniform(*_TOGETHER_SECONDS) + _TASK_SECONDS * len(tasks)
+        deadline = math.inf if alone else time.monotonic() + patience * patience_factor
         for task in tasks:
             while not self._has(task):
                 if time.monotonic() > deadline:
