@@ -69,7 +69,7 @@ def test_programs_outside_headgate_are_culprits_too(tmp_path: Path) -> None:
 def test_a_job_alone_blames_nobody_however_many_threads_it_has(tmp_path: Path) -> None:
     found = account(recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=2.0, waited=6.0)}), "a")
     assert lost(found) == {}
-    assert found.excess_threads == pytest.approx(6.0)
+    assert found.around.excess_threads == pytest.approx(6.0)
     assert found.parts["compute"].seconds == pytest.approx(40.0, rel=0.05)
 
 
@@ -304,7 +304,7 @@ def test_a_script_that_tells_no_steps_is_followed_by_what_it_counts(
     assert by_others == replace(by_steps, record=by_others.record)
     assert (
         not by_others.missing_readings
-        and by_others.speedups.figures
+        and by_others.around.speedups.figures
         and by_others.parts["starting"].seconds > 0.0
     )
 
@@ -314,7 +314,7 @@ def test_a_job_of_one_epoch_is_followed_by_its_samples(tmp_path: Path) -> None:
     recording(path, {"a": MadeUp(ran=1.0, counter="samples")})
     with closing(sqlite3.connect(path)) as store, store:
         store.execute("UPDATE progress SET epoch = 1, epochs = 1")
-    assert account(read(path), "a").speedups.figures
+    assert account(read(path), "a").around.speedups.figures
 
 
 def test_a_loss_that_was_proved_takes_the_place_of_what_was_counted_and_the_parts_still_add_up(

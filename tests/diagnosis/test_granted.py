@@ -136,7 +136,7 @@ def test_a_job_that_has_all_that_it_can_use_lacks_no_threads(
     job = MadeUp(ran=ready, threads=threads, readings={"any_ready": ready})
     run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=1.0)})
     account = told(run, {"a": {"spec": {"env": env}}})
-    assert account.grant is None
+    assert account.around.grant is None
     assert verdict(account).notes == ()
 
 
@@ -148,7 +148,7 @@ def test_threads_that_the_shell_stated_are_all_that_a_plain_script_would_have(
 ) -> None:
     (tmp_path / "environment.json").write_text(json.dumps({"OMP_NUM_THREADS": "1"}))
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
-    assert (told(run, {"a": {"profile": profile}}).grant is None) is (profile is None)
+    assert (told(run, {"a": {"profile": profile}}).around.grant is None) is (profile is None)
 
 
 @pytest.mark.parametrize(("alone", "seconds"), [(16.0, 40 * (1 - 10 / 16)), (10.0, 0.0)])
@@ -167,7 +167,7 @@ def test_its_profile_tells_it_where_that_has_several_numbers_of_threads(tmp_path
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
     account = told(run, {"a": {"profile": {"step_times": times}}})
     assert lost(account) == pytest.approx(40 * (1 - 10 / 16), abs=0.8)
-    assert told(run, {"a": {"profile": {"step_times": times[:1]}}}).grant is not None
+    assert told(run, {"a": {"profile": {"step_times": times[:1]}}}).around.grant is not None
     assert verdict(told(run, {"a": {"profile": {"step_times": times[:1]}}})).kind == "not-known"
 
 
@@ -203,9 +203,9 @@ def test_another_job_of_the_same_script_tells_it(tmp_path: Path, script: str) ->
     account = told(
         run, {"a": with_script(run.jobs[0], "train.py"), "c": with_script(run.jobs[2], script)}
     )
-    assert account.grant is not None
-    assert (account.grant.power is not None) is (script == "train.py")
-    assert (account.grant.may_have_lost > 0.0) is (script == "other.py")
+    assert account.around.grant is not None
+    assert (account.around.grant.power is not None) is (script == "train.py")
+    assert (account.around.grant.may_have_lost > 0.0) is (script == "other.py")
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_a_trial_of_five_seconds_tells_it_with_its_event(
     run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=when(1.0, 0.1, tried))})
     event = EventRow(20.0, "a", None, TRIAL, "")
     account = told(run, {"a": {"events": (*run.jobs[0].events, event)}})
-    assert account.grant is not None
-    assert account.grant.source == "trial"
-    assert account.grant.lost.low - 0.5 <= saves <= account.grant.lost.high + 0.5
-    assert account.grant.lost.seconds == pytest.approx(saves, abs=2.0)
-    assert account.grant in verdict(account).notes
+    assert account.around.grant is not None
+    assert account.around.grant.source == "trial"
+    assert account.around.grant.lost.low - 0.5 <= saves <= account.around.grant.lost.high + 0.5
+    assert account.around.grant.lost.seconds == pytest.approx(saves, abs=2.0)
+    assert account.around.grant in verdict(account).notes
     assert verdict(account).kind == ("neighbour-cores" if saves else "healthy")
 
 
@@ -238,8 +238,8 @@ def test_a_run_of_the_same_job_whose_threads_changed_tells_it_by_its_profile(
 ) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
     account = told(run, {"a": {"profile": {"thread_power": 0.678}}})
-    assert account.grant is not None
-    assert account.grant.source == "profile"
+    assert account.around.grant is not None
+    assert account.around.grant.source == "profile"
     assert lost(account) == pytest.approx(40 * (1 - 10 / 16), abs=0.8)
 
 
@@ -250,9 +250,9 @@ def test_threads_that_stay_as_it_began_beside_another_cost_it_time_after_that_ha
         tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0, end=15), "c": MadeUp(ran=0.0)}
     )
     account, alone = told(run), told(run, a=AloneRate(16.0, 15.2, 16.8, 3))
-    assert account.grant is not None
-    assert account.grant.stayed
-    assert account.grant.may_have_lost == pytest.approx(20.0, rel=0.05)
+    assert account.around.grant is not None
+    assert account.around.grant.stayed
+    assert account.around.grant.may_have_lost == pytest.approx(20.0, rel=0.05)
     assert lost(alone) == pytest.approx(40 * (1 - 10 / 16), abs=1.2)
     assert "beside b and afterwards" in why(alone)
 
@@ -294,6 +294,6 @@ def test_steps_of_a_profile_that_was_taken_alone_tell_it(
     run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=1.0)})
     times = [{"threads": 2, "batch": batch, "seconds": 0.0625, "waited": waited}]
     account = told(run, {"a": {"profile": {"batch": 8, "step_times": times}}})
-    assert account.grant is not None
-    assert account.grant.source == source
+    assert account.around.grant is not None
+    assert account.around.grant.source == source
     assert lost(account) == pytest.approx(40 * (1 - 10 / 16) if source else 0.0, abs=1.5)

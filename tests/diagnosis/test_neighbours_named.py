@@ -43,7 +43,8 @@ def test_the_program_that_used_most_is_named(
     run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, end=20)})
     [alone] = accounts(run.jobs, run.nodes, run.seconds)
     lost = LostTime(OTHERS, "cores", TimeEstimate(5.0, 4.0, 6.0), "counted")
-    [finding] = neighbours(replace(alone, losses=[lost], programs=programs))
+    around = replace(alone.around, programs=programs)
+    [finding] = neighbours(replace(alone, losses=[lost], around=around))
     assert finding.facts.programs == tuple(programs)
     assert finding.remedy.kind is kind
     if finding.remedy.facts is not None:

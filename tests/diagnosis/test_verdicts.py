@@ -383,4 +383,4 @@ def test_a_job_of_which_only_the_memory_was_read_lacks_no_reading_of_the_machine
         (replace(job, tasks=(replace(task, usage=usage),)),), run.nodes, run.seconds
     )
     assert verdict(account).facts.ended_early
-    assert account.speedups.lacks["cores"] is NoFigure.ENDED_EARLY
+    assert account.around.speedups.lacks["cores"] is NoFigure.ENDED_EARLY

@@ -72,9 +72,9 @@ def test_what_a_job_lost_by_fewer_threads_is_told_once_it_has_run_alone_though_t
     assert verdict(explained(run, "a")[0]).kind == "not-known"
     record(home, 2, {"a": MadeUp(ran=2.0, steps=16.0, threads={0: 2})})
     [account] = explained(run, "a")
-    assert account.grant is not None
-    assert account.grant.source == "runs-alone"
-    assert account.grant.lost.low <= 40 * (1 - 10 / 16) <= account.grant.lost.high
+    assert account.around.grant is not None
+    assert account.around.grant.source == "runs-alone"
+    assert account.around.grant.lost.low <= 40 * (1 - 10 / 16) <= account.around.grant.lost.high
 
 
 def test_a_job_of_another_name_that_is_the_same_counts(home: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 
 import numpy as np
 
@@ -34,12 +33,13 @@ from headgate.diagnosis.attribution import (
     sum_of,
     within,
 )
+from headgate.diagnosis.circumstances import Circumstances, before_start, on_nodes
 from headgate.diagnosis.comparing import slower_steps
-from headgate.diagnosis.convergence import Plateau, plateau
+from headgate.diagnosis.convergence import plateau
 from headgate.diagnosis.device_contention import Devices, Outside
 from headgate.diagnosis.fairness import AloneRate
-from headgate.diagnosis.findings import OF_COMMUNICATION, Finding, MissingKind, MissingReading
-from headgate.diagnosis.granted import Power, ThreadGrant, fewer_threads
+from headgate.diagnosis.findings import OF_COMMUNICATION, MissingKind, MissingReading
+from headgate.diagnosis.granted import Power, fewer_threads
 from headgate.diagnosis.granted import by_limit as fewer_by_limit
 from headgate.diagnosis.grid import Grid, lost_cores
 from headgate.diagnosis.own_causes import helped_by, own_causes
@@ -47,12 +47,9 @@ from headgate.diagnosis.own_steps import PARTS, Part, goes_on, own_steps, starte
 from headgate.diagnosis.own_time import OwnTime
 from headgate.diagnosis.proving import replaced
 from headgate.diagnosis.sequencing import SoloTime, in_order
-from headgate.diagnosis.what_if import Speedups, what_more_buys
-from headgate.model.reasons import Reason, ReasonKind
-from headgate.model.shares import slice_of
-from headgate.recorded.jobs import STATES, CoresSetting, RecordedJob, RecordedNode, running
+from headgate.diagnosis.what_if import what_more_buys
+from headgate.recorded.jobs import RecordedJob, RecordedNode, running
 from headgate.recorded.usage import Array
-from headgate.sampling.outside_programs import OutsideProgram
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500
 """Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are
@@ -62,7 +59,6 @@ _UNREAD_SECONDS = 2.0
 """Of a job that ran for less there are not two readings."""
 _MOST_OF_ONE_GRID = 32
 """Tasks of a run: of more, each job has a grid of its own."""
-_AWAITED = (ReasonKind.AFTER_JOBS, ReasonKind.NEEDS_ROOM, ReasonKind.AWAITS_NODES)
 MOST_UNEXPLAINED = 0.3
 """Where more than this part of the time is unexplained, nothing else can be called the cause."""
 
@@ -76,74 +72,31 @@ class Account:
         elapsed: Seconds from its submission to its end, or so far.
         parts: Each part of it; they add up to `elapsed`.
         losses: To whom, and through what; the largest first.
-        excess_threads: Threads that waited on average beyond those that the cores could have run.
-        helper_cores: Cores that its loader's workers ran on or waited for.
-        own: Causes within the job, whatever each cost.
-        plateau: Where it stopped learning; None if it has not.
         asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of
             another job.
-        waited_for: Why it waited before it started; None: for no other job and no room.
-        overtaken_by: Jobs that came later and started before it.
         disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, and
             nothing tells what that cost it.
+        may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
         missing_readings: Readings that the account needs and the run lacks.
         read: Whether its use of cores was read: a job may end before.
-        may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
-        grant: The threads that it had for the sake of other jobs; None if these were as many as
-            alone.
-        speedups: What more of each resource would buy it.
-        cores: Of the nodes that its tasks ran on.
-        fewer_workers: So many, and no more than it had less one, would have a core each.
-        threads: So many of each task have a core each.
-        cores_setting: The setting of its user that holds its cores back; None: nothing does.
-        provable: Whether other jobs may be held to prove what they cost it, and are not yet.
-        meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its
-            own.
-        programs: The programs outside Headgate that used most while its run went on.
-        after: What each job has in `after:`.
-        solo_times: What each job of the run would have needed alone.
-        together: The jobs that slowed each other, it and any by way of others, in the order that
-            suits them best; empty if nobody slowed it, and it nobody.
+        around: What surrounded the job.
     """
 
     record: RecordedJob
     elapsed: float
     parts: Mapping[Part, TimeEstimate]
     losses: Sequence[LostTime] = ()
-    excess_threads: float = 0.0
-    helper_cores: float = 0.0
-    own: Sequence[Finding] = ()
-    plateau: Plateau | None = None
     asked_to_wait: float = 0.0
-    waited_for: Reason | None = None
-    overtaken_by: tuple[str, ...] = ()
     disk_unsure: float = 0.0
+    may_have_lost: float = 0.0
     missing_readings: tuple[MissingReading, ...] = ()
     read: bool = True
-    may_have_lost: float = 0.0
-    grant: ThreadGrant | None = None
-    speedups: Speedups = field(default_factory=Speedups)
-    cores: float = 0.0
-    fewer_workers: int = 1
-    threads: int = 1
-    cores_setting: CoresSetting | None = None
-    provable: bool = True
-    meanwhile: tuple[str, ...] = ()
-    programs: Sequence[OutsideProgram] = ()
-    after: Mapping[str, str] = field(default_factory=dict)
-    solo_times: Mapping[str, SoloTime] = field(default_factory=dict)
-    together: tuple[str, ...] = ()
+    around: Circumstances = field(default_factory=Circumstances)
 
     @property
     def job(self) -> str:
         """Name of the job."""
         return self.record.name
-
-    @property
-    def share(self) -> str:
-        """Its `share:`; empty if it has none, or all there is."""
-        share = self.record.spec.share
-        return str(share) if share is not None and slice_of(share) < 1.0 else ""
 
     @property
     def culprits(self) -> tuple[str, ...]:
@@ -207,8 +160,11 @@ def accounts(
     return tuple(
         replace(
             account,
-            solo_times=solo_times,
-            together=orders.get(id(groups.get(account.job)), ()),
+            around=replace(
+                account.around,
+                solo_times=solo_times,
+                together=orders.get(id(groups.get(account.job)), ()),
+            ),
         )
         for account in known
     )
@@ -262,23 +218,11 @@ def _unread(job: RecordedJob, until: float, waited: float | None) -> Account:
     return Account(record=job, elapsed=elapsed, parts=parts, asked_to_wait=asked, read=False)
 
 
-def _powers(known: Sequence[Account]) -> Mapping[str, Power]:
-    """What more threads bring to jobs with the same script, by that, where one tells."""
-    powers: dict[str, Power] = {}
-    for account in known:
-        script = account.record.spec.script
-        if script is not None and account.grant is not None and account.grant.power is not None:
-            powers.setdefault(script, account.grant.power)
-    return powers
-
-
-def _power_of_like_jobs(account: Account, powers: Mapping[str, Power]) -> Power | None:
-    """What more threads bring to another job with the same script, where nothing of its own
-    tells.
-    """
-    if account.grant is None or account.grant.power is not None:
-        return None
-    return powers.get(account.record.spec.script or "")
+def _solo_time(account: Account) -> SoloTime:
+    by_others: Sequence[Part] = ("waiting", "neighbours", "hypervisor")
+    alone = account.elapsed - sum(account.parts[part].seconds for part in by_others)
+    job = account.record
+    return SoloTime(max(alone, 0.0), account.elapsed, job.state == "done", job.ended is None)
 
 
 def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
@@ -291,34 +235,25 @@ def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
     return groups
 
 
-def _solo_time(account: Account) -> SoloTime:
-    by_others: Sequence[Part] = ("waiting", "neighbours", "hypervisor")
-    alone = account.elapsed - sum(account.parts[part].seconds for part in by_others)
-    job = account.record
-    return SoloTime(max(alone, 0.0), account.elapsed, job.state == "done", job.ended is None)
+def _powers(known: Sequence[Account]) -> Mapping[str, Power]:
+    """What more threads bring to jobs with the same script, by that, where one tells."""
+    powers: dict[str, Power] = {}
+    for account in known:
+        script = account.record.spec.script
+        grant = account.around.grant
+        if script is not None and grant is not None and grant.power is not None:
+            powers.setdefault(script, grant.power)
+    return powers
 
 
-def _waited_for(job: RecordedJob) -> Reason | None:
-    """Why it waited at last before it first ran; None: for no other job and no room."""
-    changes = (event for event in job.events if event.kind in STATES)
-    waits = list(takewhile(lambda event: event.kind == "waiting", changes))
-    reason = waits[-1].reason() if waits else None
-    return reason if reason is not None and reason.kind in _AWAITED else None
-
-
-def _overtaken_by(job: RecordedJob, others: Sequence[RecordedJob]) -> tuple[str, ...]:
-    """The jobs that came later and started before one that waited, because they went better beside
-    those that ran.
+def _power_of_like_jobs(account: Account, powers: Mapping[str, Power]) -> Power | None:
+    """What more threads bring to another job with the same script, where nothing of its own
+    tells.
     """
-    return tuple(
-        other.name
-        for other in others
-        if any(_overtook(event.reason(), job) for event in other.events if event.kind == "running")
-    )
-
-
-def _overtook(reason: Reason | None, job: RecordedJob) -> bool:
-    return reason is not None and reason.facts.get("overtook") == job.name
+    grant = account.around.grant
+    if grant is None or grant.power is not None:
+        return None
+    return powers.get(account.record.spec.script or "")
 
 
 def _account(
@@ -333,16 +268,14 @@ def _account(
     elapsed = max(until - job.submitted, 0.0)
     # An event is told some microseconds after what it tells of.
     ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
-    waited_for = _waited_for(job)
-    overtaken_by = _overtaken_by(job, others) if waited_for is not None else ()
+    before = before_start(job, others)
     if not ran or not job.tasks:
         return Account(
             record=job,
             elapsed=elapsed,
             parts={**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)},
-            waited_for=waited_for,
-            overtaken_by=overtaken_by,
             asked_to_wait=_asked_to_wait(job, elapsed),
+            around=before,
         )
     waiting = max(ran[0][0] - job.submitted, 0.0)
     between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
@@ -449,7 +382,7 @@ def _account(
     )
     apart = [loss for loss in of_its_own if loss.resource != "network" or not explained]
     by_loss = sorted((*losses, *apart, *within_it, stolen), key=lambda loss: -loss.lost.seconds)
-    held = max(
+    held_back = max(
         job.tasks,
         key=lambda task: _mean(lost.whole.get(task.id, np.zeros_like(stepping)), stepping),
     )
@@ -459,32 +392,23 @@ def _account(
         elapsed=elapsed,
         parts={part: parts[part] for part in PARTS},
         losses=tuple(loss for loss in by_loss if loss.lost.seconds > LEAST_SECONDS or loss.perhaps),
-        excess_threads=_mean(lost.excess, stepping),
-        helper_cores=helped_by(job, time.stretches),
-        own=own_findings,
-        plateau=plateau(job),
-        cores_setting=job.cores_setting(held, grid.cores(held)),
-        provable=not job.spec.prove and any(other.spec.pausable for other in others),
-        after={
-            recorded.name: ", ".join(recorded.spec.forerunners)
-            for recorded in (job, *others)
-            if recorded.spec.forerunners
-        },
         asked_to_wait=_asked_to_wait(job, waiting),
-        waited_for=waited_for,
-        overtaken_by=overtaken_by,
-        speedups=speedups,
         disk_unsure=float(np.sum(outside.unsure * stepping)),
+        may_have_lost=may_have_lost,
+        missing_readings=_missing(job, grid.devices, outside, may_have_lost, unexplained),
         read=any(
             len(task.signal("memory_bytes")) > 1 or len(task.signal("cpu_waiting"))
             for task in job.tasks
         ),
-        cores=sum(grid.nodes[name].cores or 0.0 for name in job.nodes if name in grid.nodes),
-        fewer_workers=_fewer_workers(job, grid.nodes),
-        threads=_threads(job, grid),
-        missing_readings=_missing(job, grid.devices, outside, may_have_lost, unexplained),
-        may_have_lost=may_have_lost,
-        grant=fewer.grant,
+        around=replace(
+            on_nodes(before, job, others, grid, held_back),
+            own_causes=own_findings,
+            plateau=plateau(job),
+            excess_threads=_mean(lost.excess, stepping),
+            helper_cores=helped_by(job, time.stretches),
+            grant=fewer.grant,
+            speedups=speedups,
+        ),
     )
 
 
@@ -534,23 +458,6 @@ def _proved(
     return [
         replace(loss, lost=TimeEstimate(*(end * fits for end in loss.lost))) for loss in known
     ], own
-
-
-def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
-    cores = sum(max(math.floor(nodes[name].cores or 1.0), 1) for name in job.nodes if name in nodes)
-    servers = sum(task.is_server for task in job.tasks)
-    return max(min(cores, len(job.tasks) - 1) - servers, job.least_workers)
-
-
-def _threads(job: RecordedJob, grid: Grid) -> int:
-    """Threads of each task that have a core each, where it has most tasks."""
-    beside = {
-        node: sum(task.node == node for task in job.tasks)
-        for node in {task.node for task in job.tasks}
-    }
-    allowed = {task.id: job.allowed_cores(task, grid.cores(task)) for task in job.tasks}
-    least = min(min(grid.cores(task) / beside[task.node], allowed[task.id]) for task in job.tasks)
-    return max(math.floor(least), 1) if math.isfinite(least) else 1
 
 
 def _missing(

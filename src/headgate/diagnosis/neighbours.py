@@ -30,6 +30,7 @@ from headgate.diagnosis.findings import (
 )
 from headgate.diagnosis.granted import ThreadGrant
 from headgate.diagnosis.sequencing import in_order, one_after_the_other
+from headgate.model.shares import slice_of
 from headgate.recorded.jobs import CoresSetting
 from headgate.sampling.outside_programs import INIT
 
@@ -68,10 +69,10 @@ def neighbours(account: Account) -> Iterator[Finding]:
         slowed=lost / ran if ran > 0.0 else None,
         through=tuple(loss.resource for loss in ways if loss.lost.seconds >= _WORTH_A_WORD * lost),
         others=tuple(to for to in seconds if to != culprit),
-        runs=account.meanwhile if outside else (),
-        programs=tuple(account.programs) if outside else (),
+        runs=account.around.meanwhile if outside else (),
+        programs=tuple(account.around.programs) if outside else (),
     )
-    grant, order = account.grant, _order(culprit, account)
+    grant, order = account.around.grant, _order(culprit, account)
     least = max(_WORTH_A_WORD * cost.seconds, LEAST_SECONDS)
     yield Finding(
         kind=_KINDS[ways[0].resource],
@@ -88,7 +89,7 @@ def neighbours(account: Account) -> Iterator[Finding]:
 def _order(culprit: str, account: Account) -> tuple[str, ...]:
     if culprit in (OTHERS, REST):
         return ()
-    return account.together or in_order((account.job, culprit), account.solo_times)
+    return account.around.together or in_order((account.job, culprit), account.around.solo_times)
 
 
 def _instead(worst: LostTime, order: Sequence[str], account: Account) -> Remedy:
@@ -99,17 +100,18 @@ def _instead(worst: LostTime, order: Sequence[str], account: Account) -> Remedy:
         return Remedy(kind=RemedyKind.RUN_FEWER)
     if worst.to == OTHERS:
         remedy = _against_programs(account, worst)
-        if not account.meanwhile:
+        runs = account.around.meanwhile
+        if not runs:
             return remedy
-        facts = RunFacts(account.meanwhile[0])
-        return Remedy(kind=RemedyKind.RUN_APART, facts=facts, otherwise=remedy)
-    remedy = one_after_the_other(order, account.solo_times, account.after)
-    if worst.resource != "gpu" or not account.share:
+        return Remedy(kind=RemedyKind.RUN_APART, facts=RunFacts(runs[0]), otherwise=remedy)
+    remedy = one_after_the_other(order, account.around.solo_times, account.around.after)
+    share = account.record.spec.share
+    if worst.resource != "gpu" or share is None or slice_of(share) >= 1.0:
         return remedy
     return Remedy(
         kind=RemedyKind.RAISE_SHARE,
         settings={"share": None},
-        facts=CoresFacts(CoresSetting("share", account.share)),
+        facts=CoresFacts(CoresSetting("share", str(share))),
         otherwise=remedy,
     )
 
@@ -119,9 +121,10 @@ def _against_programs(account: Account, worst: LostTime) -> Remedy:
     would not help.
     """
     # whose end is that of the machine, or of the container
-    if not account.programs or account.programs[0].pid == INIT:
+    programs = account.around.programs
+    if not programs or programs[0].pid == INIT:
         return Remedy(kind=RemedyKind.END_OTHER_PROGRAMS)
-    most = account.programs[0]
+    most = programs[0]
     if not most.is_mine:
         return Remedy(kind=RemedyKind.ASK_OWNER, facts=ProgramFacts(most))
     if most.is_hub:
@@ -149,17 +152,18 @@ def costly(account: Account) -> ThreadGrant | None:
     may be much.
     """
     least = max(LEAST_PART * account.elapsed, LEAST_SECONDS_TOLD)
-    grant = account.grant
+    grant = account.around.grant
     return grant if grant is not None and grant.may_have_lost >= least else None
 
 
 def alone_once(account: Account) -> Remedy:
     """What tells what more threads bring a job."""
-    is_fixed = account.grant is not None and account.grant.is_fixed
+    grant = account.around.grant
+    is_fixed = grant is not None and grant.is_fixed
     return Remedy(kind=RemedyKind.RUN_ALONE, facts=AloneFacts(threads=True, fixed=is_fixed))
 
 
 def alone_first(account: Account) -> Remedy:
     """What tells what neighbours cost a job."""
-    facts = AloneFacts(threads=False, provable=account.provable)
+    facts = AloneFacts(threads=False, provable=account.around.provable)
     return Remedy(kind=RemedyKind.RUN_ALONE, facts=facts)

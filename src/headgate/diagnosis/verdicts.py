@@ -103,17 +103,19 @@ def verdict(account: Account) -> Finding:
             notes += (grant,)
     elif (
         finding.kind is FindingKind.HEALTHY
-        and account.grant is not None
-        and account.grant.source is not None
+        and account.around.grant is not None
+        and account.around.grant.source is not None
     ):
-        notes += (account.grant,)
+        notes += (account.around.grant,)
     return replace(finding, notes=notes)
 
 
 def _of_its_time(account: Account) -> Finding:
     elapsed = account.elapsed
     unexplained = account.parts["unexplained"]
-    learned = _learned(account, account.plateau) if account.plateau is not None else None
+    learned = (
+        _learned(account, account.around.plateau) if account.around.plateau is not None else None
+    )
     if learned is not None and learned.kind is FindingKind.DIVERGED:
         return learned
     causes = list(_causes(account))
@@ -144,7 +146,7 @@ def _of_its_time(account: Account) -> Finding:
         return _given(worst, account)
     if learned is not None:
         return learned
-    if account.excess_threads >= _MANY_THREADS:
+    if account.around.excess_threads >= _MANY_THREADS:
         return _too_many_threads(account)
     if large:
         return _given(large[0], account)
@@ -202,24 +204,24 @@ def _given(cause: Finding, account: Account) -> Finding:
 
 def _causes(account: Account) -> Iterator[Finding]:
     yield from neighbours(account)
-    yield from account.own
+    yield from account.around.own_causes
     parts = account.parts
     yield Finding(
         kind=FindingKind.OWN_CAP,
         cost=parts["cap"],
         resource="cores",
-        facts=CapFacts(account.cores_setting, _with_fewer(account)),
+        facts=CapFacts(account.around.cores_setting, _with_fewer(account)),
         remedy=Remedy(
             kind=RemedyKind.ADD_CORES,
-            settings=_without(account.cores_setting),
-            facts=CoresFacts(account.cores_setting),
+            settings=_without(account.around.cores_setting),
+            facts=CoresFacts(account.around.cores_setting),
         ),
     )
     yield Finding(
         kind=FindingKind.OWN_TASKS,
         cost=parts["itself"],
         resource="cores",
-        remedy=_fewer(account, account.fewer_workers) or _more_cores(account),
+        remedy=_fewer(account, account.around.fewer_workers) or _more_cores(account),
     )
     yield Finding(
         kind=FindingKind.HYPERVISOR,
@@ -246,13 +248,13 @@ def _beginning(account: Account) -> Iterator[Finding]:
     yield Finding(
         kind=FindingKind.WAITING,
         cost=exact(max(account.parts["waiting"].seconds - account.asked_to_wait, 0.0)),
-        facts=WaitedFacts(account.waited_for, account.overtaken_by),
+        facts=WaitedFacts(account.around.waited_for, account.around.overtaken_by),
         remedy=Remedy(
             kind=RemedyKind.SEE_STATUS,
             settings={"priority": priority} if priority > present else {},
         ),
     )
-    solo = account.solo_times.get(account.job)
+    solo = account.around.solo_times.get(account.job)
     goes_on = solo is not None and solo.goes_on  # how long it will be is not known
     yield Finding(
         kind=FindingKind.STARTING,
@@ -294,7 +296,7 @@ def _bought(kind: FindingKind, account: Account) -> Remedy | None:
     """What twice as much of the resource behind a cause would buy; None if that is not known or
     not worth it.
     """
-    speedups = account.speedups
+    speedups = account.around.speedups
     twice = {
         resource: speedups.figures.get(resource, {}).get("x2") for resource in _BEHIND.get(kind, ())
     }
@@ -323,13 +325,13 @@ def _waits(account: Account) -> Iterator[Finding]:
     """Causes of waiting: devices, memory, and input and communication unless a cause within the job
     accounts for them.
     """
-    kinds = {cause.kind for cause in account.own}
+    kinds = {cause.kind for cause in account.around.own_causes}
     of_input, of_communication = kinds & OF_INPUT, kinds & OF_COMMUNICATION
     disk, waits = _divided(account, "input", "disk")
     nic, exposed = _divided(account, "communication", "network")
     yield from _devices(account, disk, NONE if of_communication else nic)
     if not of_input:
-        readers = account.speedups.loader_workers
+        readers = account.around.speedups.loader_workers
         add_workers = Remedy(
             kind=RemedyKind.ADD_LOADER_WORKERS, facts=ReadersFacts(None), otherwise=_PREPARE_DATA
         )
@@ -414,14 +416,14 @@ def _without(setting: CoresSetting | None) -> Mapping[str, object]:
 
 
 def _more_cores(account: Account) -> Remedy:
-    setting = account.cores_setting
+    setting = account.around.cores_setting
     is_share = setting is not None and setting.field == "share"
     return Remedy(
         kind=RemedyKind.ADD_CORES_OR_REMOVE_TASKS,
         settings=_without(setting) if is_share else {},
         facts=TasksFacts(
             setting if is_share else None,
-            account.cores,
+            account.around.cores,
             len(account.record.tasks),
             bool(account.record.spec.roles),
         ),
@@ -443,14 +445,14 @@ def _too_many_threads(account: Account) -> Finding:
     large.
     """
     # without the loader, its threads would fit
-    decodes = account.excess_threads - account.helper_cores < _MANY_THREADS
-    too_many = reduced_threads(account.threads, account.record.told_threads)
+    decodes = account.around.excess_threads - account.around.helper_cores < _MANY_THREADS
+    too_many = reduced_threads(account.around.threads, account.record.told_threads)
     return Finding(
         kind=FindingKind.DECODING if decodes else FindingKind.OWN_THREADS,
         cost=TimeEstimate(0.0, 0.0, account.parts["compute"].seconds / 2),
         resource="cores",
-        facts=ThreadFacts(account.excess_threads, account.helper_cores),
-        remedy=decode_once(account.cores_setting) if decodes else too_many,
+        facts=ThreadFacts(account.around.excess_threads, account.around.helper_cores),
+        remedy=decode_once(account.around.cores_setting) if decodes else too_many,
     )
 
 

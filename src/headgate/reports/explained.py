@@ -64,7 +64,7 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
     unknown = [
         account.record
         for account in every
-        if account.grant is not None and account.grant.may_have_lost > 0.0
+        if (grant := account.around.grant) is not None and grant.may_have_lost > 0.0
     ]
     if unknown:
         others = OtherRuns(run)
@@ -76,7 +76,10 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
     if not any(loss.to == OTHERS for account in chosen for loss in account.losses):
         return chosen
     meanwhile, programs = beside(run), _programs(run)
-    return [replace(account, meanwhile=meanwhile, programs=programs) for account in chosen]
+    return [
+        replace(account, around=replace(account.around, meanwhile=meanwhile, programs=programs))
+        for account in chosen
+    ]
 
 
 def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
@@ -146,12 +149,12 @@ def _job(account: Account) -> dict[str, Any]:
         ],
         "more": {
             name: {times: _values(speedup) for times, speedup in speedups.items()}
-            for name, speedups in account.speedups.named().items()
+            for name, speedups in account.around.speedups.named().items()
         },
-        "replay_error": account.speedups.replay_error,
+        "replay_error": account.around.speedups.replay_error,
         "more_lacks": {
-            resource: no_figure(reason, account.speedups)
-            for resource, reason in account.speedups.lacks.items()
+            resource: no_figure(reason, account.around.speedups)
+            for resource, reason in account.around.speedups.lacks.items()
         },
         "lacks": [missing_reading(missing) for missing in account.missing_readings],
     }
@@ -169,11 +172,11 @@ def tell(accounts: Sequence[Account], console: Console) -> None:
         console.print(_parts(account))
         if account.losses:
             console.print(_losses(account))
-        if account.speedups.figures:
-            console.print(_bought(account.speedups))
-        for reason, resources in account.speedups.reasons().items():
+        if account.around.speedups.figures:
+            console.print(_bought(account.around.speedups))
+        for reason, resources in account.around.speedups.reasons().items():
             text = f"No figure for more of {listed(resources)}"
-            reason_text = no_figure(reason, account.speedups)
+            reason_text = no_figure(reason, account.around.speedups)
             console.print(Text(f"  {text}: {reason_text}."), soft_wrap=True)
 
 
@@ -258,7 +261,7 @@ def headlines(accounts: Sequence[Account]) -> tuple[list[Headline], list[Advice]
             job=account.job,
             finding=finding,
             why=why(finding, account),
-            to=culprit_named(finding.culprit, account.meanwhile) if finding.culprit else "",
+            to=culprit_named(finding.culprit, account.around.meanwhile) if finding.culprit else "",
             part=_part_lost(finding, account),
             band=_band(finding.cost) if finding.kind.has_cost else "",
             advice="" if (finding.order or advice) in alike else advice,
@@ -330,7 +333,7 @@ def _losses(account: Account) -> Table:
     table = _table("Lost to", "Seconds", "Of all", "90 % band", "Resource", "Evidence")
     for loss in account.losses:
         share = f"{loss.lost.seconds / account.elapsed:.0%}"
-        who = Text(f"  {culprit(loss, account.meanwhile)}")
+        who = Text(f"  {culprit(loss, account.around.meanwhile)}")
         table.add_row(
             who,
             say_moment(loss.lost.seconds),

@@ -250,7 +250,7 @@ def accounts(jobs: Sequence[RecordedJob], every: Sequence[Account]) -> Markup | 
     bought = [
         (account, name, speeds)
         for account in every
-        for name, speeds in account.speedups.named().items()
+        for name, speeds in account.around.speedups.named().items()
     ]
     losses = [(account, loss) for account in every for loss in account.losses]
     return render(

@@ -256,7 +256,7 @@ def _job(job: RecordedJob, start: float, end: float, account: Account) -> dict[s
                 times: speed._asdict() if speed is not None else None
                 for times, speed in speeds.items()
             }
-            for resource, speeds in account.speedups.named().items()
+            for resource, speeds in account.around.speedups.named().items()
         },
     }
 

@@ -1,0 +1,135 @@
+"""What surrounded a job: a verdict and its advice rest on it, beside the account of its time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+
+from headgate.diagnosis.convergence import Plateau
+from headgate.diagnosis.findings import Finding
+from headgate.diagnosis.granted import ThreadGrant
+from headgate.diagnosis.grid import Grid
+from headgate.diagnosis.sequencing import SoloTime
+from headgate.diagnosis.what_if import Speedups
+from headgate.model.reasons import Reason, ReasonKind
+from headgate.recorded.jobs import STATES, CoresSetting, RecordedJob, RecordedNode, RecordedTask
+from headgate.sampling.outside_programs import OutsideProgram
+
+_AWAITED = (ReasonKind.AFTER_JOBS, ReasonKind.NEEDS_ROOM, ReasonKind.AWAITS_NODES)
+"""Reasons to wait that are worth a word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What surrounded a job while it waited and ran.
+
+    Args:
+        own_causes: Causes within the job, whatever each cost.
+        plateau: Where it stopped learning; None if it has not.
+        waited_for: Why it waited before it started; None: for no other job and no room.
+        overtaken_by: Jobs that came later and started before it.
+        excess_threads: Threads that waited on average beyond those that the cores could have run.
+        helper_cores: Cores that its loader's workers ran on or waited for.
+        grant: The threads that it had for the sake of other jobs; None if these were as many as
+            alone.
+        speedups: What more of each resource would buy it.
+        cores: Of the nodes that its tasks ran on.
+        fewer_workers: So many, and no more than it had less one, would have a core each.
+        threads: So many of each task have a core each.
+        cores_setting: The setting of its user that holds its cores back; None: nothing does.
+        provable: Whether other jobs may be held to prove what they cost it, and are not yet.
+        after: What each job has in `after:`.
+        solo_times: What each job of the run would have needed alone.
+        together: The jobs that slowed each other, it and any by way of others, in the order that
+            suits them best; empty if nobody slowed it, and it nobody.
+        meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its
+            own.
+        programs: The programs outside Headgate that used most while its run went on.
+    """
+
+    own_causes: Sequence[Finding] = ()
+    plateau: Plateau | None = None
+    waited_for: Reason | None = None
+    overtaken_by: tuple[str, ...] = ()
+    excess_threads: float = 0.0
+    helper_cores: float = 0.0
+    grant: ThreadGrant | None = None
+    speedups: Speedups = field(default_factory=Speedups)
+    cores: float = 0.0
+    fewer_workers: int = 1
+    threads: int = 1
+    cores_setting: CoresSetting | None = None
+    provable: bool = True
+    after: Mapping[str, str] = field(default_factory=dict)
+    solo_times: Mapping[str, SoloTime] = field(default_factory=dict)
+    together: tuple[str, ...] = ()
+    meanwhile: tuple[str, ...] = ()
+    programs: Sequence[OutsideProgram] = ()
+
+
+def before_start(job: RecordedJob, others: Sequence[RecordedJob]) -> Circumstances:
+    """What a job waited for at last before it first ran, and which jobs started instead."""
+    changes = (event for event in job.events if event.kind in STATES)
+    waits = list(takewhile(lambda event: event.kind == "waiting", changes))
+    reason = waits[-1].reason() if waits else None
+    if reason is None or reason.kind not in _AWAITED:
+        return Circumstances()
+    return Circumstances(waited_for=reason, overtaken_by=_overtaken_by(job, others))
+
+
+def _overtaken_by(job: RecordedJob, others: Sequence[RecordedJob]) -> tuple[str, ...]:
+    """The jobs that came later and started first: they went better beside those that ran."""
+    return tuple(
+        other.name
+        for other in others
+        if any(_overtook(event.reason(), job) for event in other.events if event.kind == "running")
+    )
+
+
+def _overtook(reason: Reason | None, job: RecordedJob) -> bool:
+    return reason is not None and reason.facts.get("overtook") == job.name
+
+
+def on_nodes(
+    before: Circumstances,
+    job: RecordedJob,
+    others: Sequence[RecordedJob],
+    grid: Grid,
+    held_back: RecordedTask,
+) -> Circumstances:
+    """Add what a job's settings and nodes left it while it ran.
+
+    Args:
+        held_back: Its task that waited most for cores.
+    """
+    return replace(
+        before,
+        cores=sum(grid.nodes[name].cores or 0.0 for name in job.nodes if name in grid.nodes),
+        fewer_workers=_fewer_workers(job, grid.nodes),
+        threads=_threads(job, grid),
+        cores_setting=job.cores_setting(held_back, grid.cores(held_back)),
+        provable=not job.spec.prove and any(other.spec.pausable for other in others),
+        after={
+            recorded.name: ", ".join(recorded.spec.forerunners)
+            for recorded in (job, *others)
+            if recorded.spec.forerunners
+        },
+    )
+
+
+def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
+    known = [nodes[name].cores or 1.0 for name in job.nodes if name in nodes]
+    cores = sum(max(math.floor(count), 1) for count in known)
+    servers = sum(task.is_server for task in job.tasks)
+    return max(min(cores, len(job.tasks) - 1) - servers, job.least_workers)
+
+
+def _threads(job: RecordedJob, grid: Grid) -> int:
+    """Threads of each task that have a core each, where it has most tasks."""
+    beside = Counter(task.node for task in job.tasks)
+    allowed = {task.id: job.allowed_cores(task, grid.cores(task)) for task in job.tasks}
+    least = min(min(grid.cores(task) / beside[task.node], allowed[task.id]) for task in job.tasks)
+    return max(math.floor(least), 1) if math.isfinite(least) else 1
