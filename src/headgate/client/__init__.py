@@ -1,4 +1,4 @@
-"""From Python: hands jobs in to the hub, follows them, and asks what became of them.
+"""The Python interface: submits jobs to the hub, follows them, and reads their results.
 
-The command line stands on it too.
+The command line is built on the same functions.
 """

@@ -1,4 +1,4 @@
-"""A run for asyncio: methods that are awaited, each done in a thread."""
+"""A run for asyncio: each awaited method runs in a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headgate.recorded.status import RunStatus
 
 
 class AsyncRun:
-    """A `Run` whose methods are awaited; see there."""
+    """A `Run` whose methods are awaited."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -51,10 +51,10 @@ class AsyncRun:
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def wait(self, timeout: float | None = None) -> RunSummary:
-        """Wait until every job has ended; a wait that is cancelled leaves the jobs running.
+        """Wait until every job has ended. Cancelling the wait leaves the jobs running.
 
         Raises:
-            TimeoutError: The run goes on.
+            TimeoutError: The run has not ended in time.
             HubError: The hub died.
         """
         given_up = threading.Event()

@@ -1,4 +1,4 @@
-"""Running jobs from Python: `headgate.Client` and `headgate.run`."""
+"""Run jobs from Python: `headgate.Client` and `headgate.run`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from headgate.recorded.runs import RunSummary
 
 
 class Client:
-    """Runs jobs through the hub, which it starts where there is none.
+    """Runs jobs through the hub. Starts a hub if none runs.
 
-    What it started goes on when it is closed. Its methods may be called from several threads. With
-    `async with` it gives an `AsyncClient`, whose methods are awaited.
+    Jobs go on after the client is closed. Methods may be called from several threads. `async with`
+    gives an `AsyncClient`, whose methods are awaited.
 
     Example:
         >>> with headgate.Client() as client:
@@ -49,7 +49,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the hub; what was handed in goes on."""
+        """Close the connection to the hub. Submitted jobs go on."""
         with self._lock:
             if self._hub is not None:
                 self._hub.close()
@@ -64,17 +64,19 @@ class Client:
         address: str = "",
         shared_files: bool = False,
     ) -> Run:
-        """Run jobs side by side, without waiting for their end. The arguments are those of
-        `headgate.run`.
+        """Start jobs side by side and return at once.
+
+        Args:
+            As of `headgate.run`.
 
         Raises:
-            UsageError: Bad input.
+            UsageError: The input is invalid.
             HubError: No hub could be started.
         """
         return self.submit(placed(jobs, cluster, engine, address, shared_files), policy)
 
     def submit(self, jobs: Submission, policy: str | None = None) -> Run:
-        """Run what was made ready to be handed in.
+        """Start the jobs of a prepared submission and return at once.
 
         Raises:
             UsageError: The hub refuses it.
@@ -85,16 +87,16 @@ class Client:
         return Run(Path(answer["path"]))
 
     def find(self, run: str | None = None) -> Run:
-        """A run by its id or part of it; None: the latest.
+        """Find a run by its id or a part of its id; None: the latest run.
 
         Raises:
-            NotFoundError: There is none.
-            UsageError: Several are so called.
+            NotFoundError: No run matches.
+            UsageError: Several runs match.
         """
         return Run(runs.find(run))
 
     def runs(self) -> tuple[RunSummary, ...]:
-        """All runs, the latest last; those whose store is damaged are left out."""
+        """All runs, oldest first, except those with a damaged store."""
         clean()
         summaries = []
         for folder in runs.listing():
@@ -118,7 +120,7 @@ class Client:
 
 
 class AsyncClient:
-    """A `Client` whose methods are awaited: what `async with headgate.Client()` gives."""
+    """A `Client` whose methods are awaited; made by `async with headgate.Client()`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -132,7 +134,7 @@ class AsyncClient:
         address: str = "",
         shared_files: bool = False,
     ) -> AsyncRun:
-        """Run jobs side by side, without waiting for their end; see `Client.run`."""
+        """Start jobs side by side and return at once; see `Client.run`."""
         run = await asyncio.to_thread(
             self._client.run,
             *jobs,
@@ -154,10 +156,10 @@ class AsyncClient:
 def placed(
     jobs: tuple[Job, ...], cluster: str | None, engine: str, address: str, shared_files: bool
 ) -> Submission:
-    """Jobs to be handed in, and where they run.
+    """A submission of jobs, with the place where they run.
 
     Raises:
-        UsageError: That does not go together.
+        UsageError: The options contradict each other.
     """
     name, nodes = reach(cluster) if cluster is not None else ("", ())
     where = EngineSpec(engine, address or usual(engine, "address"), shared_files)
@@ -177,26 +179,26 @@ def run(
     address: str = "",
     shared_files: bool = False,
 ) -> runs.RunSummary:
-    """Run jobs side by side, and wait until they have ended.
+    """Run jobs side by side and wait until all have ended.
 
     Args:
-        jobs: What to run.
-        policy: What moves shares between them; None: what the jobs that run already have, else
-            `headgate`.
-        cluster: Name or file of a lab that is up, to run on its nodes; None: on this machine.
-        engine: What starts tasks: `local`, or another of those that `headgate doctor` lists.
-        address: Where the cluster of an engine is reached; empty: where the environment says, else
-            a cluster that is started on this machine.
-        shared_files: The nodes of that cluster see this machine's files, so that none are sent
-            there.
+        jobs: The jobs to run.
+        policy: Policy that moves shares between jobs. None: the policy of the jobs that run
+            already, or else `headgate`.
+        cluster: Name or file of a running lab whose nodes run the jobs; None: this machine.
+        engine: Engine that starts tasks: `local`, or another that `headgate doctor` lists.
+        address: Address of the engine's cluster. Empty: taken from the environment, or else a
+            cluster is started on this machine.
+        shared_files: Whether the nodes of that cluster see this machine's files. If so, no files
+            are sent.
 
     Returns:
-        How the run and each of its jobs ended; `path` is the run's folder, with its logs and
+        How the run and each of its jobs ended. `path` is the run's folder, with its logs and
         `report.html`.
 
     Raises:
-        UsageError: Bad input.
-        HubError: No hub could be started, or it died.
+        UsageError: The input is invalid.
+        HubError: No hub could be started, or the hub died.
 
     Example:
         >>> import headgate

@@ -1,4 +1,4 @@
-"""`headgate.Executor`: calls of functions as jobs of the hub, after `concurrent.futures`."""
+"""`headgate.Executor`: function calls that run as jobs of the hub, like `concurrent.futures`."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CALLS = "calls"
-"""Folder below that of Headgate, of calls that are handed in; a run that has one links to it."""
+"""Subfolder of Headgate's folder for submitted calls. A run with calls links to it."""
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_LETTERS = 48
 _MAKING_SECONDS = 60.0
 
 
 class CallLostError(HeadgateError):
-    """A call ended without a result: it was stopped, killed, or its result cannot be sent back."""
+    """A call ended without a result: it was stopped or killed, or its result cannot be sent
+    back.
+    """
 
 
 class RemoteTraceback(Exception):
-    """Where a call raised: the cause of what its future raises."""
+    """The traceback inside the call; set as the cause of the exception that the future raises."""
 
     def __init__(self, trace: str) -> None:
         super().__init__(trace)
@@ -63,7 +65,7 @@ class RemoteTraceback(Exception):
 
 
 class CallFuture(futures.Future[T]):
-    """What comes of a call. It can be cancelled until it is handed in to the hub."""
+    """The result of a call. It can be cancelled until the call is submitted to the hub."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,12 +74,12 @@ class CallFuture(futures.Future[T]):
 
     @property
     def id(self) -> str:
-        """`RUN/JOB`, once the call is handed in: what `Executor.attach`, `headgate logs` and
-        `headgate stop` take.
+        """`RUN/JOB`, once the call is submitted. `Executor.attach`, `headgate logs` and `headgate
+        stop` take it.
 
         Raises:
-            concurrent.futures.CancelledError: It was cancelled before that.
-            HeadgateError: It could not be handed in.
+            concurrent.futures.CancelledError: The call was cancelled before.
+            HeadgateError: The call could not be submitted.
         """
         self._handed_in.wait()
         if self._job is None:
@@ -85,14 +87,14 @@ class CallFuture(futures.Future[T]):
         return str(self._job)
 
     def cancel(self) -> bool:
-        """Cancel the call, unless it is handed in already; whether it is cancelled."""
+        """Cancel the call unless it is already submitted. Returns whether it is cancelled."""
         cancelled = super().cancel()
         if cancelled:
             self._handed_in.set()
         return cancelled
 
     def log(self, tail: int | None = None) -> str:
-        """What the call printed so far; `tail`: only so many lines, the last ones."""
+        """What the call printed so far; `tail`: only its last lines, this many."""
         job = JobId(self.id)
         return JobLogs.of(runs.home() / "runs" / job.run, job.name).text(tail)
 
@@ -107,7 +109,7 @@ class CallFuture(futures.Future[T]):
 
 @dataclass(slots=True)
 class _Call:
-    """A call that is not handed in yet."""
+    """A call that is not submitted yet."""
 
     future: CallFuture[Any]
     file: Path
@@ -116,7 +118,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Batch:
-    """Calls that were handed in together, as one run, by the names of their jobs."""
+    """Calls that were submitted together as one run, by job name."""
 
     watch: Watch
     hub: HubConnection
@@ -124,24 +126,24 @@ class _Batch:
 
 
 class Executor(futures.Executor):
-    """Runs calls of functions as jobs: each in a process of its own, with limits and a log.
+    """Runs function calls as jobs, each in its own process, with limits and a log.
 
-    Functions, arguments and results are sent by cloudpickle. Calls that are handed in go on when
-    the caller is gone: `attach` finds what comes of them.
+    cloudpickle sends functions, arguments and results. Submitted calls go on after the caller is
+    gone: `attach` gives their results.
 
     Args:
-        max_workers: How many calls are handed in at a time; None: as many as there are CPUs.
+        max_workers: Most calls that are submitted at a time; None: the number of CPUs.
         cores: CPU cores of each call; None: no limit.
-        memory: Memory of each, in bytes or as `2GiB`; None: no limit.
-        gpus: GPUs of each; None: not said.
-        timeout: Seconds that each may run; None: no limit.
-        retries: How often a call that raised or was killed is made again.
+        memory: Memory of each call, in bytes or as `2GiB`; None: no limit.
+        gpus: GPUs of each call; None: not set.
+        timeout: Most seconds that each call may run; None: no limit.
+        retries: How often a call that raised or was killed is repeated.
         env: Variables added to the environment.
         job: Further fields of each call's `headgate.Job`, such as `priority`.
 
     Raises:
         MissingExtraError: cloudpickle is not installed.
-        UsageError: A limit makes no sense.
+        UsageError: A limit is invalid.
 
     Example:
         >>> with headgate.Executor(cores=1, memory="2GiB") as executor:
@@ -194,7 +196,7 @@ class Executor(futures.Executor):
         atexit.register(self._at_exit)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> CallFuture[T]:
-        """Have a function called; returns at once.
+        """Schedule a call of a function and return at once.
 
         Raises:
             UsageError: The function or an argument cannot be pickled.
@@ -230,11 +232,11 @@ class Executor(futures.Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls.
+        """Accept no more calls.
 
         Args:
-            wait: Wait until all have ended.
-            cancel_futures: Cancel those that are not handed in yet.
+            wait: Wait until all calls have ended.
+            cancel_futures: Cancel calls that are not submitted yet.
         """
         with self._lock:
             self._closed = True
@@ -248,14 +250,14 @@ class Executor(futures.Executor):
             self._thread.join()
 
     def stop(self, *, kill: bool = False) -> None:
-        """Cancel the calls that wait, and stop those that are handed in: each with a checkpoint
-        where it can, or at once (`kill`).
+        """Cancel waiting calls and stop submitted ones: with a checkpoint if they can save one, or
+        at once (`kill`).
         """
         with self._lock:
             for call in self._waiting:
                 call.future.cancel()
             for batch in self._batches:
-                with suppress(HubGoneError):  # its calls have failed
+                with suppress(HubGoneError):  # the calls on it have failed
                     batch.watch.stop(kill=kill)
 
     def __enter__(self) -> Self:
@@ -269,11 +271,11 @@ class Executor(futures.Executor):
 
     @staticmethod
     def attach(id: str) -> CallFuture[Any]:
-        """The future of a call by its id, `RUN/JOB`, whoever made it.
+        """The future of a call by its id, `RUN/JOB`. The call may come from another process.
 
         Raises:
-            NotFoundError: There is no such run or job.
-            UsageError: The job is no call.
+            NotFoundError: No such run or job exists.
+            UsageError: The job is not a call.
         """
         folder, name = runs.find_job(id)
         with RunReader(folder / runs.STORE) as reader:
@@ -303,7 +305,7 @@ class Executor(futures.Executor):
         )
 
     def _look(self) -> None:
-        with suppress(OSError):  # it is full, or the thread has ended
+        with suppress(OSError):  # the pipe is full, or the thread has ended
             os.write(self._wake, b"+")
 
     def _serve(self) -> None:
@@ -325,7 +327,7 @@ class Executor(futures.Executor):
                         self._batches.remove(batch)
 
     def _hand_in(self, room: int) -> None:
-        """Hand in as many of the calls that wait as there is room for, as one run."""
+        """Submit waiting calls as one run, as many as there is room for."""
         with self._handing_in:
             calls: list[_Call] = []
             with self._lock:
@@ -348,7 +350,7 @@ class Executor(futures.Executor):
                 self._batches.append(batch)
 
     def _at_exit(self) -> None:
-        """Hand in what waits: calls go on when their caller is gone."""
+        """Submit waiting calls, so that they run after their caller is gone."""
         with self._lock:
             count = len(self._waiting)
         self._hand_in(count)
@@ -372,7 +374,7 @@ def _handed_in(calls: list[_Call]) -> _Batch:
         raise
     batch = _Batch(watch, hub)
     for call in calls:
-        # for as long as its run is kept, so is the call
+        # the call's files are kept as long as its run
         with suppress(OSError):
             os.link(call.file, watch.path / "jobs" / call.job.name / "call.pkl")
         batch.left[call.job.name] = call.future
@@ -381,7 +383,7 @@ def _handed_in(calls: list[_Call]) -> _Batch:
 
 
 def _received(batch: _Batch) -> bool:
-    """Take in what the hub says of a batch; whether there is more to come."""
+    """Process what the hub reports of a batch. Returns whether more is to come."""
     folder, left = batch.watch.path, batch.left
     try:
         while left and (message := batch.hub.receive(0.0)) is not None:
@@ -406,7 +408,7 @@ def _received(batch: _Batch) -> bool:
 
 
 def _await(future: CallFuture[Any], folder: Path, name: str) -> None:
-    """Wait for the end of a call that somebody else has made."""
+    """Wait for the end of a call that another process made."""
     run = Run(folder)
     try:
         run.wait_unless(lambda: _job(folder, name).state in ENDED)
@@ -422,7 +424,7 @@ def _job(folder: Path, name: str) -> runs.JobSummary:
 
 
 def _settle(future: CallFuture[Any], folder: Path, name: str, state: str, reason: str) -> None:
-    """Give a future what came of its call."""
+    """Set the result or exception of a call's future."""
     file = folder / "jobs" / name / remote_call.RESULT
     ended = f"call {folder.name}/{name}"
     try:
@@ -447,21 +449,21 @@ def _settle(future: CallFuture[Any], folder: Path, name: str, state: str, reason
 def _age(folder: Path) -> float:
     try:
         return time.time() - folder.stat().st_mtime
-    except OSError:  # another one has swept it
+    except OSError:  # another process has removed it
         return 0.0
 
 
 def _sweep() -> None:
-    """Remove the calls of executors that are gone, once their runs are."""
+    """Remove the calls of dead executors whose runs are gone."""
     for folder in (runs.home() / CALLS).iterdir():
-        # one that is being made is not locked yet
+        # a folder that is being made is not locked yet
         if _age(folder) < _MAKING_SECONDS or runs.is_locked(folder / runs.LOCK):
             continue
         for file in folder.glob("*.pkl"):
             with suppress(OSError):
                 if file.stat().st_nlink == 1:
                     file.unlink()
-        with suppress(OSError):  # calls of runs that are kept
+        with suppress(OSError):  # it has calls of runs that are kept
             if not any(folder.glob("*.pkl")):
                 (folder / runs.LOCK).unlink(missing_ok=True)
                 folder.rmdir()

@@ -1,4 +1,4 @@
-"""What held the jobs of a run back: what `explain` and `report` give."""
+"""What held the jobs of a run back: the results of `explain` and `report`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headgate.diagnosis.fairness import RunSharing
 
 _MOST = 3000
-"""Readings of each task that tell as much of a day as all of them."""
+"""Most readings of each task. They show as much of a day as all readings would."""
 _WIDTH = 100
 
 
@@ -27,8 +27,8 @@ class Explanation:
 
     Args:
         path: The run's folder.
-        accounts: Where the time of each job went.
-        sharing: How jobs that ran at the same time shared the machines; None: none did.
+        accounts: How each job spent its time.
+        sharing: How jobs that ran at the same time shared the machines; None: no two did.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class Explanation:
     sharing: RunSharing | None
 
     def as_json(self) -> dict[str, Any]:
-        """What `headgate explain --json` prints."""
+        """The output of `headgate explain --json`."""
         from headgate.reports import explained, sharing
 
         with told_as_damage(self.path / runs.STORE):
@@ -45,7 +45,7 @@ class Explanation:
             }
 
     def __str__(self) -> str:
-        """What `headgate explain` prints."""
+        """The output of `headgate explain`."""
         from rich.console import Console
 
         from headgate.reports import explained
@@ -64,11 +64,11 @@ class Explanation:
 
 
 def explain(folder: Path, job: str | None = None) -> Explanation:
-    """What held the jobs of a run back, or one of them.
+    """Find what held the jobs of a run back; with `job`, only that job.
 
     Raises:
         NotFoundError: The run has no such job.
-        StorageError: Its store cannot be read.
+        StorageError: The run's store cannot be read.
     """
     from headgate.recorded.recording import read
     from headgate.reports import explained, sharing
@@ -99,7 +99,7 @@ class Report:
     path: Path
 
     def figures(self) -> dict[str, Any]:
-        """What `headgate report --json` prints beside the page's path."""
+        """The figures that `headgate report --json` prints beside the page's path."""
         from headgate.diagnosis.job_figures import figures
         from headgate.recorded.recording import read
         from headgate.reports.explained import as_lines, explained
@@ -126,7 +126,7 @@ def report(folder: Path, to: Path | None = None) -> Report:
     """Write a run's report.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
         to: The file to write; None: `report.html` in the run's folder.
 
     Raises:

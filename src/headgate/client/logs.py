@@ -1,4 +1,4 @@
-"""The logs of a job's tasks: what they printed."""
+"""Logs of a job's tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from headgate.recorded import runs
 
 
 class LogPosition(NamedTuple):
-    """How far a log was read: the file, which is renamed when it is full, and the bytes of it."""
+    """How far a log was read: the file, which is renamed when it is full, and the byte offset in
+    it.
+    """
 
     inode: int
     bytes: int
@@ -25,7 +27,7 @@ class LogPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of a task's log, and the bytes before it that are gone."""
+    """A file of a task's log, and how many earlier bytes are gone."""
 
     path: Path
     bytes: int
@@ -34,7 +36,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class JobLogs:
-    """Logs of a job's tasks: of one, or of all."""
+    """Logs of one task or of all tasks of a job."""
 
     folder: Path
     job: str
@@ -42,10 +44,10 @@ class JobLogs:
 
     @classmethod
     def of(cls, folder: Path, job: str, task: TaskName | None = None) -> JobLogs:
-        """That of one task: the one named, or the one that speaks for the job.
+        """The log of one task: the task named, or the job's main task.
 
         Raises:
-            NotFoundError: The task named has none.
+            NotFoundError: The named task has no log.
         """
         logs = cls(folder, job, task or runs.first_task(folder, job))
         if task is not None and not logs.paths():
@@ -54,7 +56,7 @@ class JobLogs:
         return logs
 
     def paths(self) -> list[Path]:
-        """The logs that there are, those of workers first."""
+        """The existing logs, workers first."""
         pattern = f"{self.task or '*'}.log"
         return sorted(
             (self.folder / "jobs" / self.job).glob(pattern),
@@ -62,19 +64,21 @@ class JobLogs:
         )
 
     def files(self) -> list[LogFile]:
-        """Their files: of a long log, the part before the last too."""
+        """The files of the logs. A long log also has the file before the current one."""
         paths = [Path(f"{log}{end}") for log in self.paths() for end in (".1", "")]
         paths = [path for path in paths if path.exists()]
         return [LogFile(path, path.stat().st_size, _gone(path, paths)) for path in paths]
 
     def ended(self) -> bool:
-        """Whether the job has ended, so that nothing is added any more."""
+        """Whether the job has ended and its logs are complete."""
         return any(
             job.name == self.job and job.state in ENDED for job in runs.summary(self.folder).jobs
         )
 
     def text(self, tail: int | None = None) -> str:
-        """What is left of them, one after the other; or the last `tail` lines of each."""
+        """The remaining text of all logs, one after the other; with `tail`, the last lines of
+        each.
+        """
         if tail is None:
             data = (file.path.read_bytes() for file in self.files())
         else:
@@ -83,15 +87,15 @@ class JobLogs:
 
 
 def _gone(file: Path, files: list[Path]) -> int:
-    """Bytes of a log that were before this file of it and are gone; 0 where the part before it is
-    among `files`.
+    """Bytes of a log that were before this file and are gone; 0 if the previous file is among
+    `files`.
     """
     log = file.with_name(file.name.removesuffix(".1"))
     return 0 if file == log and Path(f"{log}.1") in files else gone_before(log)
 
 
 def last_lines(log: Path, lines: int) -> tuple[list[bytes], LogPosition]:
-    """So many lines, the last ones, of a log and of the part before it."""
+    """The last lines of a log, from its current and its previous file."""
     last: deque[bytes] = deque(maxlen=min(lines, sys.maxsize))
     former = Path(f"{log}.1")
     if former.exists():

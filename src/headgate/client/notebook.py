@@ -12,7 +12,7 @@ _HEADINGS = ("job", "state", "took", "step", "loss", "share", "CPU", "memory", "
 
 
 def table(run: RunStatus) -> str:
-    """How the jobs of a run stand, as HTML."""
+    """An HTML table of the state of each job of a run."""
     caption = f"run {run.id}: {run.state}, policy {run.policy}"
     rows = "".join(f"<tr>{_cells('td', _row(job))}</tr>" for job in run.jobs)
     head = f"<tr>{_cells('th', _HEADINGS)}</tr>"

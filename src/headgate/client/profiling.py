@@ -1,4 +1,4 @@
-"""Measuring what a job costs: `headgate.profile`."""
+"""Measure what a job costs: `headgate.profile`."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from headgate.recorded.store import RunReader
 from headgate.scripts.program import program, unprofiled
 
 PROFILE_SECONDS = 300.0
-"""How long a run for a profile may take, where its job has no timeout."""
+"""Most seconds of a profiling run whose job has no timeout."""
 
 
 def profile(
     job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> Profile:
-    """Measure what a job's model costs, in a short run of its own; or read it from the last time.
+    """Measure what a job's model costs in a short run, or read the stored profile.
 
     Args:
-        job: A script that uses `headgate.torch`, `.keras` or `.jax`, trains by PyTorch, or prints
+        job: A script that uses `headgate.torch`, `.keras` or `.jax`, trains with PyTorch, or prints
             its steps.
-        again: Measure, though there is a stored profile; one that was taken on a busy machine is
-            measured again anyway.
-        watcher: Called with what the hub says of the run meanwhile.
+        again: Measure even if a profile is stored. A profile taken on a busy machine is always
+            measured again.
+        watcher: Called with the hub's messages about the profiling run.
 
     Returns:
-        What was measured, or what is stored where that is the better one.
+        The new profile, or the stored one if it is better.
 
     Raises:
-        UsageError: Bad input.
-        HeadgateError: The script ended without a profile; the message says where its output is.
+        UsageError: The input is invalid.
+        HeadgateError: The script ended without a profile; the message names its log.
     """
-    from headgate.profiling import printed, store  # what no other run needs
+    from headgate.profiling import printed, store  # no other run needs it
     from headgate.sampling import machine
 
     check_kind(job)
     if program(job) is None:
         raise UsageError(unprofiled(job))
-    # A script that never prepares a model would run to its end.
+    # Without a timeout a script that never prepares a model would run to its end.
     job = replace(job, timeout=job.timeout or PROFILE_SECONDS)
     handed_in = submission([job], mode="profile")
     node = machine.detect(runs.home() / "node.json")

@@ -1,6 +1,7 @@
-"""What a call of an `Executor` runs: reads the call, makes it, and writes what came of it.
+"""The program that a call of an `Executor` runs: it reads the call, makes it, and writes the
+result.
 
-Imports only what that takes: it is what each call waits for before its function begins.
+It imports as little as possible, because every call waits for these imports.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import Any
 CALL = "HEADGATE_CALL"
 """Variable that names the file of the call."""
 RESULT = "result.pkl"
-"""File of what came of it, in the job's folder."""
+"""File of the result, in the job's folder."""
 VALUE, ERROR, LOST = "value", "error", "lost"
-"""What it holds: what the function returned; what it raised, with its traceback; or why neither can
-be sent back.
+"""What the result file holds: the returned value; the exception with its traceback; or why neither
+can be sent back.
 """
 
 
 def write(path: Path, *parts: object) -> None:
-    """Write objects to a file, one after the other, whole or not at all.
+    """Write objects to a file, one after the other, atomically.
 
     Raises:
-        Exception: One cannot be pickled; what is raised depends on its type.
+        Exception: An object cannot be pickled; the exception depends on its type.
     """
     import cloudpickle
 
@@ -49,9 +50,9 @@ def _outcome(call: Path) -> tuple[str, str, Any]:
 
 
 def main() -> int:
-    """Make the call that the environment names."""
+    """Make the call that the environment names. Returns the exit status."""
     result = Path(os.environ["HEADGATE_CHECKPOINTS"]).parent / RESULT
-    result.unlink(missing_ok=True)  # of an attempt before
+    result.unlink(missing_ok=True)  # of an earlier attempt
     kind, trace, value = _outcome(Path(os.environ.pop(CALL)))
     try:
         write(result, (kind, trace), value)

@@ -1,4 +1,4 @@
-"""A run from Python: how it stands, what it printed, and what its jobs are to do."""
+"""A run from Python: its state, its logs, and requests to its jobs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LOOK_SECONDS = 0.2
 
 
 class Run:
-    """One execution of one or more jobs, which may still go on.
+    """One execution of one or more jobs. It may still be running.
 
     Args:
-        path: Its folder.
+        path: The run's folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,15 +45,15 @@ class Run:
 
     @property
     def jobs(self) -> tuple[str, ...]:
-        """The names of its jobs, as they were handed in."""
+        """The names of its jobs, in the order of submission."""
         return tuple(job.name for job in self.summary().jobs)
 
     def summary(self) -> RunSummary:
-        """The states of the run and its jobs; quicker than `status`."""
+        """The states of the run and its jobs; faster than `status`."""
         return runs.summary(self.path)
 
     def status(self) -> RunStatus:
-        """How its jobs stand, with what holds each back: what `headgate status --json` prints.
+        """The state of each job and what holds it back, as in `headgate status --json`.
 
         Raises:
             StorageError: The run's store cannot be read.
@@ -65,15 +65,15 @@ class Run:
     def events(
         self, job: str | None = None, *, follow: bool = False, after: int = 0
     ) -> Iterator[LoggedEvent]:
-        """What its controller was told and decided, with causes: what `headgate events` prints.
+        """What the controller was told and decided, with causes, as in `headgate events`.
 
         Args:
-            job: Only what is about this job.
+            job: Only events of this job.
             follow: Go on until the run has ended.
-            after: Only what has a greater id.
+            after: Only events with a greater id.
 
         Raises:
-            NotFoundError: A version of Headgate recorded it that kept no events.
+            NotFoundError: A version of Headgate without an event log recorded the run.
         """
         return read_events(self.path, job, follow, after)
 
@@ -83,10 +83,10 @@ class Run:
         A `KeyboardInterrupt` ends only the wait: the jobs go on.
 
         Args:
-            timeout: Seconds to wait at most; None: as long as it takes.
+            timeout: Most seconds to wait; None: no limit.
 
         Raises:
-            TimeoutError: The run goes on.
+            TimeoutError: The run has not ended in time.
             HubError: The hub died.
         """
         deadline = time.monotonic() + timeout if timeout is not None else None
@@ -99,8 +99,11 @@ class Run:
         return self.summary()
 
     def wait_unless(self, given_up: Callable[[], bool]) -> bool:
-        """Wait until it has ended, or `given_up`, asked a few times a second, returns True;
-        whether it has ended.
+        """Wait until the run has ended or `given_up` returns True. Returns whether the run has
+        ended.
+
+        Args:
+            given_up: Called a few times a second.
 
         Raises:
             HubError: The hub died.
@@ -109,7 +112,7 @@ class Run:
             for _ in watch.follow(LOOK_SECONDS) if watch is not None else ():
                 if given_up():
                     return False
-        while runs.alive(self.path):  # its last rows are being written
+        while runs.alive(self.path):  # the hub writes its last rows
             if given_up():
                 return False
             time.sleep(LOOK_SECONDS)
@@ -117,7 +120,7 @@ class Run:
 
     @contextmanager
     def _watched(self) -> Iterator[Watch | None]:
-        """A watch of it; None where it is over, or as good as that."""
+        """A watch of the run; None if it has ended or is about to."""
         hub = running_jobs.hub_of(self.id) if runs.alive(self.path) else None
         if hub is None:
             if host := self.summary().elsewhere:
@@ -135,14 +138,14 @@ class Run:
             yield Watch(hub, self.id)
 
     def stop(self, *jobs: str, kill: bool = False) -> dict[str, JobEnd]:
-        """Stop jobs (none named: all) at the end of a step, with a checkpoint, and wait for that.
+        """Stop jobs at the end of a step, with a checkpoint, and wait until they have ended.
 
         Args:
-            jobs: Their names.
-            kill: End them at once, without a checkpoint.
+            jobs: Names of the jobs; none: all.
+            kill: Stop them at once, without a checkpoint.
 
         Returns:
-            How those ended that had not, by name.
+            How each job ended, by name, without jobs that had ended before.
 
         Raises:
             NotFoundError: The run is not running, or has no such job.
@@ -150,13 +153,16 @@ class Run:
         return running_jobs.stop([self._running(*jobs)], kill=kill)[self.id]
 
     def checkpoint(self, *jobs: str) -> tuple[str, ...]:
-        """Have jobs (none named: all) save a checkpoint at the end of their step, and go on.
+        """Ask jobs to save a checkpoint at the end of their step and go on.
+
+        Args:
+            jobs: Names of the jobs; none: all.
 
         Returns:
-            The names of those that will.
+            The names of the jobs that will save one.
 
         Raises:
-            HeadgateError: None can.
+            HeadgateError: No job can save a checkpoint.
             NotFoundError: The run is not running, or has no such job.
         """
         request = self._running(*jobs).checkpoint()
@@ -167,25 +173,25 @@ class Run:
         """Change a running job.
 
         Args:
-            job: Its name; None: the run's only one.
-            workers: How many workers it goes on with.
+            job: Its name; None: the run's only job.
+            workers: Its new number of workers.
 
         Raises:
-            UsageError: That cannot be.
+            UsageError: The job cannot be changed in this way.
             NotFoundError: The job is not running.
         """
         self._running(self._only(job)).resize(workers)
 
     def explain(self, job: str | None = None) -> Explanation:
-        """What held its jobs back (None: all), and what more of each resource would buy.
+        """Find what held its jobs back (None: all), and what more of each resource would gain.
 
         Raises:
-            NotFoundError: It has no such job.
+            NotFoundError: The run has no such job.
         """
         return explain(self.path, job)
 
     def report(self, to: str | Path | None = None) -> Report:
-        """Write its report as one HTML page.
+        """Write the run's report as one HTML page.
 
         Args:
             to: The file to write; None: `report.html` in the run's folder.
@@ -196,12 +202,12 @@ class Run:
         """What a task printed.
 
         Args:
-            job: Name of its job; None: the run's only one.
-            task: `worker-1`; None: the one that speaks for the job.
-            tail: Only so many lines, the last ones.
+            job: Name of its job; None: the run's only job.
+            task: Name of the task, such as `worker-1`; None: the job's main task.
+            tail: Only its last lines, this many.
 
         Raises:
-            NotFoundError: There is no such job or task.
+            NotFoundError: No such job or task exists.
         """
         name = TaskName(task) if task is not None else None
         return JobLogs.of(self.path, self._only(job), name).text(tail)

@@ -1,4 +1,4 @@
-"""Jobs that run, and what can be asked of them: to stop, to save a checkpoint, to be resized."""
+"""Requests to running jobs: stop, save a checkpoint, resize."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headgate.recorded.runs import RunSummary
 
 _NOTHING = "nothing is running"
 _WRITTEN_SECONDS = 2.0
-"""Longest that the ends may take to be in the store, which is written about twice a second; a full
-disk takes none.
+"""Most seconds until the store has the ends of jobs. It is written about twice a second; a full
+disk takes no rows.
 """
 _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """Jobs of a run that will save a checkpoint, and those that use a library of Headgate's and
-    have not connected yet.
+    """Jobs of a run that will save a checkpoint, and jobs whose Headgate library has not connected
+    yet.
     """
 
     run: str
@@ -45,10 +45,10 @@ class RunningJobs:
     hub: Path
 
     def connect(self) -> HubConnection:
-        """The hub that runs them, to be closed.
+        """Connect to their hub. The caller closes the connection.
 
         Raises:
-            NotFoundError: It is gone.
+            NotFoundError: The hub is gone.
         """
         hub = connect(self.hub)
         if hub is None:
@@ -56,16 +56,16 @@ class RunningJobs:
         return hub
 
     def checkpoint(self) -> CheckpointRequest:
-        """Have them save a checkpoint at the end of their step, and go on."""
+        """Ask the jobs to save a checkpoint at the end of their step and go on."""
         with self.connect() as hub:
             answer = hub.ask("checkpoint", run=self.run, jobs=self.jobs)
         return CheckpointRequest(self.run, tuple(answer["jobs"]), tuple(answer["unconnected"]))
 
     def resize(self, workers: int) -> None:
-        """Have each go on with so many workers.
+        """Change the number of workers of each job.
 
         Raises:
-            UsageError: It cannot.
+            UsageError: A job cannot be resized.
         """
         with self.connect() as hub:
             for job in self.jobs or ():
@@ -74,7 +74,7 @@ class RunningJobs:
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended: its state, why, and the fields of its `Ending`, if it has one."""
+    """How a job ended: its state, the reason, and the fields of its `Ending`, if any."""
 
     state: str
     reason: str
@@ -82,9 +82,10 @@ class JobEnd:
 
 
 def check_asked(requests: Sequence[CheckpointRequest]) -> None:
-    """
+    """Check that at least one job will save a checkpoint.
+
     Raises:
-        HeadgateError: No job will save a checkpoint.
+        HeadgateError: No job will.
     """
     if any(request.jobs for request in requests):
         return
@@ -100,19 +101,19 @@ def check_asked(requests: Sequence[CheckpointRequest]) -> None:
 
 
 def stop(chosen: Sequence[RunningJobs], *, kill: bool = False) -> dict[str, dict[str, JobEnd]]:
-    """Stop jobs at the end of a step, with a checkpoint, and wait until they ended.
+    """Stop jobs at the end of a step, with a checkpoint, and wait until they have ended.
 
     Args:
-        chosen: The jobs, by run.
-        kill: End them at once, without a checkpoint.
+        chosen: The jobs of each run.
+        kill: Stop them at once, without a checkpoint.
 
     Returns:
-        How those ended that had not, by run and name.
+        How each job ended, by run and name, without jobs that had ended before.
     """
     with ExitStack() as connections:
         asked = []
         for jobs in chosen:
-            # Two connections for each run: answers and what is said of a run do not mix.
+            # Two connections for each run keep answers apart from messages about the run.
             hub, watched = (connections.enter_context(jobs.connect()) for _ in range(2))
             asked.append((jobs, watched, _ask_to_stop(hub, watched, jobs, kill)))
         return {jobs.run: _ends(watched, jobs, names) for jobs, watched, names in asked}
@@ -121,7 +122,9 @@ def stop(chosen: Sequence[RunningJobs], *, kill: bool = False) -> dict[str, dict
 def _ask_to_stop(
     hub: HubConnection, watched: HubConnection, chosen: RunningJobs, kill: bool
 ) -> list[str] | None:
-    """Have jobs of a run stopped; those that are, None where the run has ended by itself."""
+    """Ask the hub to stop jobs of a run. Returns the jobs that it stops; None if the run has
+    ended.
+    """
     try:
         watched.ask("attach", run=chosen.run)
         stopping: list[str] = hub.ask("stop", run=chosen.run, jobs=chosen.jobs, kill=kill)["jobs"]
@@ -154,7 +157,7 @@ def _ends(
 
 
 def _are_written(folder: Path, jobs: Sequence[str]) -> bool:
-    """Whether a run's store has the ends of jobs, or never will, since it is gone or damaged."""
+    """Whether a run's store has the ends of jobs, or is gone or damaged and never will."""
     try:
         written = _written(folder)
     except HeadgateError:
@@ -169,11 +172,15 @@ def _written(folder: Path) -> dict[str, JobEnd]:
 
 
 def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> list[RunningJobs]:
-    """The jobs named (all, when none is), in the run named (the latest that is running, when none
-    is), whichever hub of this user's has it.
+    """Find running jobs among all hubs of this user.
+
+    Args:
+        jobs: Their names; empty: all.
+        run: Their run; None: the latest that is running.
+        every: Whether `run=None` means every running run.
 
     Raises:
-        NotFoundError: Nothing that is running is so called.
+        NotFoundError: No running job matches.
     """
     hubs = _running()
     if (not hubs or (run is not None and run not in hubs)) and await_answer():
@@ -185,7 +192,7 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
     if every:
         return [RunningJobs(id, None, folder) for id, folder in hubs.items()]
     if run is not None:
-        id = run if run in running else runs.find(run).name  # whose folder may be gone
+        id = run if run in running else runs.find(run).name  # its folder may be gone
         if id not in running:
             summary = runs.summary(runs.home() / "runs" / id)
             raise NotFoundError(
@@ -214,12 +221,11 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
 
 
 def _running() -> dict[str, Path]:
-    """The runs that hubs within reach have, and the folder of the hub of each."""
+    """Runs of all reachable hubs, each with the folder of its hub."""
     return dict(sorted((id, folder) for folder in runs.hubs() for id in _runs_of(folder)))
 
 
 def _elsewhere() -> list[RunSummary]:
-    """The runs that run on other hosts."""
     summaries = [runs.summary(folder) for folder in runs.listing() if runs.alive(folder)]
     return [summary for summary in summaries if summary.elsewhere]
 
@@ -229,7 +235,7 @@ def _said_elsewhere(summary: RunSummary) -> str:
 
 
 def _silent() -> str:
-    """What is said of a hub that lives and does not answer."""
+    """A message about a live hub that does not answer."""
     return (
         f"a hub on {runs.host()} does not answer: it is ending, or its socket is gone; try "
         "again in a moment"
@@ -237,7 +243,7 @@ def _silent() -> str:
 
 
 def hub_of(run: str) -> HubConnection | None:
-    """The hub that runs a run, to be closed; None where none does."""
+    """Connect to the hub of a run; None if no hub runs it. The caller closes the connection."""
     for _ in range(2):
         for folder in runs.hubs():
             if run in _runs_of(folder):

@@ -1,4 +1,4 @@
-"""Starting a hub where there is none, and waiting for one that is ending or does not answer."""
+"""Start a hub if none runs, or wait for a hub that is ending or does not answer."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _log = logging.getLogger(__name__)
 
 START_SECONDS = 30.0
 ENDING_SECONDS = CONNECTED_GRACE_SECONDS + GRACE_SECONDS
-"""How long a hub that ends, or the guard of a dead one, may hold the place of the next."""
+"""Most seconds for which an ending hub, or the watchdog of a dead one, blocks the next hub."""
 REMADE_SECONDS = 3.0
-"""How long a hub may take to make its sockets again that somebody removed."""
+"""Most seconds that a hub takes to make its sockets again after somebody removed them."""
 _LOOK_SECONDS = 0.02
 _STALE_SECONDS = 86400.0
-"""After so long without a hub the folder of an allocation's hubs is removed, with its log."""
+"""Age at which the unused folder of an allocation's hubs is removed, with its log."""
 
 
 def clean() -> None:
-    """Remove what hubs of this machine, and their guards, left that were both killed."""
+    """Remove leftovers of this machine's hubs that were killed together with their watchdogs."""
     _clean(runs.hub())
     for folder in runs.hubs():
         if not allocation_of(folder):
-            continue  # of another machine
+            continue  # a folder of another machine
         if any((folder / "boxes").glob("*")) or any(runs.sockets(folder).glob("*.sock")):
             _clean(folder)
         elif folder.parent.name == "hubs" and _is_stale(folder):
@@ -48,22 +48,22 @@ def _clean(folder: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         from headgate.hub.watchdog import (
-            leftovers,  # with all that boxes tasks in: while there is a hub nobody needs it
+            leftovers,  # with the sandboxes of tasks: without a hub nobody needs them
         )
 
         leftovers(folder)
         runs.remove_sockets(folder)
     except BlockingIOError:
-        pass  # there is a hub or a guard, and it will
+        pass  # a hub or a watchdog runs and will clean up
     finally:
         os.close(lock)
 
 
 def connect_or_start() -> HubConnection:
-    """The hub that runs, or a new one.
+    """Connect to the running hub, or start one.
 
     Raises:
-        HubError: None could be started.
+        HubError: No hub could be started.
     """
     folder = runs.hub()
     log = folder / "hub.log"
@@ -72,14 +72,14 @@ def connect_or_start() -> HubConnection:
     process: subprocess.Popen[bytes] | None = None
     while True:
         if (hub := connect()) is not None:
-            # it outlives this connection, and should leave no zombie when it ends
+            # the hub outlives this connection and should leave no zombie when it ends
             if process is not None:
-                with suppress(RuntimeError):  # this interpreter is ending
+                with suppress(RuntimeError):  # the interpreter is shutting down
                     threading.Thread(target=process.wait, name="hub", daemon=True).start()
             return hub
         now, locked = time.monotonic(), runs.is_locked(folder / "hub.lock")
         alive = process is not None and process.poll() is None
-        # by one that ends: its jobs save what they have, which nobody should cut short
+        # an ending hub holds the lock while its jobs save; nobody should cut that short
         if locked and not alive:
             deadline = now + START_SECONDS
             if now > begun + ENDING_SECONDS:
@@ -91,8 +91,8 @@ def connect_or_start() -> HubConnection:
                 )
         if now > deadline or (process is not None and process.poll()):
             raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
-        # One that finds another, or the guard of a dead one, ends at once; the next waits until the
-        # lock is free.
+        # A new hub that finds another hub, or the watchdog of a dead one, ends at once. The next
+        # waits until the lock is free.
         if not alive and not locked:
             _log.info("a hub is started in %s", folder)
             with open(log, "ab") as output:
@@ -109,15 +109,18 @@ def connect_or_start() -> HubConnection:
 
 
 def await_guards() -> None:
-    """Wait while the guard of a hub that died still lets its tasks save what they have."""
+    """Wait while the watchdog of a dead hub lets its tasks save their state."""
     deadline = time.monotonic() + ENDING_SECONDS
     while _silent() and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
 
 
 def await_answer() -> list[Path]:
-    """Wait a moment for hubs of this host that live and do not answer, as their sockets may be made
-    again; the folders of those that still do not.
+    """Wait a moment for live hubs of this host that do not answer: they may be making their sockets
+    again.
+
+    Returns:
+        The folders of hubs that still do not answer.
     """
     deadline = time.monotonic() + REMADE_SECONDS
     while (silent := _silent()) and time.monotonic() < deadline:
@@ -126,7 +129,7 @@ def await_answer() -> list[Path]:
 
 
 def _silent() -> list[Path]:
-    """The folders of hubs of this host that live, or whose guards do, and do not answer."""
+    """Folders of this host's hubs that do not answer although the hub or its watchdog lives."""
     return [folder for folder in runs.hubs() if allocation_of(folder) and _is_winding_up(folder)]
 
 

@@ -1,4 +1,4 @@
-"""What this process hands in to the hub: jobs, with its environment, folder and command line."""
+"""Prepare and submit jobs from this process, with its environment, folder and command line."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from headgate.scripts.program import source
 
 
 def submission(jobs: Sequence[Job], **more: Any) -> Submission:
-    """Jobs as handed in by this process: its environment, folder and command line; relative paths
-    are made absolute.
+    """A submission of jobs, with this process's environment, folder and command line. Relative
+    paths are made absolute.
 
     Raises:
-        UsageError: There is no job, two have one name, something is no job, or a script does not
-            exist.
+        UsageError: There is no job, two have the same name, an argument is not a job, or a script
+            does not exist.
     """
     for job in jobs:
         check_kind(job)
@@ -56,11 +56,10 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
 
 
 def launched(submission: Submission) -> Submission:
-    """A submission whose jobs find their workers by contracts that are settled, and that tells of
-    these.
+    """A submission whose jobs have settled launcher contracts, with notes on these.
 
     Raises:
-        UsageError: What a job says of that does not go together.
+        UsageError: A job's launcher settings contradict each other.
     """
     settled = [launchers.resolved(job) for job in submission.jobs]
     notes = {job.name: text for job, text in settled if text}
@@ -74,9 +73,10 @@ def launched(submission: Submission) -> Submission:
 
 
 def check_kind(job: object) -> None:
-    """
+    """Check that an object is a job.
+
     Raises:
-        UsageError: This is no job.
+        UsageError: It is not.
     """
     if not isinstance(job, Job):
         raise UsageError(
@@ -86,9 +86,7 @@ def check_kind(job: object) -> None:
 
 
 def _check_order(forerunners: Mapping[str, Sequence[str]], resumed: bool) -> None:
-    """Whether every job's turn will come; those which a resumed one comes after may have been done
-    before.
-    """
+    """Check that every job's turn will come. In a resumed run, earlier jobs may already be done."""
     for name, names in forerunners.items():
         for first in names:
             if first not in forerunners and not resumed:
@@ -107,7 +105,7 @@ def _absolute(job: Job) -> Job:
     def script(given: str | None) -> str | None:
         if given is None:
             return None
-        # False too where its name is longer than a name may be
+        # also False if the name is longer than a file name may be
         if not os.path.isfile(workdir / given):
             raise UsageError(
                 f"job {job.name!r}: found no file {given!r} in {workdir}; expected a script"
@@ -128,33 +126,33 @@ def _absolute(job: Job) -> Job:
 def hand_in(
     hub: HubConnection, jobs: Submission, policy: str | None, given: StandardInput | None = None
 ) -> Watch:
-    """Hand jobs in to a hub, and watch their run over that connection.
+    """Submit jobs to a hub, and watch their run over that connection.
 
     Args:
         hub: The hub.
-        jobs: What to run.
-        policy: What moves shares between them; None: what the jobs that run already have.
-        given: What their one task reads.
+        jobs: The jobs to run.
+        policy: Policy that moves shares between jobs; None: that of the jobs that run already.
+        given: Standard input of their only task.
 
     Raises:
         HubError: The hub is gone.
-        UsageError: It refuses the jobs.
+        UsageError: The hub refuses the jobs.
     """
     return Watch(hub, hub.submit(jobs.plain(), policy, attach=True, given=given)["run"])
 
 
 @contextmanager
 def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[Watch]:
-    """Hand jobs in, to be followed to their end.
+    """Submit jobs and follow them to their end.
 
     Args:
-        jobs: What to run.
+        jobs: The jobs to run.
         policy: As of `hand_in`.
-        kill: A Ctrl-C meanwhile ends them at once; else with a checkpoint.
+        kill: Whether a Ctrl-C stops the jobs at once; otherwise they save a checkpoint.
 
     Raises:
         HubError: No hub could be started.
-        UsageError: It refuses the jobs.
+        UsageError: The hub refuses the jobs.
     """
     clean()
     with connect_or_start() as hub:
@@ -163,7 +161,7 @@ def submitted(jobs: Submission, policy: str | None, kill: bool) -> Iterator[Watc
             watch = hand_in(hub, jobs, policy)
             yield watch
         except KeyboardInterrupt:
-            # what is handed in already may have begun
+            # submitted jobs may have started already
             if watch is None and "run" in (answer := hub.receive(TAKE_IN_SECONDS) or {}):
                 watch = Watch(hub, answer["run"])
             if watch is not None:

@@ -1,5 +1,5 @@
-"""Has a script run for a few steps, alone and under a plan, and compares what it trained: `headgate
-verify`.
+"""`headgate verify`: runs a script for a few steps, alone and under a plan, and compares the
+training.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from headgate.verification.verdict import LeftOut, Sameness, StopPlace, Verifica
 STEPS = 6
 RESUME_STEPS = 24
 SECONDS = 120.0
-"""How long each of its runs may take."""
+"""Most seconds of each run."""
 ASIDE_SECONDS = 180.0
-"""The same of one beside other jobs, which leave it little."""
+"""Most seconds of each run beside other jobs, which leave it few resources."""
 _SINGLE = Plan(strategy="single", workers=1, batch_per_worker=None)
 _OFFLINE = {
     "WANDB_MODE": "offline",
@@ -55,7 +55,7 @@ _OFFLINE = {
     "HF_DATASETS_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
 }
-"""Has libraries that report to elsewhere, or load from there, keep to what is here."""
+"""Variables that keep libraries from uploading results or downloading data."""
 _ALIKE = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 _CACHES = ("~/.cache", "~/.keras", "~/.nv", "~/.triton")
 _CACHE_VARIABLES = (
@@ -63,27 +63,27 @@ _CACHE_VARIABLES = (
     "JAX_COMPILATION_CACHE_DIR",
 )
 _FOLDERS = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "WANDB_DIR")
-"""Variables that name a folder for what is of one run."""
+"""Variables that name a folder for the files of one run."""
 _ASIDE_PRIORITY = 0.1
 _LANDLOCK_FOR_TCP = 4
-"""The first version of Landlock that refuses connections."""
+"""The first version of Landlock that refuses TCP connections."""
 ALONE, AGAIN, ROUNDED, WORKERS = "alone", "again", "rounded", "workers"
 WHOLE, STOPPED, RESUMED = "whole", "stopped", "resumed"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be verified.
+    """A request to verify a job.
 
     Args:
-        job: The job, with the plan in question.
-        steps: Steps to compare.
-        resume: Whether a stop and a resume are, in place of the plan.
-        seed: Decides where it is stopped; None: drawn.
+        job: The job, with the plan to verify.
+        steps: How many steps to compare.
+        resume: Verify a stop and a resume instead of the plan.
+        seed: Decides where the script is stopped; None: random.
         seconds: Most seconds of each run.
-        writable: Folders that the script may write to as it does otherwise.
-        aside: Whether other jobs run, and it should take little: its runs come one after the other.
-        without_gpus: Whether it does without GPUs that its job has.
+        writable: Folders that the script may write to as in a normal run.
+        aside: Whether other jobs run. If so, the runs follow one another and take few resources.
+        without_gpus: Run without the GPUs of the job.
     """
 
     job: Job
@@ -98,9 +98,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How one of its runs ended: the record of each of its workers, the state and reason of its
-    job, its run, a checkpoint that it saved as it stopped, whether it took too long, and whether
-    programs that it started tried to reach a network.
+    """How a run ended.
+
+    Args:
+        records: The training record of each worker.
+        state: State of its job.
+        reason: Reason of that state.
+        run: Folder of the run.
+        checkpoint: Checkpoint saved at the stop, if any.
+        slow: Whether the run took too long.
+        reached_out: Whether its programs tried to reach a network.
     """
 
     records: tuple[records.TrainingRecord, ...]
@@ -117,16 +124,16 @@ class _Ended:
 
 
 def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Verification:
-    """Whether a script trains the same under its job's plan, or after a resume.
+    """Check whether a script trains the same under its job's plan, or after a resume.
 
     Args:
-        asked: What is asked.
-        watcher: Told what is being run.
+        asked: What to verify.
+        watcher: Called with a line about each run that starts.
 
     Raises:
-        UsageError: It cannot be verified: no Python program, a container, roles, a plan that its
-            library cannot run by.
-        HubError: There is no hub.
+        UsageError: The job cannot be verified: it is no Python program, has a container or roles,
+            or its library cannot run the plan.
+        HubError: No hub runs.
     """
     _check(asked.job)
     begun = time.monotonic()
@@ -151,11 +158,11 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
 
 
 def keep(asked: Asked, verdict: Verification) -> None:
-    """Keep a verdict on a plan for runs of the job, where it says something and as many steps were
-    compared as a run would have had compared.
+    """Store a verdict on a plan for later runs of the job. Skipped if the verdict is inconclusive
+    or compares too few steps.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     if asked.resume or asked.steps < STEPS or verdict.answer is Sameness.UNKNOWN:
         return
@@ -168,7 +175,7 @@ def keep(asked: Asked, verdict: Verification) -> None:
 
 
 def _by_itself(job: Job) -> Job:
-    """A job as a hub would have it, that waits for no other and shares no GPU."""
+    """A copy of a job, with the hub's defaults, that waits for no other job and shares no GPU."""
     [settled] = submitting.submission([replace(job, after=None, share=None)]).jobs
     return settled
 
@@ -190,7 +197,7 @@ def _check(job: Job) -> None:
 
 
 class _Trial:
-    """The runs of one verification, and what they write."""
+    """The runs of one verification, and the files that they write."""
 
     def __init__(self, asked: Asked, watcher: Callable[[str], None]) -> None:
         self._job = asked.job
@@ -218,7 +225,7 @@ class _Trial:
     # --- the two questions ------------------------------------------------------------------------
 
     def plan(self) -> Verification:
-        """Whether it trains under the plan as it does alone."""
+        """Check whether the script trains under the plan as it does alone."""
         workers = self._job.plan.workers if self._job.plan is not None else 2
         verification = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
         if (
@@ -248,7 +255,7 @@ class _Trial:
         return verification
 
     def resume(self) -> Verification:
-        """Whether it goes on after a stop as if there had been none."""
+        """Check whether the script goes on after a stop as if it had not been stopped."""
         workers = self._job.plan.workers if self._job.plan is not None else 1
         verification = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
         for double in (True, False):
@@ -295,7 +302,7 @@ class _Trial:
     def _compared(
         self, alone: _Ended, rounded: _Ended, workers: _Ended, double: bool
     ) -> Verification:
-        """What the records of these say."""
+        """Compare the training records of three runs."""
         count = len(workers.records)
         answer = Verification(Sameness.UNKNOWN, count, double=double)
         if (
@@ -306,7 +313,7 @@ class _Trial:
             return self._failed(workers, answer, Why.FAILED)
         if not workers.records[0].steps or not (workers.is_whole or workers.state == "done"):
             return self._failed(workers, answer, Why.WORKERS_FAILED)
-        # Where one worker coordinates others, it alone has steps.
+        # If one worker coordinates the others, it alone has steps.
         trained = tuple(record for record in workers.records if record.steps)
         all_records = comparing.Records(alone.records[0], rounded.records[0], trained, double)
         if self._job.contract is not None and self._job.batch != "global":
@@ -321,9 +328,7 @@ class _Trial:
     def _with_facts(
         self, verification: Verification, recorded: Sequence[records.TrainingRecord]
     ) -> Verification:
-        """The answer, with what the records tell besides: what was left out, and what was held
-        back.
-        """
+        """Add what was left out and what was held back, as the records say."""
         first = recorded[0]
         left_out = {what for record in recorded for what in record.left_out}
         if self._asked.without_gpus:
@@ -339,7 +344,7 @@ class _Trial:
         )
 
     def _failed(self, ended: _Ended, answer: Verification, cause: Why) -> Verification:
-        """The answer where a run did not come to its end."""
+        """The answer if a run did not reach its end."""
         answer = self._with_facts(answer, ended.records)
         refused = next(
             (record.refused for record in ended.records if record.refused is not None), None
@@ -377,7 +382,9 @@ class _Trial:
         resume: Mapping[str, Checkpoint] | None = None,
         copy: folders.Copied | None = None,
     ) -> dict[str, _Ended]:
-        """Run jobs side by side until they have recorded enough; how each ended, by name."""
+        """Run jobs side by side until each has recorded enough steps. Returns how each ended, by
+        name.
+        """
         self._watcher(f"{', '.join(jobs)} ({'float64' if double else 'as it is'})")
         prepared, places, copies = list[Job](), dict[str, Path](), dict[str, folders.Copied]()
         for name, job in jobs.items():
@@ -441,7 +448,9 @@ class _Trial:
         )
 
     def _little(self, job: Job) -> dict[str, Any]:
-        """What has a run take little beside other jobs: no GPU, which they hold memory of."""
+        """Fields that keep a run small beside other jobs: no GPU, because those jobs hold its
+        memory.
+        """
         if not self._asked.aside:
             return {}
         return {
@@ -473,12 +482,12 @@ def _ended(folder: Path, job: Job, place: Path, reached_out: bool) -> _Ended:
 
 
 def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, int] | None:
-    """Where to stop a script: a kind of place, each as likely, and the number of a forward pass
-    there; None where it has none.
+    """Draw a place to stop a script: first a kind of place, then the number of a forward pass. None
+    if the script has no such place.
 
     Args:
-        record: Of the script as it was not stopped.
-        seed: Decides.
+        record: Training record of an uninterrupted run.
+        seed: Seed of the draw.
     """
     last = max((number for optimizer, number in record.steps if optimizer == 0), default=0)
     places: dict[StopPlace, list[int]] = {}
@@ -502,10 +511,10 @@ def stop_place(record: records.TrainingRecord, seed: int) -> tuple[StopPlace, in
 
 
 def main() -> None:
-    """Verify the job that standard input names, for a hub, beside its jobs; print the answer as
-    JSON.
+    """Verify the job given on standard input and print the answer as JSON. A hub starts this beside
+    its jobs.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends what it has begun
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs that it has started
     request = json.loads(sys.stdin.read())
     ours = {name: os.environ[name] for name in ("HEADGATE_HOME", runs.HUB) if name in os.environ}
     os.environ.clear()

@@ -1,4 +1,4 @@
-"""A run that is watched: what happens to it, until its report is written."""
+"""Follow the events of a run until its report is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Watch:
     """Watches a run over a connection of its own.
 
     Args:
-        hub: The connection, which is attached to the run.
+        hub: A connection that is attached to the run.
         run: The run's id.
     """
 
@@ -29,8 +29,8 @@ class Watch:
         self._hub.close()
 
     def follow(self, timeout: float) -> Iterator[dict[str, Any] | None]:
-        """What the hub says of the run until its report is written; None whenever it says nothing
-        for `timeout` seconds.
+        """The hub's messages about the run, until its report is written. Yields None whenever the
+        hub is silent for `timeout` seconds.
 
         Raises:
             HubGoneError: The hub died.
@@ -38,12 +38,12 @@ class Watch:
         return self._hub.follow(timeout)
 
     def stop(self, jobs: Sequence[str] | None = None, *, kill: bool = False) -> None:
-        """Have jobs stopped (None: all), without waiting for that."""
+        """Ask the hub to stop jobs (None: all) and return at once."""
         self._hub.send("stop", run=self.run, jobs=jobs, kill=kill)
 
     def leave_stopped(self, *, kill: bool) -> None:
-        """Have all jobs stopped, and make sure that the hub has read so before the connection
-        closes.
+        """Ask the hub to stop all jobs. Returns once the hub has read the request, so that the
+        connection may close.
         """
         self.stop(kill=kill)
         while (self._hub.receive(ANSWER_SECONDS) or {}).get("type") in ("snapshot", "event"):

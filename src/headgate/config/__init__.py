@@ -1,1 +1,1 @@
-"""Users' files in YAML: checked as a whole, every problem with its line, the value and the cure."""
+"""Users' YAML files, checked as a whole: every problem has its line, value and cure."""

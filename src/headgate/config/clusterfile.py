@@ -1,5 +1,5 @@
-"""Cluster files: YAML in, a `Cluster` out; every problem at once, each with its line, the value and
-the cure.
+"""Cluster files: read a `Cluster` from YAML, and report all problems at once with line, value and
+cure.
 
 A cluster may exist only on paper. With `lab: true` the file describes a lab: nodes made inside this
 machine.
@@ -24,17 +24,17 @@ from headgate.model import units
 from headgate.model.cluster import Cluster, Gpu, GpuLink, Node
 
 NAME_PATTERN = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
-"""What a node or a lab may be called: it is a host name, and a part of other names."""
+"""Valid names of nodes and labs: host names that are parts of other names."""
 NETWORK = ipaddress.IPv4Network("10.77.0.0/24")
-"""Where nodes of a lab get their addresses from unless the file says."""
-_WIDEST = 16  # length of the prefix of the widest network that a lab has
+"""Default address range of a lab's nodes."""
+_WIDEST = 16  # prefix length of the largest network of a lab
 LEAST_CORES = 0.01
 LEAST_RATE = 12_500.0
-"""Bytes a second: 100 kbit/s. With less a packet of full size takes longer than a connection
+"""100 kbit/s in bytes a second. Below it a full-size packet takes longer than a connection
 waits.
 """
 MOST_NODES = 254
-"""Of a lab."""
+"""Most nodes of a lab."""
 MOST_ON_PAPER = 100_000
 
 Overlay = Literal["vxlan"]
@@ -42,14 +42,14 @@ Overlay = Literal["vxlan"]
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What a cluster file says.
+    """The content of a cluster file.
 
     Args:
-        name: Its name; that of the file, without its ending, where it gives none.
+        name: Its name; by default the file's name without suffix.
         cluster: The nodes, in the order of the file.
         lab: Whether its nodes are made inside this machine.
-        overlay: What is put between the nodes of a lab besides the wire.
-        oversubscribe: Whether the nodes of a lab may have more cores than the machine.
+        overlay: Overlay network of a lab, on top of the links.
+        oversubscribe: Whether a lab's nodes together may have more cores than the machine.
     """
 
     name: str
@@ -95,7 +95,7 @@ def _rate(value: float) -> float:
 
 
 def _gpu_link(value: object) -> object:
-    """`nvlink` or `25GB/s` alone stands for a link whose other property is not known."""
+    """Accept `nvlink` or `25GB/s` alone; the other property is then unknown."""
     if not isinstance(value, str):
         return value
     return {"rate": value} if value[:1].isdigit() else {"how": value}
@@ -188,8 +188,8 @@ def schema() -> dict[str, Any]:
 
 
 def network_of(addresses: Sequence[str]) -> ipaddress.IPv4Network | None:
-    """The smallest network from /24 up to /16 that has all these addresses; None where none has, or
-    there are none.
+    """The smallest network from /24 up to /16 with all these addresses; None if there is none, or
+    no address.
     """
     for length in range(24, _WIDEST - 1, -1) if addresses else ():
         network = ipaddress.IPv4Network(f"{addresses[0]}/{length}", strict=False)
@@ -199,10 +199,10 @@ def network_of(addresses: Sequence[str]) -> ipaddress.IPv4Network | None:
 
 
 def read(path: str) -> ClusterFile:
-    """The cluster of a file.
+    """Read the cluster of a file.
 
     Raises:
-        InvalidFileError: With every problem found.
+        InvalidFileError: The file has problems; the error lists them all.
         UsageError: The file cannot be read.
     """
     file = UserFile(path, ClusterEntry)
@@ -212,7 +212,7 @@ def read(path: str) -> ClusterFile:
     _check_lab_keys(file, data, lab)
     drafts = _Nodes(file, lab)
     for i, kept in entries.items():
-        # which stand in for what is not well
+        # they stand in for invalid values
         entry = NodeEntry.model_validate({"cores": 1, "memory": 1, **kept})
         drafts.add(
             i, entry, {place[2] for place in wrong if place[:2] == ("nodes", i) and len(place) > 2}
@@ -255,12 +255,12 @@ class _Nodes:
         self._lab = lab
         self._lines: dict[str, int | None] = {}
         self._holders: dict[str, str] = {}
-        self._numbered = Counter[str]()  # nodes of each kind that have a number for a name
+        self._numbered = Counter[str]()  # nodes of each kind that are named by number
         self._asked = 0
         self._found: list[tuple[str, NodeEntry, str | None]] = []
 
     def add(self, index: int, entry: NodeEntry, wrong: set[str | int]) -> None:
-        """Take an entry of the file, and note what is wrong with it among the others."""
+        """Add an entry of the file, and record its conflicts with the others."""
         place = ("nodes", index)
         base = entry.name or (entry.kind if entry.count is not None else None)
         named = not wrong & {"name", "kind", "count"}
@@ -273,7 +273,7 @@ class _Nodes:
         for i in range(entry.count or 1):
             name = f"{base}-{first + i}" if entry.count is not None else base
             if name is not None and named and not self._claim_name(name, place):
-                named = False  # one problem of an entry says it
+                named = False  # report only one problem of an entry
             address = (
                 str(ipaddress.IPv4Address(entry.address) + i) if entry.address is not None else None
             )
@@ -311,7 +311,7 @@ class _Nodes:
             )
 
     def check(self) -> None:
-        """Note what is wrong with the nodes as a whole."""
+        """Record problems of the nodes together."""
         if not self._lab or self._asked > MOST_NODES:
             return
         addresses = [node.address for node in self.nodes()]
@@ -330,9 +330,7 @@ class _Nodes:
                 )
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes; those of a lab that were given no address get the next free one beside those
-        that were.
-        """
+        """The nodes. In a lab, nodes without an address get the next free one."""
         network = network_of(list(self._holders)) or NETWORK
         wider = chain(network.hosts(), network.supernet(new_prefix=_WIDEST).hosts())
         free = (str(host) for host in wider if str(host) not in self._holders)
@@ -359,7 +357,7 @@ class _Nodes:
         return tuple(nodes)
 
     def _room(self, entry: NodeEntry, place: Place, wrong: Collection[str | int]) -> bool:
-        """Whether there may be so many nodes, at such addresses."""
+        """Whether this many nodes, at these addresses, are allowed."""
         count, most = entry.count or 1, MOST_NODES if self._lab else MOST_ON_PAPER
         before, self._asked = self._asked, self._asked + count
         if self._asked > most:
@@ -392,7 +390,7 @@ class _Nodes:
         return True
 
     def _claim_name(self, name: str, place: Place) -> bool:
-        """Take a name; False: it is noted that it cannot be had."""
+        """Claim a name. False: it is taken, which is recorded."""
         if name in self._lines:
             fault = f"found {name!r}, as on line {self._lines[name]}"
             self._file.problem((*place, "name"), fault, "give each node its own")

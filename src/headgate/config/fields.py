@@ -1,4 +1,4 @@
-"""The kinds of values in users' files: texts, commands, seconds, bytes, rates."""
+"""Types of values in users' files: texts, commands, seconds, bytes, rates."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _expression(value: str) -> str:
 
 
 def example(kind: str | list[str], value: str) -> WithJsonSchema:
-    """The schema of a value that is written in several ways, with one of them."""
+    """The schema of a value that can be written in several ways, with an example."""
     return WithJsonSchema({"type": kind, "examples": [value]})
 
 
@@ -136,7 +136,7 @@ Forerunners = Annotated[
         }
     ),
 ]
-# Not text alone: a number is read as one, so that a message shows it as it was written.
+# Not only text: a number stays a number, so that messages show it as written.
 Share = Annotated[Any, BeforeValidator(_share), example("string", "1/3")]
 StopSignal = Annotated[Any, BeforeValidator(_stop_signal), example(["string", "integer"], "SIGINT")]
 Workers = Annotated[

@@ -1,6 +1,4 @@
-"""Job files: YAML in, `Job`s out; every problem at once, each with its line, the value and the
-cure.
-"""
+"""Job files: read `Job`s from YAML, and report all problems at once with line, value and cure."""
 
 from __future__ import annotations
 
@@ -85,9 +83,7 @@ class JobFile(Entry):
 
 
 def field_of_a_job(name: str) -> str:
-    """How a job file has a field of this name, of a job or of what is below it; empty: there is
-    none.
-    """
+    """How a job file spells a field of a job or of its parts; empty: it has no such field."""
     if name in JobEntry.model_fields:
         return f"{name}: ..."
     models = userfile.models(JobEntry)
@@ -103,10 +99,10 @@ def schema() -> dict[str, Any]:
 
 
 def load(path: str) -> list[Job]:
-    """The jobs of a file, in its order; paths are resolved against the file's folder.
+    """Read the jobs of a file, in its order. Paths are resolved against the file's folder.
 
     Raises:
-        InvalidFileError: With every problem found.
+        InvalidFileError: The file has problems; the error lists them all.
         UsageError: The file cannot be read.
     """
     file = UserFile(path, JobFile)
@@ -121,7 +117,7 @@ def load(path: str) -> list[Job]:
 
 
 def check(drafts: Sequence[JobDraft]) -> None:
-    """Note what is wrong with jobs of a file, one by one and with each other."""
+    """Record the problems of a file's jobs, one by one and together."""
     _name_by_commands(drafts)
     for draft in drafts:
         draft.check_paths()
@@ -133,7 +129,7 @@ def check(drafts: Sequence[JobDraft]) -> None:
 
 
 _COMMANDS = ("script", "run", "roles", "spark")
-"""What a job runs is said by one of them."""
+"""Keys for a job's command; exactly one is given."""
 
 
 class JobDraft:
@@ -141,10 +137,10 @@ class JobDraft:
 
     Args:
         file: The file.
-        wrong: Places of it that are not well.
-        listed: Key of the list that it is in.
+        wrong: Places of invalid values in the file.
+        listed: Key of the list of jobs.
         index: Its place in the list.
-        entry: What is well of it.
+        entry: Its valid values.
     """
 
     def __init__(
@@ -162,12 +158,12 @@ class JobDraft:
         self.name = entry.name or (stem if NAME_PATTERN.fullmatch(stem) else f"job-{index + 1}")
 
     def well(self, *keys: str) -> bool:
-        """Whether nothing was wrong with the values of these keys."""
+        """Whether the values of these keys are all valid."""
         return not any((self._listed, self.index, key) in self._wrong for key in keys)
 
     @property
     def forerunners(self) -> tuple[str, ...]:
-        """Names of the jobs that it comes after."""
+        """Names of the jobs that must end before this one starts."""
         after = self.entry.after
         if after is None:
             return ()
@@ -258,12 +254,12 @@ class JobDraft:
                 self.problem(key, fault, cure)
 
     def _mounts(self) -> tuple[str, ...]:
-        """Its mounts; a path resolved against its folder, or below the user's home."""
+        """Its mounts, with paths resolved against its folder or the user's home."""
         return tuple(str(Mount.of(mount, str(self.workdir))) for mount in self.entry.mounts)
 
     def _interpreter(self, python: str | None) -> str | None:
-        """Its interpreter, a path resolved against its folder (a link, as of a virtual environment,
-        stays one); empty where there is none of that name.
+        """Its interpreter, with a path resolved against its folder; empty: no such program. A link
+        stays a link, as in a virtual environment.
         """
         if python is None or os.sep not in python:
             return (
@@ -287,9 +283,7 @@ class JobDraft:
 
 
 def _name_by_commands(drafts: Sequence[JobDraft]) -> None:
-    """Name the jobs that run a Python program by a command, and have no name of their own, after
-    it.
-    """
+    """Name unnamed jobs after the Python program that their command runs."""
     taken = {draft.name for draft in drafts}
     for draft in drafts:
         entry = draft.entry
@@ -320,7 +314,7 @@ def _check_names(drafts: Sequence[JobDraft]) -> None:
 
 def _check_order(drafts: Sequence[JobDraft]) -> None:
     forerunners: dict[str, tuple[str, ...]] = {}
-    for draft in drafts:  # of one name there may be several, which is a problem of its own
+    for draft in drafts:  # duplicate names are reported elsewhere
         forerunners[draft.name] = (*forerunners.get(draft.name, ()), *draft.forerunners)
     names = sorted({draft.name for draft in drafts})
     told: set[str] = set()

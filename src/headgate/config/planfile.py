@@ -1,4 +1,4 @@
-"""Plan files: YAML in, a `Plan` out; every problem at once, each with its line, the value and the
+"""Plan files: read a `Plan` from YAML, and report all problems at once with line, value and
 cure.
 """
 
@@ -25,13 +25,13 @@ def schema() -> dict[str, Any]:
 
 
 def check(file: UserFile, place: Place, data: object, wrong: Collection[Place]) -> bool:
-    """Note what does not go together in a plan, as far as its values are well; whether all is.
+    """Record contradictions within a plan, among its valid values. Returns whether there are none.
 
     Args:
-        file: The file that it is in.
-        place: Where.
-        data: What is there.
-        wrong: Places of the file that are not well.
+        file: The file with the plan.
+        place: Place of the plan in the file.
+        data: The plan's data.
+        wrong: Places of invalid values in the file.
     """
     if not isinstance(data, dict):
         return False
@@ -50,10 +50,10 @@ def check(file: UserFile, place: Place, data: object, wrong: Collection[Place]) 
 
 
 def load(path: str) -> Plan:
-    """The plan of a file.
+    """Read the plan of a file.
 
     Raises:
-        InvalidFileError: With every problem found.
+        InvalidFileError: The file has problems; the error lists them all.
         UsageError: The file cannot be read.
     """
     file = UserFile(path, PlanEntry)

@@ -1,4 +1,4 @@
-"""Entries of files made from the declarations of a dataclass, and the dataclass made from them."""
+"""File entries made from a dataclass's declarations, and the dataclass made from an entry."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _SIMPLE: Mapping[Any, Any] = {float: Number, int: Whole, str: Text}
 
 
 class RecordEntry(Entry):
-    """The keys of a file that state the fields of a dataclass."""
+    """File keys that state the fields of a dataclass."""
 
     record_type: ClassVar[Any]
 
     def record(self, **resolved: Any) -> Any:
-        """The dataclass, with what is stated.
+        """Make the dataclass from the stated keys.
 
         Args:
-            resolved: Fields with another value than the one that is written.
+            resolved: Fields whose value differs from the written one.
 
         Raises:
-            ValueError: A value makes no sense with another.
+            ValueError: Two values contradict each other.
         """
         stated = {
             field.name: _value(getattr(self, field.key))
@@ -46,12 +46,12 @@ def _value(written: Any) -> Any:
 def entry_of(
     record: type, nested: Mapping[type, type[Entry]] | None = None, **defaults: Any
 ) -> Any:
-    """The base of an entry that has a key for each declared field of a dataclass.
+    """The base class of an entry with a key for each declared field of a dataclass.
 
     Args:
         record: The dataclass.
-        nested: Entries of the dataclasses that are its fields.
-        defaults: What a file may leave out though Python has to say it.
+        nested: Entry classes of the dataclasses among its fields.
+        defaults: Defaults of fields that are required only in Python.
     """
     nested = nested or {}
     keys: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def entry_of(
 
 
 def _as_written(field: DeclaredField, nested: Mapping[type, type[Entry]]) -> Any:
-    """The type of what a file says of a field."""
+    """The type of a field's value in a file."""
     declaration = field.declaration
     if declaration.kind is not None:
         written = OF_KINDS[declaration.kind]
@@ -78,7 +78,7 @@ def _as_written(field: DeclaredField, nested: Mapping[type, type[Entry]]) -> Any
     stated: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
     if not stated:
         return written
-    # Next to the number itself, so that the JSON schema has them.
+    # The bounds go next to the number itself, so that the JSON schema has them.
     number, *read = get_args(written)
     return Annotated[number, Field(**stated), *read]
 

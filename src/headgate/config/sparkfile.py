@@ -1,4 +1,6 @@
-"""The short form of a Spark application in a job file: a master, workers and a driver, as roles."""
+"""The short form of a Spark application in a job file: it becomes the roles master, executor and
+driver.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from headgate.model.roles import Ready, Role
 _DAEMONS = "-Dspark.port.maxRetries=0"
 _REGISTERED = "Successfully registered with master"
 _OVERHEAD_BYTES, _OVERHEAD_PART = 384 << 20, 0.4
-"""What a JVM takes besides its heap: Spark's own least (`spark.executor.memoryOverhead`), and its
-part for Python.
+"""JVM memory besides the heap: Spark's minimum (`spark.executor.memoryOverhead`) and its fraction
+for Python.
 """
 _DAEMON_BYTES = 256 << 20
-"""The heap of a master, and of a worker besides that of its executor."""
+"""Heap of a master, and of a worker without its executor."""
 
 
 class SparkEntry(Entry):
@@ -122,8 +124,8 @@ def _with_overhead(heap: int) -> int:
 
 
 def tools(python: str, env: Mapping[str, str]) -> Path | None:
-    """The folder of `spark-submit`: of SPARK_HOME, beside the interpreter, or on the PATH; None:
-    there is none.
+    """The folder of `spark-submit`, from SPARK_HOME, beside the interpreter, or on the PATH; None:
+    not found.
     """
     home = env.get("SPARK_HOME")
     beside = Path(shutil.which(python, path=env.get("PATH")) or python).parent
@@ -137,7 +139,7 @@ def tools(python: str, env: Mapping[str, str]) -> Path | None:
 
 
 def against(python: str, env: Mapping[str, str]) -> tuple[str, str] | None:
-    """What Spark lacks on this machine: what was found, and the cure; None: nothing."""
+    """A part of Spark that this machine lacks: what was found, and the cure; None: nothing."""
     if tools(python, env) is None:
         cure = (
             "pip install pyspark there, name another interpreter with `python:`, or set SPARK_HOME"

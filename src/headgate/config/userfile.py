@@ -1,4 +1,4 @@
-"""A user's YAML file: its values, the line of each, and what is wrong with them."""
+"""A user's YAML file: values, line numbers, and problems."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Whole = Annotated[int, BeforeValidator(_no_bool)]
 
 
 class Entry(BaseModel):
-    """Keys with values; any other key is a mistake. The line below a key says in the schema what it
-    means.
+    """A mapping that refuses unknown keys. The docstring below a field becomes its description in
+    the schema.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def models(whole: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The models of a file, by the last key on the way to them; that of the whole file by "".
+    """The models in a file by the last key on the way to them; the whole file's model by "".
 
     Args:
-        whole: What the file holds.
+        whole: Model of the whole file.
     """
     known = {"": whole}
     for key, field in whole.model_fields.items():
@@ -49,7 +49,7 @@ def models(whole: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def _is_text(whole: type[BaseModel], place: Place) -> bool:
-    """Whether the value at a place of a file is text, or below what is."""
+    """Whether the value at a place of a file is text or lies within text."""
     model: type[BaseModel] | None = whole
     for key in place:
         if isinstance(key, int):
@@ -64,7 +64,7 @@ def _is_text(whole: type[BaseModel], place: Place) -> bool:
 
 
 def _types(hint: Any) -> tuple[Any, ...]:
-    """The plain types that a type is made of; a literal is the type of its values."""
+    """The plain types within a type; a literal gives the types of its values."""
     parts = get_args(hint)
     if get_origin(hint) is Literal:
         return tuple({type(value) for value in parts})
@@ -78,11 +78,11 @@ def _is_model(kind: Any) -> bool:
 
 
 def json_schema(model: type[Entry], title: str) -> dict[str, Any]:
-    """The JSON schema of a file, with each description on one line.
+    """The JSON schema of a file, each description on one line.
 
     Args:
-        model: What the file holds.
-        title: What it is, such as `Headgate job file`.
+        model: Model of the file.
+        title: Title of the schema, such as `Headgate job file`.
     """
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -98,7 +98,7 @@ def json_schema(model: type[Entry], title: str) -> dict[str, Any]:
 
 MOST_LETTERS = 1_000_000
 MOST_VALUES = 50_000
-"""Values of a file, those counted each time that an alias stands for."""
+"""Most values of a file. Values behind an alias count at each use."""
 _DEEPEST = 40
 _SURROGATE = re.compile("[\\ud800-\\udfff]")
 _NO_TEXT = "leave out the half of a surrogate pair: it is no text"
@@ -121,13 +121,11 @@ _EXPECTED = {
 
 
 _READ_OTHERWISE = re.compile(r".*:.*|[-+]?0[0-7_]+")
-"""Numbers that YAML reads otherwise than people do: 14:30 to the base 60, as 870, and 010 to the
-base 8, as 8.
-"""
+"""Numbers that YAML reads in an unexpected base: 14:30 in base 60 (870), 010 in base 8 (8)."""
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses what is nested deep before it takes long, and reads numbers as they are written."""
+    """A YAML loader that refuses deep nesting early and keeps numbers as written."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -154,12 +152,12 @@ class UserFile:
 
     Args:
         path: The file.
-        whole: What it holds. What is text is taken as it is typed, where YAML would make 8 of 010,
-            1.1 of 1.10 and true of yes.
+        whole: Model of its content. Text is kept as typed: YAML would turn 010 into 8, 1.10 into
+            1.1, and yes into true.
 
     Raises:
-        UsageError: It cannot be read.
-        InvalidFileError: It is not YAML.
+        UsageError: The file cannot be read.
+        InvalidFileError: The file is not YAML.
     """
 
     def __init__(self, path: str, whole: type[BaseModel]) -> None:
@@ -171,7 +169,7 @@ class UserFile:
         try:
             with opened(path) as file:
                 text = file.read(MOST_LETTERS + 1)
-        except (OSError, ValueError) as error:  # no UTF-8, or a NUL in the path
+        except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
             why = getattr(error, "strerror", None) or str(error)
             if isinstance(error, UnicodeDecodeError):
                 why = f"byte {error.start} is no UTF-8; save the file in this encoding"
@@ -194,7 +192,7 @@ class UserFile:
                 path, [Problem("file", line, fault, "correct the YAML there")]
             ) from error
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # A date that there is not, or a tag (`!!timestamp x`) whose value PyYAML cannot read.
+            # An impossible date, or a tag (`!!timestamp x`) whose value PyYAML cannot read.
             fault = (
                 str(error)
                 if isinstance(error, ValueError)
@@ -205,18 +203,18 @@ class UserFile:
             ) from error
 
     def line(self, place: Sequence[str | int]) -> int | None:
-        """Line of a value, or of what is nearest around it."""
+        """Line of a value, or of the nearest value around it."""
         for end in range(len(place), -1, -1):
             if (line := self._lines.get(tuple(place[:end]))) is not None:
                 return line
         return None
 
     def problem(self, place: Sequence[str | int], text: str, cure: str) -> None:
-        """Note a problem."""
+        """Record a problem."""
         self.problems.append(Problem(where(place), self.line(place), text, cure))
 
     def record_error(self, error: Mapping[str, Any]) -> Place:
-        """Note an error that pydantic found; its place.
+        """Record an error of pydantic. Returns its place.
 
         Args:
             error: One of `ValidationError.errors()`.
@@ -249,14 +247,14 @@ class UserFile:
         return place
 
     def valid_entries(self, listed: str) -> tuple[dict[int, dict[str, Any]], set[Place]]:
-        """Note all errors of a file that is a list of entries.
+        """Record all errors of a file that is a list of entries.
 
         Args:
             listed: Key of the list.
 
         Returns:
-            What is valid in each entry, by its index: it is to be checked further even where
-            something else in it, or in another one, is not. And the places of what is not.
+            The valid values of each entry, by its index, and the places of invalid values. Valid
+            values are checked further even if the entry has an error.
         """
         places: set[Place] = set()
         try:
@@ -273,9 +271,10 @@ class UserFile:
         return entries, places
 
     def check(self) -> None:
-        """
+        """Raise the recorded problems, if any.
+
         Raises:
-            InvalidFileError: Problems were noted.
+            InvalidFileError: There are problems.
         """
         if self.problems:
             unique = dict.fromkeys(self.problems)
@@ -312,7 +311,7 @@ class UserFile:
                 self._walk(value, (*place, i), around)
         elif node.tag.startswith(_TAG):
             means_text = _is_text(self._whole, place) and node.tag != f"{_TAG}null"
-            # A time with a date is none of ours: it is told as it stands there.
+            # Headgate has no dates: a timestamp is kept as text.
             node.tag = f"{_TAG}str" if means_text or node.tag == f"{_TAG}timestamp" else node.tag
 
     def _walk_keys(
@@ -371,13 +370,11 @@ OTHER_NAMES = {
     "arguments": "args",
     "job_name": "name",
 }
-"""What other schedulers call what Headgate has, and what it is called here; spelling alone would
-lead to another.
-"""
+"""Other schedulers' names for Headgate's keys, which spelling alone would not lead to."""
 
 
 def suggestion(text: str, known: Sequence[str]) -> str:
-    """What to write instead of a name that is not known."""
+    """The likely replacement for an unknown name, as part of a message."""
     other = OTHER_NAMES.get(text)
     near = [other] if other in known else difflib.get_close_matches(text, known, 1)
     return f"did you mean {near[0]!r}?" if near else "expected one of " + ", ".join(known)
@@ -386,13 +383,12 @@ def suggestion(text: str, known: Sequence[str]) -> str:
 def _elsewhere(
     key: str, value: object, names: Sequence[str], models: Mapping[str, type[BaseModel]]
 ) -> str:
-    """Where a key belongs that is not known where it is: below a key that may stand beside it, or
-    further up; empty: nowhere near.
+    """Where an unknown key belongs: below a sibling key, or further up; empty: nowhere near.
 
     Args:
-        value: What it was given.
-        names: Those on the way to it, the last one nearest; empty for the whole file.
-        models: Whose keys are known, by the last name on the way to them.
+        value: The key's value.
+        names: Names on the way to the key, the nearest last; empty: the whole file.
+        models: Models with the known keys, by the last name on the way to them.
     """
     model_fields = models[names[-1]].model_fields
     below = [name for name in model_fields if name in models and key in models[name].model_fields]

@@ -1,4 +1,4 @@
-"""Shares: the policy's answer brought to every task."""
+"""Apply the policy's decisions to the shares of all tasks."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from headgate.policies.weights import MOST_CHANGES, ChangeHistory
 
 _LEFT_BY_OTHERS, _NO_POLICY = Reason(ReasonKind.LEFT_BY_OTHERS), Reason(ReasonKind.NO_POLICY)
 _SOONEST_SECONDS = 0.1
-"""A policy that asks to be asked again at once, or in the past, is asked so much later."""
+"""Shortest delay until a policy that wants to be asked again is asked."""
 
 
 @dataclass(slots=True)
 class Pending:
-    """What has happened that shares have to follow.
+    """Changes since shares were last settled.
 
     Args:
         now: Seconds on the run's clock.
-        changes: What the policy is told.
-        starting: Tasks that are to be started.
-        moved: Jobs with a task that came, went, or outgrew its part.
-        nodes: Nodes that a task came to or left.
-        sized: Nodes where tasks may have more threads than before, or fewer.
+        changes: Changes for the policy.
+        starting: Tasks to start.
+        moved: Jobs with a task that started, ended, or outgrew its part.
+        nodes: Nodes on which a task started or ended.
+        sized: Nodes whose tasks may need another number of threads.
     """
 
     now: float
@@ -45,7 +45,7 @@ class Pending:
     sized: set[str] = field(default_factory=set)
 
     def start(self, job: JobRecord, tasks: Iterable[TaskId]) -> None:
-        """Have tasks started that a job has been given."""
+        """Start the given tasks of a job."""
         self.starting.update(dict.fromkeys(tasks))
         self.moved[job.id] = job
 
@@ -55,21 +55,21 @@ class Pending:
         self.nodes.add(task.node)
 
     def clear(self) -> None:
-        """All of it has been settled."""
+        """Drop all changes, once they are settled."""
         self.changes, self.starting, self.moved, self.nodes, self.sized = [], {}, {}, set(), set()
 
 
 @dataclass(slots=True)
 class _Settled:
-    """What follows from what has happened, step by step.
+    """Results of settling, step by step.
 
     Args:
         granted: What the policy grants to jobs, with its reasons.
-        reasons: Those of jobs whose share stays.
-        nodes: Those whose cores are divided anew among their tasks.
-        jobs: Those whose tasks may be told something.
-        shares: What changes of tasks' shares.
-        sizes: Cores that tasks are entitled to, and their threads.
+        reasons: Reasons of jobs whose share stays.
+        nodes: Nodes whose cores are divided anew among their tasks.
+        jobs: Jobs whose tasks may get a message.
+        shares: Changes of tasks' shares.
+        sizes: Entitled cores and threads of tasks.
     """
 
     granted: Granted
@@ -84,9 +84,8 @@ class Allocator:
     """The nodes, and what the policy grants on them.
 
     Attributes:
-        nodes: Those that are there, by name.
-        is_crowded: Tells whether others leave too little of a GPU of a node for a job whose need is
-            not known.
+        nodes: The available nodes, by name.
+        is_crowded: Tells whether a node's GPU has too little left for a job of unknown need.
     """
 
     def __init__(self, policy: Policy, jobs: Jobs) -> None:
@@ -99,34 +98,33 @@ class Allocator:
         self._asks_at: float | None = None
         self._fault = ""
         self._safeguards = Safeguards(policy)
-        self._placed: dict[JobId, Placed] = {}  # as the policy was told last
-        # When the GPU time of a node was divided, which concerns all jobs there; and where it is to
-        # be divided.
+        self._placed: dict[JobId, Placed] = {}  # as last reported to the policy
+        # History of each node's splits of GPU time, and the nodes that are due for a new split.
         self._gpu_changes: defaultdict[str, ChangeHistory] = defaultdict(ChangeHistory)
         self._gpus_waiting: set[str] = set()
 
     @property
     def wake_at(self) -> float | None:
-        """When something is to be settled again though nothing happens."""
+        """When to settle again even if nothing happens."""
         if not self._gpus_waiting:
             return self._asks_at
         turns = (self._gpu_changes[name].free_at(MOST_CHANGES) for name in self._gpus_waiting)
         return min((at for at in (self._asks_at, *turns) if at is not None), default=None)
 
     def join(self, node: Node) -> None:
-        """A node is there, or has changed."""
+        """Add or update a node."""
         self.nodes[node.name] = node
-        # what its tasks are entitled to follows when anything is settled next
+        # entitled cores of its tasks follow with the next settling
         self._changed.add(node.name)
         self._count()
 
     def leave(self, name: str) -> None:
-        """A node is gone."""
+        """Remove a node."""
         self.nodes.pop(name, None)
         self._count()
 
     def _count(self) -> None:
-        # One that is only a place on a machine has no other cores than that machine's.
+        # Lab nodes share the cores of their machine.
         self._cores = sum(node.cores for node in self.nodes.values() if node.place is None)
 
     def gpus(
@@ -137,11 +135,21 @@ class Allocator:
         count: int | None = None,
         kept: Sequence[int] = (),
     ) -> tuple[int, ...] | None:
-        """The GPUs of a node for one of a job's `of_job` workers there: those that the fewest tasks
-        use, among those that the job's environment allows. None where it may use all, or no GPU of
-        the node is known. Workers that another launcher's contract tells of each other see those of
-        all: each takes the one of its local rank. `count` is how many it is to have; None: as the
-        job's limits say. Those that keep memory for it come first.
+        """Choose GPUs of a node for a worker.
+
+        It gets the GPUs with the fewest tasks among those that the job's environment allows;
+        reserved GPUs come first. Workers under another launcher's contract see the GPUs of all, and
+        each picks one by local rank.
+
+        Args:
+            job: The job.
+            node: The node.
+            of_job: Number of the job's workers there.
+            count: How many GPUs; None: by the job's limits.
+            kept: GPUs with memory reserved for the worker.
+
+        Returns:
+            The GPUs. None: it may use all, or the node has no known GPU.
         """
         indices = [gpu.index for gpu in node.gpus]
         if job.gpus is not None:
@@ -175,7 +183,7 @@ class Allocator:
         return tuple(sorted(chosen, key=indices.index))
 
     def _exclusive(self, job: JobRecord, name: str) -> set[int]:
-        """The GPUs of a node that other jobs have for themselves."""
+        """GPUs of a node that other jobs have for themselves."""
         tasks_on_node = self.jobs.on.get(name, {}).values()
         return {
             gpu
@@ -185,7 +193,7 @@ class Allocator:
         }
 
     def without_slots(self, name: str) -> Counter[int]:
-        """How many tasks for which no memory is kept use each GPU of a node."""
+        """Number of tasks without reserved memory on each GPU of a node."""
         tasks_on_node = self.jobs.on.get(name, {}).values()
         return Counter(
             gpu
@@ -199,9 +207,11 @@ class Allocator:
     def settle(self, pending: Pending) -> list[Action]:
         """Bring the shares of all tasks up to date.
 
-        Asks the policy, if there is something to tell it or its time has come. Gives each task its
-        part, divides the time of GPUs, and sizes tasks by it. Returns what is to be sent, with the
-        starts of pending tasks.
+        Asks the policy if there is news for it or its time has come. Then gives each task its part,
+        divides GPU time, and sets thread counts.
+
+        Returns:
+            The messages to send, including the starts of pending tasks.
         """
         self._leave_out_pinned(pending)
         due = self._asks_at is not None and pending.now >= self._asks_at
@@ -218,7 +228,7 @@ class Allocator:
         return actions
 
     def _leave_out_pinned(self, pending: Pending) -> None:
-        """Leave out of what the policy is told whatever is no business of it."""
+        """Drop the changes that do not concern the policy."""
         if not self.policy.grants:
             pending.changes.clear()
         elif self.jobs.pinned:
@@ -227,7 +237,7 @@ class Allocator:
             ]
 
     def _is_needed(self, pending: Pending) -> bool:
-        """Whether anything may follow from what has happened."""
+        """Whether the changes may have any effect."""
         sized = pending.sized or (self._changed and not self.policy.grants)
         return bool(
             pending.changes
@@ -238,9 +248,7 @@ class Allocator:
         )
 
     def _ask_policy(self, pending: Pending, due: bool, actions: list[Action]) -> _Settled:
-        """What the policy grants, which is asked if it is `due` or there is something to tell
-        it.
-        """
+        """Ask the policy, if it is `due` or there is news for it."""
         if self.policy.grants and (pending.moved or self._changed):
             pending.changes += self._placements(pending)
         granted, reasons = self._decide(pending, actions) if pending.changes or due else ({}, {})
@@ -248,19 +256,19 @@ class Allocator:
         return _Settled(granted, reasons, nodes)
 
     def _find_concerned(self, pending: Pending, settled: _Settled) -> None:
-        """Find the jobs whose tasks may come to have another share."""
+        """Find jobs whose tasks may get another share."""
         jobs = self.jobs.all
         concerned = {
             change.job: jobs[change.job] for change in pending.changes if isinstance(change, Placed)
         }
         concerned |= {id: job for id, job in pending.moved.items() if job.tasks}
-        if pending.moved or settled.nodes:  # slices that come to more than a node are cut down
+        if pending.moved or settled.nodes:  # slices that exceed a node are reduced
             concerned |= {id: job for id, job in self.jobs.pinned.items() if job.tasks}
         concerned |= {id: jobs[id] for id in (*settled.granted, *settled.reasons)}
         settled.jobs = concerned
 
     def _give_parts(self, pending: Pending, settled: _Settled) -> None:
-        """Give each task its part of what its job is granted."""
+        """Give each task its part of its job's grant."""
         for job in in_order(settled.jobs.values()):
             is_granted = job.id in settled.granted
             share = settled.granted[job.id][0] if is_granted else NOTHING
@@ -268,7 +276,7 @@ class Allocator:
             has_part = job.granted is not NOTHING or job.spec.share is not None
             beside = Counter(task.node for task in job.tasks.values()) if has_part else Counter()
             for task in job.tasks.values():
-                # Its part may also change because another task of its job came or went.
+                # Its part also changes when another task of its job starts or ends.
                 whole = job.allowed(task).merged(self._part(job.granted, job, task, beside))
                 change = _different(task.share, whole)
                 if is_granted:
@@ -289,9 +297,7 @@ class Allocator:
             settled.jobs[job.id] = job
 
     def _size_tasks(self, pending: Pending, settled: _Settled) -> None:
-        """Find the cores that each task is entitled to, and its threads, and the jobs where these
-        change.
-        """
+        """Compute entitled cores and threads of each task, and the jobs whose values change."""
         settled.nodes |= pending.sized
         settled.sizes = self._sizes(settled.nodes)
         for name in settled.nodes:
@@ -299,18 +305,18 @@ class Allocator:
                 if id in settled.sizes and settled.sizes[id] != (task.entitled, task.threads):
                     settled.jobs[job.id] = job
 
-    # --- what the policy is told, and what it says ------------------------------------------------
+    # --- the policy's input and output ------------------------------------------------------------
 
     def _placements(self, pending: Pending) -> list[Change]:
-        """Where jobs are that came, whose tasks came or went, or whose nodes have more or less for
-        them than before.
+        """Placements of jobs that arrived, whose tasks started or ended, or whose nodes gained or
+        lost cores.
         """
         for change in pending.changes:
             if isinstance(change, Arrived | Left):
                 self._placed.pop(change.job, None)
         nodes = set(self._changed)
         for job in pending.moved.values():
-            if job.spec.share is not None:  # what it is pinned to the others there have not
+            if job.spec.share is not None:  # other jobs lose the cores that it is pinned to
                 nodes.update(pending.nodes, (task.node for task in job.tasks.values()))
         moved = pending.moved
         if nodes:
@@ -339,8 +345,8 @@ class Allocator:
     def _decide(
         self, pending: Pending, actions: list[Action]
     ) -> tuple[Granted, Mapping[JobId, Reason]]:
-        """What is granted to jobs that run, and the reasons of those whose share stays. Where the
-        policy fails, which is told once, nothing but what it said before.
+        """The policy's grants to running jobs, and reasons of jobs whose share stays. If the policy
+        fails, its last decision stays; the failure is announced once.
         """
         cores, shares, reasons = self._free_cores(), dict[JobId, object](), dict[JobId, Reason]()
         wake_at = None
@@ -360,7 +366,7 @@ class Allocator:
                 actions.append(TryJob(trial.job, trial.cores, trial.seconds, trial.beside))
             self._fault = ""
         except Exception as error:  # noqa: BLE001  # a plug-in's fault must not end the jobs
-            if self._fault != repr(error):  # not with each report of each job
+            if self._fault != repr(error):  # not at each report of each job
                 self._fault = repr(error)
                 failed = {"policy": self.policy.name, "error": repr(error)}
                 actions.append(Warn(Reason(ReasonKind.POLICY_FAILED, failed)))
@@ -379,7 +385,7 @@ class Allocator:
         return Reason(ReasonKind.SHARE_DROPPED, facts)
 
     def _is_there(self, job: JobId) -> bool:
-        """Whether a job runs and is the policy's business."""
+        """Whether a job runs and the policy decides its share."""
         known = self.jobs.all.get(job)
         return known is not None and bool(known.tasks) and not self._is_pinned(job)
 
@@ -393,12 +399,12 @@ class Allocator:
         )
 
     def _is_pinned(self, job: JobId) -> bool:
-        """Whether a job has a slice of its own, which is no business of the policy."""
+        """Whether a job has a slice of its own; the policy does not decide its share."""
         known = self.jobs.all.get(job)
         return known is not None and known.spec.share is not None
 
     def _free_cores(self) -> float:
-        """Cores that the policy divides: all but those that jobs are pinned to."""
+        """Cores that the policy divides: all cores without the pinned slices."""
         if not self.jobs.pinned:
             return self._cores
         nodes = {
@@ -408,22 +414,22 @@ class Allocator:
         return max(self._cores - pinned, 0.0)
 
     def _free(self, name: str) -> float:
-        """Cores of a node, but for those that jobs are pinned to."""
+        """Cores of a node without the pinned slices."""
         cores = self.nodes[name].cores
         return (
             cores * max(1.0 - sum(self._slices(name).values()), 0.0) if self.jobs.pinned else cores
         )
 
     def _slices(self, name: str) -> dict[JobId, float]:
-        """Parts of a node that jobs are pinned to."""
+        """Slices of a node that jobs are pinned to."""
         if not self.jobs.pinned:
             return {}
         jobs_on_node = (job for job, _ in self.jobs.on.get(name, {}).values())
         return {job.id: slice for job in jobs_on_node if (slice := job.spec.slice) is not None}
 
     def _sizes(self, nodes: Iterable[str]) -> dict[TaskId, tuple[float, int]]:
-        """Cores that each task on these nodes is entitled to, and its threads, but for nodes that
-        are gone. Who is busy has threads for what idle ones leave as well.
+        """Entitled cores and threads of each task on these nodes, without lost nodes. Busy tasks
+        also get threads for the cores that idle ones leave.
         """
         result: dict[TaskId, tuple[float, int]] = {}
         for name in nodes:
@@ -458,9 +464,7 @@ class Allocator:
         }
 
     def _gpu_time(self, pending: Pending, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
-        """What changes of the time that tasks have of their GPUs, on these nodes and those that are
-        to follow.
-        """
+        """Changes of GPU time of tasks on these nodes and on those that are due."""
         self._gpus_waiting.update(nodes)
         ready = self._gpus_to_divide(pending)
         self._gpus_waiting -= ready
@@ -470,9 +474,7 @@ class Allocator:
         return changes
 
     def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
-        """What changes of the time that tasks on these nodes have of their GPUs, where several jobs
-        compute on one.
-        """
+        """Changes of GPU time of tasks on these nodes, on GPUs with several jobs."""
         result: dict[TaskId, float | Unlimited] = {}
         for name in nodes:
             gpu_tasks = [
@@ -488,9 +490,9 @@ class Allocator:
             beside = Counter((job.id, gpu) for job, task in gpu_tasks for gpu in task.computes_on)
             for job, task in gpu_tasks:
                 if job.granted.gpu_fraction is not None:
-                    continue  # the policy's word
+                    continue  # the policy grants it
                 fraction = fractions.get(job.id, 1.0)
-                # its workers there take turns each by themselves
+                # its workers there take turns independently of each other
                 if fraction < 1.0 and not job.planned().in_step:
                     fraction /= max(beside[job.id, gpu] for gpu in task.computes_on)
                 wanted = fraction if fraction < 1.0 else UNLIMITED
@@ -500,7 +502,7 @@ class Allocator:
 
 
 def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
-    """The tasks that start, and what is told to those whose share, size or reason has changed."""
+    """Starts of tasks, and messages to tasks whose share, size or reason changed."""
     actions: list[Action] = []
     for job in in_order(settled.jobs.values()):
         said = (
@@ -508,7 +510,7 @@ def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
         )
         for task in job.tasks.values():
             before = (task.entitled, task.threads)
-            # as they were, on a node that is gone
+            # unchanged on a lost node
             task.entitled, task.threads = settled.sizes.get(task.id, before)
             starts, changed = task.id in pending.starting, task.id in settled.shares
             stays = task.entitled == before[0] and not changed and not starts
@@ -523,23 +525,21 @@ def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
 
 @lru_cache
 def _whole(cores: float) -> tuple[float, int]:
-    """Cores that a task is entitled to, and its threads, on a node of so many where none was said
-    anything of.
-    """
+    """Entitled cores and threads of a task on a node without any shares."""
     shares = {"": NOTHING}
     own = entitled(cores, shares)
     return own[""], threads(cores, shares, own)[""]
 
 
 def _undecided(job: JobRecord) -> Reason:
-    """Why a job has what it has where the policy has just said nothing of it."""
+    """The reason of a share about which the policy said nothing."""
     if job.spec.share is not None:
         return Reason.of(ReasonKind.PINNED, share=job.spec.share)
     return _LEFT_BY_OTHERS if job.granted.cpu_weight is not None else _NO_POLICY
 
 
 def _different(now: Share, wanted: Share) -> Share:
-    """The fields of `wanted` that say something, and something else than `now`."""
+    """The fields of `wanted` that are set and differ from `now`."""
     if wanted is now:
         return NOTHING
     values = {

@@ -1,4 +1,4 @@
-"""What happens to jobs, from the moment they are handed in to their end."""
+"""The life of jobs, from submission to end."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _Told = (
     | Usage
     | Progress
 )
-"""What a task tells, or what is measured of it."""
+"""Events that a task reports or that are measured of it."""
 
 
 def live_controller(
@@ -77,13 +77,13 @@ def live_controller(
     pairs: Callable[[], Interference] = Interference,
     seconds: Callable[[JobId], float | None] = lambda _: None,
 ) -> Controller:
-    """A controller as a hub has it: GPUs are shared, and jobs that do not fit wait in the order of
+    """A controller for a hub: jobs share GPUs, and jobs that do not fit wait in the order of
     arrival.
 
     Args:
-        policy: What moves shares.
-        pairs: What jobs are known to cost each other.
-        seconds: How long a job that waits is expected to run for; no decision depends on it.
+        policy: The policy that moves shares.
+        pairs: Gives the known slowdowns of jobs by each other.
+        seconds: Expected run time of a waiting job; no decision depends on it.
     """
     by_turns = not isinstance(policy, NoPolicy)
     pairing = Pairing(pairs, lambda job: job.spec.name, by_turns)
@@ -94,9 +94,9 @@ class Controller:
     """Holds the jobs of every run of one hub.
 
     Args:
-        policy: What moves shares; driven only from here.
-        queue: Where jobs wait that do not fit; None: all start, and share what there is.
-        tracks: Whether each job has a tracker though the policy reads none.
+        policy: The policy that moves shares; called only from here.
+        queue: Queue for jobs that do not fit; None: all start and share the resources.
+        tracks: Whether each job has a tracker even if the policy reads none.
 
     Example:
         >>> from headgate.policies import EqualPolicy
@@ -117,15 +117,15 @@ class Controller:
             allocator.is_crowded = queue.gpu_memory.is_crowded
 
     def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
-        """What to do about an event.
+        """React to an event.
 
         Args:
             now: Seconds on the run's clock; never goes back.
             event: What happened.
 
         Returns:
-            The actions, in the order in which they are to be taken, and when to send a `Wake`
-            (None: no need).
+            The actions, in the order in which to take them, and when to send a `Wake` (None: no
+            need).
         """
         actions: list[Action] = []
         pending = Pending(now)
@@ -168,7 +168,7 @@ class Controller:
         return self._queue is not None and self._queue.waits
 
     def tracker(self, job: JobId) -> JobTracker | None:
-        """What is known of a job that runs or ran; None: it did not, or nothing is kept."""
+        """The tracker of a job; None: the job has not run, or is not tracked."""
         record = self._jobs.all.get(job)
         return record.tracker if record is not None else None
 
@@ -177,12 +177,12 @@ class Controller:
         return self._queue.ahead(now, ends) if self._queue is not None else []
 
     def forget(self, run: str) -> None:
-        """Drop the jobs of a run that has ended."""
+        """Drop the jobs of an ended run."""
         forgotten = self._jobs.forget(run)
         if self._queue is not None:
             self._queue.forget(forgotten)
 
-    # --- jobs, and what is asked of them ----------------------------------------------------------
+    # --- jobs, and requests to them ---------------------------------------------------------------
 
     def _submitted(self, now: float, event: JobSubmitted) -> list[Action]:
         job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
@@ -221,7 +221,7 @@ class Controller:
             case MoveRequested(_, plan, reason, waits):
                 return resizing.move(job, plan, reason, waits)
 
-    # --- what tasks tell --------------------------------------------------------------------------
+    # --- reports of tasks -------------------------------------------------------------------------
 
     def _told(self, pending: Pending, event: _Told) -> list[Action]:
         job = self._owner(event.task)
@@ -279,7 +279,7 @@ class Controller:
             place = progress.step, progress.epoch, progress.epochs, progress.count
             pending.changes.append(Reported(job.id, less_is_better, *place, adversarial))
         if job.watch is None or job.state != "running" or progress.covers == "part":
-            return []  # what an epoch comes to is not known from its first batches
+            return []  # the first batches do not show an epoch's final value
         latest = rule.raw_value(
             progress.loss if progress.mean is None else progress.mean, progress.metrics
         )
@@ -349,9 +349,7 @@ class Controller:
         return faults.restart(job, task, loss)
 
     def _up(self, pending: Pending, event: TaskStarted | TaskReady) -> list[Action]:
-        """A task has started; one of a role is ready then, or later, or has not become so in
-        time.
-        """
+        """A task has started. A task of a role is then ready at once, later, or not in time."""
         job = self._owner(event.task)
         if job is None:
             return []
@@ -371,7 +369,7 @@ class Controller:
         return []
 
     def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit, why: Reason) -> list[Action]:
-        """A task failed by what it runs: the others would wait for it in vain."""
+        """A task's program failed: stop the others, which would wait for it in vain."""
         faults.fail(job, task, exit, why)
         if job.failed_by is None or not job.tasks:
             return []
@@ -452,10 +450,14 @@ class Controller:
         lost: bool = False,
         while_stopping: Reason | None = None,
     ) -> list[Action]:
-        """End the tasks of a job, as `state`; `lost`, after a fault that it cannot survive. A
-        second call can only go from stopping to killing. Servers are asked after the workers, which
-        may need them for their last step. Until all have ended, the reason is `while_stopping`, or
-        that of its end.
+        """End the tasks of a job and mark it as `state`.
+
+        Servers are stopped after the workers, which may need them for their last step. A second
+        call can only turn a stop into a kill.
+
+        Args:
+            lost: Whether a fault ends the job that it cannot survive.
+            while_stopping: Reason until all tasks have ended; None: the final one.
         """
         if job.ends_as is not None and not kill:
             return []
@@ -490,13 +492,12 @@ class Controller:
     def _start(self, pending: Pending, jobs: Sequence[JobRecord]) -> list[Action]:
         if not jobs:
             return []
-        # Those for whom GPUs were found go first, so that the others get GPUs that these leave.
+        # Jobs with reserved GPUs go first, so that the others get the remaining GPUs.
         first = sorted(jobs, key=lambda job: not job.slots)
         actions = [
             action for job in first for action in starting.place(pending, job, self._allocator)
         ]
-        # Newcomers' shares are settled with everybody else's before they start, so that they start
-        # with them.
+        # Shares of new jobs are settled together with all others, before the new jobs start.
         for job in jobs:
             if self._tracks:
                 job.track(pending.now)
@@ -524,8 +525,8 @@ class Controller:
     # --- nodes ------------------------------------------------------------------------------------
 
     def _node_joined(self, now: float, node: Node, runs: Sequence[str]) -> list[Action]:
-        """A node is there that jobs of these runs may use: those that wait for room on others start
-        with it, in their turn.
+        """A node joined that jobs of these runs may use. Jobs that wait for room elsewhere start on
+        it in their turn.
         """
         self._allocator.join(node)
         if self._queue is not None:
@@ -544,8 +545,8 @@ class Controller:
         return self._queue.move(now, waiting, node, self._allocator.nodes)
 
     def _node_left(self, now: float, event: NodeLeft) -> None:
-        """A node is gone for the jobs of some runs, none: for all, and may come back: those that
-        wait for room there ask for it on another.
+        """A node left for the jobs of some runs (none: all) and may come back. Jobs that wait for
+        room on it ask for it elsewhere.
         """
         name, runs = event.node, event.runs
         until = now if event.for_good else now + faults.BACK_SECONDS

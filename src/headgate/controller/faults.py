@@ -1,30 +1,27 @@
-"""What becomes of a job that loses one of its tasks.
+"""What happens to a job that loses one of its tasks.
 
-A task is lost when a signal killed its process, when it ended because it found another task gone,
-or when it went with its node, its agent, its container or its daemon.
+A task is lost when a signal killed its process, when it ended because another task was gone, or
+with its node, agent, container or daemon.
 
-Of workers that find each other by another launcher's contract (`launch`), all end with the first
-that a signal killed, and the job's retries apply, as under `single`. One that found its port taken
-counts as lost with what it ran in.
+Workers that find each other by another launcher's contract (`launch`) all end with the first that a
+signal killed. The job's retries apply, as under `single`. A worker that found its port taken counts
+as lost.
 
-| strategy | what is lost | what is done |
-|---|---|---|
-| `single` | the worker, killed by a signal | the job fails; its retries apply |
-| `single` | the worker, with what it ran in | it is started again from the last checkpoint |
-| `roles` | a task of any role | as `single`: one that fails by itself fails the job |
-| `ps` | a worker | the others go on; it is started again and joins them, three times at most |
-| `ps` | a worker that others did not wait for, and that is too far behind | the same |
-| `ps` | the last worker at work | as `allreduce` |
-| `ps` | a server | started again at once, on another node where its own is gone |
-| `ps` over TensorFlow | another worker | the others go on; it is started again where it listened |
-| `ps` over TensorFlow | the first worker, or a server | as `allreduce` |
-| any, over TensorFlow | the evaluator | started again at once, elsewhere if its node is gone |
-| `allreduce` | a worker | all tasks are ended and started again from the last checkpoint |
+| strategy | lost task | reaction | |---|---|---| | `single` | the worker, killed by a signal | the
+job fails; its retries apply | | `single` | the worker, with its node or container | restarted from
+the last checkpoint | | `roles` | a task of any role | as `single`: one that fails by itself fails
+the job | | `ps` | a worker | the others go on; it restarts and joins them, three times at most | |
+`ps` | an asynchronous worker that is too far behind | the same | | `ps` | the last worker at work |
+as `allreduce` | | `ps` | a server | restarted at once, on another node if its own is lost | | `ps`
+over TensorFlow | another worker | the others go on; it restarts at its address | | `ps` over
+TensorFlow | the first worker, or a server | as `allreduce` | | any, over TensorFlow | the evaluator
+| restarted at once, elsewhere if its node is lost | | `allreduce` | a worker | all tasks end and
+restart from the last checkpoint |
 
-A job that runs out of memory and divides it among its workers (FSDP, DeepSpeed ZeRO) is started
-again with up to twice as many, where its nodes have room for them.
+A job that runs out of memory and shards it among its workers (FSDP, DeepSpeed ZeRO) restarts with
+up to twice as many, if its nodes have room.
 
-A restart of all tasks, or of a server, is done three times between two checkpoints. After that the
+At most three restarts of all tasks, or of a server, happen between two checkpoints. After that the
 job fails.
 """
 
@@ -44,25 +41,25 @@ from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
 
 MOST_BETWEEN_CHECKPOINTS = 3
-"""Times that a job is started again, or one of its servers is, without a checkpoint in between."""
+"""Most restarts of a job, or of one of its servers, without a checkpoint in between."""
 
 _GIVES_BACK = "MALLOC_MMAP_THRESHOLD_"
-"""Has glibc give memory of this size or more back as soon as it is freed. By itself it keeps what
-is freed below up to 32 MiB, which all tensors of a small model are, and which FSDP makes anew in
-each step.
+"""Variable that makes glibc return blocks of at least this size as soon as they are freed. By
+default it keeps freed blocks of up to 32 MiB: all tensors of a small model, which FSDP allocates
+anew in each step.
 """
 
 MOST_STARTS = 4
-"""Times that one worker is started in an attempt, the first included."""
+"""Most starts of one worker in an attempt, including the first."""
 
 BACK_SECONDS = 60.0
-"""How long a job that has no node left waits for one to come back: where only its agent died it has
-another in a few seconds, and somebody may start what joins it to its cluster again.
+"""How long a job without nodes waits for one to come back. A dead agent is replaced in seconds; a
+person may restart the program that joins a node to its cluster.
 """
 
 
 def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, Node]) -> bool:
-    """Whether a task was lost, and did not fail by its script."""
+    """Whether a task was lost, rather than failed by its script."""
     taken = exit.lost or exit.port_taken or task.node not in nodes
     if _evaluates(job, task):
         return taken or exit.signal is not None or job.finished
@@ -72,23 +69,23 @@ def is_fault(job: JobRecord, task: TaskRecord, exit: Exit, nodes: Mapping[str, N
         or (job.spec.contract is not None and not is_coordinated(job))
     ):
         return taken
-    # what could be started once fails by its node
+    # a task that started once and now cannot start has a broken node
     started_before = task.again and exit.code is None
     lost_another = exit.code == PeerLost.STATUS and task.connected
-    ended_early = exit.ok  # by nobody's order
+    ended_early = exit.ok  # without a stop request
     return exit.signal is not None or started_before or lost_another or ended_early or task.leaving
 
 
 def is_last(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
-    """Whether the training is over with the end of a task, or was before."""
+    """Whether the training is over with the end of this task, or was before."""
     if task.leaving or not exit.ok:
         return False
     return _is_over(job, task) or (task.is_worker and (task.index == 0 or not is_coordinated(job)))
 
 
 def has_served(job: JobRecord, task: TaskRecord, exit: Exit) -> bool:
-    """Whether a task has ended well that the others do without: of a role that the job does not end
-    with, once it was ready; or TensorFlow's evaluator.
+    """Whether a task ended successfully that the others can do without: one of a serving role that
+    was ready, or TensorFlow's evaluator.
     """
     served = bool(job.spec.roles) and not task.is_worker and task.name in job.ready
     return exit.ok and (served or _evaluates(job, task))
@@ -99,16 +96,15 @@ def _evaluates(job: JobRecord, task: TaskRecord) -> bool:
 
 
 def _is_over(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether the training was over, as far as a task goes: other workers may need servers that
-    nobody coordinates.
+    """Whether the training was over for this task. Without a coordinator other workers may still
+    need the servers.
     """
     return job.finished and (task.is_worker or _evaluates(job, task) or is_coordinated(job))
 
 
 def is_coordinated(job: JobRecord) -> bool:
-    """Whether the first worker of a job is its coordinator, as under TensorFlow's parameter
-    servers: it hands out the work of all others and knows where each of them is, from beginning to
-    end.
+    """Whether the job's first worker is its coordinator, as under TensorFlow's parameter servers.
+    It hands out all work and knows every task's address from beginning to end.
     """
     return job.planned().strategy == "ps" and (
         job.framework == "keras" or job.spec.contract is not None
@@ -116,7 +112,11 @@ def is_coordinated(job: JobRecord) -> bool:
 
 
 def describe(task: TaskRecord, exit: Exit, why: Reason, nodes: Mapping[str, Node]) -> Reason:
-    """What happened to a task that was lost; `why` it ended."""
+    """What happened to a lost task.
+
+    Args:
+        why: Why the task ended.
+    """
     name = str(task.name)
     if task.leaving and exit.ok:
         return Reason.of(ReasonKind.FELL_BEHIND, task=name)
@@ -141,9 +141,7 @@ def costs_others(job: JobRecord, task: TaskRecord) -> bool:
 
 
 def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether another task takes the place of a lost one that is no worker, while the others go
-    on.
-    """
+    """Whether a lost server or evaluator is replaced while the others go on."""
     served = not task.is_worker and not is_coordinated(job) and not job.spec.roles
     return served or _evaluates(job, task)
 
@@ -151,7 +149,7 @@ def is_replaced(job: JobRecord, task: TaskRecord) -> bool:
 def survive(
     job: JobRecord, task: TaskRecord, loss: Reason, nodes: Mapping[str, Node], pending: Pending
 ) -> list[Action]:
-    """Go on after the loss of a task that costs the others nothing."""
+    """Go on after losing a task without cost to the others."""
     if job.finished:
         return [Fault(job.id, task.id, Reason.of(ReasonKind.LOST_AT_END, after=loss))]
     is_replaced = task.node in nodes and job.starts[task.name] < MOST_STARTS
@@ -165,7 +163,7 @@ def survive(
 def restart_server(
     job: JobRecord, task: TaskRecord, loss: Reason, node: str, pending: Pending
 ) -> list[Action]:
-    """Start another server in the place of a lost one."""
+    """Start another server in place of a lost one."""
     pending.start(job, [job.add(task.name, node, task.gpus).id])
     elsewhere = node if node != task.node else None
     reason = Reason.of(ReasonKind.TASK_REPLACED, after=loss, node=elsewhere)
@@ -173,7 +171,7 @@ def restart_server(
 
 
 def restart(job: JobRecord, task: TaskRecord, loss: Reason) -> list[Action]:
-    """Start all tasks again, once they have ended: the job cannot go on without a lost one."""
+    """Restart all tasks once they have ended, because the job cannot go on without a lost one."""
     job.restart = loss
     reason = Reason.of(
         ReasonKind.JOB_RESTARTED,
@@ -192,16 +190,14 @@ def restart(job: JobRecord, task: TaskRecord, loss: Reason) -> list[Action]:
 
 
 def fail(job: JobRecord, task: TaskRecord, exit: Exit, why: Reason) -> None:
-    """Take note that a job fails with a task of it. The task is named where the job has several."""
+    """Note that a task fails the job. The task is named if the job has several."""
     if job.planned().tasks > 1:
         why = Reason.of(ReasonKind.OF_TASK, task=str(task.name), reason=why)
     job.failure, job.failed_by, job.failed_at = exit, why, task.node
 
 
 def is_cause(job: JobRecord, exit: Exit) -> bool:
-    """Whether a task ran out of memory, and the failure that its job ends with only follows from
-    that.
-    """
+    """Whether a task ran out of memory and so caused the failure that its job ends with."""
     first = job.failure
     return exit.over_memory and job.ends_as is None and first is not None and not first.over_memory
 
@@ -209,9 +205,8 @@ def is_cause(job: JobRecord, exit: Exit) -> bool:
 def grow_after_oom(
     job: JobRecord, task: TaskRecord, failure: Exit, why: Reason, nodes: Mapping[str, Node]
 ) -> list[Action]:
-    """After the last task of a job that ran out of memory: a start with up to twice as many
-    workers, where its script divides the model's memory among them and its nodes have room; else
-    none.
+    """Restart a job that ran out of memory with up to twice as many workers, once its last task has
+    ended. No actions unless its script shards the model's memory and its nodes have room.
     """
     plan = job.planned()
     if not (failure.over_memory and job.divides and plan.strategy == "allreduce"):
@@ -242,11 +237,11 @@ def advised(
 ) -> Reason:
     """Add to a reason what the user of a job that ran out of main memory may change.
 
-    It is added where the job has several tasks, where its workers find each other by another
-    launcher's contract, and where its own limit ended it.
+    Advice is added if the job has several tasks, uses another launcher's contract, or exceeded its
+    own limit.
 
     Args:
-        at: The node of the task that ran out of it.
+        at: The node of the task that ran out of memory.
     """
     limit, is_over_limit = job.spec.limits.memory_bytes, failure.limit_bytes is not None
     plain = job.spec.contract is None and job.planned().tasks == 1
@@ -269,7 +264,7 @@ def advised(
         cures.append({"kind": CureKind.GIVE_BACK, "variable": _GIVES_BACK, "value": "1048576"})
     return Reason.of(
         ReasonKind.MEMORY_ADVICE,
-        after=why,  # tells what it held and its limit where that ended it
+        after=why,  # states its memory and its limit if the limit ended it
         held_bytes=failure.memory_peak_bytes if not is_over_limit else None,
         limit_bytes=limit if not is_over_limit else None,
         cures=cures,
@@ -277,9 +272,7 @@ def advised(
 
 
 def _larger(job: JobRecord, at: str, nodes: Mapping[str, Node]) -> list[str]:
-    """The nodes that a job may use and that have more memory than this one; none where its plan
-    names its nodes.
-    """
+    """Nodes with more memory that the job may use; none if its plan names its nodes."""
     stated = job.spec.plan is not None and job.spec.plan.worker_nodes
     if at not in nodes or stated or job.spec.roles:
         return []
@@ -289,7 +282,7 @@ def _larger(job: JobRecord, at: str, nodes: Mapping[str, Node]) -> list[str]:
 
 
 def among_workers(job: JobRecord) -> CureKind:
-    """How the workers of a job would divide the memory of its model."""
+    """How the workers of a job could divide the model's memory."""
     if not job.divides:
         return CureKind.DIVIDE_MODEL
     if job.planned().strategy == "single":
@@ -298,20 +291,19 @@ def among_workers(job: JobRecord) -> CureKind:
 
 
 def _room(node: Node, memory_bytes: int | None) -> int:
-    """How many workers a node has memory for, with `each` so many bytes; on one with GPUs, at most
-    one for each.
-    """
+    """How many workers fit into a node's memory; on a node with GPUs, at most one for each."""
     room = int(node.memory_bytes // memory_bytes) if memory_bytes and node.memory_bytes else 0
     return min(room, len(node.gpus)) if node.gpus else room
 
 
 def settle(now: float, job: JobRecord) -> list[Action]:
-    """After a task has ended: end those that nobody needs any more. An evaluator has the job's
-    grace for what the workers saved last; its script ends it before, where it knows what comes
-    last.
+    """After the end of a task: end tasks that are no longer needed.
+
+    An evaluator gets the job's grace period for the last checkpoint. Its script ends it earlier if
+    it knows which one is last.
     """
     workers = job.workers()
-    # the others do not end by themselves
+    # the other tasks do not end by themselves
     coordinates_itself = job.spec.contract is not None and is_coordinated(job)
     if workers and job.undisturbed and job.finished and (coordinates_itself or not job.at_work()):
         over = Reason(ReasonKind.TRAINING_OVER)
@@ -334,15 +326,16 @@ def settle(now: float, job: JobRecord) -> list[Action]:
 
 
 def evaluated(job: JobRecord) -> list[Action]:
-    """The time is over that an evaluator had once its workers had ended."""
+    """End the evaluator: its time after the end of the workers is over."""
     reason = Reason.of(ReasonKind.WORKERS_ENDED, seconds=job.spec.grace)
     return [task.stop(reason) for task in job.tasks.values() if not task.stopping]
 
 
 def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action]:
-    """Before a job asks for room, or starts: tasks whose node is gone get another. A plan without
-    nodes gets them as it starts. Where none is left, the job waits for one to come back, or has
-    failed.
+    """Before a job asks for room or starts: replace lost nodes in its plan.
+
+    A plan without nodes gets them at the start. If no node is left, the job waits for one to come
+    back, or fails.
     """
     plan, nodes_for_job = job.planned(), job.there(nodes)
     names = {*plan.worker_nodes, *plan.server_nodes}

@@ -1,5 +1,5 @@
-"""What is said of the end of a job: whether it answered, what is saved of it, and what casts a
-doubt on it.
+"""The report of a job's end: its answer to a stop request, what is saved, and doubts about its
+success.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def as_asked(job: JobRecord, state: JobState, reason: Reason, code: int) -> Mark
 
 
 def doubts(job: JobRecord) -> list[Action]:
-    """A warning of a job that is done and may not have done what it was to do."""
+    """A warning if a finished job may have failed."""
     ending = job.ending
     if ending is None or ending.doubt is None:
         return []
@@ -37,7 +37,7 @@ def doubts(job: JobRecord) -> list[Action]:
 
 
 def how_finished(job: JobRecord) -> Reason:
-    """Why a job is done that ended by itself."""
+    """Why a job that ended by itself is done."""
     plan = job.planned()
     apart = plan.trains_together and plan.workers > 1 and not job.met and job.spec.contract is None
     return Reason.of(

@@ -1,4 +1,4 @@
-"""What of the nodes is still free for jobs that have GPUs, or memory, to themselves."""
+"""Free GPUs and memory of nodes, for jobs that need them exclusively."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class ResourceRequest(NamedTuple):
     """What a job needs before it can start.
 
     Args:
-        workers: How many, all of them at once.
-        gpus: Of each worker, on one node.
-        memory_bytes: Of each worker; 0 where nobody said.
-        fixed: The nodes of its workers, where they are settled.
-        allowed: Names of the nodes it may use; None: any.
-        on_gpus: What each worker needs of the memory of GPUs; None: nothing that is known.
-        guessed: Nobody knows the memory that it needs: `memory_bytes` counts until it is seen.
+        workers: Number of workers, all at once.
+        gpus: GPUs of each worker, on one node.
+        memory_bytes: Memory of each worker; 0: not stated.
+        fixed: Nodes of its workers, if settled.
+        allowed: Names of the nodes that it may use; None: any.
+        on_gpus: GPU memory that each worker needs; None: unknown or none.
+        guessed: Its memory need is unknown: `memory_bytes` counts until the use is observed.
     """
 
     workers: int
@@ -42,7 +42,7 @@ class ResourceRequest(NamedTuple):
 
 
 def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest | None:
-    """What a planned job has to itself; None where it shares all it uses."""
+    """What a planned job needs exclusively; None: it shares all that it uses."""
     limits, plan = job.spec.limits, job.planned()
     if job.spec.roles:
         return _request_of_roles(job, gpus_are_shared)
@@ -60,8 +60,8 @@ def request_of(job: JobRecord, gpus_are_shared: bool = False) -> ResourceRequest
 
 
 def _on_gpus(job: JobRecord, shared: bool) -> GpuRequest | None:
-    """What each worker of a job needs of the memory of GPUs. If its user gives no number, one GPU
-    is assumed; none if nothing says that it uses any.
+    """GPU memory that each worker of a job needs. If the user gives no number, one GPU is assumed;
+    none if nothing says that the job uses GPUs.
     """
     limits, needs = job.spec.limits, job.gpu_memory_bytes
     uses = bool(
@@ -74,8 +74,8 @@ def _on_gpus(job: JobRecord, shared: bool) -> GpuRequest | None:
 
 
 def _request_of_roles(job: JobRecord, gpus_are_shared: bool) -> ResourceRequest | None:
-    """The same for a job that is made of roles, on the nodes of its plan: each task as much as the
-    mean of those on the node where that is most.
+    """The request of a job made of roles, on the nodes of its plan. Each task counts as the mean on
+    the node with most.
     """
     nodes = job.planned().worker_nodes
     wants = [job.spec.limits_of(name) for name in task_names(job.spec.roles)]
@@ -95,41 +95,40 @@ _NOTHING_ELSE = ResourceRequest(0, 0, 0, (), None)[2:]
 
 _MARGIN = 1 / 20
 _MARGIN_MOST = 1 << 30
-"""Of a node's memory, and at most so many bytes: beside jobs that run this much stays free. Peaks
-differ a little from run to run, and page tables and the like are counted for nobody.
+"""Least free memory of a node beside running jobs: this fraction, at most this many bytes. Peaks
+vary from run to run, and page tables and the like belong to no job.
 """
 _STANDING = 1 / 8
 _STANDING_LEAST, _STANDING_MOST = 512 << 20, 2 / 5
-"""Of a node's memory, or so many bytes if that is more, and no more than so large a part: what
-others hold up to that never keeps a job waiting that has the node for itself. A system, a hub and
-its commands always hold some.
+"""Memory held by others that never delays a job alone on its node: this many bytes, at most this
+fraction. A system, a hub and its commands always hold some.
 """
 
 
 class FreeResources:
     """GPUs and memory of nodes, and how much of each is taken.
 
-    A worker goes where the fewest GPUs are left that are enough for it (best fit). So whole nodes
-    stay free for jobs that need one. Among equal nodes it goes to the one that has been so for
-    longest.
+    A worker goes to the node with the fewest GPUs left that are enough for it (best fit). So whole
+    nodes stay free for jobs that need one. Among equal nodes it goes to the one that has been in
+    this state longest.
 
     Attributes:
-        gpu_memory: That of GPUs which jobs compute on by turns.
+        gpu_memory: Memory of GPUs that jobs share by turns.
     """
 
     def __init__(self) -> None:
         self.free_gpus = 0
         self._nodes: dict[str, Node] = {}
-        self._free: dict[str, int] = {}  # GPUs; below 0 where a node has fewer than it had
-        self._taken: dict[str, list[int]] = {}  # GPUs and bytes, of nodes that are gone too
+        self._free: dict[str, int] = {}  # GPUs; negative after a node lost some
+        self._taken: dict[str, list[int]] = {}  # GPUs and bytes, also of lost nodes
         self._by_free: list[dict[str, None]] = [{}]
         self._possible: dict[ResourceRequest, bool] = {}
-        # bytes that all jobs on a node could have, as far as others leave them
+        # bytes of a node for all jobs, without what others hold
         self._spare: dict[str, float] = {}
         self.gpu_memory = GpuMemory()
 
     def join(self, node: Node) -> None:
-        """A node is there, or has changed; what is taken of it stays so."""
+        """Add or update a node; what is taken of it stays taken."""
         spare = self._spare.get(node.name)
         self.leave(node.name)
         self._nodes[node.name] = node
@@ -142,7 +141,7 @@ class FreeResources:
         self._file(node.name, len(node.gpus) - self._taken.setdefault(node.name, [0, 0])[0])
 
     def leave(self, name: str) -> None:
-        """A node is gone."""
+        """Remove a node."""
         if name in self._nodes:
             free = self._free.pop(name)
             del self._by_free[max(free, 0)][name], self._nodes[name]
@@ -152,7 +151,7 @@ class FreeResources:
             self.free_gpus -= max(free, 0)
 
     def could(self, request: ResourceRequest) -> bool:
-        """Whether there would be room if nothing ran."""
+        """Whether the request would fit if nothing ran."""
         if request not in self._possible:
             whole = (
                 self.held(request, name, len(node.gpus), node.memory_bytes, whole=True)
@@ -162,8 +161,8 @@ class FreeResources:
         return self._possible[request]
 
     def trimmed(self, request: ResourceRequest) -> ResourceRequest:
-        """A request for settled nodes, with no more memory than they and their GPUs have as a
-        whole.
+        """A request for settled nodes, reduced to the total memory of these nodes and their
+        GPUs.
         """
         fixed_counts = {
             name: request.fixed.count(name) for name in request.fixed if name in self._nodes
@@ -179,17 +178,17 @@ class FreeResources:
         most = min(
             self.gpu_memory.most(on_gpus, name, workers) for name, workers in fixed_counts.items()
         )
-        # Where there is no GPU, or too few, nobody waits for its memory.
+        # Without enough GPUs, nobody waits for their memory.
         fits = on_gpus._replace(memory_bytes=min(on_gpus.memory_bytes, most)) if most else None
         return request._replace(on_gpus=fits)
 
     def device(self, slot: WorkerSlot) -> str:
-        """What pairs call a place: its GPU, or the kind of its node."""
+        """The name of a place in pair measurements: its GPU, or the kind of its node."""
         node = self._nodes[slot.node]
         return next((gpu.name for gpu in node.gpus if gpu.index in slot.gpus), node.kind)
 
     def shortage(self, request: ResourceRequest) -> Shortage:
-        """What a request that finds no room lacks."""
+        """What a request that does not fit lacks."""
         if request.on_gpus is not None and not request.gpus:
             lacks = self.gpu_memory.shortage(request.on_gpus, Counter(request.fixed))
             if lacks is not None:
@@ -214,7 +213,7 @@ class FreeResources:
 
     @staticmethod
     def as_a_whole(request: ResourceRequest) -> Shortage:
-        """All that is asked for, wherever it may be."""
+        """All that is requested, on whatever node."""
         if request.gpus:
             return Shortage("gpus", count=request.all_gpus)
         if request.on_gpus is not None and not request.memory_bytes:
@@ -232,8 +231,8 @@ class FreeResources:
         *,
         whole: bool = False,
     ) -> int:
-        """How many of the workers find room on a node with so much left of it; `whole`: and with
-        all of the memory of its GPUs.
+        """How many workers fit on a node with these resources left; `whole`: and with all its GPU
+        memory.
         """
         most = request.fixed.count(name) if request.fixed else request.workers
         if request.allowed is not None and name not in request.allowed:
@@ -249,31 +248,34 @@ class FreeResources:
         )
 
     def observe(self, name: str, available: float, held: float) -> bool:
-        """Take note of what is in use of a node's memory; whether jobs could have more now than
-        before.
+        """Record the use of a node's memory. Returns whether jobs could have more than before.
 
         Args:
-            name: Of the node.
-            available: Bytes that can still be had.
-            held: Bytes that jobs hold for which memory is taken, and no more than is taken.
+            name: Name of the node.
+            available: Bytes still available.
+            held: Bytes held by jobs with reserved memory, at most what is reserved.
         """
         before, self._spare[name] = self._spare.get(name, math.inf), available + held
         return self._spare[name] > before
 
     def observed(self, names: Iterable[str]) -> bool:
-        """Whether it is known of all these nodes what of their memory is in use."""
+        """Whether there are memory readings from all these nodes."""
         return all(name in self._spare for name in names)
 
     def others(self, name: str) -> float:
-        """Bytes of a node that others hold: programs, shared memory, other hubs, and Headgate
+        """Bytes of a node held by others: programs, shared memory, other hubs, and Headgate
         itself.
         """
         size = self._nodes[name].memory_bytes
         return max(size - self._spare.get(name, size), 0.0)
 
     def left(self, name: str, own: int = 0, guessed: bool = False) -> tuple[int, int]:
-        """Free GPUs and bytes of a node that is there, for a job that has been given `own` bytes of
-        it so far; one whose need is `guessed` waits for no others than jobs.
+        """Free GPUs and bytes of an available node.
+
+        Args:
+            own: Bytes that the job has been given on it so far.
+            guessed: The job's need is guessed: it waits for other jobs only, not for other
+                programs.
         """
         size, taken = self._nodes[name].memory_bytes, self._taken[name][1]
         free = size - taken
@@ -288,12 +290,12 @@ class FreeResources:
         return self._free[name], free
 
     def has_place(self, request: ResourceRequest, name: str, workers: int) -> bool:
-        """Whether so many of the workers find room on a node now."""
+        """Whether this many workers fit on a node now."""
         left = self.left(name, guessed=request.guessed) if name in self._nodes else (0, 0)
         return name in self._nodes and self.held(request, name, *left) >= workers
 
     def places(self, request: ResourceRequest) -> int:
-        """For how many workers there is room now."""
+        """How many workers fit now."""
         if request.gpus and request[2:] == _NOTHING_ELSE:
             return sum(
                 len(names) * (free // request.gpus) for free, names in enumerate(self._by_free)
@@ -304,8 +306,8 @@ class FreeResources:
         return name in self._nodes
 
     def seize(self, request: ResourceRequest) -> tuple[WorkerSlot, ...] | None:
-        """Take what is asked for: where each worker has room; None, with nothing taken, where there
-        is no room now.
+        """Take the requested resources. Returns the place of each worker; None, with nothing taken:
+        no room now.
         """
         if request.all_gpus > self.free_gpus:
             return None
@@ -329,11 +331,11 @@ class FreeResources:
         return tuple(worker_slots)
 
     def take(self, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> None:
-        """Take what a worker asks for in each of these places."""
+        """Take the resources of one worker in each of these places."""
         self._change(request, 1, slots)
 
     def give(self, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> None:
-        """Give it back."""
+        """Return the resources of one worker in each of these places."""
         self._change(request, -1, slots)
 
     def _best(self, request: ResourceRequest, own: Mapping[str, int]) -> str | None:
@@ -370,21 +372,21 @@ class FreeResources:
                 self._file(name, free - gpus)
 
     def _file(self, name: str, free: int) -> None:
-        """Put a node among those with as many free GPUs."""
+        """Put a node among those with equally many free GPUs."""
         self._free[name] = free
         self._by_free[max(free, 0)][name] = None
         self.free_gpus += max(free, 0)
 
 
 class Eviction:
-    """Whether something would fit if some jobs gave back what they have; nothing is taken or
-    given.
+    """Tests whether a request would fit if some jobs gave up their resources. Nothing is taken or
+    returned.
     """
 
     def __init__(self, resources: FreeResources, request: ResourceRequest) -> None:
         self._resources, self._ask = resources, request
         self._given: dict[str, tuple[int, int]] = {}
-        # workers that nodes would have room for, of those that were given something
+        # workers that would fit on nodes that got resources back
         self._held: dict[str, int] = {}
         self._places = resources.places(request)
 
@@ -393,7 +395,7 @@ class Eviction:
         return self._places >= self._ask.workers
 
     def give(self, request: ResourceRequest, slots: Iterable[WorkerSlot], sign: int = 1) -> None:
-        """One gives back what it has in these places; with a sign of -1 it keeps it after all."""
+        """A job gives up its resources in these places; `sign` -1: it keeps them after all."""
         for name, _ in slots:
             if self._resources.is_there(name):
                 free_gpus, free_bytes = self._resources.left(name)

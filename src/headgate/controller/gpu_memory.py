@@ -1,6 +1,4 @@
-"""Memory of GPUs that jobs compute on by turns: what is kept for jobs that were admitted, and what
-is left of it.
-"""
+"""Memory of GPUs that jobs share by turns: reservations of admitted jobs, and what is left."""
 
 from __future__ import annotations
 
@@ -12,29 +10,25 @@ from headgate.controller.shortage import Shortage, ShortageKind
 from headgate.model.cluster import Node
 
 _LITTLE = 0.02
-"""Of the memory of a GPU: what is in use besides is not told of below that."""
+"""Fraction of a GPU's memory below which unreserved use is not reported."""
 _LEAST_FREE = 1 / 4
-"""Of the memory of a GPU: so much has to be free for a job whose need is not known."""
+"""Fraction of a GPU's memory that has to be free for a job of unknown need."""
 _STEPS = 16
-"""Of GPUs that as many tasks use, those are alike that have as many such parts of their memory
-left.
-"""
+"""GPUs with equally many tasks count as alike if this many parts of their memory agree."""
 _LIKE_OTHERS = 1.05
-"""Times the mean of what jobs on a GPU hold: so much has to be free there for one whose need is not
-known.
-"""
+"""A job of unknown need requires this many times the mean of the jobs on a GPU."""
 
 
 class GpuRequest(NamedTuple):
-    """What a worker needs of the memory of GPUs.
+    """What a worker needs of GPU memory.
 
     Args:
-        memory_bytes: On each of its GPUs; 0 where that is not known.
-        gpus: How many those are.
-        of: The GPUs of a node that it may use, the first first; None: all.
-        apart: Whether workers on one node have to have different ones.
-        known: Whether its need is known. If not, it has a GPU without other jobs, until it is seen
-            what it holds.
+        memory_bytes: On each of its GPUs; 0: unknown.
+        gpus: Number of GPUs.
+        of: GPUs of a node that it may use, in order of preference; None: all.
+        apart: Whether workers on one node need different GPUs.
+        known: Whether its need is known. If not, it gets a GPU without other jobs until its use is
+            observed.
         alone: Whether no other job may use these GPUs.
     """
 
@@ -47,9 +41,7 @@ class GpuRequest(NamedTuple):
 
 
 class WorkerSlot(NamedTuple):
-    """Where a worker has room: its node and, of the GPUs there that it shares, those that keep
-    memory for it.
-    """
+    """The place of a worker: its node, and the shared GPUs with memory reserved for it."""
 
     node: str
     gpus: tuple[int, ...] = ()
@@ -60,42 +52,44 @@ def _nobody(_: str) -> Counter[int]:
 
 
 class GpuMemory:
-    """The memory of the GPUs of nodes.
+    """The GPU memory of nodes.
 
-    A worker gets the GPUs that have enough; of these, those that the fewest tasks use, and then
-    those with clearly most left.
+    A worker gets GPUs with enough memory: first those with the fewest tasks, then those with
+    clearly most memory left.
 
     Attributes:
-        others: Tells how many tasks for which nothing is kept use each GPU of a node.
+        others: Gives the number of tasks without a reservation on each GPU of a node.
     """
 
     def __init__(self) -> None:
         self.others: Callable[[str], Counter[int]] = _nobody
         self._sizes: dict[str, dict[int, int]] = {}
-        # Of nodes that are gone too:
+        # Lost nodes are kept in these. Workers with a reservation:
         self._kept: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._tasks: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        # of these, those of unknown need
+        # workers of unknown need
         self._unseen: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        # and those that are to be alone there
+        # workers that need the GPU for themselves
         self._alone: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        # in use, with nothing kept for it
+        # bytes in use without a reservation
         self._besides: defaultdict[str, dict[int, float]] = defaultdict(dict)
-        self._used: defaultdict[str, dict[int, float]] = defaultdict(dict)  # by everybody
-        # by their compute mode: for one process at a time,
+        # bytes in use by all programs
+        self._used: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        # GPUs whose compute mode allows one process at a time
         self._single: dict[str, frozenset[int]] = {}
-        self._closed: dict[str, frozenset[int]] = {}  # and for none more now
+        # GPUs whose compute mode now allows no further process
+        self._closed: dict[str, frozenset[int]] = {}
 
     def join(self, node: Node) -> None:
-        """A node is there, or has changed."""
+        """Add or update a node."""
         self._sizes[node.name] = {gpu.index: gpu.memory_bytes for gpu in node.gpus}
 
     def leave(self, name: str) -> None:
-        """A node is gone."""
+        """Remove a node."""
         self._sizes.pop(name, None)
 
     def change(self, request: GpuRequest, slot: WorkerSlot, sign: int) -> None:
-        """Keep memory for a worker; with a sign of -1, no longer."""
+        """Reserve memory for a worker; `sign` -1 releases it."""
         for gpu in slot.gpus:
             self._kept[slot.node][gpu] += sign * request.memory_bytes
             self._tasks[slot.node][gpu] += sign
@@ -103,17 +97,17 @@ class GpuMemory:
             self._alone[slot.node][gpu] += sign if request.alone else 0
 
     def observe(self, name: str, used: Mapping[int, float], held: Mapping[int, float]) -> bool:
-        """Take note of what is in use; whether more is left now than before.
+        """Record the bytes in use. Returns whether more is left than before.
 
         Args:
-            name: Of a node.
-            used: By all programs, on each GPU that is known of.
-            held: Of that, by tasks for which memory is kept, and no more than that. Where none of
-                it can be told apart (a container does not see whose memory it is), what was in use
-                before such a task came still is.
+            name: Name of the node.
+            used: Bytes used by all programs on each known GPU.
+            held: Bytes used by tasks with a reservation, at most what is reserved. In a container
+                they cannot be told apart: then what was in use before such a task came still counts
+                as used by others.
         """
         before = self._besides[name]
-        seen_bytes = dict(before)  # of a GPU that gives no reading now, the latest counts
+        seen_bytes = dict(before)  # a GPU without a reading keeps its latest one
         for gpu, size in used.items():
             kept = self._kept[name][gpu]
             if not kept:
@@ -127,38 +121,38 @@ class GpuMemory:
         return any(size < before.get(gpu, 0.0) for gpu, size in seen_bytes.items())
 
     def settle(self, name: str, held: Mapping[int, float]) -> None:
-        """From now on memory is kept for a job that holds so much of GPUs, which counted as used
-        besides until then.
+        """Reserve the memory that a job was observed to hold, which so far counted as
+        unreserved.
         """
         besides = self._besides[name]
         besides |= {gpu: max(besides.get(gpu, 0.0) - size, 0.0) for gpu, size in held.items()}
 
     def limit(self, name: str, single: frozenset[int], closed: frozenset[int]) -> bool:
-        """Take note of what the compute modes of a node's GPUs allow; whether that has changed."""
+        """Record the compute modes of a node's GPUs. Returns whether they changed."""
         before = self._single.get(name), self._closed.get(name)
         self._single[name], self._closed[name] = single, closed
         return before != (single, closed)
 
     def observed(self, names: Iterable[str]) -> bool:
-        """Whether it is known of all these nodes what of their GPUs is in use."""
+        """Whether there are readings of GPU memory from all these nodes."""
         return all(self._besides.get(name) for name in names)
 
     def besides(self, name: str, gpu: int) -> float:
-        """Bytes of a GPU in use by programs for which none are kept."""
+        """Bytes of a GPU used by programs without a reservation."""
         return self._besides[name].get(gpu, 0.0)
 
     def used(self, name: str, gpu: int) -> float:
-        """Bytes of a GPU in use by everybody, as far as is known."""
+        """Known bytes of a GPU used by all programs."""
         return self._used[name].get(gpu, 0.0)
 
     def is_crowded(self, name: str, gpu: int) -> bool:
-        """Whether a GPU has too little left for a job whose need is not known."""
+        """Whether a GPU has too little left for a job of unknown need."""
         size = self._sizes.get(name, {}).get(gpu, 0)
         return size - self._kept[name][gpu] - self.besides(name, gpu) < _LEAST_FREE * size
 
     def free(self, request: GpuRequest, name: str, *, whole: bool = False) -> dict[int, float]:
-        """Bytes left of each GPU of a node that a worker may use, which may be below 0; `whole`: if
-        nobody used any.
+        """Bytes left on each GPU of a node that a worker may use; may be negative. `whole`: as if
+        all GPUs were unused.
         """
         sizes = self._sizes.get(name, {})
         usable = sizes if request.of is None else [gpu for gpu in request.of if gpu in sizes]
@@ -168,8 +162,8 @@ class GpuMemory:
         return {gpu: sizes[gpu] - kept[gpu] - besides.get(gpu, 0.0) for gpu in usable}
 
     def most(self, request: GpuRequest, name: str, workers: int) -> int:
-        """The most that each of so many workers could have on each of its GPUs there; 0: there are
-        too few.
+        """The most bytes that each of `workers` workers could have on each of its GPUs; 0: too few
+        GPUs.
         """
         sizes = sorted(self.free(request, name, whole=True).values(), reverse=True)
         places = workers * request.gpus
@@ -182,7 +176,7 @@ class GpuMemory:
         )
 
     def room(self, request: GpuRequest, name: str, most: int, *, whole: bool = False) -> int:
-        """For how many workers there is room, at most for so many."""
+        """How many workers fit, at most `most`."""
         free, most_room = self.free(request, name, whole=whole), 0
         if not whole:
             free = {
@@ -206,11 +200,10 @@ class GpuMemory:
     def choose(
         self, request: GpuRequest, name: str, beside: Iterable[WorkerSlot]
     ) -> tuple[int, ...] | None:
-        """The GPUs for a worker, in the order of those that it may use; None where there is no
-        room.
+        """The GPUs for a worker, in the order of its allowed GPUs; None: no room.
 
         Args:
-            beside: Of the workers of its job that have been given theirs.
+            beside: Places of the job's workers so far.
         """
         free = self.free(request, name)
         used = self._tasks[name] + self.others(name)
@@ -234,8 +227,8 @@ class GpuMemory:
     def roomiest(
         self, request: GpuRequest, name: str, but: Collection[int]
     ) -> tuple[int, int] | None:
-        """Of the GPUs of a node that a worker may have now, without some: the one with most left,
-        and how much that is; None: there is none.
+        """The free GPU of a node with most memory left, except those in `but`, and its bytes left;
+        None: no such GPU.
         """
         free = self.free(request, name)
         fitting = [
@@ -247,7 +240,7 @@ class GpuMemory:
         return (gpu, int(free[gpu])) if gpu is not None else None
 
     def shortage(self, request: GpuRequest, nodes: Mapping[str, int]) -> Shortage | None:
-        """What is missing of some nodes for so many workers on each; None where each has enough."""
+        """What some nodes lack for the given number of workers on each; None: nothing."""
         for name, workers in nodes.items():
             free = self.free(request, name)
             if not free or self.room(request, name, workers) >= workers:
@@ -272,13 +265,13 @@ class GpuMemory:
         return None
 
     def is_open(self, request: GpuRequest, name: str, gpu: int, free: float) -> bool:
-        """Whether a worker may have a GPU with so many bytes free."""
+        """Whether a worker may have a GPU with this many bytes free."""
         return self._obstacle(request, name, gpu, free) is None
 
     def _obstacle(
         self, request: GpuRequest, name: str, gpu: int, free: float
     ) -> ShortageKind | None:
-        """What keeps a worker from a GPU with so many bytes free; None: nothing."""
+        """What keeps a worker from a GPU with this many bytes free; None: nothing."""
         tasks = self._tasks[name][gpu]
         others = self.others(name)[gpu] if request.alone else 0
         closed = gpu in self._closed.get(name, ()) or (tasks and gpu in self._single.get(name, ()))
@@ -290,7 +283,7 @@ class GpuMemory:
         return None if free >= wanted else "gpu-memory"
 
     def _wanted(self, name: str, gpu: int) -> float:
-        """Bytes of a GPU that have to be free for a job whose need is not known."""
+        """Bytes of a GPU that have to be free for a job of unknown need."""
         kept, tasks = self._kept[name][gpu], self._tasks[name][gpu]
         return max(
             _LEAST_FREE * self._sizes[name][gpu], _LIKE_OTHERS * kept / tasks if tasks else 0.0

@@ -1,4 +1,4 @@
-"""What a job of unknown need is seen to hold of its GPUs, until that has settled."""
+"""Observe the GPU memory of a job with unknown need, until it has settled."""
 
 from __future__ import annotations
 
@@ -8,34 +8,32 @@ from dataclasses import dataclass, field
 from headgate.model.events import GpuUse
 
 SETTLED_SECONDS = 10.0
-"""What a job holds has settled once it has not grown for so long,"""
+"""A job's use has settled once it has not grown for this long."""
 _GROWS, _GROWS_BYTES = 1.02, 32 << 20
-"""by more than this factor and so many bytes."""
+"""Growth counts if it exceeds this factor and this many bytes."""
 PATIENCE_SECONDS: Mapping[GpuUse, float] = {
     "no": 0.0,
     "seen-none": 0.0,
     "maybe": 15.0,
     "yes": 300.0,
 }
-"""How long a job that holds nothing yet is waited for, by whether it is taken to use a GPU: it may
-load its model into main memory first.
+"""How long to wait for a job that holds no GPU memory yet, by whether it is expected to use a GPU.
+It may load its model into main memory first.
 """
 _MOST_SECONDS = 600.0
-"""What grows for longer is not waited for."""
+"""Longest wait for a job whose use keeps growing."""
 _CONTEXT_BYTES = 64 << 20
-"""Where it cannot be told whose memory it is: a GPU that has so much more in use than before is
-used by the job.
-"""
+"""If memory cannot be attributed to tasks, this much growth on a GPU means that the job uses it."""
 
 
 @dataclass(slots=True)
 class GpuUseSeen:
-    """What a job is seen to hold.
+    """The observed GPU memory of a job.
 
     Args:
         since: When it was given its GPUs.
-        patience: Seconds until it is taken to use none.
-        before: What was in use on each of its GPUs then.
+        patience: Seconds until it is assumed to use none.
+        before: Bytes in use on each of its GPUs at that time.
     """
 
     since: float
@@ -45,8 +43,10 @@ class GpuUseSeen:
     grew: float = 0.0
 
     def observe(self, now: float, used: Mapping[int, float], its: Mapping[int, float]) -> bool:
-        """Take note of what is in use on its GPUs, and of `its` part as far as that can be told;
-        whether what it holds has settled.
+        """Record the bytes in use on its GPUs, and the job's own part if it can be told.
+
+        Returns:
+            Whether the job's use has settled.
         """
         for gpu in self.before:
             size = its.get(gpu, 0.0)

@@ -1,6 +1,4 @@
-"""Tasks that run out of the memory of a GPU: what is said of it, and whether they are tried on
-another one.
-"""
+"""Tasks that run out of GPU memory: their reasons, and another try on a different GPU."""
 
 from __future__ import annotations
 
@@ -17,14 +15,13 @@ from headgate.model.events import Exit
 from headgate.model.reasons import CureKind, Facts, Reason, ReasonKind
 from headgate.model.units import size as read_size
 
-_LITTLE_OF_IT = 0.1  # of what a task held of a GPU: others that had less are not why it ran out
-_LITTLE_BYTES = 1 << 30  # of a GPU: a driver and a display have some
-# PyTorch's and JAX's words
+# fraction of a task's GPU memory; others that held less did not cause the shortage
+_LITTLE_OF_IT = 0.1
+_LITTLE_BYTES = 1 << 30  # held by a driver and a display
+# wording of PyTorch and JAX
 _ASKED = re.compile(r"allocat(?:e|ing) (\d{1,9}(?:\.\d{1,9})? ?(?:[KMGT]i?)?B)\b")
 _MORE = 1.25
-"""Times what it held: so much is looked for on another GPU where it is not told what it asked
-for.
-"""
+"""If the failed request is unknown, another GPU needs this many times what the task held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,9 @@ class _Elsewhere:
 def explain(
     job: JobRecord, task: TaskRecord, exit: Exit, allocator: Allocator, queue: Queue | None
 ) -> Reason:
-    """Say how a task ran out of the memory of a GPU: what it held, which others had how much, and
-    what to do. Where another GPU has room, the job is tried there, once.
+    """Explain how a task ran out of GPU memory: what it held, what others held, and what to do.
+
+    If another GPU has room, the job is tried there, once.
     """
     node, tasks_on_node = (
         allocator.nodes.get(task.node),
@@ -51,7 +49,7 @@ def explain(
     besides = (
         sum(queue.gpu_memory.besides(task.node, gpu) for gpu in gpus) if queue is not None else 0.0
     )
-    asked = _ASKED.search(exit.reason or "")  # the script's own last line
+    asked = _ASKED.search(exit.reason or "")  # the last line that the script printed
     held = task.most_gpu_bytes / _gpu_count(task)
     needed = held + read_size(asked[1]) if held and asked is not None else 0.0
     elsewhere = _roomiest(job, task, gpus, needed or _MORE * held, queue)
@@ -88,7 +86,7 @@ def explain(
 def _roomiest(
     job: JobRecord, task: TaskRecord, gpus: Sequence[int], needs: float, queue: Queue | None
 ) -> _Elsewhere | None:
-    """The GPU on which a job is to be tried; None: there is none, or it was tried once already."""
+    """The GPU for another try; None: there is none, or the job was already tried again."""
     if queue is None or job.moved_gpu or job.spec.roles or job.planned().tasks > 1 or not gpus:
         return None
     roomiest = queue.gpu_memory.roomiest(GpuRequest(int(needs), 1, job.gpus), task.node, gpus)
@@ -102,12 +100,12 @@ def _others(
     others_on_node: Iterable[tuple[JobRecord, TaskRecord]],
     besides: float,
 ) -> tuple[list[Facts], bool]:
-    """Which others had memory of the GPUs, and whether that is why it ran out.
+    """The other holders of memory on these GPUs, and whether they caused the shortage.
 
     Args:
-        gpus: Those that it computed on, or may have.
-        there: The tasks on its node, and the job of each.
-        besides: Bytes of these GPUs in use by programs for which none are kept.
+        gpus: GPUs that the task computed on, or may use.
+        others_on_node: Other tasks on its node, each with its job.
+        besides: Bytes on these GPUs used by programs without a reservation.
     """
     others: dict[str | None, float] = {}
     for other, its in others_on_node:
@@ -130,7 +128,7 @@ def _others(
 
 
 def _cures(job: JobRecord, held: float, needed: float, fits_alone: bool) -> list[Facts]:
-    """What its user may do; `fits_alone`: the GPU would have enough without the others."""
+    """What the user may do; `fits_alone`: the GPU would have room without the others."""
     kept = job.gpu_memory_bytes or 0
     if fits_alone:
         cure: dict[str, object] = {"kind": CureKind.STATE_GPU_MEMORY}
@@ -148,5 +146,5 @@ def _gpu_count(task: TaskRecord) -> int:
 
 
 def _unkept(job: JobRecord, task: TaskRecord, used: float) -> float:
-    """Bytes of what a task uses of GPUs that are not kept for it."""
+    """Unreserved bytes among a task's GPU memory."""
     return max(used - (job.gpu_memory_bytes or 0) * _gpu_count(task), 0.0) if job.slots else used

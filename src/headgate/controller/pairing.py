@@ -1,4 +1,4 @@
-"""Which of several jobs that wait goes best beside those that run."""
+"""Choose among waiting jobs the one that runs best beside the running ones."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headgate.controller.records import JobRecord
 from headgate.planning.interference import Interference
 
 MOST_PASSED = 3
-"""Times that a job lets another start before it; then it is next."""
+"""How often a job may be overtaken; then it is next."""
 LOOKED_AT = 50
-"""Jobs that are compared: the first of those that wait."""
+"""How many of the first waiting jobs are compared."""
 _WORTH = 0.05
-"""Of a rate: by so much more a job has to go better than an earlier one."""
+"""Least advantage, as a fraction of the rate, for which a job overtakes an earlier one."""
 
 
 class Company(NamedTuple):
-    """The part of their rates that a job and those beside it keep, on average, with a band; 1 where
-    nobody is there.
+    """Fraction of their rates that a job and its neighbours keep, on average, with a band; 1
+    without neighbours.
     """
 
     part: float
@@ -32,13 +32,12 @@ class Company(NamedTuple):
 
 
 class Pairing:
-    """Compares jobs that wait by how well they go beside those that run.
+    """Compares waiting jobs by their slowdown beside the running ones.
 
     Args:
-        pairs: What jobs cost each other, as it is known now.
-        model: What pairs call a job.
-        by_turns: Whether jobs compute on a GPU by turns; those beside them on it then cost them
-            nothing more.
+        pairs: Known slowdowns of jobs by each other.
+        model: The name of a job's model in `pairs`.
+        by_turns: Whether jobs take turns on a GPU; then neighbours on it add no further cost.
     """
 
     def __init__(
@@ -51,14 +50,14 @@ class Pairing:
 
     @property
     def knows(self) -> bool:
-        """Whether any pair is known."""
+        """Whether the slowdown of any pair is known."""
         return bool(self._pairs())
 
     def choose(
         self, waiting: Sequence[Claim], running: Sequence[Claim], resources: FreeResources
     ) -> Claim:
-        """Of those that wait, the first one, for which there is room, or one that goes better in
-        its place. The earlier ones then have let it by.
+        """The first waiting job, for which there is room, or a later one that runs better in its
+        place. Earlier jobs then count as overtaken.
         """
         first = waiting[0]
         place = _room(first, resources)
@@ -97,7 +96,7 @@ class Pairing:
         running: Sequence[Claim],
         resources: FreeResources,
     ) -> Company | None:
-        """How well a job would go in these places; None: that is not known of all those there."""
+        """How well a job would run in these places; None: unknown for a neighbour there."""
         pairs, model = self._pairs(), self._model(job)
         company: list[tuple[float, ...]] = []
         names: list[str] = []
@@ -118,14 +117,14 @@ class Pairing:
 
 
 def _room(claim: Claim, resources: FreeResources) -> tuple[WorkerSlot, ...]:
-    """Where a job that waits would have its room now; empty: it has none."""
+    """Where a waiting job would have room now; empty: nowhere."""
     slots = resources.seize(claim.request) or ()
     resources.give(claim.request, slots)
     return slots
 
 
 def _there(running: Iterable[Claim], slot: WorkerSlot) -> Iterator[JobRecord]:
-    """The jobs on the same node and, of those on GPUs, on the same ones."""
+    """Jobs on the same node; for jobs on GPUs, those on the same GPUs."""
     for claim in running:
         if any(
             each.node == slot.node and (not slot.gpus or {*slot.gpus} & {*each.gpus})

@@ -1,4 +1,4 @@
-"""Jobs that run, by rank: whose rank gets worse when, and which are stopped for another."""
+"""Rank running jobs: when a rank gets worse, and which jobs to preempt for another."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headgate.controller.queue_orders import Claim, Order
 from headgate.model.identifiers import JobId
 
 Key = tuple[float, ...]
-"""Priority, negated; the order's rank; how many jobs were handed in before it."""
+"""Negated priority, then the order's rank, then the position of submission."""
 
 
 class Ranking:
-    """Keeps the jobs that run in the order in which they would be served.
+    """Keeps running jobs in the order in which they would be served.
 
     Args:
         order: The order of jobs.
@@ -23,7 +23,7 @@ class Ranking:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        # by key as it was when last looked at: none is worse by now
+        # by the last computed key: no rank has got worse since
         self._entries: list[tuple[Key, Claim]] = []
         self._keys: dict[JobId, Key] = {}
         self._reviews: list[tuple[float, int, Claim]] = []
@@ -34,15 +34,15 @@ class Ranking:
 
     @property
     def worse_at(self) -> float | None:
-        """When a job's rank gets worse next."""
+        """When the next job's rank gets worse."""
         return self._reviews[0][0] if self._reviews else None
 
     def key(self, claim: Claim, now: float) -> Key:
-        """A job's rank, whether it runs or waits: less goes first."""
+        """The rank of a running or waiting job; lower goes first."""
         return (-claim.job.spec.priority, *self._order.rank(claim, now), claim.job.number)
 
     def add(self, claim: Claim, now: float) -> None:
-        """A job runs from now on."""
+        """Add a job that has started to run."""
         key = self._keys[claim.job.id] = self.key(claim, now)
         insort(self._entries, (key, claim))
         claim.review = self._order.worse_at(claim, now)
@@ -51,13 +51,13 @@ class Ranking:
             heappush(self._reviews, (claim.review, self._count, claim))
 
     def remove(self, claim: Claim) -> None:
-        """A job runs no longer; nothing where it is not here."""
+        """Remove a job; nothing happens if it is not ranked."""
         key = self._keys.pop(claim.job.id, None)
         if key is not None:
             del self._entries[bisect_left(self._entries, (key,))]
 
     def review(self, now: float) -> bool:
-        """Rank those anew whose rank has got worse by now; whether there was one."""
+        """Rank again the jobs whose rank has got worse by now. Returns whether there were any."""
         is_changed = False
         while self._reviews and self._reviews[0][0] <= now:
             when, _, claim = heappop(self._reviews)
@@ -70,8 +70,8 @@ class Ranking:
     def victims(
         self, now: float, key: Key, request: ResourceRequest, resources: FreeResources
     ) -> list[Claim]:
-        """The jobs that would have to be preempted for one to fit, the last in rank first. Empty
-        where even all jobs behind it would not be enough.
+        """Jobs to preempt so that a request fits, the lowest rank first. Empty if even all jobs
+        that rank behind it are not enough.
         """
         if not self._enough(key, request.all_gpus - resources.free_gpus):
             return []
@@ -80,11 +80,11 @@ class Ranking:
         while not eviction.fits and (worst := self._worst(now)) is not None and worst[0] > key:
             gone.append(self._entries.pop())
             eviction.give(worst[1].request, worst[1].slots)
-        self._entries.extend(reversed(gone))  # each was the last when it was taken
+        self._entries.extend(reversed(gone))  # each was the last when it was removed
         if not eviction.fits:
             return []
         needed: list[Claim] = []
-        # of what the others give already, the first in rank keep theirs
+        # the first in rank keep their room if the others free enough
         for _, claim in reversed(gone):
             eviction.give(claim.request, claim.slots, -1)
             if not eviction.fits:
@@ -93,7 +93,7 @@ class Ranking:
         return needed
 
     def _enough(self, key: Key, wanting: int) -> bool:
-        """Whether those that rank behind have so many GPUs, wherever those are."""
+        """Whether jobs that rank behind hold this many GPUs in all."""
         for other, claim in reversed(self._entries):
             if other <= key:
                 return False
@@ -103,7 +103,7 @@ class Ranking:
         return False
 
     def _worst(self, now: float) -> tuple[Key, Claim] | None:
-        """The job that ranks last, by its rank as it is now."""
+        """The job with the lowest rank as of now."""
         while self._entries:
             key, claim = self._entries[-1]
             fresh = self.key(claim, now)

@@ -1,4 +1,4 @@
-"""Orders of jobs, where not all fit."""
+"""Orders of jobs that compete for room."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from headgate.controller.records import JobRecord
 from headgate.model.identifiers import JobId
 
 RemainingSeconds = Callable[[JobId, float], float]
-"""Seconds that a job would still run for, at a time: known, or predicted."""
+"""Remaining run time of a job at a time in seconds, known or predicted."""
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """What a job asks for, and what it has had.
+    """A job's request and its service so far.
 
     Args:
-        served: Seconds that it had it, up to `since`.
-        since: When it got what it has now; None: it has nothing.
-        slots: Of its workers; empty: it has nothing.
+        served: Seconds for which it held its resources, up to `since`.
+        since: When it got its present resources; None: it has none.
+        slots: Places of its workers; empty: it has none.
         review: When its rank gets worse next.
-        found: It has what it was found to use, without having asked.
-        passed: How often one behind it was started before it, because it goes better beside those
-            that run.
-        grew: When what it was seen to use grew last.
-        seen_bytes: What it was seen to use then, of a job whose need was guessed.
-        on_gpu: What it is seen to hold of its GPUs, if nothing is known of its need; None: it is
-            known, or settled.
-        size: GPUs; 1 for a job that has none.
+        found: It holds resources that it was found to use without a request.
+        passed: How often a job behind it started first because it ran better beside the running
+            jobs.
+        grew: When its observed use last grew.
+        seen_bytes: Its observed use then, if its need was guessed.
+        on_gpu: Its observed GPU memory; None: the need is known, or has settled.
+        size: Number of GPUs; 1 for a job without.
     """
 
     job: JobRecord
@@ -53,19 +52,18 @@ class Claim:
         self.size = max(self.request.all_gpus, 1)
 
     def attained(self, now: float) -> float:
-        """GPU-seconds that it had."""
+        """GPU-seconds that it has had."""
         return (self.served + (now - self.since if self.since is not None else 0.0)) * self.size
 
 
 class Order(ABC):
-    """Ranks jobs; those of a higher priority come first in any order.
+    """Ranks jobs; a higher priority comes first in any order.
 
-    1. While a job waits, its rank stays.
-    2. While it runs, its rank gets better or stays; where it gets worse, `worse_at` said when.
+    1. While a job waits, its rank stays. 2. While it runs, its rank stays or improves, or gets
+    worse at the time given by `worse_at`.
 
     Attributes:
-        preempts: Whether a job that runs is stopped, with a checkpoint, for one that ranks before
-            it.
+        preempts: Whether a running job is stopped, with a checkpoint, for one that ranks before it.
         overtakes: Whether a job may start before one that ranks before it and does not fit yet.
     """
 
@@ -75,7 +73,7 @@ class Order(ABC):
 
     @abstractmethod
     def rank(self, claim: Claim, now: float) -> tuple[float, ...]:
-        """The lower, the sooner; of equal ranks the one that was handed in first."""
+        """The lower, the sooner; equal ranks go by submission."""
 
     def worse_at(self, claim: Claim, now: float) -> float | None:
         """When a running job's rank gets worse next; None: never."""
@@ -83,8 +81,7 @@ class Order(ABC):
 
 
 class FifoOrder(Order):
-    """First come, first served: no job starts before one that came earlier, none is stopped for
-    another.
+    """First come, first served: no job overtakes or preempts another.
 
     Source: the baseline of Tiresias (NSDI 2019) and of Gavel (OSDI 2020). Use it to compare with.
     """
@@ -98,9 +95,9 @@ class FifoOrder(Order):
 class SrptOrder(Order):
     """Least remaining GPU-seconds first.
 
-    Objective: the mean completion time. Source: Schrage (1968) for one server; for gangs the
-        remaining time counts as
-    often as it has GPUs. Use it where remaining work can be predicted and long jobs may wait.
+    Objective: the mean completion time. Source: Schrage (1968) for one server. For gangs, the
+    remaining time is multiplied by the number of GPUs. Use it if remaining work can be predicted
+    and long jobs may wait.
     """
 
     name = "srpt"
@@ -114,14 +111,13 @@ class SrptOrder(Order):
 
 
 class PatientOrder(Order):
-    """Shortest remaining time first, with ageing: rank by arrival plus `patience` times what
-    remains.
+    """Shortest remaining time first, with ageing: rank by arrival plus `patience` times the
+    remaining time.
 
-    Objective: the mean completion time, with a bound on what a long job pays for it. A job with T
-        seconds left is
-    overtaken only by jobs that came at most patience · T seconds after it. `patience` 0 is first
-    come, first served. Without a limit it is `srpt`.
-    Source: shortest remaining time first with linear ageing; Headgate's own. Use it as the default.
+    Objective: the mean completion time, with a bound on the delay of long jobs. Only jobs that came
+    at most patience · T seconds later overtake a job with T seconds left. `patience` 0 is first
+    come, first served; infinite `patience` is `srpt`. Source: shortest remaining time first with
+    linear ageing; Headgate's own. Use it as the default.
     """
 
     name = "headgate"
@@ -135,12 +131,11 @@ class PatientOrder(Order):
 
 
 class LasOrder(Order):
-    """Least attained service first, in queues: a job that had so many GPU-seconds falls into the
-    next one; within a queue first come, first served.
+    """Least attained service first, in queues: a job falls into the next queue after a number of
+    GPU-seconds. Within a queue: first come, first served.
 
-    Objective: the mean completion time where nothing is known of what remains.
-    Source: Tiresias (NSDI 2019), discretised two-dimensional LAS, without its promotion of those
-        that starve.
+    Objective: the mean completion time if remaining work is unknown. Source: Tiresias (NSDI 2019),
+    discretised two-dimensional LAS, without its promotion of starving jobs.
     """
 
     name = "las"

@@ -1,4 +1,4 @@
-"""Jobs that wait for room: which of them starts when, and which is stopped for another."""
+"""Jobs that wait for room: which starts when, and which is preempted for another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from headgate.planning.placement import place, place_within, unplaced
 
 _GROWS = 1.05
 _SETTLED_SECONDS = 5.0
-"""What a job uses has settled once it has not grown by more than this factor for so long."""
+"""A job's memory use has settled once it has not grown by more than this factor for this long."""
 
 
 def _unknown(_: JobId) -> None:
@@ -38,17 +38,16 @@ def _unknown(_: JobId) -> None:
 
 
 class Queue:
-    """Has jobs wait until all the GPUs and memory that they ask for are free at once (gang
+    """Makes jobs wait until all GPUs and memory that they request are free at once (gang
     scheduling).
 
     Args:
         order: The order of jobs.
-        gpus_are_shared: Jobs take turns on GPUs, so none waits for a GPU, but for its memory where
-            the job's need is known. Memory is then the most that a job may take. A job that may
-            take more than a node has gets the node's memory.
-        seconds: How long a job that waits is expected to run for; None: unknown.
-        pairing: Compares jobs of one priority that wait, and which of them goes best beside those
-            that run is next; None: they go by the order alone.
+        gpus_are_shared: Jobs take turns on GPUs. A job then waits only for GPU memory, if its need
+            is known. Its memory request is the most that it may take, at most the node's memory.
+        seconds: Expected run time of a waiting job; None: unknown.
+        pairing: Picks, among waiting jobs of one priority, the one that runs best beside the
+            running jobs. None: the order alone decides.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Queue:
         self._leaving: set[JobId] = set()
         self._hopeless: dict[
             ResourceRequest, Key
-        ] = {}  # ranks for which not enough is free and in the hands of who ranks behind
+        ] = {}  # ranks whose request does not fit, even with the resources of jobs that rank behind
         self._changed = False
 
     @property
@@ -81,36 +80,32 @@ class Queue:
 
     @property
     def gpu_memory(self) -> GpuMemory:
-        """That of GPUs which jobs compute on by turns."""
+        """Memory of GPUs that jobs share by turns."""
         return self._resources.gpu_memory
 
     @property
     def waits(self) -> bool:
-        """Whether there is a job that waits."""
+        """Whether a job waits."""
         return bool(self._waiting)
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def sees(self, others: Callable[[str], Counter[int]]) -> None:
-        """From now on it can tell how many tasks for which it keeps no memory use each GPU of a
-        node.
-        """
+        """Set the function that counts tasks without a reservation on each GPU of a node."""
         self.gpu_memory.others = others
 
     def join(self, node: Node) -> None:
-        """A node is there, or has changed."""
+        """Add or update a node."""
         self._resources.join(node)
         self._changed = True
         self._hopeless.clear()
 
     def leave(self, name: str) -> None:
-        """A node is gone."""
+        """Remove a node."""
         self._resources.leave(name)
 
     def enqueue(self, now: float, job: JobRecord) -> list[Action]:
-        """Take in a job whose time has come; one that asks for nothing of its own is not for a
-        queue.
-        """
+        """Add a job whose time has come. A job without exclusive requests is not queued."""
         request = self._request_of(job)
         if request is None:
             return []
@@ -128,14 +123,14 @@ class Queue:
     def move(
         self, now: float, jobs: Iterable[JobRecord], node: Node, nodes: Mapping[str, Node]
     ) -> list[Action]:
-        """A node has come. Jobs that wait start there as far as they fit, in their order, or else
-        on several nodes that have room for them together.
+        """A node has joined: start waiting jobs there in their order, or on several nodes with room
+        together.
 
         Args:
             now: Seconds on the run's clock.
-            jobs: Those that may use it.
-            node: The one that has come.
-            nodes: All that are there.
+            jobs: Jobs that may use it.
+            node: The new node.
+            nodes: All available nodes.
         """
         actions: list[Action] = []
         taken: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]] = []
@@ -159,15 +154,14 @@ class Queue:
         return actions
 
     def withdraw(self, job: JobRecord) -> None:
-        """A job waits no longer, and those behind it may start."""
+        """Remove a waiting job; jobs behind it may start."""
         if self._too_large.pop(job.id, None) is None:
             self._dequeue(self._claims[job.id])
         job.queued, self._changed = False, True
 
     def uses(self, now: float, job: JobRecord) -> None:
-        """Tasks of a job use memory. If nobody knew the job's need, the most that they used counts
-        as taken from then on. If it needs more than such jobs did before, that much more counts as
-        taken.
+        """Tasks of a job use memory. If its need was unknown, its peak use counts as taken from
+        then on. If it needs more than such jobs did before, the excess counts as taken.
         """
         claim = self._claims.get(job.id)
         has_request = claim is not None and claim.since is not None and not claim.found
@@ -202,7 +196,7 @@ class Queue:
 
     @staticmethod
     def _has_settled(now: float, claim: Claim, most: int) -> bool:
-        """Whether a job whose need was guessed is seen to use no more than it does by now."""
+        """Whether the observed use of a job with guessed need has stopped growing."""
         if not claim.request.guessed:
             return False
         if most > _GROWS * claim.seen_bytes:
@@ -210,7 +204,7 @@ class Queue:
         return now - claim.grew >= _SETTLED_SECONDS
 
     def memory_used(self, now: float, event: MemoryUsed | GpuMemoryUsed) -> None:
-        """Memory of a node, or of its GPUs, is in use by jobs and by others."""
+        """Record the memory of a node, or of its GPUs, used by jobs and others."""
         if isinstance(event, GpuMemoryUsed):
             self._gpu_memory_used(now, event)
             return
@@ -236,7 +230,7 @@ class Queue:
             kept = Counter(
                 gpu for slot in claim.slots if slot.node == event.node for gpu in slot.gpus
             )
-            # what its tasks hold of other GPUs is kept for nobody
+            # memory of its tasks on other GPUs is not reserved
             for gpu, workers in kept.items():
                 its = sum(event.held.get(id, {}).get(gpu, 0.0) for id in claim.job.tasks)
                 held[gpu] += min(its, workers * on_gpus.memory_bytes)
@@ -245,9 +239,7 @@ class Queue:
             self._changed = True
 
     def _see(self, now: float, claim: Claim, event: GpuMemoryUsed) -> None:
-        """Take note of what a job of unknown need holds; once that has settled, so much is kept for
-        it.
-        """
+        """Observe a job of unknown need; once its use has settled, reserve as much."""
         on_gpus, seen = claim.request.on_gpus, claim.on_gpu
         if on_gpus is None or seen is None or all(slot.node != event.node for slot in claim.slots):
             return
@@ -263,7 +255,7 @@ class Queue:
             claim.request = claim.request._replace(
                 on_gpus=on_gpus._replace(memory_bytes=seen.bytes, known=True)
             )
-        else:  # it computes on none
+        else:  # it uses no GPU
             claim.request, claim.job.slots = claim.request._replace(on_gpus=None), ()
             claim.job.uses_gpus = "seen-none"
             claim.slots = tuple(WorkerSlot(slot.node) for slot in claim.slots)
@@ -286,17 +278,17 @@ class Queue:
         self._hopeless.clear()
 
     def forget(self, jobs: Iterable[JobId]) -> None:
-        """Drop jobs that have ended."""
+        """Drop ended jobs."""
         for id in jobs:
             self._claims.pop(id, None)
             self._too_large.pop(id, None)
 
     def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[StartForecast]:
-        """What the jobs that wait are waiting for, in their turn.
+        """What each waiting job is waiting for, in their order.
 
         Args:
             now: Seconds on the run's clock.
-            ends: When jobs that run are expected to end, as far as that is known.
+            ends: Expected ends of running jobs, as far as known.
         """
         running = list(self._running)
         waiting = [
@@ -308,7 +300,7 @@ class Queue:
         have = [(claim, claim.slots) for claim in running]
         starts = expected_starts(now, self._resources, waiting, running, ends, self._seconds)
         lacking: dict[ResourceRequest, tuple[Shortage, tuple[JobId, ...]]] = {}
-        # thousands of jobs may ask for the same
+        # thousands of jobs may make the same request
         for request in dict.fromkeys(claim.request for claim in waiting):
             lacks = self._resources.shortage(request)
             lacking[request] = lacks, beside(request, have, lacks.on_gpu)
@@ -317,16 +309,16 @@ class Queue:
             for claim, start in zip(waiting, starts, strict=True)
         ]
 
-    # --- what follows -----------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------
 
     def admit(self, now: float, due: Iterable[JobRecord]) -> tuple[list[JobRecord], list[Action]]:
-        """Jobs that may start now, and what is to be done to make room for others. Among the jobs
-        whose time has come, those may start that share all they use, or have got their room.
+        """Choose the jobs that may start now, and make room for others. Due jobs may start if they
+        share all they use, or have their room.
         """
         actions = [action for job in due for action in self.enqueue(now, job)]
         free = [job for job in due if not job.queued]
         admitted, more = self._admit_waiting(now)
-        at_once = {job.id for job in admitted}  # that they wait would be noise
+        at_once = {job.id for job in admitted}  # announcing their wait would be noise
         actions = [
             each
             for each in actions + more
@@ -335,9 +327,7 @@ class Queue:
         return free + admitted, [self._as_it_is_now(each) for each in actions]
 
     def _as_it_is_now(self, action: Action) -> Action:
-        """What is told of a job that waits for room, by what is left now that others have
-        theirs.
-        """
+        """Update the announced shortage of a waiting job, now that others have taken their room."""
         claim = (
             self._claims.get(action.job)
             if isinstance(action, MarkJob) and action.state == "waiting"
@@ -396,7 +386,7 @@ class Queue:
             elif not self._let_others_by(claim.request, blocked, set_aside):
                 if claim.request.guessed:
                     break
-                # who says nothing goes by
+                # jobs without such a request may overtake
                 blocked |= {waiting_job for waiting_job in self._waiting if not waiting_job.guessed}
         for request, slots in set_aside:
             self._resources.give(request, slots)
@@ -405,8 +395,8 @@ class Queue:
     def _paired(
         self, head: tuple[Key, Claim], blocked: set[ResourceRequest], pairing: Pairing
     ) -> Claim:
-        """The head of those that wait, for which there is room, or another of its priority that
-        goes better there.
+        """The head of the queue, which fits, or another job of its priority that runs better
+        there.
         """
         free = (waiting for request, waiting in self._waiting.items() if request not in blocked)
         equal = (claim for key, claim in merge(*free) if key[0] == head[0][0])
@@ -418,8 +408,8 @@ class Queue:
         blocked: set[ResourceRequest],
         set_aside: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]],
     ) -> bool:
-        """Let jobs that want no memory of these GPUs start before one that lacks nothing else,
-        whose main memory is set aside; whether that is so.
+        """Set aside the main memory of a job that lacks only GPU memory, so that jobs not using
+        these GPUs may start before it. Returns whether this was possible.
         """
         rest = request._replace(on_gpus=None)
         slots = self._resources.seize(rest) if self._resources.shortage(request).on_gpu else None
@@ -465,9 +455,7 @@ class Queue:
     def _elsewhere(
         self, job: JobRecord, node: Node, nodes: Mapping[str, Node]
     ) -> tuple[ResourceRequest, tuple[WorkerSlot, ...]] | None:
-        """Take room for a job by another plan, which it has from then on; None, with nothing
-        changed, where there is none.
-        """
+        """Switch a job to another plan that has room. None, with nothing changed: there is none."""
         before = job.planned()
         waits = self._claims.get(job.id)
         least = (
@@ -480,8 +468,7 @@ class Queue:
                 continue
             job.plan = plan
             request = self._request_of(job)
-            # On nodes that are smaller than those it waits for it would get along with less memory
-            # than there.
+            # On smaller nodes than those of its plan, the job would get along with less memory.
             taken = (
                 self._resources.seize(request)
                 if request is not None and request.memory_bytes >= least
@@ -493,8 +480,8 @@ class Queue:
         return None
 
     def _spread(self, job: JobRecord, node: Node, nodes: Mapping[str, Node]) -> Plan | None:
-        """A plan on all nodes that have room for a part of a job, once a new one has come; None
-        where that is not enough for all of it.
+        """A plan over all nodes with partial room for a job, after a node joined; None: not enough
+        for all of it.
         """
         before = job.planned()
         left = [
@@ -516,7 +503,9 @@ class Queue:
         return plan if plan is not None and node.name in plan.worker_nodes else None
 
     def _settle(self) -> None:
-        """What is being made room for no longer waits, or all that made room for it has ended."""
+        """Stop making room once the waiting job no longer waits or all preempted jobs have
+        ended.
+        """
         if self._reserved is None:
             return
         job = self._reserved[1].job
@@ -524,7 +513,7 @@ class Queue:
             self._reserved = None
 
     def _head(self, blocked: set[ResourceRequest]) -> tuple[Key, Claim] | None:
-        """The first of those that wait, of other asks than those."""
+        """The first waiting job with a request that is not blocked."""
         best: tuple[Key, Claim] | None = None
         for request, waiting in self._waiting.items():
             if request not in blocked and (best is None or waiting[0] < best):
@@ -532,7 +521,6 @@ class Queue:
         return best
 
     def _dequeue(self, claim: Claim) -> None:
-        """Take a claim from those that wait."""
         left = [entry for entry in self._waiting.pop(claim.request) if entry[1] is not claim]
         if left:
             self._waiting[claim.request] = left
@@ -556,7 +544,7 @@ class Queue:
         return [Resize(job.id, job.plan)]
 
     def _unseen(self, now: float, claim: Claim) -> GpuUseSeen | None:
-        """What is to be seen of a job that has just been given GPUs; None: its need is known."""
+        """An observation of a job that just got GPUs; None: its need is known."""
         on_gpus = claim.request.on_gpus
         if on_gpus is None or on_gpus.known:
             return None
@@ -567,7 +555,7 @@ class Queue:
         return GpuUseSeen(now, PATIENCE_SECONDS[use], before)
 
     def _stop(self, claim: Claim, other: Claim) -> list[Action]:
-        """Have a job stopped, and wait again, for another."""
+        """Preempt a job for another; it waits again."""
         job = claim.job
         self._running.remove(claim)
         self._leaving.add(job.id)

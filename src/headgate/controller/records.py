@@ -1,4 +1,4 @@
-"""What the controller knows of jobs and their tasks."""
+"""The controller's records of jobs and their tasks."""
 
 from __future__ import annotations
 
@@ -38,52 +38,49 @@ class JobRecord:
     """A job of a run that has not been forgotten.
 
     Args:
-        jobs: Where it is kept, which is told what becomes of it.
-        number: How many were handed in before it.
-        needs_bytes: Memory that a worker of it is known to need; None: unknown.
+        jobs: Index of all jobs, updated when the job changes.
+        number: How many jobs were submitted before it.
+        needs_bytes: Known memory of a worker; None: unknown.
         needs_gpu_bytes: The same of each GPU that it uses.
-        uses_gpus: Whether its program computes on a GPU, as far as its command tells.
-        moved_gpu: It ran out of memory on a GPU, and was tried on another where there was more,
-        tries_elsewhere: which it has yet to be.
-        slots: Where its workers have room, if memory of GPUs is kept for them; empty: it is not.
-        divides: Whether its script divides the model's memory among its workers.
-        work: Core-seconds that such jobs took: likely, at the least, at the most; None: unknown.
-        gpus: Of each node those that its environment allows, in its order; None: all.
-        queued: It waits in a queue for room, and not for a time or for another job.
-        overtook: Facts of the earlier job that it starts before; empty: none.
-        nodes: Names of those that it may use.
-        gone: Nodes that are gone for it, and until when each may come back.
-        awaits: Until when it waits for one of its nodes to come back, where none is there; None: it
-            does not.
-        retried: Attempts that failed by the script and were followed by another.
-        ends_as: How it is to end, and why, once its tasks have ended.
+        uses_gpus: Whether its program computes on a GPU, judging by its command.
+        moved_gpu: It ran out of memory on a GPU and was tried on another with more.
+        tries_elsewhere: That try has yet to start.
+        slots: Where its workers have room, if GPU memory is reserved for them; empty: none is.
+        divides: Whether its script shards the model's memory among its workers.
+        work: Core-seconds that such jobs took: likely, least, most; None: unknown.
+        gpus: GPUs of each node that its environment allows, in that order; None: all.
+        queued: It waits in a queue for room, not for a time or another job.
+        overtook: Facts of the earlier job that it overtook; empty: none.
+        nodes: Names of the nodes that it may use.
+        gone: Its lost nodes, and until when each may come back.
+        awaits: Until when it waits for one of its nodes to come back; None: it does not wait.
+        retried: Attempts that the script failed and that were repeated.
+        ends_as: State and reason of its end, once its tasks have ended.
         lost: It ends after a fault that it cannot survive.
-        restart: Why it is to be started again from its last checkpoint, once its tasks have ended.
-        failure: How the task ended that the attempt failed with, or the first that did not end well
-            when told to.
+        restart: Why it restarts from its last checkpoint, once its tasks have ended.
+        failure: Exit of the task that failed the attempt, or of the first that ended badly at a
+            stop.
         failed_by: Why the attempt failed; None: it did not fail by itself.
-        failed_at: Name of the node of the task that the attempt failed with.
+        failed_at: Name of the node of the task that failed the attempt.
         begun: A task of this attempt has started.
-        finished: A worker of this attempt has come to the end.
-        overdue_seconds: The time in which one did not end that was asked to; None: all did.
-        saved_then: A checkpoint was saved after it was asked to end.
-        ending: What there is to say of its end besides the reason; None: nothing.
-        evaluates_last: Its workers have ended, and its evaluator has until the deadline to end.
-        kills: Processes of this attempt that the kernel killed for want of memory.
+        finished: A worker of this attempt has finished.
+        overdue_seconds: Time within which a task did not end when asked; None: all did.
+        saved_then: A checkpoint was saved after the stop request.
+        ending: Details of its end besides the reason; None: nothing.
+        evaluates_last: Its workers have ended, and its evaluator has until the deadline.
+        kills: Processes of this attempt that the OOM killer killed.
         met: A worker of this attempt has connected.
-        worked: A worker has come to work, in this attempt or another by its plan.
-        framework: What a task of it that connected trains or serves with: `torch`, `keras` or
-            `jax`.
+        worked: A worker has reported progress under this plan, in this or an earlier attempt.
+        framework: Framework of a connected task: `torch`, `keras` or `jax`.
         least_workers: Fewest workers among which its memory fits, as far as it has shown.
-        faults: Tasks lost since the last checkpoint that cost more than themselves.
+        faults: Tasks lost since the last checkpoint at a cost to others.
         starts: How often each task was started in this attempt.
-        granted: What the policy grants it, as a whole.
-        why: Why it has its share, as was said last.
-        held: Tasks of roles that wait until those which they come after are ready, and the node of
-            each.
+        granted: What the policy grants the job as a whole.
+        why: Reason of its share, as last announced.
+        held: Tasks that wait until the roles before theirs are ready, with the node of each.
         ready: Tasks of roles that are ready.
-        watch: Tells when it reaches its goal; None: it has none.
-        tracker: What is known of its losses and its use since it first ran; None: nobody asks.
+        watch: Detects when it reaches its goal; None: it has no goal.
+        tracker: Its losses and use since it first ran; None: nobody needs them.
     """
 
     jobs: Jobs = field(repr=False)
@@ -152,7 +149,7 @@ class JobRecord:
         """Its plan.
 
         Raises:
-            ValueError: It has none yet.
+            ValueError: It has no plan yet.
         """
         if self.plan is None:
             raise ValueError(f"{self.id} has no plan")
@@ -160,7 +157,7 @@ class JobRecord:
 
     @property
     def wanted(self) -> Job:
-        """The job as it is to be planned: with no fewer workers than its memory needs."""
+        """The job to be planned, with no fewer workers than its memory needs."""
         fewest, most = self.spec.limits.workers
         if self.least_workers <= fewest or self.spec.plan is not None:
             return self.spec
@@ -168,41 +165,41 @@ class JobRecord:
         return replace(self.spec, limits=replace(self.spec.limits, workers=(least, most)))
 
     def mark(self, state: JobState, reason: Reason, code: int | None = None) -> MarkJob:
-        """Have it be in a state."""
+        """Enter a state."""
         self.state, self.reason = state, reason
         self.jobs.file(self)
         return MarkJob(self.id, state, reason, code, self.ending)
 
     def workers(self) -> list[TaskRecord]:
-        """Those that run, by index."""
+        """Running workers, by index."""
         return sorted(
             (task for task in self.tasks.values() if task.is_worker), key=lambda task: task.index
         )
 
     def at_work(self) -> list[TaskRecord]:
-        """Workers that have the job's state and stay, by index."""
+        """Workers that have the job's state and are not leaving, by index."""
         return [task for task in self.workers() if not task.joins and not task.leaving]
 
     def spread(self, workers: bool) -> Counter[str]:
-        """How many of its workers, or servers, are on each node."""
+        """Number of its workers, or of its servers, on each node."""
         return Counter(task.node for task in self.tasks.values() if task.is_worker == workers)
 
     @property
     def placed_by_user(self) -> bool:
-        """Whether its user said which nodes its tasks go to."""
+        """Whether its user chose the nodes of its tasks."""
         return self.spec.plan is not None and bool(
             self.spec.plan.worker_nodes or self.spec.plan.server_nodes
         )
 
     @property
     def gpu_memory_bytes(self) -> int | None:
-        """What each worker is expected to hold on each of its GPUs; None: not known."""
+        """Expected memory of each worker on each of its GPUs; None: unknown."""
         stated, needs = self.spec.limits.gpu_memory_bytes, self.needs_gpu_bytes
         return max(stated or 0, needs or 0) or None if self.moved_gpu else stated or needs
 
     def gpus_of(self, task: TaskRecord) -> tuple[int, ...]:
-        """The GPUs that a task of it computes on, as far as is known: what it says, those that keep
-        memory for it, or all that it may see.
+        """GPUs that a task computes on, as far as known: reported by it, reserved for it, or all
+        visible to it.
         """
         kept = dict.fromkeys(
             gpu for slot in self.slots if slot.node == task.node for gpu in slot.gpus
@@ -211,16 +208,16 @@ class JobRecord:
 
     @property
     def sees_gpus_of_all(self) -> bool:
-        """Whether each of its workers sees the GPUs of all on its node, and takes the one of its
-        local rank, as other launchers have it.
+        """Whether each worker sees the GPUs of all workers on its node and picks one by local rank,
+        as other launchers do.
         """
-        # whose processes take all that they see
+        # TensorFlow processes use all GPUs that they see
         return self.spec.contract not in (None, "tensorflow")
 
     @property
     def doubts_its_plan(self) -> bool:
-        """Whether it may fail by a plan that Headgate chose: several tasks that never came to
-        work.
+        """Whether a plan chosen by Headgate may make it fail: several tasks, none of which ever
+        reported progress.
         """
         may_be_alone = (
             self.spec.plan is None and max(self.spec.limits.workers[0], self.least_workers) <= 1
@@ -229,16 +226,16 @@ class JobRecord:
         return may_be_alone and several and not (self.worked or self.finished)
 
     def came_to_work(self) -> None:
-        """A task told how far it is, or saved a checkpoint beyond the one it began from. What comes
-        while the tasks are ended is no word for the plan that follows.
+        """A task reported progress, or saved a checkpoint beyond the one it began from. Messages
+        while the tasks are being stopped do not count for the next plan.
         """
         self.worked = self.worked or self.undisturbed
         if self.spec.resumes and self.undisturbed:
-            self.faults = 0  # what its script saves is not told
+            self.faults = 0  # checkpoints of its script are not reported
 
     @property
     def undisturbed(self) -> bool:
-        """Whether it runs, and nothing has been ordered yet that ends the attempt."""
+        """Whether it runs, and nothing ordered so far ends the attempt."""
         return self.ends_as is None and self.restart is None and self.failure is None
 
     @property
@@ -248,7 +245,7 @@ class JobRecord:
         return self.nodes or tuple(dict.fromkeys((*plan.worker_nodes, *plan.server_nodes)))
 
     def there(self, nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-        """Those of some nodes that are not gone for it, whoever else has them."""
+        """The given nodes without those that are lost to it, whoever else uses them."""
         return (
             {name: node for name, node in nodes.items() if name not in self.gone}
             if self.gone
@@ -256,18 +253,18 @@ class JobRecord:
         )
 
     def reachable(self, nodes: Mapping[str, Node]) -> list[Node]:
-        """The nodes it may use that are there."""
+        """The available nodes among those that it may use."""
         nodes_for_job = self.there(nodes)
         return [
             nodes_for_job[name] for name in self.names or nodes_for_job if name in nodes_for_job
         ]
 
     def missed(self, now: float) -> list[str]:
-        """Names of its nodes that are gone and may come back."""
+        """Names of its lost nodes that may come back."""
         return [name for name in self.names if self.gone.get(name, now) > now]
 
     def begin(self) -> None:
-        """A further attempt begins."""
+        """Start a new attempt."""
         self.attempt += 1
         self.ends_as = self.restart = self.failure = self.failed_by = None
         self.ending = self.overdue_seconds = None
@@ -278,7 +275,7 @@ class JobRecord:
         self.starts.clear()
 
     def track(self, now: float) -> None:
-        """Have its tracker follow the attempt that begins."""
+        """Let its tracker follow the new attempt."""
         if self.tracker is None:
             rule = self.spec.progress
             self.tracker = JobTracker(now, goal=rule.goal, rising=rule.rising)
@@ -288,7 +285,7 @@ class JobRecord:
     def add(
         self, name: TaskName, node: str, gpus: tuple[int, ...] | None, joins: bool = False
     ) -> TaskRecord:
-        """Make a record of a task that is to be started."""
+        """Make the record of a task that is about to start."""
         id = self.id.task(name)
         self.starts[name] += 1
         again = self.starts[name] > 1
@@ -306,14 +303,14 @@ class JobRecord:
         return task
 
     def drop(self, id: TaskId) -> TaskRecord:
-        """Forget a task, which has ended."""
+        """Remove an ended task."""
         task = self.tasks.pop(id)
         del self.jobs.on[task.node][id]
         self.other_tasks()
         return task
 
     def limit(self, deadline: float | None) -> None:
-        """Have its attempt end by then; None: whenever it does."""
+        """Set the deadline of its attempt; None: no deadline."""
         self.deadline = deadline
         if deadline is None:
             self.jobs.limited.pop(self.id, None)
@@ -321,8 +318,8 @@ class JobRecord:
             self.jobs.limited[self.id] = self
 
     def allowed(self, task: TaskRecord) -> Share:
-        """The most that its plan and its user leave a task: limits of cores are divided among all
-        that run.
+        """The most that its plan and its user allow a task; core limits are divided among its
+        running tasks.
         """
         plan, limits = self.planned(), self.spec.limits_of(task.name)
         own = plan.cores_per_worker if task.is_worker else plan.cores_per_server
@@ -336,10 +333,10 @@ class JobRecord:
         return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
 
     def use(self, now: float, latest: Usage) -> Used:
-        """Take note of what one of its tasks uses now.
+        """Record the present use of one task.
 
         Returns:
-            What all use together; those that have not told theirs count as much as the mean.
+            The use of all tasks together. Tasks without a reading count as much as the mean.
         """
         usages = [task.used for task in self.tasks.values() if task.used is not None]
         all_of_them = len(self.tasks) / len(usages)
@@ -366,7 +363,7 @@ class JobRecord:
     def report(
         self, now: float, value: float | None, progress: Progress, adversarial: bool
     ) -> None:
-        """Take note of what it reports, `value` being its metric."""
+        """Record a progress report; `value` is its metric."""
         if self.tracker is None:
             return
         for part in progress.parts:
@@ -378,12 +375,12 @@ class JobRecord:
             self.tracker.report(now, value, progress, adversarial)
 
     def other_tasks(self) -> None:
-        """Take note that other tasks train it from now on."""
+        """Note that its set of tasks has changed."""
         if self.tracker is not None:
             self.tracker.other_tasks()
 
     def starting(self, task: TaskRecord, reason: Reason) -> StartTask:
-        """Have a task of it started, with the share that it has now."""
+        """The action that starts a task of it, with the task's present share."""
         return StartTask(
             task=task.id,
             job=self.id,
@@ -402,18 +399,17 @@ class JobRecord:
 
 
 class Jobs:
-    """Every job, and those that a part of a step has to look at: a step costs what it changes, not
-    what is there.
+    """An index of all jobs, so that a step costs as much as it changes and not as much as there is.
 
     Attributes:
-        all: Jobs of the runs that have not been forgotten.
-        waiting: Those that wait for their plan, their time or another job.
-        planned: Those of them that have a plan, and follow none or one that has ended, of runs in
-            which all that wait have a plan: jobs that were handed in together start with shares
-            that know of each other.
-        limited: Those of them whose attempt has a deadline.
-        pinned: Those that have a slice of their own.
-        on: Tasks, and the jobs that they are of, by node.
+        all: Jobs of runs that have not been forgotten.
+        waiting: Jobs that wait for their plan, their time or another job.
+        planned: Waiting jobs that could start: planned, with their forerunners ended, in runs whose
+            waiting jobs all have a plan. So jobs submitted together start with shares that account
+            for each other.
+        limited: Jobs whose attempt has a deadline.
+        pinned: Jobs with a slice of their own.
+        on: Tasks with their jobs, by node.
     """
 
     def __init__(self) -> None:
@@ -436,7 +432,7 @@ class Jobs:
         resume: Checkpoint | None,
         nodes: tuple[str, ...],
     ) -> JobRecord:
-        """Take in a job; one that is known by that id is handed in again."""
+        """Add a job. A known id means that the job is submitted again."""
         before = self.all.get(id)
         number = self._count
         if before is not None:
@@ -463,11 +459,11 @@ class Jobs:
         ]
 
     def of(self, run: str) -> list[JobRecord]:
-        """Those of a run, as they were handed in."""
+        """Jobs of a run, in the order of submission."""
         return [job for job in self._of_run.get(run, ()) if self.all.get(job.id) is job]
 
     def forget(self, run: str) -> list[JobId]:
-        """Drop the jobs of a run; those that were."""
+        """Drop the jobs of a run. Returns their ids."""
         gone = self._of_run.pop(run, [])
         for job in gone:
             for kept in (self.all, self.waiting, self.limited, self.pinned):
@@ -479,7 +475,7 @@ class Jobs:
         return [job.id for job in gone]
 
     def file(self, job: JobRecord) -> None:
-        """Put a job where its state belongs."""
+        """Put a job into the indexes of its state."""
         if job.state == "waiting" and not job.queued:
             self.waiting[job.id] = job
         else:
@@ -492,7 +488,7 @@ class Jobs:
                 self._divide(follower)
 
     def _divide(self, job: JobRecord) -> None:
-        """Take note of whether a job waits, and has a plan."""
+        """Note whether a job waits, and whether it has a plan."""
         unplanned = self._unplanned.setdefault(job.run, set())
         planned = self._planned.setdefault(job.run, {})
         waits = job.id in self.waiting
@@ -508,7 +504,7 @@ class Jobs:
             del self._unplanned[job.run], self._planned[job.run]
 
     def _has_turn(self, job: JobRecord) -> bool:
-        """Whether a job follows none, or one of those that it follows has ended."""
+        """Whether a job has no forerunners, or one of them has ended."""
         if job.not_before is not None or not job.spec.forerunners:
             return True
         first = [self.all.get(JobId.of(job.run, name)) for name in job.spec.forerunners]
@@ -516,14 +512,12 @@ class Jobs:
 
 
 def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
-    """Jobs as they were handed in."""
+    """Jobs in the order of submission."""
     return sorted(jobs, key=attrgetter("number"))
 
 
 def instead(job: JobRecord, node: str, nodes: Mapping[str, Node]) -> str | None:
-    """A node for a server of `job` in the place of one that may be gone; None where none is
-    left.
-    """
+    """A replacement for a server's node that may be lost; None: no node is left."""
     if node in nodes:
         return node
     left = job.reachable(nodes)

@@ -1,7 +1,7 @@
-"""Another plan for a running job.
+"""Change the plan of a running job.
 
-Under `ps`, workers join and leave. For any other change, and for every change under `allreduce`,
-the job starts again from a checkpoint.
+Under `ps`, workers join and leave. Any other change, and every change under `allreduce`, restarts
+the job from a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from headgate.planning.placement import with_more
 
 
 def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending) -> list[Action]:
-    """Bring a running job to so many workers; what cannot be resized now is left as it is."""
+    """Change a running job to this many workers. A job that cannot be resized now stays as it
+    is.
+    """
     plan = job.plan
     if plan is None or not plan.trains_together or job.state != "running" or job.finished:
         return []
     if workers < job.least_workers:
         return []
     staying = [task for task in job.workers() if not task.leaving]
-    # Those that only wait for the others' state go first, and then the last.
+    # Workers that still wait for the others' state leave first, then the highest numbers.
     kept = sorted(staying, key=lambda task: (task.joins, task.index))[:workers]
     if workers == len(staying):
         return []
@@ -56,9 +58,10 @@ def resize(job: JobRecord, workers: int, allocator: Allocator, pending: Pending)
 
 
 def move(job: JobRecord, plan: Plan, reason: Reason, waits: bool = False) -> list[Action]:
-    """Have a running job go on under another plan, from its last checkpoint. A job without one
-    stays as it is, unless none of its tasks has begun yet (`waits`), or its script saves one by
-    itself as it ends.
+    """Continue a running job under another plan, from its last checkpoint.
+
+    A job without a checkpoint stays as it is, unless no task has started yet (`waits`) or its
+    script saves when it ends.
     """
     if job.state != "running" or not job.undisturbed or job.finished or plan == job.plan:
         return []
@@ -72,7 +75,7 @@ def move(job: JobRecord, plan: Plan, reason: Reason, waits: bool = False) -> lis
 
 
 def _join(job: JobRecord, nodes: Collection[str], allocator: Allocator) -> list[TaskRecord]:
-    """Make workers that join on these nodes, with the lowest numbers that are free."""
+    """Make joining workers on these nodes, with the lowest free numbers."""
     taken = {task.index for task in job.workers()}
     free = (index for index in range(len(taken) + len(nodes)) if index not in taken)
     beside = job.spread(workers=True) + Counter(nodes)

@@ -1,6 +1,4 @@
-"""What holds whatever a policy says: only shares that are shares, a floor for each job, few changes
-a minute.
-"""
+"""Guarantees under any policy: valid shares, a floor for each job, and few changes a minute."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from headgate.policies.placements import ONE_NODE, Placements
 from headgate.policies.weights import KEPT, ChangeHistory
 
 _ABOVE = 4.0
-"""A job is lifted to so many times its floor, so that it need not be lifted again soon."""
+"""A raised job gets this many times its floor, so that it need not be raised again soon."""
 _SLIGHTLY = 1e-9
 _LITTLE = 1e-3
-"""Cores of a node that pinned jobs have all of."""
+"""Cores for jobs on a node that is all taken by pinned jobs."""
 _MOST_WEIGHT = 10_000.0
 _STRANGERS = JobId("")
-"""Stands for all jobs that are not there; one warning is told for them."""
+"""Stands for all unknown jobs; they share one warning."""
 
 _LIFTED = Reason(ReasonKind.LIFTED)
 
@@ -32,9 +30,8 @@ Granted = dict[JobId, tuple[Share, Reason]]
 
 @dataclass(slots=True)
 class _JobGrant:
-    """What a job was granted, and what the policy wants it to have but could not be granted yet.
-    `nodes` are what the policy was told that it is on; where these are GPUs, `hosts` are the nodes
-    of those.
+    """What a job was granted, and what the policy wants that could not be granted yet. `nodes`: its
+    places as told to the policy; if these are GPUs, `hosts` are their nodes.
     """
 
     changes: ChangeHistory
@@ -46,18 +43,17 @@ class _JobGrant:
 
 
 class Safeguards:
-    """Brings what a policy says to what may be granted.
+    """Turns a policy's decision into valid grants.
 
-    1. An entry that is no share, or is for a job that is not there, is dropped.
-    2. A job whose share has changed as often as it may within a minute keeps it for now. The
-       policy's last word is granted when it may be.
-    3. Once a job has a weight, no job has less than its floor on any of its nodes, or of its GPUs
-       and their nodes. Nor has it a cap or a part of a GPU's time below that.
-    4. Where a job would fall below its floor and cannot be changed yet, the others are not raised.
-       Only the end of a job can leave another one below its floor, until it may be changed.
+    1. An entry that is not a share, or is for an unknown job, is dropped. 2. A job whose share
+    changed too often within a minute keeps it for now. The policy's latest decision is granted
+    later. 3. Once a job has a weight, no job has less than its floor on any of its nodes, or of its
+    GPUs and their nodes. Its cap and its fraction of GPU time are not below that either. 4. If a
+    job would fall below its floor and cannot be changed yet, the others are not raised. Only the
+    end of a job can leave another below its floor, until that may be changed.
 
     Attributes:
-        free_at: When something that waits may be granted; None where nothing does.
+        free_at: When a waiting change may be granted; None: no change waits.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -77,13 +73,13 @@ class Safeguards:
     def hold(
         self, now: float, cores: float, changes: Iterable[Change], shares: Mapping[JobId, object]
     ) -> tuple[Granted, dict[JobId, Refusal]]:
-        """What is granted, and why what the policy says of a job was dropped, once of each job.
+        """The grants, and why entries of the policy were dropped, at most once for each job.
 
         Args:
             now: Seconds; never goes back.
             cores: Cores that all jobs share.
             changes: What happened since the last call.
-            shares: What the policy says.
+            shares: The policy's decision.
         """
         moved = self._note(changes)
         dropped = self._take(shares)
@@ -114,11 +110,11 @@ class Safeguards:
 
     @property
     def _usual(self) -> float:
-        """Changes of a job in a minute, but for the one that is kept."""
+        """Changes of a job in a minute, without the reserved one."""
         return max(self._most - KEPT, 1.0)
 
     def _note(self, changes: Iterable[Change]) -> bool:
-        """Note who is there; whether anybody came or went."""
+        """Record which jobs are there. Returns whether a job came or left."""
         moved = False
         for change in changes:
             if isinstance(change, Arrived | Left):
@@ -141,7 +137,7 @@ class Safeguards:
         return moved
 
     def _take(self, shares: Mapping[JobId, object]) -> dict[JobId, Refusal]:
-        """Note what the policy wants; why what it says of a job is not taken."""
+        """Record the policy's wishes. Returns why entries are refused."""
         refused: dict[JobId, Refusal] = {}
         for id, entry in shares.items():
             held = self._present.get(id)
@@ -164,7 +160,7 @@ class Safeguards:
         return refused
 
     def _grant(self, now: float, id: JobId, granted: Granted) -> None:
-        """Grant what waits, if it may be."""
+        """Grant a waiting change if it may be made."""
         held = self._present[id]
         if held.granted.merged(held.wanted) == held.granted:
             held.wanted = NOTHING
@@ -177,9 +173,7 @@ class Safeguards:
     # --- floors -----------------------------------------------------------------------------------
 
     def _weights(self, granted: Granted) -> dict[JobId, float]:
-        """The weight of each job, the usual one where none was granted; of none where that is so of
-        all.
-        """
+        """The weight of each job, by default the usual one; empty if no job has a weight."""
         weights = {}
         for id, held in self._present.items():
             weight = granted[id][0].cpu_weight if id in granted else None
@@ -193,8 +187,8 @@ class Safeguards:
         return [id for id, weight in weights.items() if weight < nodes.floor(id, floor, totals)]
 
     def _lift(self, now: float, granted: Granted, nodes: Placements) -> list[float]:
-        """Lift those whose weight would be below their floor there; when those may be that cannot
-        be changed again yet.
+        """Raise jobs whose weight would be below their floor. Returns when jobs that cannot be
+        changed yet may be.
         """
         weights = self._weights(granted)
         if not weights:
@@ -211,7 +205,7 @@ class Safeguards:
             low = [id for id in self._low(nodes, weights) if id not in stuck]
         if not low:
             return [self._present[id].changes.free_at(self._most) for id in stuck]
-        for _ in nodes.on:  # what is lifted on one node counts for more on the others, too
+        for _ in nodes.on:  # a raise on one node also counts on the others
             before = dict(weights)
             for node, jobs in nodes.on.items():
                 least = {id: nodes.least(id, self._floor)[node] for id in jobs}
@@ -227,8 +221,8 @@ class Safeguards:
         weights: Mapping[JobId, float],
         granted: Granted,
     ) -> dict[JobId, float]:
-        """Lift those on a node that have less of all weights there than they are to have `least`,
-        and who else would with that, if they may be changed; what they have then.
+        """Raise jobs on a node that are below their `least` fraction of its weights, and jobs that
+        would be after that. Returns their new weights.
         """
         part = {
             id: min(_ABOVE, 1.0 / self._floor) * least_weight for id, least_weight in least.items()
@@ -254,16 +248,15 @@ class Safeguards:
             if (wanted := self._present[id].wanted.cpu_weight) is not None and wanted >= least[
                 id
             ] * total:
-                # the policy lifts it itself
+                # the policy raises it itself
                 weight, why = min(wanted, weight), self._present[id].why
             granted[id] = share.merged(Share(cpu_weight=weight)), why
             after[id] = weight
         return after
 
     def _put_off(self, nodes: Placements, stuck: Iterable[JobId], granted: Granted) -> None:
-        """On the nodes of those that are stuck leave weights that would rise as they are, and those
-        of newcomers at the mean of the others at most: so the mean does not rise there, and nobody
-        falls below a part of it.
+        """Keep weights from rising on the nodes of stuck jobs; new jobs get at most the mean of the
+        others. So the mean does not rise there, and no job falls below its floor.
         """
         means = {}
         for node in {node for id in stuck for node in nodes.of[id]}:
@@ -292,8 +285,8 @@ class Safeguards:
     def _lift_limits(
         self, now: float, cores: float, granted: Granted, hosts: Placements, nodes: Placements
     ) -> list[float]:
-        """Lift caps and parts of a GPU's time that are below what a floor comes to; when those may
-        be that cannot be changed again yet.
+        """Raise caps and fractions of GPU time that are below a floor. Returns when jobs that
+        cannot be changed yet may be.
         """
         stuck = []
         for id, held in self._present.items():
@@ -326,10 +319,10 @@ class Safeguards:
 
 
 def _checked(entry: Any) -> tuple[Share, Reason]:
-    """An entry of a decision.
+    """Check an entry of a decision.
 
     Raises:
-        Exception: It is none.
+        Exception: The entry is invalid.
     """
     share, why = entry
     values = {name: getattr(share, name) for name in FIELDS}
@@ -342,5 +335,5 @@ def _checked(entry: Any) -> tuple[Share, Reason]:
 
 
 def of_policy(why: Reason | str) -> Reason:
-    """A policy's reason. A plug-in may give it in words."""
+    """A policy's reason; a plug-in may give it in words."""
     return why if isinstance(why, Reason) else Reason(ReasonKind.BY_POLICY, {"text": str(why)})

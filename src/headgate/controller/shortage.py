@@ -1,4 +1,4 @@
-"""What a job that waits for room lacks."""
+"""What a waiting job lacks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ class Shortage:
     """What a job lacks to start.
 
     Args:
-        kind: Whole GPUs; memory of a node; memory of a GPU; a GPU on which it is seen what the job
-            there holds; or a GPU without other jobs, because it, the job there or the compute mode
-            asks for that.
-        needs_bytes: Memory that each worker needs, of GPUs each worker on each GPU.
-        count: How many times: workers, or workers and their GPUs.
-        node: Where it is short; empty: that is not settled.
-        gpu: Which GPU there has most of it left.
+        kind: The missing resource: whole GPUs, node memory or GPU memory. Or a GPU whose present
+            use is observed, or a GPU without other jobs if a job or the compute mode demands that.
+        needs_bytes: Memory that each worker needs; for GPUs, on each GPU.
+        count: How many times: workers, or workers times their GPUs.
+        node: The node that is short; empty: not settled.
+        gpu: The GPU there with most memory left.
         free_bytes: What is left there.
-        others_bytes: What programs hold there for which nothing is kept. None: they are not why it
-            is short.
-        is_known: Whether that is known to be its need; else it is what it is given until that is
-            seen.
-        gpus: Those that are not seen yet, or have other jobs.
+        others_bytes: Bytes held there by programs without a reservation; None: they are not the
+            cause.
+        is_known: Whether the need is known; else a default counts until the use is observed.
+        gpus: GPUs that are not observed yet, or that have other jobs.
     """
 
     kind: ShortageKind
@@ -44,7 +42,7 @@ class Shortage:
         return self.kind in ("gpu-memory", "gpu-unseen", "gpu-alone")
 
     def plain(self) -> Mapping[str, object]:
-        """Its kind and what is known of it, by name; the rest is left out."""
+        """Its kind and its known facts, by name."""
         named = (
             "needs_bytes",
             "count",

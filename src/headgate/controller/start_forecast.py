@@ -1,4 +1,4 @@
-"""When jobs that wait are expected to start."""
+"""Predict when waiting jobs start."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from headgate.controller.shortage import Shortage
 from headgate.model.identifiers import JobId
 
 _LITTLE = 0.05
-"""Of what a job waits for; who has less of it is not named."""
+"""Jobs that hold less than this fraction of what a job waits for are not named."""
 
 
 class StartForecast(NamedTuple):
-    """When a job that waits is expected to start, and what it waits for.
+    """The expected start of a waiting job, and what it waits for.
 
     Args:
         lacks: What it waits for.
-        holders: The jobs that have it now, or a part of it.
-        at: When it is expected to start; None: cannot be predicted. Jobs of unknown length are
-            taken to go on.
-        unknown: Where it cannot be predicted, the jobs of unknown length that would have to end
-            first.
+        holders: The jobs that hold it now, or a part of it.
+        at: When it is expected to start; None: unpredictable. Jobs of unknown length are assumed to
+            go on.
+        unknown: If unpredictable, the jobs of unknown length that would have to end first.
     """
 
     job: JobId
@@ -37,9 +36,7 @@ class StartForecast(NamedTuple):
 
 
 class ExpectedStart(NamedTuple):
-    """When a job is expected to start; None: cannot be told before it is known how long the
-    `unknown` ones take.
-    """
+    """The expected start of a job; None: it depends on how long the `unknown` jobs take."""
 
     at: float | None
     unknown: tuple[JobId, ...] = ()
@@ -53,14 +50,15 @@ def expected_starts(
     ends: Mapping[JobId, float],
     seconds: Callable[[JobId], float | None],
 ) -> Iterator[ExpectedStart]:
-    """The start of each job that waits, if nobody starts before one that ranks higher.
+    """The start of each waiting job, if no job starts before one that ranks higher.
 
     Args:
-        now: Seconds on the run's clock; nobody starts before.
-        resources: What is free now; it stays as it is.
-        waiting: In their pending.
-        ends: When those that run are expected to end; one that is not there is taken to go on.
-        seconds: How long one that waits is expected to run for; None: it is taken to go on.
+        now: Seconds on the run's clock; no job starts earlier.
+        resources: Free resources now; not modified.
+        waiting: Waiting jobs, in their order.
+        running: Running jobs.
+        ends: Expected ends of running jobs; a missing one is assumed to go on.
+        seconds: Expected run time of a waiting job; None: it is assumed to go on.
     """
     resources = deepcopy(resources)
     leaving = [
@@ -92,8 +90,13 @@ def beside(
     claims: Iterable[tuple[Claim, tuple[WorkerSlot, ...]]],
     on_gpus: bool = False,
 ) -> tuple[JobId, ...]:
-    """The jobs of some claims, each with its places, that are on nodes which are asked for; but for
-    those that have little of their memory. `on_gpus`: those alone that have GPUs there.
+    """Jobs among these claims on the requested nodes, except those that hold little of their
+    memory.
+
+    Args:
+        request: The request.
+        claims: Claims, each with its places.
+        on_gpus: Only jobs with GPUs on these nodes.
     """
     wanted = set(request.fixed)
     return tuple(

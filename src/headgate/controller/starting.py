@@ -17,7 +17,7 @@ from headgate.planning import placement
 
 
 def time_of(job: JobRecord) -> float | None:
-    """When a waiting job may start, or has waited long enough; None while that is not known."""
+    """When a waiting job may start or has waited long enough; None: not known yet."""
     if job.awaits is not None:
         return job.awaits
     if job.not_before is not None:
@@ -26,7 +26,7 @@ def time_of(job: JobRecord) -> float | None:
 
 
 def wait(now: float, job: JobRecord) -> list[Action]:
-    """Say what a job waits for; nothing where it may start."""
+    """Announce what a job waits for; no actions if it may start."""
     if job.not_before is None and job.spec.forerunners:
         first = Reason.of(ReasonKind.AFTER_JOBS, jobs=job.spec.forerunners)
         return [job.mark("waiting", first)]
@@ -37,13 +37,13 @@ def wait(now: float, job: JobRecord) -> list[Action]:
 
 
 def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobRecord], list[Action]]:
-    """The jobs whose time has come, with plans for nodes that are there; those that come after one
-    which did not end well are skipped.
+    """Jobs that may start now, with plans on available nodes. Jobs behind a failed one are
+    skipped.
     """
     job_records: dict[int, JobRecord] = {}
     actions: list[Action] = []
     ended = True
-    while ended:  # it may be what another one waits for
+    while ended:  # another job may wait for the skipped one
         ended = False
         for job in in_order(jobs.planned):
             if job.number in job_records:
@@ -70,12 +70,12 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
 
 
 def _is_done(job: JobRecord) -> bool:
-    """Whether a job has done what it was to do, and nothing casts a doubt on that."""
+    """Whether a job succeeded, without a doubt."""
     return job.state == "done" and (job.ending is None or job.ending.doubt is None)
 
 
 def _why_skipped(other: JobRecord) -> Reason:
-    """Why a job is not started after another one that has ended."""
+    """Why a job is not started after another that has ended."""
     name, ending = other.spec.name, other.ending
     if other.state != "done" or ending is None:
         return Reason.of(ReasonKind.SKIPPED, job=name, state=other.state)
@@ -112,14 +112,14 @@ def place(pending: Pending, job: JobRecord, allocator: Allocator) -> list[Action
             slots.remove(own)
             kept = list(own.gpus)
         job.add(TaskName.of("worker", i), name, allocator.gpus(job, node, beside, kept=kept))
-    if job.spec.evaluator:  # beside the worker that saves what it reads
+    if job.spec.evaluator:  # beside the worker whose checkpoints it reads
         job.add(EVALUATOR, plan.worker_nodes[0], ())
     pending.start(job, job.tasks)
     return actions
 
 
 def release(pending: Pending, job: JobRecord, allocator: Allocator) -> None:
-    """Have the tasks of roles started whose turn has come: those that they come after are ready."""
+    """Start the tasks whose preceding roles are ready."""
     waiting = held_back(job.spec.roles, job.ready)
     for name in [name for name in job.held if name.role not in waiting]:
         node = job.held.pop(name)
@@ -128,15 +128,17 @@ def release(pending: Pending, job: JobRecord, allocator: Allocator) -> None:
 
 
 def ready(pending: Pending, job: JobRecord, task: TaskRecord, allocator: Allocator) -> None:
-    """A task of a role is ready: those that come after it may be started."""
+    """A task of a role is ready: start the tasks that waited for it, if all others are ready
+    too.
+    """
     job.ready.add(task.name)
     if job.held and job.undisturbed:
         release(pending, job, allocator)
 
 
 def began(now: float, job: JobRecord) -> None:
-    """A task has started: the first of an attempt begins its time, which waiting for an engine's
-    room is no part of.
+    """A task has started. The first of an attempt starts its clock, so that waiting for the
+    engine's resources does not count.
     """
     if not job.begun and job.spec.timeout is not None:
         job.limit(now + job.spec.timeout)

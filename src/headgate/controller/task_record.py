@@ -1,4 +1,4 @@
-"""What the controller knows of a task."""
+"""The controller's record of a task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headgate.model.shares import NOTHING, Share
 
 _IDLE_PART = 1 / 16
 _IDLE_CORES = 0.05
-"""Who uses no more than this part of what it is entitled to, or this of a core,"""
+"""A task is idle below this fraction of its entitled cores, or below this fraction of one core."""
 _IDLE_SECONDS = 20.0
-"""for so long, is idle."""
+"""How long its use has to stay below that."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,18 +23,18 @@ class TaskRecord:
 
     Args:
         gpus: Numbers of the GPUs that it may see; None: all of its node.
-        computes_on: Those that it said it uses.
-        is_worker: The job ends with it and its like: a worker, or of the role that the job ends
-            with. The others serve these.
-        joins: It waits for the state of others that are at work.
+        computes_on: GPUs that it reported to use.
+        is_worker: Whether the job ends with it and its like: a worker, or a task of the ending
+            role. Other tasks serve these.
+        joins: It waits for the state of running workers.
         leaving: It ends before the others, who go on.
         stopping: It was asked to end.
         again: It was started again in this attempt.
-        saves: Its script may save a checkpoint of its own when it is asked to end.
-        grace: Seconds that it has to save when it is asked to end, where it can.
+        saves: Its script may save its own checkpoint at a stop request.
+        grace: Seconds that it has to save at a stop request.
         most_bytes: The most memory that it used.
-        most_gpu_bytes: The same of GPUs.
-        idle: It has used hardly any of what it is entitled to for a while.
+        most_gpu_bytes: The same of GPU memory.
+        idle: It has used hardly any of its entitled cores for a while.
     """
 
     id: TaskId
@@ -69,24 +69,26 @@ class TaskRecord:
 
     @property
     def idle_cores(self) -> float:
-        """The most that it uses while it is idle."""
+        """The most cores that it uses while idle."""
         return max(_IDLE_PART * self.entitled, _IDLE_CORES)
 
     def use(self, now: float, usage: Usage) -> bool:
-        """Take note of what it uses now; whether it has turned idle, or busy again."""
+        """Record its present use. Returns whether it became idle or busy."""
         self.used, self.most_bytes = usage, max(self.most_bytes, usage.memory_bytes)
         self.most_gpu_bytes = max(self.most_gpu_bytes, usage.gpu_memory_bytes)
         if now - self._used_at > _IDLE_SECONDS or usage.cpu_cores > self.idle_cores:
-            self._busy_at = now  # or nothing was heard of it meanwhile
+            self._busy_at = now  # or it sent no readings meanwhile
         self._used_at = now
-        # Without weights nobody is entitled to less than all.
+        # Without weights every task is entitled to all cores.
         idle = self.share.cpu_weight is not None and now - self._busy_at >= _IDLE_SECONDS
         before, self.idle = self.idle, idle
         return before != self.idle
 
     def stop(self, reason: Reason, *, kill: bool = False, broken: bool = False) -> StopTask:
-        """Have it ended; at once, or in the time that it needs, which is short where others that it
-        trains with are gone (`broken`) and its script can save nothing.
+        """Stop the task: at once, or within its grace period.
+
+        The period is short if tasks that it trains with are gone (`broken`) and its script cannot
+        save.
         """
         self.stopping = True
         saves = self.connected or (self.saves and not broken)

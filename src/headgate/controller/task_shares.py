@@ -1,6 +1,4 @@
-"""What a share of a whole job is for one of its tasks, and what jobs on one GPU have of its
-time.
-"""
+"""Split a job's share into shares of its tasks, and divide GPU time among jobs."""
 
 from __future__ import annotations
 
@@ -12,21 +10,17 @@ from headgate.model.identifiers import JobId, TaskId
 from headgate.model.shares import NOTHING, WEIGHT_DEFAULT, Share
 
 _PINNED_WEIGHT = 10_000.0
-"""Of a pinned job, which a cap holds to its slice: more than any other's, so that it gets as
-much.
+"""Weight of a pinned job, above all others, so that it gets its slice. A cap limits it to the
+slice.
 """
 _BESIDE_PINNED = 0.1
-"""Of their weights, all others on the node have, so that they are little against it however many
-they are.
-"""
+"""Total weight of all other jobs on the node, as a fraction of the pinned jobs' weight."""
 _LEFT_TO_OTHERS = 0.05
-"""Of a GPU, whatever is pinned to it."""
+"""Fraction of a GPU that pinned jobs cannot take."""
 _HEADROOM = 1.25
-"""A task is left so many times the most memory that it used, whatever its job is granted: past a
-limit it is killed.
-"""
+"""A task's memory limit is at least this many times its peak: beyond the limit it is killed."""
 _NEAR = 1.1
-"""Times the most memory that it used, below which a limit has to be looked at again."""
+"""A limit below this many times the peak has to be raised."""
 
 
 def share_of_task(
@@ -34,10 +28,14 @@ def share_of_task(
 ) -> Share:
     """The share of one task of a job, never above what the user allows.
 
-    Caps and disk rates are divided among all tasks, memory by what each uses. The weight is divided
-    among the `beside` tasks on one node. A pinned job has its slice of the node's `cores`. It is
-    cut down where all slices there, `pinned`, are more than the node. The others' weights are
-    little beside its own.
+    Caps and disk rates are divided among all tasks, memory by each task's use. The weight is
+    divided among the tasks on one node. A pinned job gets its slice of the node's cores, reduced if
+    all slices exceed the node. The weights of the other jobs are then small beside its own.
+
+    Args:
+        beside: Number of the job's tasks on the node.
+        cores: Cores of the node.
+        pinned: Sum of all slices on the node.
     """
     most = job.allowed(task).cpu_cap_cores
     if (slice := job.spec.slice) is not None:
@@ -67,8 +65,8 @@ def share_of_task(
 
 
 def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
-    """Whether a task's memory limit, its part of its job's, has to be looked at: the task has come
-    near it, or has none because nobody knew what it needs.
+    """Whether a task's memory limit has to be recomputed: the task is near it, or had none because
+    its need was unknown.
     """
     granted, limit = job.granted.memory_bytes, task.share.memory_bytes
     if job.spec.limits.memory_bytes is not None or not isinstance(granted, int):
@@ -77,10 +75,10 @@ def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
 
 
 def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
-    """Each task's part of its job's memory (bytes): as it needs it, since servers need what workers
-    do not, and what leaves it room at least. It needs what it used at most, and no less than the
-    others of its kind on average: one that has just started will need as much. None where none is
-    known to have used any: it would be killed.
+    """Each task's part of its job's memory (bytes), by need; servers need less than workers.
+
+    A task needs its peak use, at least the mean of its kind, because a new task will grow. Each
+    limit leaves the headroom. None if no task is known to use any: a limit would kill it.
     """
     tasks = list(job.tasks.values())
     every = _mean_bytes(tasks)
@@ -99,24 +97,24 @@ def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
 
 
 def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
-    """The mean of the most memory that each task used, where it is known."""
+    """The mean peak memory of tasks with a known peak."""
     known = [task.most_bytes for task in tasks if task.most_bytes > 0]
     return sum(known) / len(known) if known else None
 
 
 def gpu_fractions(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, float]:
-    """The fraction of their GPUs' time that jobs have.
+    """The fraction of GPU time of each job.
 
-    A pinned job has its slice, cut down where slices are more than the GPU. The others have by
-    weight what the fullest of their GPUs leaves each. What a job leaves on a GPU because another
-    one holds it back goes to the others there: max-min fairness by progressive filling (Bertsekas
-    and Gallager, Data Networks, 6.5.2).
+    A pinned job gets its slice, reduced if slices exceed the GPU. The others get, by weight, what
+    their fullest GPU leaves. What a job leaves on a GPU because another GPU holds it back goes to
+    the others there. This is max-min fairness by progressive filling (Bertsekas and Gallager, Data
+    Networks, 6.5.2).
 
     Args:
         users: The jobs that compute on each GPU of a node.
 
     Returns:
-        Without jobs that the policy does not weigh, or whose GPUs it grants itself.
+        The fractions, without jobs that have no weight or whose GPU time the policy grants itself.
     """
     fractions: dict[JobId, float] = {}
     left: dict[int, float] = {}

@@ -1,1 +1,1 @@
-"""Nouns: frozen dataclasses and enumerations that every other room uses."""
+"""The nouns: frozen dataclasses and enumerations that all other rooms use."""

@@ -1,4 +1,4 @@
-"""Nodes, and how they are joined."""
+"""Nodes and their connections."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 PARTS = 100
-"""More GPUs than a machine has, and more parts than a GPU."""
+"""More than the GPUs of any machine, and more than the parts of any GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU, or a part of one that is divided (MIG).
+    """A GPU, or one part of a divided GPU (MIG).
 
     Args:
-        index: Its number on its node, as NVML counts; of a part `PARTS` times one more than the
-            number of its GPU, and which part it is.
-        name: What it is.
+        index: Its NVML number on its node; of a part: `PARTS` x (GPU number + 1) + the part's
+            number.
+        name: Its model.
         memory_bytes: Its memory.
-        gflops: Its measured speed, float32 matrix product in GFLOP/s; None where not measured.
-        uuid: As NVML tells it; empty where that is not known.
+        gflops: Measured speed of a float32 matrix product, GFLOP/s; None: not measured.
+        uuid: Its NVML UUID; empty: not known.
     """
 
     index: int
@@ -35,21 +35,19 @@ class Gpu:
 
     @property
     def number(self) -> int:
-        """Of the GPU that it is or is a part of."""
+        """NVML number of the whole GPU."""
         return self.index // PARTS - 1 if self.is_part else self.index
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLink:
-    """How the GPUs of a node reach each other.
+    """How the GPUs of a node are connected.
 
     Args:
-        bytes_per_second: That a GPU sends to the others, each direction; of a `measured` link what
-            it sends in an all-reduce (the bus bandwidth of nccl-tests). None where only `how` is
-            known.
-        how: `nvlink`; `pcie` where the way is known to be that, `host` where it leads through the
-            CPU (PHB, NODE or SYS in `nvidia-smi topo -m`); `measured`; None where only the rate is
-            known.
+        bytes_per_second: Rate from a GPU to the others, each direction. Of a `measured` link: the
+            rate in an all-reduce (bus bandwidth of nccl-tests). None: only `how` is known.
+        how: `nvlink`, `pcie`, `host` (through the CPU: PHB, NODE or SYS in `nvidia-smi topo -m`) or
+            `measured`; None: only the rate is known.
     """
 
     bytes_per_second: float | None = None
@@ -58,8 +56,10 @@ class GpuLink:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network interface; `bytes_per_second` each direction, None where the driver does not
-    say.
+    """A network interface.
+
+    Args:
+        bytes_per_second: Its rate in each direction; None: the driver does not tell it.
     """
 
     name: str
@@ -76,17 +76,15 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where on this machine the tasks of a node run, where that is not the machine as a whole: a
-    lab node.
+    """A part of this machine in which a node's tasks run: a lab node.
 
     Args:
         namespace: Path of its network namespace.
-        hostname: The host name that its tasks see.
+        hostname: Host name that its tasks see.
         hosts: Path of the file that its tasks see as `/etc/hosts`.
-        cgroups: Folder of its cgroup by controller (`cpu`, `memory`, ..., `unified`), below which
-            the boxes of its tasks go; a controller that is not named is used as on the machine
-            itself.
-        cpus: The CPUs that its tasks keep to; empty: all.
+        cgroups: Parent cgroup of its tasks, by controller (`cpu`, `memory`, ..., `unified`). Other
+            controllers are used as on the machine itself.
+        cpus: CPUs that its tasks are bound to; empty: all.
     """
 
     namespace: str
@@ -101,23 +99,22 @@ class Node:
     """One machine.
 
     Args:
-        name: Unique in its cluster.
-        cores: Cores that may be used, fractions allowed.
-        core_gflops: Measured speed of one core: float32 matrix product, GFLOP/s; None where not
+        name: Its name, unique in its cluster.
+        cores: Usable cores; fractions are allowed.
+        core_gflops: Measured speed of one core: float32 matrix product, GFLOP/s; None: not
             measured.
-        memory_bytes: Memory that may be used.
-        address: IP address that the other nodes reach it by.
-        nic_bytes_per_second: Rate of its NIC, each direction; None where not known.
-        disk_bytes_per_second: Rate of its disk; None where not known.
-        physical_cores: Cores without counting SMT siblings.
+        memory_bytes: Usable memory.
+        address: IP address for the other nodes.
+        nic_bytes_per_second: Rate of its NIC in each direction; None: not known.
+        disk_bytes_per_second: Rate of its disk; None: not known.
+        physical_cores: Cores without SMT siblings.
         numa_nodes: Number of NUMA nodes.
-        kind: Nodes of the same kind are alike; empty where nobody said.
-        place: Where its tasks run on this machine; None: on the machine as it is.
+        kind: Name shared by nodes with the same hardware; empty: not stated.
+        place: Part of this machine in which its tasks run; None: the machine itself.
         core_convolution_gflops: Measured speed of one core: float32 convolution, GFLOP/s.
-        core_copy_bytes_per_second: Bytes that one core copies from memory to memory, measured.
-        round_trip_seconds: A message to another node of its cluster and back, measured.
-        gpu_link: How its GPUs reach each other; None where it is not known, or there are fewer than
-            two.
+        core_copy_bytes_per_second: Measured memory copy rate of one core.
+        round_trip_seconds: Measured round-trip time to another node of its cluster.
+        gpu_link: How its GPUs are connected; None: not known, or fewer than two GPUs.
     """
 
     name: str
@@ -148,10 +145,10 @@ class Cluster:
     nodes: tuple[Node, ...]
 
     def node(self, name: str) -> Node:
-        """The node of that name.
+        """The node of this name.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such node.
         """
         for node in self.nodes:
             if node.name == name:

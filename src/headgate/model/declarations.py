@@ -1,7 +1,7 @@
-"""What a user may state, declared once: a field's type, default, bounds, help and option.
+"""Fields that a user may state, each declared once: type, default, bounds, help and option.
 
-Keys of files, their JSON schema, the reference, options of the command line and what Python checks
-follow from a field's declaration. A field without one is Headgate's own.
+File keys, their JSON schema, the reference, command-line options and checks in Python follow from
+the declaration. A field without one is internal to Headgate.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY = "declaration"
 
 
 class Kind(Enum):
-    """How people write a value, where its type does not say so."""
+    """How people write a value, if its type does not tell."""
 
     NAME = auto()
     PATH = auto()
@@ -40,11 +40,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommandOption:
-    """The option of the command line that states a field.
+    """The command-line option of a field.
 
     Args:
         help: Its help.
-        metavar: What stands for its value in the help; None: as its type says.
+        metavar: Placeholder of its value in the help; None: by its type.
         name: Its name; empty: the field's key.
     """
 
@@ -55,17 +55,17 @@ class CommandOption:
 
 @dataclass(frozen=True, slots=True)
 class FieldDeclaration:
-    """What is declared of a field beside its type and default.
+    """The declaration of a field, besides its type and default.
 
     Args:
-        help: What it means.
+        help: Its meaning.
         key: Its key in files; empty: its name.
-        kind: How people write it; None: as its type says.
+        kind: How people write it; None: by its type.
         least: The least value.
-        above: A value that is too small by just nothing.
-        most: The most that a file or a command line may say; Python may say more.
-        example: A value as Python writes it, for messages.
-        option: The option that states it; None: there is none.
+        above: Exclusive lower bound.
+        most: Upper bound in files and on the command line; Python may exceed it.
+        example: A value in Python notation, for messages.
+        option: Its command-line option; None: it has none.
     """
 
     help: str
@@ -79,7 +79,7 @@ class FieldDeclaration:
 
 
 def declared(help: str, **more: Any) -> Mapping[str, FieldDeclaration]:
-    """The metadata of a dataclass's field that a user may state; as `FieldDeclaration`."""
+    """Metadata of a dataclass field that a user may state; arguments as of `FieldDeclaration`."""
     return {_KEY: FieldDeclaration(help, **more)}
 
 
@@ -91,7 +91,7 @@ class DeclaredField:
         name: Its name.
         hint: Its type.
         default: Its default; `dataclasses.MISSING`: it has none.
-        declaration: What else is declared of it.
+        declaration: The rest of its declaration.
     """
 
     name: str
@@ -106,17 +106,17 @@ class DeclaredField:
 
     @property
     def members(self) -> tuple[Any, ...]:
-        """The types that it may have, but for None."""
+        """Its possible types, without None."""
         return tuple(part for part in union(self.hint) if part is not type(None))
 
     @property
     def is_optional(self) -> bool:
-        """Whether None stands for no value."""
+        """Whether None means that no value is given."""
         return len(self.members) < len(union(self.hint))
 
 
 def union(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; of any other type itself."""
+    """The members of a union; any other type alone."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
@@ -146,7 +146,7 @@ def documented(record: _Record) -> _Record:
 
 
 Rule = tuple[str, Callable[[Any], bool], str]
-"""A field, what its value has to fulfil, and what is expected."""
+"""A field, the condition on its value, and what is expected."""
 
 
 @cache
@@ -164,12 +164,12 @@ def _bound_rules(record: type) -> tuple[Rule, ...]:
 
 
 def against_kinds(record: object) -> Iterator[tuple[str, object, str]]:
-    """The fields of a simple type that are of another one: name, value, what is expected."""
+    """Fields of a simple type with a value of another type: name, value, what is expected."""
     return _against(record, _kind_rules(cast(Any, type(record))))
 
 
 def against_bounds(record: object) -> Iterator[tuple[str, object, str]]:
-    """The fields out of their bounds: name, value, what is expected."""
+    """Fields outside their bounds: name, value, what is expected."""
     return _against(record, _bound_rules(cast(Any, type(record))))
 
 
@@ -180,7 +180,7 @@ def _against(record: object, rules: tuple[Rule, ...]) -> Iterator[tuple[str, obj
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number, and no truth value."""
+    """Whether a value is a number and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -190,7 +190,7 @@ def are_texts(values: object) -> bool:
 
 
 def _kind_rule(field: DeclaredField) -> Rule | None:
-    """What the value of a field of a simple type has to be; None: its record checks it itself."""
+    """The type rule of a field; None: its record checks the field itself."""
     declaration = field.declaration
     simple = _simple(field.members, declaration.example)
     if simple is None or declaration.kind in (Kind.COMMAND, Kind.FORERUNNERS, Kind.SIGNAL):

@@ -1,6 +1,4 @@
-"""How tasks and jobs end: by which status, what they answered when they were asked to, and what is
-saved of them.
-"""
+"""How tasks and jobs end: exit status, answer to a stop request, and what is saved."""
 
 from __future__ import annotations
 
@@ -30,22 +28,22 @@ class Checkpoint:
 
     @property
     def where(self) -> str:
-        """The step; of one whose user named a file from which that cannot be told, the file."""
+        """The step; the file if its step is not known, as when a user named the file."""
         return f"step {self.step}" if self.step else os.path.basename(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideFiles:
-    """Files that a task wrote to its container alone.
+    """Files that a task wrote only to its container.
 
     Args:
         paths: Some of them, as the task named them.
         count: How many there are.
         size: Bytes of those that were looked at.
-        kept: Folder that copies were put in; empty: none were.
+        kept: Folder with copies of them; empty: none were copied.
         copied: How many were copied.
-        unsized: How many paths of these were not looked at, because they are too many.
-        astray: Some of the symbolic links among them that lead to none of the copies.
+        unsized: How many of these paths were not looked at, because there are too many.
+        astray: Some of the symbolic links among them that point outside the copies.
         links: How many such links there are.
     """
 
@@ -64,26 +62,23 @@ class Exit:
     """How a task ended.
 
     Args:
-        code: Exit status; None when a signal ended it.
+        code: Exit status; None: a signal ended it.
         signal: Number of that signal.
-        memory_peak_bytes: Most memory it held; None where that cannot be told.
-        over_memory: It ran out of memory: the kernel killed it for being over its limit, or its
-            output says so.
-        on_gpu: It was the memory of a GPU that it ran out of.
-        reason: What ended it in words, where Headgate knows more than the status says.
-        cpu_seconds: CPU time that it used from its start to its end; None where that cannot be
-            told.
-        lost: It did not end by itself, but with its node, its agent, its daemon or its container.
-        kills: How many of its processes the kernel killed for want of memory, whether or not that
-            ended it.
-        port_taken: Another program listened at the port that it was told to listen at.
-        outside: What it wrote to its container alone; None: nothing.
-        overdue_seconds: It was killed, for it had not ended so long after it was asked to; None: it
-            was not.
-        left: Commands of processes that it had started, and that were at work when it had ended
-            well.
-        last_failure: The failure that its output ends with though it ended well; empty: none.
-        limit_bytes: The memory limit that it was killed for being over; None: it was not.
+        memory_peak_bytes: Most memory that it held; None: not known.
+        over_memory: Whether it ran out of memory: killed over its limit, or by its own output.
+        on_gpu: Whether it ran out of GPU memory.
+        reason: What ended it, in words, if Headgate knows more than the status says.
+        cpu_seconds: CPU time from its start to its end; None: not known.
+        lost: Whether it ended only because its node, agent, daemon or container was lost.
+        kills: How many of its processes the kernel's OOM killer killed, whether or not that ended
+            it.
+        port_taken: Whether another program listened on its assigned port.
+        outside: What it wrote only to its container; None: nothing.
+        overdue_seconds: It was killed because it had not ended this long after a stop request;
+            None: it was not.
+        left: Commands of processes that it left running after it succeeded.
+        last_failure: The failure at the end of its output although it succeeded; empty: none.
+        limit_bytes: The memory limit for which it was killed; None: it was not.
     """
 
     code: int | None
@@ -108,15 +103,14 @@ class Exit:
 
     @property
     def shell_code(self) -> int:
-        """The code that a shell would give: 128 more than the signal that ended it; 127 when it
-        could not be started.
+        """The exit code of a shell: 128 plus the signal number; 127 if the task could not be
+        started.
         """
         if self.code is not None:
             return self.code
         return 128 + self.signal if self.signal is not None else 127
 
     def because(self) -> Reason:
-        """How the task ended."""
         return Reason.of(ReasonKind.EXIT, code=self.code, signal=self.signal, text=self.reason)
 
     def in_words(self) -> str:
@@ -130,39 +124,37 @@ class Exit:
 
 
 class StopAnswer(StrEnum):
-    """What a job did that was asked to end."""
+    """How a job answered a stop request."""
 
     ENDED = "ended"
-    """It ended in its time."""
+    """It ended in time."""
     NONE = "none"
-    """It did not, and was killed."""
+    """It did not end in time and was killed."""
     KILLED = "killed"
-    """It was killed at once, as its user wanted."""
+    """It was killed at once, as the user wanted."""
 
 
 class Saved(StrEnum):
-    """What there is of a job that was asked to end."""
+    """What is saved of a job that was asked to end."""
 
     THEN = "then"
-    """A checkpoint that it saved when it was asked."""
+    """A checkpoint saved at the stop request."""
     BEFORE = "before"
-    """An earlier checkpoint: what it did after that is lost."""
+    """An earlier checkpoint; later progress is lost."""
     NOTHING = "nothing"
     BY_ITSELF = "by-itself"
-    """Its script goes on from what it saves itself (`resumes`), and Headgate is not told of
-    that.
-    """
+    """The script's own checkpoints (`resumes`), which Headgate does not see."""
 
 
 class Doubt(StrEnum):
-    """Why a job whose command ended well may not have done what it was to do."""
+    """Why a job that exited successfully may have failed."""
 
     LEFT_PROCESSES = "left-processes"
-    """Processes that it had started were still at work, and were ended with it."""
+    """Processes that it had started still ran, and were ended with it."""
     FAILURE_IN_OUTPUT = "failure-in-output"
-    """The last that it printed is a failure, which its exit status does not tell."""
+    """Its output ends with a failure although its exit status is 0."""
     NO_ANSWER = "no-answer"
-    """It was to end because it had reached its goal, and did not answer."""
+    """It was asked to end at its goal and did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +162,13 @@ class Ending:
     """How a job ended.
 
     Args:
-        answer: What it did when it was asked to end; None: it was not asked.
-        grace_seconds: How long it had for that, where it did not end in time.
+        answer: Its answer to a stop request; None: there was none.
+        grace_seconds: How long it had to end, if it did not end in time.
         saved: What is saved of it; None: it was not asked to end.
-        checkpoint: The latest one; None: there is none.
-        doubt: Why it may not have done what it was to do, though it is done; None: nothing tells.
-        left: Commands of the processes that it left behind.
-        failure: The failure that its output ends with; empty: none.
+        checkpoint: Its latest checkpoint; None: there is none.
+        doubt: Why it may have failed although it exited successfully; None: no sign of failure.
+        left: Commands of the processes that it left running.
+        failure: The failure at the end of its output; empty: none.
     """
 
     answer: StopAnswer | None = None
@@ -197,14 +189,14 @@ class Ending:
         saved_then: bool,
         resumes: bool,
     ) -> Ending:
-        """Of a job that was asked to end.
+        """The ending of a job that was asked to end.
 
         Args:
-            grace_seconds: How long it had, where it did not end in that time; None: it did.
-            checkpoint: Its latest one.
-            killed: It was killed at once.
-            saved_then: It saved that when it was asked.
-            resumes: Its script saves for itself.
+            grace_seconds: How long it had, if it did not end in time; None: it did.
+            checkpoint: Its latest checkpoint.
+            killed: Whether it was killed at once.
+            saved_then: Whether it saved that checkpoint at the stop request.
+            resumes: Whether its script saves its own checkpoints.
         """
         if checkpoint is not None:
             saved = Saved.THEN if saved_then else Saved.BEFORE
@@ -217,7 +209,7 @@ class Ending:
 
     @classmethod
     def of(cls, exit: Exit) -> Ending | None:
-        """Of a job whose last task ended so, and well; None: there is nothing to say of it."""
+        """The ending of a job whose last task succeeded with this exit; None: nothing to note."""
         if exit.left:
             return cls(doubt=Doubt.LEFT_PROCESSES, left=exit.left, failure=exit.last_failure)
         if exit.last_failure:

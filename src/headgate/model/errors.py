@@ -1,13 +1,13 @@
-"""Every error that Headgate raises on purpose, and the exit code of each.
+"""All errors that Headgate raises on purpose, with their exit codes.
 
-HeadgateError                1   something that was asked for could not be done
+HeadgateError                1   a request could not be carried out
 ├── UsageError               2   bad input: option, file, value
 │   └── InvalidFileError     2   a user's file, with all its problems at once
 ├── MissingExtraError        3   an optional part is not installed
 ├── StorageError             4   the run folder: no permission, no space, not ours
 ├── NotFoundError            5   no such run, job or task
 ├── HubError                 6   the hub does not answer or speaks another version
-└── IsolationError           7   a task could not be boxed in or its share not be set
+└── IsolationError           7   a task could not be sandboxed or its share not be set
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from headgate.model.extras import install
 
 
 class HeadgateError(Exception):
-    """What was found, what was expected and what to do, in one message without a traceback."""
+    """An error whose message says what was found, what was expected and what to do. Shown without a
+    traceback.
+    """
 
     exit_code = 1
 
@@ -30,7 +32,7 @@ class UsageError(HeadgateError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in a user's file."""
+    """One problem in a user's file."""
 
     where: str
     line: int | None
@@ -43,7 +45,7 @@ class Problem:
 
 
 class InvalidFileError(UsageError):
-    """A user's file with every problem found in it, not only the first."""
+    """A user's file with all its problems, not only the first."""
 
     def __init__(self, path: str, problems: Sequence[Problem]) -> None:
         self.path = path

@@ -1,5 +1,4 @@
-"""What happens to the controller (events) and what it asks for (actions): plain frozen values, no
-behaviour.
+"""Events that the controller is told, and actions that it asks for: plain frozen values.
 
 Times are seconds on the hub's clock.
 """
@@ -37,26 +36,26 @@ ENDED: frozenset[JobState] = frozenset(
     {"done", "failed", "stopped", "killed", "skipped", "interrupted"}
 )
 FAULTS: frozenset[JobState] = frozenset({"failed", "killed", "interrupted"})
-"""States of a job, and kinds of events, that tell of a fault."""
+"""States of a job, and kinds of events, that mean a fault."""
 NAMED_BY_REASON: frozenset[JobState] = frozenset({"stopped", "killed"})
-"""States that the reason of a job names: "stopped by its user"."""
+"""States that the job's reason already names: "stopped by its user"."""
 
 GpuUse = Literal["no", "maybe", "yes", "seen-none"]
 
 GRACE_SECONDS = 10.0
-"""How long a task that is asked to end may take before it is killed."""
+"""Seconds from a stop request to the kill."""
 CONNECTED_GRACE_SECONDS = 60.0
-"""The same for a task that answers on the channel: it first has to reach the end of its step and to
-save a checkpoint.
+"""The same for a task that answers on the channel: it first finishes its step and saves a
+checkpoint.
 """
 
 
 TRIAL = "trial"
-"""The kind of a recorded event: for some seconds a job is tried on more cores."""
+"""Kind of a recorded event: a job tries more cores for some seconds."""
 
 
 def state_in_words(state: str, reason: str) -> str:
-    """A job's state, or another kind of event, and why: one phrase."""
+    """A job's state, or another kind of event, with its reason as one phrase."""
     if not reason or reason == state:
         return state
     return reason if state in NAMED_BY_REASON else f"{state}, {reason}"
@@ -67,9 +66,7 @@ def state_in_words(state: str, reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A node is there, or has changed. `runs` are the runs whose jobs may use it from now on, and
-    could not before.
-    """
+    """A node joined or changed. `runs`: the runs whose jobs may newly use it."""
 
     node: Node
     runs: tuple[str, ...] = ()
@@ -77,8 +74,8 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """A node is gone, `for_good` if it cannot come back. If `runs` are named, it is gone for their
-    jobs alone. Each task that was on it ends with a `TaskExited`, as any other does.
+    """A node left, `for_good` if it cannot come back. `runs`: only their jobs lose it; empty: all
+    do. A `TaskExited` follows for each of its tasks.
     """
 
     node: str
@@ -88,20 +85,20 @@ class NodeLeft:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A job was handed in. All jobs of a run come before anything else happens to one of them.
+    """A job was submitted. All jobs of a run are submitted before any other event of them.
 
-    A job may follow one that was not handed in, because that one was done in the run that this run
-    goes on with. Such a job does not wait.
+    A forerunner may be missing if it finished in the run that this run resumes. The job does not
+    wait for it.
 
     Args:
         nodes: Names of the nodes that it may use; empty: those of its plan.
-        memory_bytes: What a worker of it is known to need; None: not known.
-        work: Core-seconds that such jobs took from beginning to end: the likely number, and a band
-            that holds nine of ten; None: not known.
-        gpus: GPUs of a node that its environment allows, in the environment's order; None: all.
-        divides: Its script divides the model's memory among its workers, as FSDP does.
-        gpu_memory_bytes: What a worker is known to need on each of its GPUs; None: not known.
-        uses_gpus: Whether its program computes on a GPU, as far as its command tells.
+        memory_bytes: Known memory of a worker; None: not known.
+        work: Core-seconds that such jobs took in all: the likely number and a 90 % band; None: not
+            known.
+        gpus: GPUs of a node that its environment allows, in that order; None: all.
+        divides: Whether its script shards the model's memory among its workers, as FSDP does.
+        gpu_memory_bytes: Known memory of a worker on each of its GPUs; None: not known.
+        uses_gpus: Whether its program computes on a GPU, judging by its command.
     """
 
     job: JobId
@@ -118,7 +115,7 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True)
 class JobPlanned:
-    """Answer to `PlanJob`; dropped when `revision` is no longer the job's."""
+    """The answer to `PlanJob`; dropped if `revision` is no longer the job's."""
 
     job: JobId
     revision: int
@@ -133,7 +130,7 @@ class TaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskReady:
-    """A task of a role is ready; or, with a `failure` in words, has not become so in time."""
+    """A task of a role is ready. With a `failure` (in words): it was not ready in time."""
 
     task: TaskId
     failure: str | None = None
@@ -147,7 +144,7 @@ class TaskExited:
 
 @dataclass(frozen=True, slots=True)
 class TaskConnected:
-    """The task's library said hello."""
+    """The task's library connected."""
 
     task: TaskId
     framework: str
@@ -155,7 +152,7 @@ class TaskConnected:
 
 @dataclass(frozen=True, slots=True)
 class GpusUsed:
-    """The task's library said which GPUs of its node it computes on."""
+    """The task's library reported the GPUs of its node that it computes on."""
 
     task: TaskId
     gpus: tuple[int, ...]
@@ -163,21 +160,21 @@ class GpusUsed:
 
 @dataclass(frozen=True, slots=True)
 class TaskJoined:
-    """A worker that was started to join others has their state, and counts."""
+    """A worker that joined running ones has their state and counts from now on."""
 
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLeaves:
-    """A worker said that it ends before the others, who go on."""
+    """A worker announced that it ends before the others, who go on."""
 
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
 class ReportPart:
-    """One of the reports that a progress stands for, and when it came (s)."""
+    """One report within a merged progress, with its time (s)."""
 
     at: float
     step: int | None
@@ -191,20 +188,19 @@ class Progress:
     """What a task reported since its last progress.
 
     Args:
-        epoch: The epoch that is going on, counted from 1; where it was read from the output, as the
-            script counts.
-        loss: Mean of `count` reported losses; NaN if one of them was.
-        epochs: How many epochs there will be in all.
-        within: Part of the epoch that is done, 0 to 1.
-        steps: How many steps there will be in all.
-        remaining: Seconds that its script says are left.
-        covers: `epoch` or `part`: loss and metrics are means over this epoch, or over the part of
-            it that is done. Then the latest report counts. None: they are of the latest steps.
-        over: How many steps, or samples where no steps are told, a mean of an epoch or a part is
-            over; None: not said.
-        mean: That mean, as the task told it, where `loss` was made that of the latest steps.
-        weight: What each of the losses counts in the mean over the job's workers.
-        parts: The reports that it is the mean of, where these are known.
+        epoch: The current epoch, counted from 1. If read from the output, as the script counts.
+        loss: Mean of `count` reported losses; NaN if one of them was NaN.
+        epochs: Number of epochs in all.
+        within: Fraction of the epoch that is done, 0 to 1.
+        steps: Number of steps in all.
+        remaining: Remaining seconds, as the script says.
+        covers: `epoch` or `part`: loss and metrics are means over this epoch, or over its part so
+            far. Then the latest report counts. None: they are of the latest steps.
+        over: Number of steps, or samples without step counts, in the mean of an epoch or part.
+            None: not stated.
+        mean: That mean as reported, if `loss` was converted to the latest steps.
+        weight: Weight of each loss in the mean over the job's workers.
+        parts: The single reports behind the mean, if known.
     """
 
     task: TaskId
@@ -225,9 +221,9 @@ class Progress:
     parts: tuple[ReportPart, ...] = ()
 
     def merged(self, later: Progress) -> Progress:
-        """This progress and a later one of the same task as one: the mean loss of both, the later
-        of all else. The later loss counts alone where one is no number, since what does not last
-        says little, or that of an epoch.
+        """Merge a later progress of the same task: the mean loss of both, all else from the later.
+
+        The later loss counts alone if one of both is not finite or is a mean over an epoch.
         """
         given = {f.name: v for f in fields(later) if (v := getattr(later, f.name)) is not None}
         if self.loss is not None:
@@ -255,8 +251,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Mean use of a task since its last usage, which came `seconds` ago (None: not known for sure).
-    What cannot be measured where the task runs is 0.
+    """Mean use of a task since its last usage event, `seconds` ago (None: not known for sure).
+    Unmeasurable values are 0.
     """
 
     task: TaskId
@@ -270,12 +266,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class GpuMemoryUsed:
-    """Bytes in use on each GPU of a node, by all programs; and `held` of these by each task, as far
-    as that can be told.
+    """Bytes in use on each GPU of a node by all programs, and bytes `held` by each task, as far as
+    known.
 
     Args:
-        single: GPUs on which one process alone may compute at a time, by their compute mode.
-        closed: GPUs on which no further process may begin to compute now, by their compute mode.
+        single: GPUs in a compute mode that allows one process at a time.
+        closed: GPUs whose compute mode now allows no further process.
     """
 
     node: str
@@ -287,8 +283,8 @@ class GpuMemoryUsed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsed:
-    """Bytes of a node's memory that can still be had, whoever has the rest; and what each task
-    there holds, as far as that can be told.
+    """Available bytes of a node's memory, and the bytes that each task there holds, as far as
+    known.
     """
 
     node: str
@@ -298,22 +294,22 @@ class MemoryUsed:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What is left of a job, by its losses or the epochs it is to do.
+    """Predicted remaining work of a job, from its losses or its number of epochs.
 
     Args:
         work: Remaining CPU time, core-seconds: the median.
-        low: Lower end of a band that holds nine of ten.
+        low: Lower end of a 90 % band.
         high: Upper end of that band.
-        asymptote: What its loss comes to in the end; None: not known.
-        drops: CPU times (core-seconds, growing), each with the drop of the loss during it. Below
-            zero where the loss rises. Empty: not known.
+        asymptote: Final loss; None: not known.
+        drops: Increasing CPU times (core-seconds), each with the drop of the loss during it,
+            negative if the loss rises. Empty: not known.
         ends: Whether the end is known: by epochs, a goal, early stopping, or other jobs of the
-            script. Otherwise `work` is until the loss levels off, and scripts seldom end there.
-        cores: Cores that it puts to good use while others want them (`forecast.scaling`); None: not
+            script. Otherwise `work` lasts until the loss levels off, and scripts seldom end there.
+        cores: Cores that it uses efficiently while others want them (`forecast.scaling`); None: not
             known.
-        follows: Whether its compute threads become as many as it is granted while it runs. Else no
-            trial on more cores tells anything of it.
-        seconds: What `work` takes at the job's present speed; None: not known.
+        follows: Whether its thread count follows its grant while it runs. If not, a trial on more
+            cores says nothing.
+        seconds: Duration of `work` at the job's present speed; None: not known.
     """
 
     job: JobId
@@ -336,9 +332,7 @@ class CheckpointDone:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLost:
-    """The checkpoint that a job's attempt was to go on from is not whole; `instead` is the newest
-    one before it.
-    """
+    """The checkpoint to resume a job from is damaged; `instead` is the newest older one."""
 
     task: TaskId
     text: str
@@ -347,8 +341,8 @@ class CheckpointLost:
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """A job is to end: `kill` at once, otherwise with a checkpoint at the next step boundary.
-    `reason` says why; None: a person asks for it.
+    """A job has to end: at once (`kill`), or with a checkpoint at the next step boundary. `reason`:
+    None: a person asked.
     """
 
     job: JobId
@@ -358,7 +352,7 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class ResizeRequested:
-    """A person asks for a running job of several tasks to have so many workers."""
+    """A person asks for another number of workers of a running job."""
 
     job: JobId
     workers: int
@@ -366,8 +360,8 @@ class ResizeRequested:
 
 @dataclass(frozen=True, slots=True)
 class MoveRequested:
-    """A running job is to go on by another plan, from a checkpoint that it has just saved; or,
-    where it `waits`, from the beginning: its engine has started none of its tasks yet.
+    """A running job goes on with another plan, from a checkpoint that it just saved. With `waits`
+    it starts over: its engine has not started any task.
     """
 
     job: JobId
@@ -378,7 +372,7 @@ class MoveRequested:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """The time that the controller asked to be woken at has come."""
+    """The time at which the controller asked to be woken."""
 
 
 Event = (
@@ -411,7 +405,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class PlanJob:
-    """Find a plan for the job; the answer is a `JobPlanned` with this revision."""
+    """Find a plan for the job; answered by a `JobPlanned` with this revision."""
 
     job: JobId
     spec: Job
@@ -420,9 +414,7 @@ class PlanJob:
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Start a task. One that `joins` others that are at work takes their state, and no
-    checkpoint.
-    """
+    """Start a task. A task that `joins` running ones takes their state instead of a checkpoint."""
 
     task: TaskId
     job: JobId
@@ -434,15 +426,18 @@ class StartTask:
     threads: int
     entitled_cores: float
     reason: Reason
-    gpus: tuple[int, ...] | None = None  # of its node; None: all of them
+    gpus: tuple[int, ...] | None = None  # of its node; None: all
     resume: Checkpoint | None = None
     joins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SetShare:
-    """Change a running task's share. `entitled_cores` is what the share comes to when everybody
-    wants the CPU; `threads`, about that many, is how many compute threads the task should have.
+    """Change a running task's share.
+
+    Args:
+        entitled_cores: Cores of the share when every task wants the CPU.
+        threads: How many compute threads the task should have, about as many.
     """
 
     task: TaskId
@@ -454,8 +449,8 @@ class SetShare:
 
 @dataclass(frozen=True, slots=True)
 class TryJob:
-    """A job has so many cores for some seconds, which others lend it, so that it is known what they
-    bring it: shares say so already, and this is to be recorded.
+    """A job gets more cores for some seconds, lent by others, to measure their benefit. Its
+    `SetShare`s are separate; this is for the record.
     """
 
     job: JobId
@@ -466,9 +461,8 @@ class TryJob:
 
 @dataclass(frozen=True, slots=True)
 class StopTask:
-    """Ask a task to end: checkpoint at the next step boundary if it can, and `grace` seconds later
-    it is killed. With a grace of 0 it is killed at once. One that `leaves` does so alone: the other
-    workers go on.
+    """Ask a task to end: with a checkpoint at the next step boundary if it can. After `grace`
+    seconds it is killed; 0: at once. If it `leaves`, only this worker ends.
     """
 
     task: TaskId
@@ -479,8 +473,8 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """The job has this plan from now on; if it `restarts`, from its next attempt on. Its memory
-    needs at least `least_workers`, as far as is known.
+    """Change the plan of a job, from its next attempt on if it `restarts`. `least_workers`: as many
+    as its memory needs, as far as known.
     """
 
     job: JobId
@@ -491,9 +485,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A task was lost, and the job survives it; `restarts` where all its tasks are started
-    again.
-    """
+    """A task was lost and its job survives. If it `restarts`, all its tasks are started again."""
 
     job: JobId
     task: TaskId
@@ -503,7 +495,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class MarkJob:
-    """The job is now in `state`, for `reason`; `ending`: what else there is to say of its end."""
+    """The job enters `state` for `reason`; `ending`: details of its end."""
 
     job: JobId
     state: JobState
@@ -514,8 +506,8 @@ class MarkJob:
 
 @dataclass(frozen=True, slots=True)
 class MarkIdle:
-    """A task has used hardly any of its entitled cores for a while, or uses them again. Others get
-    threads for the cores that it leaves.
+    """A task left its entitled cores idle for a while, or uses them again. Idle cores give threads
+    to other tasks.
     """
 
     task: TaskId
@@ -524,8 +516,8 @@ class MarkIdle:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Something went wrong that people should know of, and that stopped nothing. If `job` is None,
-    it concerns every run.
+    """A fault that people should know of and that stopped nothing. `job` None: it concerns every
+    run.
     """
 
     reason: Reason
@@ -536,19 +528,19 @@ Action = (
     PlanJob | StartTask | SetShare | TryJob | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn
 )
 
-# --- notices: what else a controller is told, and its log says ------------------------------------
+# --- notices: what else a controller is told and logs ---------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerMade:
-    """A hub has a new controller, under this policy. It knows no node and no job."""
+    """A hub made a new controller under this policy, without nodes or jobs."""
 
     policy: str
 
 
 @dataclass(frozen=True, slots=True)
 class PairsKnown:
-    """The costs that jobs are known to have for each other: the fields of an `Interference`."""
+    """Known slowdowns of jobs by each other: the fields of an `Interference`."""
 
     pairs: Mapping[str, Mapping[str, Mapping[str, float]]]
     solo: Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -556,14 +548,14 @@ class PairsKnown:
 
 @dataclass(frozen=True, slots=True)
 class RunForgotten:
-    """The controller drops the jobs of a run that has ended."""
+    """The controller drops the jobs of an ended run."""
 
     run: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingsLeftOut:
-    """From here on a log leaves out readings that led to no action: it has so many already."""
+    """From here on the log omits readings without actions: it has too many already."""
 
     after: int
 
@@ -572,6 +564,6 @@ Notice = ControllerMade | PairsKnown | RunForgotten | ReadingsLeftOut
 
 
 def subject(what: Event | Action | Notice) -> TaskId | JobId | None:
-    """Id of the task or job that an event or action is about; None where it is about none."""
+    """Id of the task or job of an event or action; None: it has none."""
     task_or_job: TaskId | JobId | None = getattr(what, "task", None) or getattr(what, "job", None)
     return task_or_job

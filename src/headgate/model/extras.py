@@ -1,4 +1,4 @@
-"""What optional parts of Headgate need, as pip is told to install it."""
+"""Packages behind Headgate's optional parts, as `pip` installs them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ PACKAGES: Mapping[str, str] = {
     "explain": "py-spy>=0.4",
     "executor": "cloudpickle>=3.0",
 }
-"""By the extra that brings it; pyproject.toml says the same. Engines of clusters declare theirs."""
+"""Packages of each extra, as in pyproject.toml. Cluster engines declare their own."""
 
 
 def install(part: str) -> str:
-    """The command line that installs what an extra brings, or a package that is given itself."""
+    """The command line that installs an extra, or a package named directly."""
     return f"pip install '{PACKAGES.get(part, part)}'"

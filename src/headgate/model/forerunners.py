@@ -1,4 +1,4 @@
-"""Jobs that come after others."""
+"""Dependencies between jobs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 
 
 def cycle(start: str, forerunners: Mapping[str, Collection[str]]) -> list[str] | None:
-    """A chain of jobs that come after each other, from one back to itself; None: there is none.
+    """A cycle of jobs that wait for each other, from one job back to itself; None: there is none.
 
     Args:
-        start: The job.
+        start: Job to start at.
         forerunners: Names of the jobs that each job comes after.
     """
     came_from = dict[str, str]()

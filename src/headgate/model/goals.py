@@ -1,8 +1,7 @@
-"""Goals: which way a metric gets better, whether it is told in percent or as a fraction, and when
-its goal is reached.
+"""Goals: the direction of a metric, its scale (percent or fraction), and when its goal is reached.
 
-The direction follows from the words of the metric's name, whole ones only, so that
-`interrupted_reward` is no error. A name that has none of them says nothing, and its user has to.
+Whole words of the metric's name give the direction, so `interrupted_reward` is not an error. If no
+word is known, the user has to state the direction.
 """
 
 from __future__ import annotations
@@ -241,7 +240,7 @@ _HIGHER = _FRACTIONS | {
     *("likelihood", "loglikelihood", "throughput", "fps", "speedup", "gain", "improvement"),
 }
 _GENERAL = frozenset({"score", "scores", "top", "explained"})
-"""Count where no other word tells: `fid_score` is an FID, `top1_err` an error."""
+"""Words that count only without a more specific one: `fid_score` is an FID, `top1_err` an error."""
 _RATES_OF_ERRORS = frozenset(
     {"wer", "cer", "ter", "eer", "der", "mer", "aer", "fpr", "fnr", "fdr", "frr", "far"}
 )
@@ -262,37 +261,35 @@ _NO_LOSS = frozenset(
         *("delta", "coef", "coefficient"),
     }
 )
-"""A loss whose name has one of these may get better either way."""
+"""Words that leave the direction of a loss open."""
 _CHANGES = frozenset(
     {
         *("reduction", "decrease", "drop", "degradation", "delta", "change", "diff", "difference"),
         *("std", "stddev", "stdev", "stderr", "sd", "var", "variance"),
     }
 )
-"""With one of these, the name of any metric says nothing of that: it is of how far the metric
-goes.
-"""
+"""Words for a change of a metric: they leave its direction open."""
 _TURNS = frozenset({"neg", "negative", "minus", "negated"})
 _SIGNS = frozenset({"positive", "positives", "negative", "negatives"})
 _PART = re.compile(r"(train|valid|val|test|eval|dev)(?=[a-z])")
 _AT = re.compile(r"(?<![a-z0-9])[pr]@\d", re.IGNORECASE)  # precision and recall at a rank
 _DIGITS = re.compile(r"\d{1,6}k?$")
-# where valLoss and testWER divide
+# word boundaries of valLoss and testWER
 _DIVIDES = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])|(?<=[a-z])(?=[A-Z]{2})")
 
 _MOST_OF_A_FRACTION = 1.001
 _MOST_OF_A_RATE = 10.0
-"""More than this is told in percent: there may be more errors than words, but not ten times as
-many.
+"""Largest error rate as a fraction; greater values are percent. Errors may outnumber words, but not
+tenfold.
 """
 _LEAPS_FROM = 0.5
-"""A part of a goal. From less than that to the goal, in one report, is a leap."""
+"""Fraction of a goal. A rise from below it to the goal within one report is a leap."""
 
 
 @lru_cache(maxsize=256)
 def _words(metric: str) -> tuple[str, ...]:
-    """The words of a name in lower case, those that are known without the part of the data and the
-    digits that they may have on them: `valAcc5` is val, acc.
+    """Words of a metric's name in lower case, without data splits and digits if the word is then
+    known: `valAcc5` gives val, acc.
     """
     words = []
     for word in re.split(r"[^a-z0-9]+", _DIVIDES.sub("_", metric[:1000]).lower()):
@@ -303,7 +300,7 @@ def _words(metric: str) -> tuple[str, ...]:
 
 
 def direction(metric: str) -> Better | None:
-    """Which way a metric gets better, by its name; None where that does not tell."""
+    """Which way a metric improves, by its name; None: the name does not tell."""
     words = _words(metric)
     if not _SIGNS.isdisjoint(words) and not {"false", "true"}.isdisjoint(words):
         return "lower" if "false" in words else "higher"
@@ -312,11 +309,11 @@ def direction(metric: str) -> Better | None:
         return None
     if not _LOSSES.isdisjoint(words):
         way = "lower" if _NO_LOSS.isdisjoint(words) else None
-    elif words[-1] == "per":  # errors of phones
+    elif words[-1] == "per":  # phone error rate
         way = "lower"
     else:
         known = [word for word in words if word in _LOWER or word in _HIGHER]
-        if known:  # the last word of an English name says what it is
+        if known:  # the last word of an English name is its head
             way = (
                 "lower"
                 if ([word for word in known if word not in _GENERAL] or known)[-1] in _LOWER
@@ -330,7 +327,7 @@ def direction(metric: str) -> Better | None:
 
 
 def _is_fraction(metric: str, rising: bool) -> bool:
-    """Whether a metric is a part of a whole, which scripts tell as a fraction or in percent."""
+    """Whether a metric is a proportion, which scripts report as a fraction or in percent."""
     words = _words(metric)
     if rising:
         return not _FRACTIONS.isdisjoint(words) or "rate" in words
@@ -342,7 +339,7 @@ def _is_fraction(metric: str, rising: bool) -> bool:
 
 
 def against(metric: str, goal: float | None, better: Better | None) -> tuple[str, str] | None:
-    """What speaks against a goal before anything starts, and the cure; None: nothing."""
+    """An objection to a goal before the start, and its cure; None: none."""
     if goal is None:
         return None
     way = better or direction(metric)
@@ -361,7 +358,7 @@ def against(metric: str, goal: float | None, better: Better | None) -> tuple[str
 
 
 def scaled(value: float, metric: str, goal: float | None, rising: bool) -> float:
-    """A metric's value on the scale of its goal: 93.4 is 0.934 where the goal of an accuracy is
+    """A metric's value on the scale of its goal: 93.4 becomes 0.934 for an accuracy goal of
     0.97.
     """
     one = goal is not None and goal <= 1.0 and _is_fraction(metric, rising)
@@ -369,22 +366,24 @@ def scaled(value: float, metric: str, goal: float | None, rising: bool) -> float
 
 
 class GoalWatch:
-    """Tells when a metric reaches its goal.
+    """Detects when a metric reaches its goal.
 
-    What the very first report meets is met by mistake more often than not: a goal of another scale
-    or side. It counts once the metric has been worse than its goal. A goal of at most 1 of a part
-    of a whole is a fraction, and so are values that were never more: a script that tells percent
-    does so soon. Until then 0.78 may be 0.78 %, which a few right ones of the first batches come
-    to. So a leap there, from less than half of the goal, counts once the next report meets the goal
-    too. Else a value that may be a fraction or percent is taken for what is further from the goal.
+    A goal met by the very first report is usually a mistake of scale or direction. So the goal
+    counts only after the metric has been worse.
+
+    A goal of at most 1 for a proportion is a fraction. Values that never exceeded 1 count as
+    fractions too: a script that reports percent soon exceeds 1. Until then 0.78 may mean 0.78 %,
+    which a few correct answers in the first batches produce. So a leap from less than half of the
+    goal counts only once the next report also meets the goal. Otherwise, an ambiguous value is read
+    as the one further from the goal.
 
     Args:
         metric: Its name.
-        goal: The value at which it is as good as done.
-        rising: Whether more of it is better.
+        goal: The value to reach.
+        rising: Whether a greater value is better.
 
     Attributes:
-        doubt: What its user should be asked, since the last report; None: nothing.
+        doubt: A question for the user since the last report; None: none.
     """
 
     def __init__(self, metric: str, goal: float, *, rising: bool) -> None:
@@ -398,7 +397,7 @@ class GoalWatch:
         self._heard = self._worse = self._asked = False
 
     def reached(self, value: float) -> bool:
-        """Take in a report; whether the goal is reached with it. NaN and infinity reach none."""
+        """Add a report. Returns whether the goal is reached; NaN and infinity never reach it."""
         self.doubt = None
         if not math.isfinite(value):
             return False
@@ -430,9 +429,7 @@ class GoalWatch:
         return value if self._rising or in_percent else value * 100.0
 
     def _leaps(self, latest: float) -> bool:
-        """Whether a value that meets the goal came upon this one in a leap, and may be percent as
-        far as is known.
-        """
+        """Whether a leap led to this value, which meets the goal and may still be percent."""
         may_be_percent = (
             self._fraction
             and self._rising

@@ -1,12 +1,11 @@
-"""What jobs and tasks are called: `RUN/NAME` a job, `RUN/NAME/ROLE-INDEX` a task, and what is left
-of that within a run and within a job.
+"""Identifiers of jobs and tasks: `RUN/NAME` a job, `RUN/NAME/ROLE-INDEX` a task.
 
-Each is a `str` with properties, equal to the plain string of the same letters. So SQLite, JSON,
-pickles and dictionaries take it unchanged. It is made once, where a string enters: from the wire,
-from a store, or from what a person typed. Nothing checks it then. No other module takes such a
-string apart.
+Within a run or a job the leading parts are left out. Each identifier is a `str` with properties,
+equal to the plain string. So SQLite, JSON, pickles and dictionaries take it unchanged. It is made
+once, where a string enters: from the wire, a store, or user input. It is not validated then. No
+other module splits such strings.
 
-The property `index` hides the method of `str`, for which an identifier has no use.
+The property `index` hides the method of `str`, which an identifier does not need.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ class TaskName(str):
 
     @property
     def role(self) -> str:
-        """`worker`, `server` or `evaluator`, or what a job that is made of roles calls it."""
+        """`worker`, `server`, `evaluator`, or a role that the job defines."""
         return self.rpartition("-")[0]
 
     @property
     def index(self) -> int:  # type: ignore[override]
-        """From 0.
+        """Counted from 0.
 
         Raises:
-            ValueError: It ends with none.
+            ValueError: The name does not end with an index.
         """
         return int(self.rpartition("-")[2])
 
@@ -53,24 +52,24 @@ class TaskName(str):
 
     @property
     def order(self) -> tuple[bool, str, int]:
-        """Sorts tasks: workers before all others, each by index."""
+        """Sort key: workers first, each role by index."""
         role, _, index = self.rpartition("-")
         return role != "worker", role, int(index) if index.isdecimal() else 0
 
 
 FIRST_WORKER = TaskName("worker-0")
 EVALUATOR = TaskName("evaluator-0")
-"""Of TensorFlow's: it evaluates what the workers save, and no other task waits for it."""
+"""TensorFlow's evaluator: it evaluates the workers' checkpoints, and no other task waits for it."""
 
 
 class TaskOfRun(str):
-    """`JOB/ROLE-INDEX`: a task within its run, as the run's store and the command line name it."""
+    """`JOB/ROLE-INDEX`: a task within its run, as in the run's store and on the command line."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, job: str, name: TaskName) -> TaskOfRun:
-        """The task of this name of the job of this name."""
+        """The task of this job and name."""
         return cls(f"{job}/{name}")
 
     @property
@@ -90,7 +89,7 @@ class JobId(str):
 
     @classmethod
     def of(cls, run: str, name: str) -> JobId:
-        """The job of this name of a run."""
+        """The job of this run and name."""
         return cls(f"{run}/{name}")
 
     @property
@@ -103,7 +102,7 @@ class JobId(str):
         return self.partition("/")[2]
 
     def task(self, name: TaskName) -> TaskId:
-        """Its task of this name."""
+        """The job's task of this name."""
         return TaskId(f"{self}/{name}")
 
 
@@ -119,7 +118,7 @@ class TaskId(str):
 
     @property
     def job(self) -> JobId:
-        """The job that it is a task of."""
+        """Id of its job."""
         return JobId(self.rpartition("/")[0])
 
     @property
@@ -129,10 +128,10 @@ class TaskId(str):
 
     @property
     def index(self) -> int:  # type: ignore[override]
-        """From 0.
+        """Counted from 0.
 
         Raises:
-            ValueError: It ends with none.
+            ValueError: The id does not end with an index.
         """
         return self.name.index
 
@@ -143,20 +142,24 @@ class TaskId(str):
 
 
 IDENTIFIERS = (JobId, TaskId, TaskName, TaskOfRun)
-"""All of them, for who lets nothing else pass."""
+"""All identifier types, for checks of what may pass."""
 
 
 def run_and_job(text: str) -> tuple[str, str]:
-    """What a person means by `[RUN/]JOB`: the run's id or a part of it, empty where they named
-    none, and the job.
+    """Split `[RUN/]JOB` as a user types it.
+
+    Returns:
+        The run's id or a part of it (empty: not given), and the job's name.
     """
     run, _, job = text.rpartition("/")
     return run, job
 
 
 def job_and_task(text: str) -> tuple[str, TaskName | None]:
-    """What a person means by `[RUN/]JOB[/TASK]`: `[RUN/]JOB`, and the task; None where they named
-    none.
+    """Split `[RUN/]JOB[/TASK]` as a user types it.
+
+    Returns:
+        `[RUN/]JOB`, and the task; None: not given.
     """
     job, _, task = text.rpartition("/")
     return (job, TaskName(task)) if job and _TASK.fullmatch(task) else (text, None)

@@ -1,4 +1,4 @@
-"""What the user hands in: a command, and whatever limits they care to state."""
+"""Jobs as users submit them: a command, with optional limits."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ from headgate.model.roles import Role
 from headgate.model.shares import FRACTIONS, is_fraction, slice_of
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What a job may be called: it names a folder and a cgroup."""
+"""Valid job names: each names a folder and a cgroup."""
 
 MOST_PRIORITY: float = 100
-"""Of a job in a file."""
+"""Highest priority in a job file."""
 
 Allowed = Literal["async", "weak"]
 
 Contract = Literal["torchrun", "deepspeed", "tensorflow", "jax", "mpi"]
-"""A contract by which the processes of a script find each other: the variables that a launcher
-gives each of them.
+"""How the processes of a script find each other: the variables that a launcher gives each
+process.
 """
 Launched = Literal["torchrun", "deepspeed", "tensorflow", "jax", "mpi", "none"]
-"""What a job's `launch` may be: a contract, or none besides Headgate's own."""
+"""Valid values of a job's `launch`: a contract, or `none` for Headgate's own variables only."""
 BatchRule = Literal["per-worker", "global"]
+"""Whether each worker of another launcher's script takes the whole batch, or a part of it."""
 VerifyRule = Literal["auto", "strict", "off"]
-"""What a script of another launcher does with its batch under several workers: each has the whole
-of it, or a part.
+"""Whether to compare several workers with one: warn of a difference, stop at it, or do not
+compare.
 """
 
 
@@ -143,10 +144,10 @@ class Limits:
 @documented
 @dataclass(frozen=True, slots=True)
 class ProgressRule:
-    """How a job's progress is read, and when it is as good as done.
+    """How a job's progress is read, and when the job has converged.
 
-    `script_stopping` is the patience and the least gain that the script itself states while it
-    runs; it counts where `patience` is not given.
+    `script_stopping` is the patience and least gain that the script states while it runs; used if
+    `patience` is not given.
     """
 
     metric: str = field(
@@ -194,8 +195,8 @@ class ProgressRule:
 
     @property
     def stopping(self) -> tuple[int, float] | None:
-        """Patience, and the least gain that counts; None where the script is not known to end by
-        itself.
+        """Patience in reports, and the least gain that counts; None: the script is not known to
+        stop early.
         """
         if self.patience is not None:
             return self.patience, self.min_delta
@@ -206,13 +207,11 @@ class ProgressRule:
 
     @property
     def rising(self) -> bool:
-        """Whether more of the metric is better: as it says, by the metric's name, or, where neither
-        tells, yes.
-        """
+        """Whether a greater metric is better: by `better`, else by the metric's name, else yes."""
         return (self.better or goals.direction(self.metric) or "higher") == "higher"
 
     def watch(self) -> goals.GoalWatch | None:
-        """What tells when its goal is reached, from all that the job reports; None: it has none."""
+        """A watch for its goal, to be given all reports; None: no goal."""
         return (
             goals.GoalWatch(self.metric, self.goal, rising=self.rising)
             if self.goal is not None
@@ -220,11 +219,11 @@ class ProgressRule:
         )
 
     def raw_value(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
-        """The value of the metric in a report."""
+        """The reported value of the metric."""
         return metrics.get(self.metric, loss if self.metric == "loss" else None)
 
     def value(self, loss: float | None, metrics: Mapping[str, float]) -> float | None:
-        """The value on the scale of the goal: a percentage is a fraction where the goal is one."""
+        """The value on the goal's scale: percent become a fraction if the goal is a fraction."""
         value = self.raw_value(loss, metrics)
         if value is None:
             return None
@@ -234,14 +233,13 @@ class ProgressRule:
 @documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A training job: a script or any command, and what it may take.
+    """A training job: a script or any command, with its limits.
 
-    Exactly one of `script`, `run` and `roles` is given. None, where a field may be it, stands for
-    what is not stated.
+    Exactly one of `script`, `run` and `roles` is given. None in an optional field: not stated.
 
     Raises:
-        TypeError: A field is of another kind.
-        ValueError: A value makes no sense.
+        TypeError: A field has the wrong type.
+        ValueError: A value is invalid.
     """
 
     name: str = field(
@@ -561,7 +559,7 @@ class Job:
         _check_types(self)
         for many in ("args", "roles"):
             object.__setattr__(self, many, tuple(getattr(self, many)))
-        if not isinstance(self.after, str | None):  # one alone is told as such
+        if not isinstance(self.after, str | None):  # a single name is not in a list
             names = tuple(dict.fromkeys(self.after))
             object.__setattr__(self, "after", names if len(names) > 1 else next(iter(names), None))
         object.__setattr__(self, "allow", frozenset(self.allow))
@@ -606,31 +604,31 @@ class Job:
 
     @property
     def forerunners(self) -> tuple[str, ...]:
-        """Names of the jobs that it comes after."""
+        """Names of the jobs that must end before this one starts."""
         if self.after is None:
             return ()
         return (self.after,) if isinstance(self.after, str) else tuple(self.after)
 
     @property
     def contract(self) -> Contract | None:
-        """The contract by which its workers find each other; None: Headgate's own, where its script
-        uses that.
+        """How its workers find each other; None: by Headgate's own variables, if the script uses
+        them.
         """
         return None if self.launch == "none" else self.launch
 
     @property
     def first_task(self) -> TaskName:
-        """The task that speaks for the job: its first worker, or the first of the role that it ends
-        with.
+        """The task that represents the job: its first worker, or the first task of the role that
+        ends it.
         """
         return roles.ending(self.roles).tasks()[0] if self.roles else FIRST_WORKER
 
     def role_of(self, task: TaskName) -> Role | None:
-        """The role that a task has; None: the job has none."""
+        """The role of a task; None: the job has no roles."""
         return next((role for role in self.roles if role.name == task.role), None)
 
     def ends_with(self, task: TaskName) -> bool:
-        """Whether the job ends with this task, and others like it; the rest serve these."""
+        """Whether the job ends with this task and its like; other tasks serve these."""
         return task.role == roles.ending(self.roles).name if self.roles else task.is_worker
 
     def limits_of(self, task: TaskName) -> Limits:
@@ -641,7 +639,7 @@ class Job:
         return Limits(role.cores, memory, role.gpus if role.gpus is not None else self.limits.gpus)
 
     def of_role(self, role: Role) -> Job:
-        """The job as one whose every task runs the command of this role."""
+        """A copy of the job in which every task runs the command of this role."""
         return replace(
             self,
             roles=(),
@@ -654,23 +652,23 @@ class Job:
 
     @property
     def slice(self) -> float | None:
-        """The fraction of its nodes that it is pinned to; None: the policy decides."""
+        """The fraction of its nodes that the job is pinned to; None: the policy decides."""
         return slice_of(self.share) if self.share is not None else None
 
 
 SIGNALS = "a signal that a script can catch, such as SIGINT, SIGUSR1 or 15"
-"""What a job's `stop_signal` may be."""
+"""Valid values of a job's `stop_signal`, for messages."""
 _VALID = frozenset(int(valid_signal) for valid_signal in signal.valid_signals())
 _NAMED = frozenset(int(each) for each in signal.Signals)
 _NO_STOP = frozenset({"SIGKILL", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGCONT", "SIGCHLD"})
 
 
 def signal_name(given: str | int) -> str:
-    """The name of a signal that is given as one, with or without SIG, or by its number; of a
-    real-time one the number.
+    """Normalize a signal: a name with or without SIG, or a number. A real-time signal stays a
+    number.
 
     Raises:
-        ValueError: A script cannot be asked to end by it, or there is none.
+        ValueError: The signal does not exist, or a script cannot catch it.
     """
     text = str(given).strip().upper()
     if text.isdecimal():
@@ -687,7 +685,7 @@ def signal_name(given: str | int) -> str:
 
 
 def signal_number(name: str | int) -> int:
-    """The number of a signal that `signal_name` names."""
+    """The number of a signal named as by `signal_name`."""
     text = str(name)
     return int(text) if text.isdecimal() else signal.Signals[text].value
 
@@ -697,16 +695,14 @@ VARIABLES = "the name of a variable is not empty and holds no '='"
 
 
 def is_variable(name: str) -> bool:
-    """Whether an environment can have a variable of that name."""
+    """Whether a text is a valid name of an environment variable."""
     return name != "" and "=" not in name
 
 
 def against_plan(
     plan: Plan, limits: Limits, allow: Collection[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """What of a plan its job does not let it have: the plan's field, what was found, and the
-    cure.
-    """
+    """Conflicts between a plan and its job: the plan's field, what was found, and the cure."""
     fewest, most = limits.workers
     if plan.workers < fewest or (most is not None and plan.workers > most):
         wanted = f"{fewest}.." if most is None else f"{fewest}..{most}"
@@ -728,7 +724,7 @@ def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:
 
 
 def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:
-    """What of a job's texts no program can be given: the field, what was found, and the cure."""
+    """Conflicts among a job's texts: those that no program can be given."""
     for name in job.env:
         if not is_variable(name):
             yield "env", f"found {name!r}", VARIABLES
@@ -754,9 +750,7 @@ def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:
 
 
 def _is_spellable(text: str) -> bool:
-    """Whether the system has bytes for a text; those of a file's name that is no UTF-8 are kept in
-    its own way.
-    """
+    """Whether the system can encode a text. File names that are not UTF-8 use surrogate escapes."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -765,9 +759,7 @@ def _is_spellable(text: str) -> bool:
 
 
 def _check_types(job: Any) -> None:
-    """Whether each field is of its kind: what is written in Python has passed no job file's
-    check.
-    """
+    """Check the type of each field: jobs written in Python have not been checked as a job file."""
     allowed = get_args(Allowed)
     for name, value, expected in against_kinds(job):
         raise TypeError(f"job {job.name!r}: `{name}` is {value!r}; expected {expected}")

@@ -1,7 +1,7 @@
-"""What Headgate's own modules log: nothing, unless `HEADGATE_LOG` or `--verbose` asks for it.
+"""Logging of Headgate's own modules: off unless `HEADGATE_LOG` or `--verbose` turns it on.
 
 HEADGATE_LOG=debug                              all modules
-HEADGATE_LOG=warning,headgate.hub.live=debug    one of them in detail
+HEADGATE_LOG=warning,headgate.hub.live=debug    one module in detail
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _TIME = "%H:%M:%S"
 
 
 def parse(text: str) -> dict[str, str]:
-    """The level of each module that a value of the variable names; `headgate` stands for all.
+    """Parse the variable: the level of each named module; `headgate` stands for all.
 
     Raises:
-        UsageError: A level is none.
+        UsageError: A level is unknown.
     """
     levels = {}
     for part in filter(None, map(str.strip, text.split(","))):
@@ -39,19 +39,19 @@ def parse(text: str) -> dict[str, str]:
 
 
 def of_verbosity(count: int) -> str:
-    """The level for so many `--verbose`: none, `info` or `debug`."""
+    """The level for this many `--verbose`: none, `info` or `debug`."""
     return ("", "info", "debug")[min(count, 2)]
 
 
 def configure(levels: str | None = None, handler: logging.Handler | None = None) -> None:
-    """Have Headgate's modules log from now on, in place of how they did before.
+    """Set the log levels of Headgate's modules, replacing earlier ones.
 
     Args:
-        levels: As in the variable, which it stands in for; empty: nothing is logged.
-        handler: Where to; None: standard error.
+        levels: Levels as in the variable, overriding it; empty: log nothing.
+        handler: Where to log; None: standard error.
 
     Raises:
-        UsageError: A level is none.
+        UsageError: A level is unknown.
     """
     chosen: Mapping[str, str] = parse(os.environ.get(VARIABLE, "") if levels is None else levels)
     root = logging.getLogger(ROOT)
@@ -63,7 +63,7 @@ def configure(levels: str | None = None, handler: logging.Handler | None = None)
     handler = handler or logging.StreamHandler()
     handler.setFormatter(logging.Formatter(_FORM, _TIME))
     root.addHandler(handler)
-    root.propagate = False  # a plug-in's root logger would say it again
+    root.propagate = False  # a plug-in's root logger would repeat it
     root.setLevel(logging.CRITICAL)
     for module, level in chosen.items():
         logging.getLogger(module).setLevel(level)

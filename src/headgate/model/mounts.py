@@ -1,6 +1,4 @@
-"""What the containers and guests of a job see of the machine, and what of these fields cannot be
-had.
-"""
+"""Mounts of containers and guests, and checks of the fields that concern isolation."""
 
 from __future__ import annotations
 
@@ -10,16 +8,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 WRITABLE, READ_ONLY = ":rw", ":ro"
-"""What a mount ends with that may be written, and what one may end with that may not."""
+"""Suffixes of a writable mount and of a read-only one. Read-only is the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file or folder that a container or a guest sees.
+    """A file or folder that a container or guest sees.
 
     Args:
         source: Its path on the machine.
-        target: Its path in there.
+        target: Its path inside.
         writable: Whether it may be written.
     """
 
@@ -29,11 +27,11 @@ class Mount:
 
     @classmethod
     def of(cls, text: str, folder: str = "") -> Mount:
-        """From `PATH[:OTHER][:rw|:ro]`; `~` is the home of this process's user.
+        """Parse `PATH[:OTHER][:rw|:ro]`; `~` is the home of this process's user.
 
         Args:
-            text: As its user says it.
-            folder: What a relative path is resolved against; empty: nothing.
+            text: The mount as the user writes it.
+            folder: Folder against which a relative path is resolved; empty: relative paths stay.
         """
         path, writable = text.removesuffix(READ_ONLY), False
         if text.endswith(WRITABLE):
@@ -56,8 +54,8 @@ def against_isolation(
     mounts: Collection[str],
     tty: bool,
 ) -> Iterator[tuple[str, str, str]]:
-    """What of the fields of containers, guests and terminals cannot be had: the field, what was
-    found, and the cure.
+    """Conflicts among the fields of containers, guests and terminals: field, what was found, and
+    the cure.
     """
     for what, given in (
         ("image", image is not None),

@@ -1,4 +1,4 @@
-"""Where a path leads, what is there, and who besides its user can change that."""
+"""Resolve paths, open user files, and check who else can change them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import TextIO
 
 _MOST_PARTS = 10_000
-"""Of a path, with those of the links in it."""
+"""Most parts of a path, including those of its links."""
 PIPE_SECONDS = 10.0
-"""How long a pipe that is to be read may be silent at first: in one by name perhaps nobody will
-ever write.
+"""Most seconds that a pipe may be silent before the first byte: a named pipe may never get a
+writer.
 """
 
 
 def opened(
     path: str | Path, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None
 ) -> TextIO:
-    """A file that a user names, open to be read to its end: one, or a pipe in which somebody
-    writes; no device, since some have no end.
+    """Open a user's file, or a pipe with a writer, to read it to its end. Devices are refused: some
+    have no end.
 
     Raises:
-        OSError: It cannot be read, or is none; `strerror` says why.
-        ValueError: There is a NUL in the path.
+        OSError: The file cannot be read, or is a device or folder; `strerror` says why.
+        ValueError: The path contains a NUL.
     """
-    # a pipe without a writer would wait for one
+    # opening a pipe without a writer would block
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         kind = stat.S_IFMT(os.fstat(fd).st_mode)
@@ -50,24 +50,25 @@ def opened(
 
 
 def below(folder: str | Path, path: str | Path) -> str | None:
-    """A path relative to a folder, once `..` and links are followed; None where it is not below
-    it.
+    """A path relative to a folder, with `..` and links resolved; None if it is not inside the
+    folder.
     """
     base, whole = os.path.realpath(folder), os.path.realpath(path)
     return os.path.relpath(whole, base) if whole.startswith(base.rstrip(os.sep) + os.sep) else None
 
 
 def exposure(path: Path) -> str | None:
-    """How others could change what is in a folder: by writing it or a folder in it, or by putting
-    another in its place or in that of a folder above it. None: they cannot. As ssh does of its
-    keys, a folder that root or this user alone can write counts as safe; one where nobody can move
-    the files of others (sticky, as /tmp), for what is in it.
+    """How other users could change the files of a folder; None: they cannot.
+
+    They could write to it or to a folder in it, or replace it or a folder above it. As ssh does for
+    its keys, folders that only root or this user can write count as safe. So do sticky folders
+    (`/tmp`), for the files in them.
 
     Raises:
-        OSError: It is not there.
+        OSError: The folder does not exist.
     """
     inside: list[Path] = []
-    if path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):  # else nobody comes that far
+    if path.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH):  # else nobody else gets to its parts
         inside = [entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink()]
     home = path.resolve()
     for path_on_way in dict.fromkeys((*inside, *_way(path))):
@@ -83,17 +84,17 @@ def exposure(path: Path) -> str | None:
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """All that somebody could put elsewhere who can write the folder that it is in: every folder on
-    the way to a path, and every link.
+    """Every folder and link on the way to a path: whoever can write their parent could replace
+    them.
 
     Raises:
-        OSError: Links lead in a loop.
+        OSError: Links form a loop.
     """
     at, left = Path(os.sep), [*reversed(path.absolute().parts)]
     for _ in range(_MOST_PARTS):
         if not left:
             return
-        # one that is the root leads there
+        # `..` of the root is the root
         step = at.parent if (part := left.pop()) == os.pardir else at / part
         yield step
         if step.is_symlink():
@@ -112,7 +113,7 @@ def _who_writes(facts: os.stat_result) -> str:
 
 
 def _is_private(group: int) -> bool:
-    """Whether this user alone is in a group, as where each user has a group of that name."""
+    """Whether this user alone is in a group, as on systems with one group for each user."""
     try:
         user, group_entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
@@ -125,15 +126,15 @@ def _is_private(group: int) -> bool:
 
 
 def _is_nobody(user: int) -> bool:
-    """Whether that is how the owners look that are not known in this user namespace, root of the
-    machine among them.
+    """Whether a user id is the one that stands for owners unknown in this user namespace, such as
+    the machine's root.
     """
     with open("/proc/sys/kernel/overflowuid") as overflow, open("/proc/self/uid_map") as known:
         return user == int(overflow.read()) and known.read().split() != ["0", "0", "4294967295"]
 
 
 def user_name(user: int) -> str:
-    """What a user is called, or the number of one that has no name."""
+    """The name of a user; the number if it has no name."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

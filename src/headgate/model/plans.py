@@ -1,4 +1,4 @@
-"""How a job is laid out over nodes, and what that is predicted to bring."""
+"""The layout of a job over nodes, and its predicted throughput."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from typing import Literal
 from headgate.model.declarations import Kind, declared, documented
 
 Strategy = Literal["single", "allreduce", "ps"]
-"""How the workers of a job learn together."""
+"""How the workers of a job synchronize."""
 Layout = Literal["single", "allreduce", "ps", "roles"]
-"""What a plan may be: a strategy, or tasks of several roles, whose nodes are in the order of the
-job's roles.
-"""
+"""Strategy of a plan. `roles`: tasks of several roles, on nodes in the order of the job's roles."""
 
 
 APART = "apart"
-"""Key of a recorded plan, beside its fields: its workers turned out to share nothing."""
+"""Extra key of a recorded plan: its workers were found to share nothing."""
 
 
 def problems(plan: Plan, unknown: Container[str] = ()) -> Iterator[tuple[str, object, str]]:
-    """What is wrong with a plan: the field, its value, and what was expected. Nothing is said that
-    hangs on a field which is `unknown`.
+    """Invalid fields of a plan: field, value, and what was expected. Rules that depend on an
+    `unknown` field are skipped.
     """
     for name, others, fits, expected in _rules(plan):
         if not fits and not any(field in unknown for field in (name, *others)):
@@ -30,7 +28,7 @@ def problems(plan: Plan, unknown: Container[str] = ()) -> Iterator[tuple[str, ob
 
 
 def _rules(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
-    """What has to hold: the field, the others that it hangs on, whether it does, and what is
+    """Conditions on a plan: field, fields that it depends on, whether it holds, and what is
     expected.
     """
     strategy, workers, batch = plan.strategy, plan.workers, plan.batch_per_worker
@@ -103,10 +101,10 @@ def _rules(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], bool, str]]:
 class Plan:
     """Strategy, tasks, their sizes and their nodes.
 
-    The strategy `roles` is Headgate's own: its workers are the tasks of a job made of roles.
+    The strategy `roles` is internal: its workers are the tasks of a job made of roles.
 
     Raises:
-        ValueError: A value makes no sense, or not with this strategy.
+        ValueError: A value is invalid, or does not fit this strategy.
     """
 
     strategy: Layout = field(
@@ -179,7 +177,7 @@ class Plan:
 
     @property
     def in_step(self) -> bool:
-        """Whether its workers, several, wait for each other in every step."""
+        """Whether several workers wait for each other in every step."""
         return (
             self.trains_together
             and self.synchronous
@@ -189,7 +187,7 @@ class Plan:
 
     @property
     def trains_together(self) -> bool:
-        """Whether its tasks train one model between them."""
+        """Whether its tasks train one model together."""
         return self.strategy in ("allreduce", "ps")
 
     def __post_init__(self) -> None:
@@ -202,7 +200,7 @@ class Plan:
 
     @property
     def tasks(self) -> int:
-        """Processes of all: workers and servers."""
+        """Number of tasks: workers and servers."""
         return self.workers + self.servers
 
 

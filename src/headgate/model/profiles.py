@@ -1,4 +1,4 @@
-"""What a job costs, measured."""
+"""Measured costs of a job."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Literal
 from headgate.task.step_timing import BUSY, OTHERS
 
 _SHARED = 0.5
-"""Deviation of the logarithm of a step's time where others use all of a machine that it need not
-wait for: a core whose other thread works does some 60 % of what it does alone.
+"""Deviation of the logarithm of step times on a fully used machine, without any waiting. With a
+busy SMT sibling a core has about 60 % of its speed.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Compute seconds of a step (input not counted) at one batch size and thread count: median of
+    """Compute time of a step at one batch size and thread count, without input: the median of
     `steps` steps.
 
     Args:
         spread: Standard deviation of the logarithm of their seconds; None: not known.
-        waited: Part of the time in which their threads waited for a core, 0 to 1: others used the
-            machine; None: not known.
+        waited: Fraction of time in which the threads waited for a core used by others, 0 to 1;
+            None: not known.
     """
 
     device: str
@@ -38,15 +38,15 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class TimeFit:
-    """Seconds of a step of b samples as α + β·b, fitted for one device and thread count.
+    """Step time of b samples as α + β·b seconds, fitted for one device and thread count.
 
     Args:
         device: `cpu` or the GPU's name.
         threads: Compute threads while measured.
         alpha_seconds: Seconds of a step that do not depend on its batch.
         beta_seconds_per_sample: Seconds that each sample adds.
-        relative_error: Root mean square of (fitted - measured) / measured; None with fewer than
-            three batch sizes, where a line says nothing of its error.
+        relative_error: Root mean square of (fitted - measured) / measured. None with fewer than
+            three batch sizes, which give no error of a line.
     """
 
     device: str
@@ -58,8 +58,12 @@ class TimeFit:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The training data: samples in all (None for a stream), bytes of a sample as the model gets
-    it, seconds to read one.
+    """The training data.
+
+    Args:
+        samples: How many samples; None: a stream.
+        bytes_per_sample: Bytes of a sample as the model gets it.
+        read_seconds_per_sample: Seconds to read one sample.
     """
 
     samples: int | None
@@ -69,44 +73,41 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a job costs, measured on one kind of node. A field is None where it was not measured;
-    `notes` says why.
+    """Costs of a job, measured on one kind of node. None in a field: not measured; `notes` says
+    why.
 
     Args:
-        framework: `torch`, `keras`, `jax`, or `` for a command that uses none of the libraries.
-        parameters_dense: Number of parameters whose gradient is dense (shared tensors counted
-            once).
-        parameters_sparse: Number of parameters whose gradient is sparse.
+        framework: `torch`, `keras`, `jax`, or empty for a command that uses no library of
+            Headgate's.
+        parameters_dense: Number of parameters with a dense gradient; shared tensors count once.
+        parameters_sparse: Number of parameters with a sparse gradient.
         layers: Count of leaf layers by kind.
-        flops_per_sample_forward: FLOPs of the forward pass of one sample, by the framework's own
-            counter (a multiply-add is two).
+        flops_per_sample_forward: FLOPs of the forward pass of one sample, from the framework's
+            counter. A multiply-add is two.
         flops_per_sample: FLOPs of forward and backward of one sample.
         optimizer_state_bytes: Bytes of optimizer state after the first step.
         memory_peak_bytes: Most resident memory of a worker while measured.
-        gpu_memory_peak_bytes: Most memory that its framework's allocator held on its GPU, what it
-            keeps in reserve included, and without what CUDA itself takes; None without one.
-        batch: Samples of a step as the script asks for them.
-        step_times: What was timed.
-        fits: α + β·b for each device and thread count timed.
-        core_gflops: Speed of a core of the node that it was measured on, as `Node` has it.
-        core_convolution_gflops: The same.
-        sparse_rows_per_sample: Rows of sparse layers that a step of the whole batch touches, each
-            counted once, over its samples.
+        gpu_memory_peak_bytes: Most memory held by the framework's allocator on its GPU, including
+            its reserve but not CUDA's own. None: no GPU.
+        batch: Samples of a step as the script requests them.
+        step_times: The measured step times.
+        fits: α + β·b for each measured device and thread count.
+        core_gflops: Core speed of the measuring node, as in `Node`.
+        core_convolution_gflops: Convolution speed of that core, as in `Node`.
+        sparse_rows_per_sample: Distinct rows of sparse layers touched by a step, divided by its
+            samples.
         sparse_bytes_per_sample: Bytes of these rows.
-        dense_table_bytes: Bytes of trained lookup tables (embeddings) whose gradient is dense.
-        dense_table_touched: The part of their rows that a step of the whole batch touches, 0 to 1.
-        source: `run` from a job's own first steps, `profile` from a separate short run.
-        alone: Why the script, as it was seen, can train in one task only; empty: several may share
-            the work.
-        arguments: Of the script, when it was measured.
-        others: Part of the machine's cores that others used while it was taken, 0 to 1; None: not
-            known.
-        observed: Whether its script calls none of Headgate's libraries, so that its steps were seen
+        dense_table_bytes: Bytes of trained lookup tables (embeddings) with a dense gradient.
+        dense_table_touched: Fraction of their rows touched by a step of the whole batch, 0 to 1.
+        source: `run`: from a job's own first steps; `profile`: from a separate short run.
+        alone: Why the script can train in one task only; empty: several may share the work.
+        arguments: Arguments of the script during the measurement.
+        others: Fraction of the machine's cores that others used meanwhile, 0 to 1; None: not known.
+        observed: Whether the script calls no library of Headgate's, so that its steps were seen
             from outside.
-        sharded: Whether workers keep a part of the parameters each (FSDP, ZeRO-3), and gather them
+        sharded: Whether each worker keeps a part of the parameters (FSDP, ZeRO-3) and gathers them
             in every step.
-        thread_power: The power of the number of its threads that its speed follows, from a run in
-            which these changed.
+        thread_power: Exponent p of its speed ~ threads^p, from a run whose threads changed.
     """
 
     framework: str
@@ -142,8 +143,8 @@ class Profile:
     thread_power: float | None = None
 
     def with_parameters(self, count: int | None) -> Profile:
-        """The same of a script that trains so many parameters of four bytes each; None: as many as
-        were seen.
+        """A copy for a script that trains `count` parameters of four bytes each; None: as
+        measured.
         """
         if count is None:
             return self
@@ -153,16 +154,17 @@ class Profile:
 
     @property
     def waited(self) -> float:
-        """Part of the time in which threads waited for a core while it was taken, where they did
-        most.
+        """The largest fraction of time in which threads waited for a core during the
+        measurement.
         """
         return max((step.waited or 0.0 for step in self.step_times), default=0.0)
 
     @property
     def disturbance(self) -> float:
-        """How much longer its steps may have taken for others on the machine, as a deviation of the
-        logarithm: by waiting for a core, and, without any waiting, through caches, memory and cores
-        that two threads share.
+        """Slowdown of its steps by others on the machine, as a deviation of the logarithm.
+
+        It covers waiting for a core, and contention without waiting: caches, memory and SMT
+        siblings.
         """
         return math.hypot(
             math.log(1 / (1 - min(self.waited, 0.99))), _SHARED * (self.others or 0.0)
@@ -170,15 +172,13 @@ class Profile:
 
     @property
     def deviation(self) -> float:
-        """Of the logarithm of the times of its steps: how far these were apart, and what others may
-        have cost.
+        """Deviation of the logarithm of its step times: their spread and the disturbance by
+        others.
         """
         spread = median([step.spread or 0.0 for step in self.step_times] or [0.0])
         return math.hypot(spread, self.disturbance)
 
     @property
     def is_busy(self) -> bool:
-        """Whether it was taken while others used the machine so much that its times say too
-        much.
-        """
+        """Whether others used the machine so much that its times are too long."""
         return self.waited > BUSY or (self.others or 0.0) > OTHERS

@@ -1,8 +1,7 @@
-"""The sentences of reasons: the one place where a `Reason` becomes words.
+"""Sentences for reasons: the only place where a `Reason` becomes words.
 
-It lies as low as reasons do. The hub writes sentences into the store and to whoever watches a run,
-the simulator into its results, `reports` and `cli` to a terminal; none of these may import all of
-the others. Nothing here decides, and nothing reads what is made here.
+It lies as low as reasons do, because hub, simulator, `reports` and `cli` use it and may not import
+each other. Nothing here decides, and no code reads these sentences.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from headgate.model.reasons import ReasonKind as Kind
 from headgate.model.units import say_bytes, say_seconds, say_time
 
 NEXT = ". Next: "
-"""What comes before what to do about it."""
+"""Separates a reason from what to do about it."""
 _COMMANDS = 3
-"""As many commands as a sentence names,"""
+"""Most commands named in a sentence."""
 _LETTERS = 60
-"""and as much of each."""
+"""Most letters of each command."""
 _NAMED = 3
-"""Jobs that are named."""
+"""Most jobs named in a sentence."""
 
 
 def in_words(reason: Reason) -> str:
-    """A reason as people read it: a phrase, without a full stop at its end."""
+    """A reason as a phrase for people, without a full stop."""
     return _WORDS[reason.kind](reason.facts)
 
 
-# --- a job that waits -----------------------------------------------------------------------------
+# --- a waiting job --------------------------------------------------------------------------------
 
 
 def _starts_in(facts: Facts) -> str:
@@ -37,7 +36,7 @@ def _starts_in(facts: Facts) -> str:
 
 
 def _needs_room(facts: Facts) -> str:
-    """What it waits for, how many are before it, and until when."""
+    """What the job waits for, how many jobs are ahead of it, and until when."""
     lacks, holders = facts["lacks"], facts.get("holders", ())
     text = f"for {shortage_in_words(lacks)}"
     if facts.get("is_too_large"):
@@ -47,7 +46,7 @@ def _needs_room(facts: Facts) -> str:
     if ahead := facts.get("ahead"):
         text += f"; {ahead} before it"
     if lacks["kind"] == "gpu-unseen":
-        return text  # that is over before any of them ends
+        return text  # the job starts before any of them ends
     if unknown := facts.get("unknown", ()):
         takes = "take" if len(unknown) > 1 else "takes"
         text += f"; nothing tells yet how long {_names(unknown)} {takes}"
@@ -73,7 +72,7 @@ def _names(jobs: Sequence[str]) -> str:
 
 
 def shortage_in_words(lacks: Facts) -> str:
-    """What a job that waits for room lacks, by the facts of its `Shortage`."""
+    """What a job that waits for room lacks, from the facts of its `Shortage`."""
     kind, count = lacks["kind"], lacks.get("count", 1)
     if kind == "gpus":
         return "1 GPU" if count == 1 else f"{count} GPUs"
@@ -113,7 +112,7 @@ def _tried_again(facts: Facts) -> str:
     return f"{text} ({left} retries left)" if left > 1 else text
 
 
-# --- a job that runs ------------------------------------------------------------------------------
+# --- a running job --------------------------------------------------------------------------------
 
 
 def _started(facts: Facts) -> str:
@@ -191,7 +190,7 @@ def _outgrew_workers(facts: Facts) -> str:
     return f"{in_words(facts['exit'])}; it needs more than {held_by} to hold its model"
 
 
-# --- what follows from that for its job -----------------------------------------------------------
+# --- the consequence for its job ------------------------------------------------------------------
 
 
 def _others_go_on(facts: Facts) -> str:
@@ -293,9 +292,7 @@ _CURES: Mapping[str, Callable[[Facts], str]] = {
 
 
 def ending_in_words(ending: Facts) -> str:
-    """What the fields of an `Ending` add to why it ended, as the rest of a sentence; empty:
-    nothing.
-    """
+    """What an `Ending` adds to the reason of an end, as the rest of a sentence; empty: nothing."""
     match ending.get("doubt"):
         case Doubt.LEFT_PROCESSES:
             return f"left {_said_processes(ending['left'])}"
@@ -334,7 +331,7 @@ def _said_processes(commands: Sequence[str]) -> str:
 
 
 def _plainer(ending: Facts) -> str:
-    """What makes an end plain the next time; empty: nothing."""
+    """How to avoid an unclear end the next time; empty: nothing."""
     match ending.get("doubt"):
         case Doubt.LEFT_PROCESSES:
             return "have its command wait for them (`wait`)"

@@ -1,6 +1,6 @@
 """Why a job is in its state or has its share, and why something was refused: kinds and facts.
 
-The sentences that people read are made of them in `model.reason_text` alone.
+`model.reason_text` alone makes sentences of them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from headgate.model.records import READ, parse, plain
 
 
 class ReasonKind(StrEnum):
-    """What a reason says. `docs/reasons.md` lists each kind with its facts."""
+    """The kinds of reasons. `docs/reasons.md` lists each kind with its facts."""
 
     TEXT = "text"
 
-    # a job that waits
+    # a waiting job
     BEING_PLANNED = "being-planned"
     BEING_STARTED = "being-started"
     AFTER_JOBS = "after-jobs"
@@ -31,7 +31,7 @@ class ReasonKind(StrEnum):
     TRIED_AS_ONE_TASK = "tried-as-one-task"
     GIVEN_WORKERS = "given-workers"
 
-    # a job that runs
+    # a running job
     STARTED = "started"
     RESIZED = "resized"
     EVALUATING = "evaluating"
@@ -65,7 +65,7 @@ class ReasonKind(StrEnum):
     CHECKPOINT_LOST = "checkpoint-lost"
     OUTGREW_WORKERS = "outgrew-workers"
 
-    # what follows from that for its job
+    # the consequence for its job
     LOST_AT_END = "lost-at-end"
     OTHERS_GO_ON = "others-go-on"
     TASK_REPLACED = "task-replaced"
@@ -99,8 +99,10 @@ class ReasonKind(StrEnum):
 
 
 class CureKind(StrEnum):
-    """What a user may do about a job that ran out of memory. A fact names a cure by its kind and
-    what that needs: `{"kind": "other-gpu", "node": "a", "gpu": 1, "free_bytes": 8589934592}`.
+    """What a user may do about a job that ran out of memory.
+
+    A fact gives a cure as its kind and parameters: `{"kind": "other-gpu", "node": "a", "gpu": 1,
+    "free_bytes": 8589934592}`.
     """
 
     SMALLER_BATCH = "smaller-batch"
@@ -116,7 +118,7 @@ class CureKind(StrEnum):
 
 
 class RefusalKind(StrEnum):
-    """Why what a policy says of a job is not taken."""
+    """Why a policy's decision about a job is refused."""
 
     NO_SUCH_JOB = "no-such-job"
     NO_SHARE = "no-share"
@@ -136,11 +138,11 @@ def _read(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a job is in its state, has its share, or is warned of.
+    """Why a job is in its state, has its share, or has a warning.
 
     Args:
-        kind: What it says.
-        facts: What is known of it. A fact that is not known is left out.
+        kind: The kind of reason.
+        facts: Known facts. Unknown ones are left out.
 
     Example:
         >>> Reason.of(ReasonKind.TIMED_OUT, seconds=90.0).plain()
@@ -157,38 +159,38 @@ class Reason:
 
     @classmethod
     def of(cls, kind: ReasonKind, **facts: object) -> Reason:
-        """A reason with those of these facts that are known: neither None nor empty."""
+        """A reason with the given facts, without those that are None or empty."""
         return cls(kind, _known(facts))
 
     @classmethod
     def text(cls, text: str) -> Reason:
-        """What a script, another program or a plug-in says in words."""
+        """A reason in the words of a script, another program or a plug-in."""
         return cls(ReasonKind.TEXT, {"text": text})
 
     @classmethod
     def read(cls, value: Facts) -> Reason:
-        """A reason from its JSON.
+        """Parse a reason from its JSON.
 
         Raises:
-            ValueError: It is none that this version knows.
+            KeyError, TypeError, ValueError: This version does not know it.
         """
         return parse(cls, value)
 
     def plain(self) -> dict[str, Any]:
-        """Its JSON."""
+        """The reason as JSON."""
         json: dict[str, Any] = plain(self)
         return json
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something was refused: a kind and facts, as a `Reason` has them."""
+    """Why something was refused: a kind and facts, like a `Reason`."""
 
     kind: RefusalKind
     facts: Facts = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """Its JSON."""
+        """The refusal as JSON."""
         return {"kind": str(self.kind), **plain(self.facts)}
 
 

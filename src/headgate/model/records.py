@@ -1,7 +1,5 @@
-"""Frozen dataclasses as JSON values, and back: what stores, logs and messages keep of them.
-
-Numbers that are not finite are strings. Other versions' records are read as far as they go: fields
-that the dataclass does not have are left out, and those that the data lacks take their defaults.
+"""Convert frozen dataclasses to JSON values and back, as the store keeps jobs, plans and
+profiles.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 Record = TypeVar("Record")
 _Decoder = Callable[[Any], Any]
 FORMER_NAME = "former_name"
-"""Key, in the metadata of a dataclass's field, of the name that earlier versions wrote."""
+"""Metadata key of a field's name in earlier versions."""
 READ = "read"
 """Key, in the metadata of a field of any type, of the function that reads it from its JSON."""
 TYPE = "type"
@@ -47,7 +45,7 @@ def load(data: Mapping[str, Any], kinds: Mapping[str, type]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A record as JSON values: tuples become lists, and sets sorted lists."""
+    """Convert a record to JSON values: tuples become lists, and sets sorted lists."""
     kind: Any = type(value)
     return _encoder(kind)(value)
 
@@ -76,10 +74,12 @@ def _optional(kind: type[Any]) -> tuple[str, ...]:
 
 
 def parse(kind: type[Record], data: object) -> Record:
-    """A record of a dataclass from its JSON values, also as other versions wrote them.
+    """Make a record of a dataclass from its JSON values, also from other versions.
+
+    Unknown fields are dropped; missing ones take their defaults.
 
     Raises:
-        ValueError: A value is of another kind, makes no sense, or lacks and has no default.
+        ValueError: A value has the wrong type, is invalid, or is missing and has no default.
     """
     try:
         return cast(Record, _decoder(cast(Any, kind))(data))
@@ -130,7 +130,7 @@ def _of_record(kind: type[Any]) -> _Decoder:
             raise ValueError(f"found {value!r:.80}; expected the fields of a {kind.__name__}")
         if lacking := [name for name in required if name not in value]:
             raise ValueError(f"found no `{lacking[0]}` among the fields of a {kind.__name__}")
-        stated = {  # most fields are as usual, and very many jobs may be read
+        stated = {  # most fields have their defaults, and very many jobs may be read
             name: inner
             for written, inner in value.items()
             if (name := former.get(written, written)) in decoders

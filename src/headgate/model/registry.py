@@ -1,11 +1,11 @@
-"""Third-party engines, isolations, policies and samplers, found through entry points.
+"""Third-party engines, isolations, policies and samplers, loaded from entry points.
 
-A package registers one in its `pyproject.toml`:
+A package registers a class in its `pyproject.toml`:
 
     [project.entry-points."headgate.samplers"]
     power = "my_package:PowerSampler"
 
-Built-in ones need no entry point.
+Built-in classes need no entry point.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from headgate.model.errors import UsageError
 T = TypeVar("T")
 
 GROUPS = ("headgate.engines", "headgate.isolations", "headgate.policies", "headgate.samplers")
-"""Groups that are looked up."""
+"""The supported entry-point groups."""
 
 
 class Loaded(NamedTuple):
-    """What was found under a group by name, and one line for each that could not be loaded."""
+    """Plug-ins of a group by name, and a warning for each that could not be loaded."""
 
     found: Mapping[str, object]
     warnings: tuple[str, ...]
 
 
 def load(group: str) -> Loaded:
-    """Import everything registered under an entry-point group.
+    """Import all plug-ins of an entry-point group.
 
-    A broken one is never fatal: whatever its import raises becomes a warning that names it, the
-    package that brought it and the cause. Of two with one name the first is kept.
+    A broken plug-in is never fatal. Any exception of its import becomes a warning with its name,
+    its package and the cause. Of two with the same name, the first is kept.
     """
-    from importlib import metadata  # and with it what reads e-mail
+    from importlib import metadata  # imported late: it pulls in the e-mail parser
 
     loaded: dict[str, object] = {}
     warnings: list[str] = []
@@ -48,7 +48,7 @@ def load(group: str) -> Loaded:
         try:
             loaded[entry.name] = entry.load()
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            # Another's module may do anything at import, a sys.exit() included.
+            # A third-party module may do anything at import, even call sys.exit().
             warnings.append(f"plug-in {origin} is left out: {type(error).__name__}: {error}")
     return Loaded(loaded, tuple(warnings))
 
@@ -60,18 +60,18 @@ def make(
     built_in: Collection[str],
     call: Callable[[Callable[..., T]], T],
 ) -> T:
-    """What the plug-in of that name makes.
+    """Make an object with the plug-in of this name.
 
     Args:
-        group: Entry-point group that it is registered under.
-        kind: What it has to make.
-        name: What is asked for, and is none of Headgate's own.
-        built_in: Names of Headgate's own, for who looks for another.
-        call: Has the plug-in make it.
+        group: Its entry-point group.
+        kind: Type that it has to make.
+        name: The requested name, not a built-in one.
+        built_in: Built-in names, for the message.
+        call: Calls the plug-in.
 
     Raises:
-        UsageError: There is none, or it makes something else; plug-ins that could not be loaded are
-            named.
+        UsageError: No such plug-in exists, or it makes another type. The message names plug-ins
+            that could not be loaded.
     """
     loaded = load(group)
     factory: Any = loaded.found.get(name)

@@ -1,6 +1,6 @@
-"""Jobs made of roles: a server and its clients, a master with workers and a driver.
+"""Jobs made of roles: a server and its clients, or a master with workers and a driver.
 
-Each role has a command and a number of tasks, which find each other by variables and by
+Each role has a command and a number of tasks. Tasks find each other by variables and by
 placeholders in their commands.
 """
 
@@ -18,15 +18,15 @@ from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan
 
 ROLE_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-"""What a role may be called: it begins the names of its tasks."""
+"""Valid role names: they start the names of the role's tasks."""
 READY_SECONDS = 60.0
-"""How long a role has to be ready, where its user says nothing."""
+"""Default seconds until a role has to be ready."""
 _PLACEHOLDER = re.compile(
     r"(?<!\$)\{(?:(?P<role>[a-z][a-z0-9_-]*)(?:\.(?P<index>\d+))?\.)?"
     r"(?P<what>host|port|address|hosts|addresses|index)\}"
 )
-"""`{server.port}`, `{server.1.host}`, `{server.addresses}`, and of the task itself `{port}`;
-`${port}` is a shell's.
+"""`{server.port}`, `{server.1.host}`, `{server.addresses}`, and the task's own `{port}`. `${port}`
+belongs to the shell.
 """
 _LISTS = frozenset({"hosts", "addresses"})
 
@@ -61,7 +61,7 @@ class Ready:
     )
 
     def in_words(self, port: int) -> str:
-        """What is waited for, of a task with this port."""
+        """The awaited event of a task with this port."""
         if self.line is not None:
             return f"no line of its output matches {self.line!r}"
         return f"nothing listens at its port {port if self.port is True else int(self.port)}"
@@ -178,17 +178,17 @@ class Role:
         return [TaskName(f"{self.name}-{i}") for i in range(self.count)]
 
     def texts(self) -> tuple[str, ...]:
-        """Where placeholders may stand."""
+        """Texts that may contain placeholders."""
         words = (self.run,) if isinstance(self.run, str) else self.run or ()
         return (*words, *self.args, *self.env.values())
 
 
 Problem = tuple[int | None, str, str, str]
-"""The role's place in the list (None: the list), its field, what was found, and the cure."""
+"""The role's index in the list (None: the list), its field, what was found, and the cure."""
 
 
 def problems(roles: Sequence[Role]) -> Iterator[Problem]:
-    """What is wrong with the roles of a job, one by one and together."""
+    """Problems of a job's roles, one by one and together."""
     names = [role.name for role in roles]
     for i, role in enumerate(roles):
         if not ROLE_PATTERN.fullmatch(role.name):
@@ -226,7 +226,7 @@ def problems(roles: Sequence[Role]) -> Iterator[Problem]:
 
 
 def against_others(job: Any) -> Iterator[tuple[str, str, str]]:
-    """What cannot stand beside the roles of a job, or of one in a file: the field, what was found,
+    """Fields that conflict with the roles of a job or of a job file's entry: field, what was found,
     and the cure.
     """
     has_roles = job.roles or getattr(job, "spark", None)
@@ -314,27 +314,27 @@ def _others(names: Sequence[str], but: str) -> str:
 
 
 def _cycle(roles: Sequence[Role]) -> list[str] | None:
-    """Roles in a row that leads back to the first: each is to be started after the next."""
+    """A cycle of roles, each to be started after the next."""
     try:
         TopologicalSorter({role.name: role.after for role in roles}).prepare()
     except CycleError as error:
-        return list(reversed(error.args[1]))  # it has each before the next
+        return list(reversed(error.args[1]))  # it orders each before the next
     return None
 
 
 def ending(roles: Sequence[Role]) -> Role:
-    """The role that the job ends with: the one that says so, or the last."""
+    """The role that ends the job: the one that says so, or the last."""
     return next((role for role in roles if role.ends), roles[-1])
 
 
 def task_names(roles: Sequence[Role]) -> list[TaskName]:
-    """All tasks, in the order of the roles: a plan has the node of each."""
+    """All tasks, in the order of the roles, as in a plan's nodes."""
     return [name for role in roles for name in role.tasks()]
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the tasks of an attempt are reached.
+    """Addresses of the tasks of an attempt.
 
     Args:
         hosts: The address of each task's node.
@@ -348,7 +348,7 @@ class Addresses:
     def of(
         cls, roles: Sequence[Role], plan: Plan, ports: Sequence[int], host: Callable[[str], str]
     ) -> Addresses:
-        """Those of the tasks of a plan; `host` gives the address of a node, by its name."""
+        """Addresses of the tasks of a plan; `host` gives a node's address by its name."""
         names = task_names(roles)
         return cls(dict(zip(names, map(host, plan.worker_nodes))), dict(zip(names, ports)))
 
@@ -364,7 +364,7 @@ class Addresses:
         )
 
     def fill(self, text: str, own: TaskName) -> str:
-        """A text of a task's command with its placeholders replaced."""
+        """Replace the placeholders in a text of a task's command."""
 
         def value(match: re.Match[str]) -> str:
             role, what = match["role"], match["what"]
@@ -381,7 +381,7 @@ class Addresses:
         return _PLACEHOLDER.sub(value, text)
 
     def variables(self, own: TaskName) -> dict[str, str]:
-        """What a task's environment tells of itself and of the others."""
+        """Variables that tell a task about itself and the others."""
         variables = {
             "HEADGATE_ROLE": own.role,
             "HEADGATE_INDEX": str(own.index),
@@ -401,6 +401,6 @@ def _name(role: str, index: str | None) -> TaskName:
 
 
 def held_back(roles: Sequence[Role], ready: Collection[TaskName]) -> frozenset[str]:
-    """Names of the roles that wait for others, while these of their tasks are ready."""
+    """Names of the roles that still wait for others, given the ready tasks."""
     names = {role.name for role in roles if set(role.tasks()) <= set(ready)}
     return frozenset(role.name for role in roles if not set(role.after) <= names)

@@ -1,4 +1,4 @@
-"""What a task is granted now."""
+"""Resource shares of tasks."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Unlimited(Enum):
 
 
 UNLIMITED = Unlimited.UNLIMITED
-"""In a `Share`: lift the limit, where None leaves it as it is."""
+"""In a `Share`: remove the limit. None leaves the limit as it is."""
 
 WEIGHT_DEFAULT = 100.0
-"""CPU weight of a task that nothing was said about; on the scale of cgroup v2 (1 to 10,000)."""
+"""Default CPU weight of a task, on the scale of cgroup v2 (1 to 10,000)."""
 _LITTLE = 0.25
-"""Of a core, that no thread is started for."""
+"""Fraction of a core that is too small for a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a task is granted, or a change to it: None leaves a field as it is, `UNLIMITED` lifts
-    it.
+    """What a task is granted, or a change to that. None leaves a field as it is; `UNLIMITED`
+    removes the limit.
 
     Args:
-        cpu_weight: Share of the contended CPU relative to other tasks, 1 to 10,000, 100 by default.
-        cpu_cap_cores: Most cores that the task may use, fractions allowed, contended or not.
-        memory_bytes: Most resident memory; past it the task is killed.
-        disk_bytes_per_second: Most bytes a second read, and as many written.
+        cpu_weight: Weight for contended CPU relative to other tasks, 1 to 10,000; default 100.
+        cpu_cap_cores: Most cores that the task may use, contended or not; fractions are allowed.
+        memory_bytes: Most resident memory; beyond it the task is killed.
+        disk_bytes_per_second: Most bytes read a second, and as many written.
         gpu_fraction: Fraction of time on its GPU, 0 to 1.
     """
 
@@ -62,7 +62,7 @@ class Share:
             raise ValueError(f"Share.gpu_fraction is {self.gpu_fraction!r}; expected at most 1")
 
     def merged(self, change: Share) -> Share:
-        """This share after `change`: fields that `change` leaves as None are kept."""
+        """This share after `change`: fields that are None in `change` are kept."""
         if change is NOTHING:
             return self
         given = {name: value for name in FIELDS if (value := getattr(change, name)) is not None}
@@ -70,7 +70,7 @@ class Share:
 
 
 class Lever(StrEnum):
-    """What of a task can be controlled; the value is what people call it."""
+    """A resource of a task that can be controlled; the value is its name for people."""
 
     CPU_WEIGHT = "CPU weight"
     CPU_CAP = "CPU cap"
@@ -87,13 +87,13 @@ class Lever(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Uncontrolled:
-    """What cannot be controlled, or only approximately.
+    """A resource that cannot be controlled, or only approximately.
 
     Args:
-        lever: What it is.
-        reason: What stands in for it, why, and what to do; for people.
-        value: The value that was asked for, in words; empty: it holds for any.
-        scope: Of what alone it cannot be controlled, in words; empty: of every task.
+        lever: The resource.
+        reason: What is used instead, why, and what to do; for people.
+        value: The requested value that cannot be set, in words; empty: any value.
+        scope: The tasks that it concerns, in words; empty: all tasks.
     """
 
     lever: Lever
@@ -106,19 +106,22 @@ class Uncontrolled:
 
 
 FIELDS = ("cpu_weight", "cpu_cap_cores", "memory_bytes", "disk_bytes_per_second", "gpu_fraction")
-"""Names of what a `Share` grants."""
+"""Names of the fields of a `Share`."""
 
 NOTHING = Share()
-"""No change."""
+"""A share without any change."""
 
 
 def fill(cores: float, claims: Mapping[Name, tuple[float, float]]) -> dict[Name, float]:
-    """Divide cores by weight within caps; what a cap leaves goes to the others (max-min fairness by
+    """Divide cores by weight within caps; others get what a cap leaves (max-min fairness by
     water-filling).
 
     Args:
         cores: Cores to divide.
         claims: Weight and cap in cores of each claimant.
+
+    Returns:
+        The cores of each claimant.
     """
     result: dict[Name, float] = {}
     left = dict(claims)
@@ -134,11 +137,11 @@ def fill(cores: float, claims: Mapping[Name, tuple[float, float]]) -> dict[Name,
 
 
 def entitled(cores: float, shares: Mapping[Name, Share]) -> dict[Name, float]:
-    """Cores that each task of a node gets when everybody wants all they may have: by weight, within
+    """Cores of each task of a node when all tasks want as many as they may have: by weight, within
     the caps.
 
-    One whose share has no weight is said to have all it may, as the system's own sharing lets it
-    try.
+    A task without a weight is entitled to all cores that it may use, as the kernel's scheduler lets
+    it try.
 
     Args:
         cores: Cores of the node.
@@ -156,17 +159,16 @@ def threads(
 ) -> dict[Name, int]:
     """Compute threads of each task of a node, at least one.
 
-    Who may have all that its cap or its node allows has as many threads as that is cores, rounded
-    up but for a little. Where tasks share by weight a thread has a core of its own: one that shares
-    its core holds up those that wait for it at the end of every operation, the longer the more
-    there are, until two are slower than one. So each has as many as whole cores, or one more where
-    hardly any of the last core is missing (`spare`), and of the cores that are over then those have
-    one more each who lack least of it.
+    A task that may use all cores of its cap or node gets that many threads, rounded up unless the
+    excess is small. Tasks that share by weight get one thread for each whole core: a thread that
+    shares a core delays the others at the end of every operation. A task gets one more thread if
+    its last core is nearly complete (`spare`). Cores left over then give one more thread each,
+    first to tasks that lack the least.
 
     Args:
         cores: Cores of the node.
         shares: Share of each of its tasks.
-        entitled: Cores that each is entitled to.
+        entitled: Cores that each task is entitled to.
     """
     caps = _caps(cores, shares)
     count, lacking = {}, {}
@@ -185,9 +187,11 @@ def threads(
 
 
 def spare(threads: int) -> float:
-    """The part of a core that so many threads may lack: with n threads and all but a part m of n
-    cores a job is as fast as its slowest thread, n (1 - m), so that m may be 1 / n at most before
-    one less is as fast; half of that, because the last one brings the least.
+    """The fraction of a core that this many threads may lack.
+
+    On all but a fraction m of n cores a job of n threads runs as fast as its slowest thread, n (1 -
+    m). Fewer threads are as fast from m = 1 / n on. Half of that is allowed, because the last
+    thread adds the least.
     """
     return 0.5 / threads
 
@@ -203,7 +207,7 @@ def _caps(cores: float, shares: Mapping[Name, Share]) -> dict[Name, float]:
 
 _FRACTION = re.compile(r"([1-9]\d{0,5})/([1-9]\d{0,5})")
 FRACTIONS = "a fraction of the machine, above 0 and at most 1, such as 1/3"
-"""What a job's `share` may be."""
+"""Valid values of a job's `share`, for messages."""
 
 
 def is_fraction(text: str) -> bool:
@@ -213,6 +217,6 @@ def is_fraction(text: str) -> bool:
 
 
 def slice_of(share: str) -> float:
-    """What such a text comes to: `1/3` is a third."""
+    """The value of a job's `share`: `1/3` is a third."""
     part, _, whole = share.partition("/")
     return int(part) / int(whole)

@@ -40,10 +40,11 @@ def _parse(text: object, units: dict[str, float] | dict[str, int], expected: str
 
 
 def seconds(text: object) -> float:
-    """Seconds from `5`, `5s`, `200ms`, `2m`, `1.5h`, `1d`.
+    """Parse seconds: `5`, `5s`, `200ms`, `2m`, `1.5h`, `1d`.
 
     Raises:
-        ValueError: It is none of these; with colons it may be a time of day, or hours and minutes.
+        ValueError: The text has another form. With colons it could be a time of day, or hours and
+            minutes.
     """
     if isinstance(text, str) and ":" in text:
         raise ValueError("expected how long, such as 30s, 5m or 2h, and no time of day")
@@ -51,20 +52,20 @@ def seconds(text: object) -> float:
 
 
 def size(text: object) -> int:
-    """Bytes from `1048576`, `512MB` (10^6), `2GiB` (2^30), `2G` (2^30).
+    """Parse bytes: `1048576`, `512MB` (10^6), `2GiB` (2^30), `2G` (2^30).
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The text has another form.
     """
     return int(_parse(text, _BYTES, "a size such as 512MB or 2GiB"))
 
 
 def memory(text: object) -> int:
-    """Bytes that a process may hold, as of `size`. A number that was meant in another unit, as `8`,
-    is none.
+    """Parse memory of a process in bytes, like `size`. Refuses numbers meant in another unit, such
+    as `8`.
 
     Raises:
-        ValueError: It is no size, or one in which nothing runs.
+        ValueError: The text is not a size, or too small for any process.
     """
     parsed = size(text)
     if parsed < _LEAST_MEMORY:
@@ -73,10 +74,10 @@ def memory(text: object) -> int:
 
 
 def count(text: object) -> int:
-    """How many, from `1000`, `124M`, `1.3B` (10^9).
+    """Parse a count: `1000`, `124M`, `1.3B` (10^9).
 
     Raises:
-        ValueError: It is none of these.
+        ValueError: The text has another form.
     """
     parsed = int(_parse(text, _COUNTS, "a number such as 124M or 1.3B"))
     if parsed < 1:
@@ -85,11 +86,11 @@ def count(text: object) -> int:
 
 
 def rate(text: object) -> float:
-    """Bytes a second from `200Mbit`, `1Gbit/s`, `100Mbps` (bits), `10GB/s`, `100MiB/s` (bytes): `b`
-    is a bit, `B` a byte.
+    """Parse bytes a second: `200Mbit`, `1Gbit/s`, `100Mbps` (bits), `10GB/s`, `100MiB/s` (bytes).
+    `b` is a bit, `B` a byte.
 
     Raises:
-        ValueError: It is none of these; a number without a unit could be either and is refused.
+        ValueError: The text has another form. A number without a unit is ambiguous and refused.
     """
     match = (
         re.fullmatch(rf"\s*{_NUMBER}\s*([kKmMgGtT]i?)?(bit|b|B)(/s|ps)?\s*", text)
@@ -105,7 +106,7 @@ def rate(text: object) -> float:
 
 
 def say_bits(bytes_per_second: float) -> str:
-    """A rate as networks are rated: `200 Mbit/s`, `1.5 Gbit/s`; three digits."""
+    """A network rate in bits: `200 Mbit/s`, `1.5 Gbit/s`; three digits."""
     value, unit = bytes_per_second * 8, "bit/s"
     for larger in ("kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"):
         if float(f"{value:.3g}") < 1000:
@@ -115,8 +116,8 @@ def say_bits(bytes_per_second: float) -> str:
 
 
 def say_bytes(count: float) -> str:
-    """`count` bytes in the largest binary unit that fits, at most two digits after the point: `2
-    GiB`, `2.01 GiB`.
+    """`count` bytes in the largest fitting binary unit, at most two decimals: `2 GiB`, `2.01
+    GiB`.
     """
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
@@ -138,8 +139,8 @@ def say_seconds(value: float) -> str:
 
 
 def say_time(at: float, seconds: bool = False) -> str:
-    """A time of the wall clock (seconds since the epoch): `14:05`, or `14:05:09`; with its day
-    where that is not today: `2026-11-24 14:05`.
+    """A wall-clock time (seconds since the epoch): `14:05` or `14:05:09`. On another day with its
+    date: `2026-11-24 14:05`.
     """
     localtime = time.localtime(at)
     if localtime[:3] != time.localtime()[:3]:
@@ -153,7 +154,8 @@ _CONTROLS = re.compile(
 
 
 def say_text(text: str) -> str:
-    """What a job or a file said, as a terminal may be sent it: what would move its cursor, colour
-    it or turn the direction of writing, and what is no text, is spelled out.
+    """A text made safe for a terminal.
+
+    Control characters, colours, changes of writing direction and invalid bytes are spelled out.
     """
     return _CONTROLS.sub(lambda amount: ascii(amount[0])[1:-1], text)
