@@ -101,7 +101,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
     if as_text:
         click.echo(Path(path).read_text(encoding="utf-8"), nl=False)
         return 0
-    before = journal.of_name(study.name)
+    before = journal.of_name(study.title)
     repetitions = min(study.repetitions, grid.QUICK_REPETITIONS) if quick else study.repetitions
     planned = grid.planned_time(study, repetitions, _known(before))
     if dry_run:
@@ -120,11 +120,11 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
     if resume:
         if not before:
             raise NotFoundError(
-                f"there is no study {study.name!r} to go on with; leave out --resume"
+                f"there is no study {study.title!r} to go on with; leave out --resume"
             )
         kept = before[-1]
     else:
-        kept = journal.create(study.name, path, about)
+        kept = journal.create(study.title, path, about)
     with kept:
         if resume:
             kept.describe({**kept.about, **about})
@@ -228,7 +228,7 @@ def _show_plan(study: Study, planned: PlannedTime, as_json: bool) -> None:
     if as_json:
         cells = [{**asdict(cell), "name": cell.name, **_key(study, cell)} for cell in planned.cells]
         data = {
-            "study": study.name,
+            "study": study.title,
             "seconds": planned.total,
             "repetitions": planned.repetitions,
             "cells": cells,

@@ -31,7 +31,7 @@ from headgate.studies.studyfile import (
     OVERLAY,
     UNLIMITED,
     Study,
-    Workload,
+    WorkloadEntry,
     bundled_command,
     filled,
 )
@@ -132,11 +132,11 @@ def axes(study: Study) -> dict[str, tuple[str, ...]]:
     with.
     """
     if not study.mitigate:
-        return dict(study.vary)
+        return study.vary.axes()
     part = _cores(study) / len(study.workloads)
     other = "equal" if study.policy != "equal" else policies.DEFAULT
     ways = (f"cores {part:g}", f"threads {max(int(part), 1)}", f"policy {other}")
-    return {**study.vary, MITIGATION: (UNLIMITED, *ways)}
+    return {**study.vary.axes(), MITIGATION: (UNLIMITED, *ways)}
 
 
 def _cells(study: Study) -> Iterator[Cell]:
@@ -155,7 +155,7 @@ def _cells(study: Study) -> Iterator[Cell]:
         for values in itertools.product(*(every[axis] for axis in axes_here)):
             for group in at_once if scenario == "simultaneous" else [(name,) for name in names]:
                 cell = Cell(scenario, group, tuple(zip(axes_here, values, strict=True)))
-                if not any(_matches(cell, left_out) for left_out in study.skip):
+                if not any(_matches(cell, left_out.axes()) for left_out in study.skip):
                     yield cell
 
 
@@ -224,7 +224,7 @@ def _check_kvm() -> None:
         raise UsageError(f"guests: {error}") from None
 
 
-def _job(workload: Workload, values: Mapping[str, str], copy: tuple[str, str]) -> Job:
+def _job(workload: WorkloadEntry, values: Mapping[str, str], copy: tuple[str, str]) -> Job:
     """A workload with the values of axes.
 
     Args:
@@ -233,19 +233,20 @@ def _job(workload: Workload, values: Mapping[str, str], copy: tuple[str, str]) -
     """
     job = workload.job
     added = tuple(shlex.split(values.get("args", "")))
-    if workload.bundled is not None:
+    if workload.workload is not None:
+        arguments = workload.arguments()
         given: dict[str, Any] = {name: values[name] for name in ARGUMENTS if name in values}
         if "data" in given:
             folder = runs.home() / "studies" / "data" / "-".join(copy)
             given["data"] = None if given["data"] == "synthetic" else str(folder)
         if (
-            lack := workloads.lack(given.get("framework") or workload.bundled["framework"])
+            lack := workloads.lack(given.get("framework") or workload.framework)
         ) and job.python is None:
             raise UsageError(lack)
-        more = (*workload.bundled["more"], *added)
+        more = (*arguments["more"], *added)
         try:
             job = replace(
-                job, run=bundled_command({**workload.bundled, **given, "more": more}, job), args=()
+                job, run=bundled_command({**arguments, **given, "more": more}, job), args=()
             )
         except WorkloadError as error:
             raise UsageError(str(error)) from None
@@ -420,16 +421,19 @@ def _cuts(study: Study) -> Iterator[tuple[str, Study]]:
     """The study with only the first value of each axis in turn, and with fewer scenarios and
     workloads.
     """
-    for axis, values in study.vary.items():
+    for axis, values in study.vary.axes().items():
         if len(values) > 1:
             yield (
                 f"`{axis}` ({len(values)} values) to one",
-                replace(study, vary={**study.vary, axis: values[:1]}),
+                study.model_copy(
+                    update={"vary": study.vary.model_copy(update={axis: [values[0]]})}
+                ),
             )
     if len(study.scenarios) > 1:
-        yield f"`scenarios` to {study.scenarios[0]}", replace(study, scenarios=study.scenarios[:1])
+        fewer = study.model_copy(update={"scenarios": study.scenarios[:1]})
+        yield f"`scenarios` to {study.scenarios[0]}", fewer
     if len(study.workloads) > 1 and not {"simultaneous", "pairs"} & {*study.scenarios}:
         yield (
             f"`workloads` to {study.workloads[0].job.name}",
-            replace(study, workloads=study.workloads[:1]),
+            study.model_copy(update={"workloads": study.workloads[:1]}),
         )

@@ -9,11 +9,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from headgate import isolation, policies, workloads
 from headgate.config import jobfile, userfile
@@ -60,6 +59,23 @@ class WorkloadEntry(JobEntry):
     """How many samples a step of `workload` has; without it, as many as it has by itself."""
     takes: Annotated[Seconds, Field(gt=0)] | None = None
     """About how long one run takes, for the planned time: seconds, or with a unit: `40s`."""
+    _job: Job = PrivateAttr()
+
+    @property
+    def job(self) -> Job:
+        """The job as it runs alone where nothing is varied."""
+        return self._job
+
+    def with_job(self, job: Job) -> WorkloadEntry:
+        """This workload with its job, once the whole file is checked."""
+        entry: WorkloadEntry = self.model_copy()
+        entry._job = job
+        return entry
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `headgate.workloads.command`, for one that comes with Headgate."""
+        names = ("workload", "framework", "size", "steps", "batch")
+        return {**{name: getattr(self, name) for name in names}, "more": tuple(self.args)}
 
 
 class VaryEntry(Entry):
@@ -98,6 +114,10 @@ class VaryEntry(Entry):
     """Disk rates of the lab's nodes: `40MB/s`, or `none` for no limit."""
     cores: _Values = []
     """The most cores of each workload."""
+
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Those that have values."""
+        return {axis: tuple(values) for axis, values in self.model_dump().items() if values}
 
 
 class SkipEntry(VaryEntry):
@@ -144,8 +164,8 @@ class PublishedEntry(Entry):
     """Why it may not hold here, as far as known."""
 
 
-class StudyFile(Entry):
-    """A study file."""
+class Study(Entry):
+    """A study, as its file says it."""
 
     name: Name | None = None
     """The study's name; without it, that of the file."""
@@ -187,51 +207,19 @@ class StudyFile(Entry):
     published: list[PublishedEntry] = []
     """Published figures. A table says of each whether it holds here."""
 
+    @property
+    def title(self) -> str:
+        """Its name, also where neither the file nor its path has one."""
+        return self.name or "study"
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What is measured.
-
-    Args:
-        job: As it runs alone where nothing is varied.
-        bundled: The arguments of `headgate.workloads.command`; None for a user's own.
-        takes: About how many seconds one run takes; None where nobody said.
-    """
-
-    job: Job
-    bundled: Mapping[str, Any] | None = None
-    takes: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """What a study file says; see `StudyFile`."""
-
-    name: str
-    path: str
-    workloads: tuple[Workload, ...]
-    scenarios: tuple[Scenario, ...]
-    background: tuple[Workload, ...]
-    vary: Mapping[str, tuple[str, ...]]
-    skip: tuple[Mapping[str, tuple[str, ...]], ...]
-    mitigate: bool
-    repetitions: int
-    seed: int
-    warm: int
-    workers: int
-    policy: str
-    cluster: str | None
-    budget: float | None
-    published: tuple[PublishedEntry, ...] = ()
-
-    def workload(self, name: str) -> Workload:
+    def workload(self, name: str) -> WorkloadEntry:
         """The workload of that name."""
         return next(entry for entry in self.workloads if entry.job.name == name)
 
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a study file."""
-    return userfile.json_schema(StudyFile, "Headgate study file")
+    return userfile.json_schema(Study, "Headgate study file")
 
 
 _BUNDLED = Path(str(importlib.resources.files("headgate.studies"))) / "bundled"
@@ -268,7 +256,7 @@ def load(path: str) -> Study:
         InvalidFileError: With every problem found.
         UsageError: The file cannot be read.
     """
-    file = UserFile(path, StudyFile)
+    file = UserFile(path, Study)
     entries, wrong = file.valid_entries("workloads")
     beside, _ = file.valid_entries("background")
     drafts = _drafts(file, wrong, "workloads", entries)
@@ -276,42 +264,29 @@ def load(path: str) -> Study:
     jobfile.check([draft for draft, _ in (*drafts, *background)])
     top = file.data if isinstance(file.data, dict) else {}
     bad = {place[0] for place in wrong if place}
-    entry = StudyFile.model_validate(
+    study = Study.model_validate(
         {**{k: v for k, v in top.items() if k not in bad}, "workloads": [{}]}
     )
-    vary = {axis: tuple(values) for axis, values in entry.vary.model_dump().items() if values}
     folder = Path(path).absolute().parent
-    cluster = os.path.normpath(folder / entry.cluster) if entry.cluster is not None else None
+    cluster = os.path.normpath(folder / study.cluster) if study.cluster is not None else None
     if (
         cluster is not None
         and not os.path.exists(cluster)
-        and (_BUNDLED / str(entry.cluster)).is_file()
+        and (_BUNDLED / str(study.cluster)).is_file()
     ):
         # of a study that began as a copy of one of these
-        cluster = str(_BUNDLED / str(entry.cluster))
-    _check(file, entry, vary, cluster, [entry for _, entry in drafts])
+        cluster = str(_BUNDLED / str(study.cluster))
+    _check(file, study, cluster, [entry for _, entry in drafts])
     file.check()
     stem = Path(path).stem
-    return Study(
-        name=entry.name or (stem if NAME_PATTERN.fullmatch(stem) else "study"),
-        path=os.path.abspath(path),
-        workloads=tuple(_workload(draft, entry) for draft, entry in drafts),
-        scenarios=tuple(dict.fromkeys(entry.scenarios)),
-        background=tuple(_workload(draft, entry) for draft, entry in background),
-        vary=vary,
-        skip=tuple(
-            {key: tuple(some) for key, some in skipped.model_dump().items() if some}
-            for skipped in entry.skip
-        ),
-        mitigate=entry.mitigate,
-        repetitions=entry.repetitions,
-        seed=entry.seed,
-        warm=entry.warm,
-        workers=entry.workers,
-        policy=entry.policy,
-        cluster=cluster,
-        budget=entry.budget,
-        published=tuple(entry.published),
+    return study.model_copy(
+        update={
+            "name": study.name or (stem if NAME_PATTERN.fullmatch(stem) else None),
+            "workloads": [entry.with_job(draft.job()) for draft, entry in drafts],
+            "scenarios": list(dict.fromkeys(study.scenarios)),
+            "background": [entry.with_job(draft.job()) for draft, entry in background],
+            "cluster": cluster,
+        }
     )
 
 
@@ -330,7 +305,7 @@ def _drafts(
                     "give one of them",
                 )
             try:
-                words = workloads.command(**_bundled(entry))
+                words = workloads.command(**entry.arguments())
             except workloads.WorkloadError as error:
                 file.problem((*place, "workload"), error.problem, error.cure)
                 continue
@@ -351,18 +326,6 @@ def _drafts(
     return drafts
 
 
-def _bundled(entry: WorkloadEntry) -> dict[str, Any]:
-    given = {
-        name: getattr(entry, name) for name in ("workload", "framework", "size", "steps", "batch")
-    }
-    return {**given, "more": tuple(entry.args)}
-
-
-def _workload(draft: JobDraft, entry: WorkloadEntry) -> Workload:
-    job = draft.job()
-    return Workload(job, _bundled(entry) if entry.workload is not None else None, entry.takes)
-
-
 def bundled_command(bundled: Mapping[str, Any], job: Job) -> tuple[str, ...]:
     """The words that run a workload of Headgate's: with this interpreter, unless the job names
     another.
@@ -376,27 +339,27 @@ def bundled_command(bundled: Mapping[str, Any], job: Job) -> tuple[str, ...]:
 
 def _check(
     file: UserFile,
-    study_file: StudyFile,
-    vary: Mapping[str, Sequence[str]],
+    study: Study,
     cluster: str | None,
     entries: Sequence[WorkloadEntry],
 ) -> None:
     """Note what does not go together."""
-    if "shared" in study_file.scenarios and not study_file.background:
+    if "shared" in study.scenarios and not study.background:
         file.problem(
             ("scenarios",),
             "found `shared` without a `background`",
             "say what runs beside each workload",
         )
-    _check_at_once(file, study_file.scenarios, len(entries))
-    if study_file.mitigate and "simultaneous" not in study_file.scenarios:
+    _check_at_once(file, study.scenarios, len(entries))
+    if study.mitigate and "simultaneous" not in study.scenarios:
         file.problem(
             ("mitigate",),
             "found no scenario `simultaneous`",
             "add it to `scenarios`: no other is mitigated",
         )
-    _check_skip(file, study_file, vary, entries)
-    _check_published(file, study_file, vary, entries)
+    _check_skip(file, study, entries)
+    _check_published(file, study, entries)
+    vary = study.vary.axes()
     is_bundled = all(entry.workload is not None for entry in entries)
     overlaid = any(value.endswith(OVERLAY) for value in vary.get("isolation", ()))
     for axis in sorted(OF_LAB & vary.keys()) + ["isolation"] * overlaid:
@@ -406,7 +369,7 @@ def _check(
             )
     if cluster is not None and not os.path.isfile(cluster):
         file.problem(
-            ("cluster",), f"found {study_file.cluster!r}, which is not a file", "correct the path"
+            ("cluster",), f"found {study.cluster!r}, which is not a file", "correct the path"
         )
     for axis, values in vary.items():
         if len(set(values)) < len(values):
@@ -427,19 +390,14 @@ def _check(
                     )
 
 
-def _check_skip(
-    file: UserFile,
-    study_file: StudyFile,
-    vary: Mapping[str, Sequence[str]],
-    entries: Sequence[WorkloadEntry],
-) -> None:
+def _check_skip(file: UserFile, study: Study, entries: Sequence[WorkloadEntry]) -> None:
     """Note what is to be left out and is nowhere."""
-    values_by_axis: dict[str, Sequence[str]] = {**vary, "scenario": study_file.scenarios}
-    values_by_axis["mitigation"] = ("cores", "threads", "policy") if study_file.mitigate else ()
+    values_by_axis: dict[str, Sequence[str]] = {**study.vary.axes(), "scenario": study.scenarios}
+    values_by_axis["mitigation"] = ("cores", "threads", "policy") if study.mitigate else ()
     values_by_axis["workload"] = [
         name for entry in entries if (name := entry.name or entry.workload) is not None
     ]
-    for index, skipped in enumerate(study_file.skip):
+    for index, skipped in enumerate(study.skip):
         for key, values in skipped.model_dump().items():
             for value in values:
                 if value not in values_by_axis.get(key, ()):
@@ -450,19 +408,15 @@ def _check_skip(
                     file.problem(("skip", index, key), f"found {value!r}", cure)
 
 
-def _check_published(
-    file: UserFile,
-    study_file: StudyFile,
-    vary: Mapping[str, Sequence[str]],
-    entries: Sequence[WorkloadEntry],
-) -> None:
+def _check_published(file: UserFile, study: Study, entries: Sequence[WorkloadEntry]) -> None:
     """Note published figures that are about nothing in the study."""
+    vary = study.vary.axes()
     names = [name for entry in entries if (name := entry.name or entry.workload) is not None]
-    for index, published_entry in enumerate(study_file.published):
+    for index, published_entry in enumerate(study.published):
         place = ("published", index)
         axes_of_entry: list[tuple[str, Sequence[str], Sequence[str]]]
         axes_of_entry = [
-            ("scenario", [published_entry.scenario], study_file.scenarios),
+            ("scenario", [published_entry.scenario], study.scenarios),
             ("workload", published_entry.workload, names),
         ]
         for key, values in (("of", published_entry.of), ("where", published_entry.where)):
