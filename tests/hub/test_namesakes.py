@@ -12,6 +12,7 @@ from tests.hub.user import User
 
 from headgate.engines.namesakes import kept_out_by
 from headgate.model.jobs import Job
+from headgate.scripts.facts import facts_of
 
 IMPORTS = """
     import headgate
@@ -57,7 +58,7 @@ def test_a_job_that_imports_ours_has_it_and_one_without_a_namesake_too(
         job = Job(
             name="train", script=str(tmp_path / "train.py"), python=python, workdir=str(tmp_path)
         )
-        assert bool(kept_out_by(job, variables)) is is_kept_out
+        assert bool(kept_out_by(job, facts_of(job), variables)) is is_kept_out
     (tmp_path / "train.py").write_text("print()")
     other = Job(
         name="train",
@@ -65,5 +66,6 @@ def test_a_job_that_imports_ours_has_it_and_one_without_a_namesake_too(
         python=sys.executable,
         workdir=str(tmp_path),
     )
-    assert kept_out_by(other, variables) == ""  # it finds ours, or none
-    assert kept_out_by(Job(name="a", run="true", workdir=str(tmp_path)), {"PATH": "/nowhere"}) == ""
+    assert kept_out_by(other, facts_of(other), variables) == ""  # it finds ours, or none
+    no_python = Job(name="a", run="true", workdir=str(tmp_path))
+    assert kept_out_by(no_python, facts_of(no_python), {"PATH": "/nowhere"}) == ""

@@ -14,6 +14,7 @@ from headgate.model.plans import Plan
 from headgate.model.profiles import StepTime
 from headgate.planning.choosing import Choice, JobToPlan, choose, has_choice
 from headgate.planning.interference import Interference
+from headgate.scripts.facts import facts_of
 
 FOUR = cluster(nodes("a", 4, nic=1.25e9))
 SMALL = profile(dense_bytes=1_000_000)
@@ -79,11 +80,12 @@ def test_a_profile_of_a_busy_machine_is_said_to_be_one() -> None:
 def test_without_a_profile_it_is_one_task_and_it_is_said_how_to_get_more(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     train = named("train", workdir=str(tmp_path))
-    [choice] = chosen(JobToPlan(train, None))
+    facts = facts_of(train)
+    [choice] = chosen(JobToPlan(train, None, facts=facts))
     assert choice.plan.strategy == "single"
     assert choice.why.startswith("single, 1 worker on a0, because no profile of it is stored; ")
     assert choice.why.endswith("headgate profile train.py")
-    [choice] = chosen(JobToPlan(train, profile(fits=(), step_times=())))
+    [choice] = chosen(JobToPlan(train, profile(fits=(), step_times=()), facts=facts))
     assert "its profile has no time of a step" in choice.why
 
 

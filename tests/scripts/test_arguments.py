@@ -9,6 +9,7 @@ import pytest
 from headgate.model.events import Progress
 from headgate.model.identifiers import TaskId
 from headgate.scripts.arguments import TrainingLength, length
+from headgate.scripts.facts import source_facts
 
 GIVEN = {
     "--epochs 14": TrainingLength(epochs=14),
@@ -63,9 +64,9 @@ SCRIPTS = {
 def test_what_a_script_takes_where_the_words_say_nothing(text: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    assert length(["--lr", "0.1"], script) == SCRIPTS[text]
-    assert length(["--epochs", "99"], script) == TrainingLength(epochs=99)
-    assert length([], tmp_path / "missing.py") == TrainingLength()
+    assert length(["--lr", "0.1"], source_facts(script).options) == SCRIPTS[text]
+    assert length(["--epochs", "99"], source_facts(script).options) == TrainingLength(epochs=99)
+    assert length([], source_facts(tmp_path / "missing.py").options) == TrainingLength()
 
 
 ALIASES = """
@@ -111,7 +112,7 @@ def test_an_argument_is_understood_as_the_script_declares_it_or_nothing_is_known
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(ALIASES)
-    assert length(words.split(), script) == known
+    assert length(words.split(), source_facts(script).options) == known
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_what_a_script_declares_in_other_ways(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    assert length(words.split(), script) == known
+    assert length(words.split(), source_facts(script).options) == known
 
 
 def test_a_report_is_completed_by_what_it_does_not_say_itself() -> None:

@@ -18,6 +18,7 @@ from headgate.model.errors import UsageError
 from headgate.model.identifiers import EVALUATOR, JobId, TaskName
 from headgate.model.jobs import Contract, Job
 from headgate.model.plans import Plan
+from headgate.scripts import launchers
 from headgate.scripts.contracts import (
     LaunchedGroup,
     free_ports,
@@ -28,7 +29,7 @@ from headgate.scripts.contracts import (
     without_others,
 )
 from headgate.scripts.facts import facts_of, source_facts
-from headgate.scripts.launchers import divides_memory, doubt, has_launcher, resolved
+from headgate.scripts.launchers import divides_memory, doubt, has_launcher
 
 GROUP = LaunchedGroup(
     "r/ddp", ("a", "a", "b"), ("10.0.0.1", "10.0.0.1", "10.0.0.2"), (20_001, 20_002, 20_003), 2, 3
@@ -39,6 +40,10 @@ TWO = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
 
 def worker(rank: int) -> TaskName:
     return TaskName.of("worker", rank)
+
+
+def resolved(job: Job) -> tuple[Job, str]:
+    return launchers.resolved(job, facts_of(job))
 
 
 @pytest.mark.parametrize(
@@ -380,7 +385,9 @@ def test_a_launcher_that_a_script_plainly_has_no_use_for_is_doubted(
     (tmp_path / "package.py").touch()
     (tmp_path / "a.py").write_text(text)
     job = Job(name="a", script=str(tmp_path / "a.py"), launch=launch)
-    assert (f"launch is {launch}, but its script imports none of" in doubt(job)) == doubted
+    assert (
+        f"launch is {launch}, but its script imports none of" in doubt(job, facts_of(job))
+    ) == doubted
 
 
 # --- scripts --------------------------------------------------------------------------------------
@@ -469,7 +476,7 @@ def test_a_script_that_does_not_say_so_or_uses_headgate_is_left_alone(
 ) -> None:
     (tmp_path / "a.py").write_text(text)
     job = Job(name="a", script=str(tmp_path / "a.py"), plan=TWO)
-    assert not has_launcher(job)
+    assert not has_launcher(job, facts_of(job))
     assert resolved(job) == (job, "")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from headgate.model.jobs import Job
 from headgate.scripts import job_files
+from headgate.scripts.facts import facts_of
 from headgate.scripts.job_files import FileLook, edited
 
 
@@ -47,7 +48,7 @@ def looked_at(folder: Path, **fields: object) -> set[str]:
     job = Job(name="job", workdir=str(folder), **fields)  # type: ignore[arg-type]
     return {
         os.path.relpath(path, folder)
-        for path in FileLook().files(job, {"PYTHONPATH": str(folder / "lib")})
+        for path in FileLook().files(job, facts_of(job), {"PYTHONPATH": str(folder / "lib")})
     }
 
 
@@ -96,7 +97,7 @@ def test_modules_of_a_python_path_count_and_installed_ones_do_not(folder: Path) 
 
 def test_what_is_written_anew_with_the_same_content_is_not_edited(folder: Path) -> None:
     job = Job(name="job", script="train.py", args=("--config", "a.yaml"), workdir=str(folder))
-    files = FileLook().files(job, {})
+    files = FileLook().files(job, facts_of(job), {})
     assert edited(files) == []
     (folder / "helper.py").write_text((folder / "helper.py").read_text() + "\n")
     (folder / "models" / "layers.py").unlink()

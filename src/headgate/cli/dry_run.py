@@ -79,7 +79,12 @@ def planned(
     for job in submission.jobs:
         other = inspection.other_cluster(job, {**submission.environment, **job.env})
         asked.append(
-            JobToPlan(job, store.load(home / "profiles", store.key(job, this_node)), other)
+            JobToPlan(
+                job,
+                store.load(home / "profiles", store.key(job, this_node)),
+                other,
+                facts[job.name],
+            )
         )
     if submission.cluster:
         cluster = calibrated(submission.cluster, cluster, this_node, home)
@@ -110,7 +115,7 @@ def _verdict(
     if plan.workers < 2 or shares_nothing or is_off(job, submission.environment):
         return None
     path = {**submission.environment, **job.env}.get("PATH")
-    return standing(home, job, store.key(job, this_node), plan, path)
+    return standing(home, job, facts, store.key(job, this_node), plan, path)
 
 
 def starts(
@@ -275,18 +280,22 @@ def _entries(
     for start in starts(
         submission, policy, cluster, {name: begin.plan for name, begin in begins.items()}
     ):
+        begin = begins[start.spec.name]
         if start.job not in meetings:
             meetings[start.job] = maker.meeting(
-                start, maker.ports(start), maker.addresses(start.plan, cluster.node)
+                start,
+                begin.facts,
+                maker.ports(start),
+                maker.addresses(start.plan, cluster.node),
             )
         prepared = maker.launch(
             start,
             cluster.node(start.node),
             Path("RUN") / "jobs" / start.spec.name / "checkpoints",
             meetings[start.job],
-            begins[start.spec.name].facts,
-            has_namesake=bool(kept_out_by(start.spec, submission.environment)),
-            is_profiled=begins[start.spec.name].is_profiled,
+            begin.facts,
+            has_namesake=bool(kept_out_by(start.spec, begin.facts, submission.environment)),
+            is_profiled=begin.is_profiled,
         )
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:
             boxes[kind] = isolation.make(kind, "dry-run")
@@ -318,9 +327,7 @@ def _entries(
                 "threads": stated_threads(start.spec, start.task.name) or start.threads,
                 "entitled_cores": start.entitled_cores,
                 "box": box,
-                "verified": asdict(verdict)
-                if (verdict := begins[start.spec.name].verdict) is not None
-                else None,
+                "verified": asdict(verdict) if (verdict := begin.verdict) is not None else None,
                 "gpu_memory": _gpu_need(start.spec, allowed, home).in_words() if on_gpu else None,
             }
         )

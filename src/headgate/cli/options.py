@@ -135,9 +135,9 @@ def is_program(word: str) -> bool:
         return False
     if shutil.which(word) is not None:
         return True
-    from headgate.scripts import launchers
+    from headgate.scripts.launch_commands import is_named
 
-    return launchers.is_named(word)
+    return is_named(word)
 
 
 def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:

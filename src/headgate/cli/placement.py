@@ -12,6 +12,7 @@ from headgate.model.cluster import Node
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Allowed, Job
 from headgate.model.plans import Plan, Strategy
+from headgate.scripts.facts import facts_of
 from headgate.scripts.launchers import has_launcher, without_strategy
 
 
@@ -73,10 +74,11 @@ class PlacementOptions:
             strategy = self.strategy
         elif self.servers is not None:
             strategy = "ps"
-        if strategy is None and has_launcher(job):
-            strategy = "allreduce"
         if strategy is None:
-            raise UsageError(without_strategy(job))
+            facts = facts_of(job)
+            if not has_launcher(job, facts):
+                raise UsageError(without_strategy(facts))
+            strategy = "allreduce"
         if before is None or before.strategy != strategy:
             before = Plan(
                 strategy=strategy, workers=1, batch_per_worker=None, servers=int(strategy == "ps")

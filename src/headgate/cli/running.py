@@ -26,8 +26,9 @@ from headgate.hub.submission import Submission
 from headgate.model.errors import UsageError
 from headgate.model.jobs import NAME_PATTERN, Job, Limits, is_variable
 from headgate.model.roles import Role
-from headgate.scripts import launchers
-from headgate.scripts.program import program, python_name, source, words_of
+from headgate.scripts.facts import source_facts
+from headgate.scripts.launch_commands import parse_launcher
+from headgate.scripts.program import program, python_name, source
 
 
 def stated_variables(given: Sequence[str]) -> dict[str, str]:
@@ -161,10 +162,7 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
         program_run, file = program(job), source(job)
         if program_run is None or file is None:
             continue
-        try:
-            text = file.read_text(errors="replace")
-        except OSError:  # which is told as it is handed in
-            continue
+        text = source_facts(file).text.decode(errors="replace")
         for name in [word.partition("=")[0] for word in program_run.args]:
             field = re.escape(name.lstrip("-").replace("-", "_"))
             if (
@@ -202,9 +200,9 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
             )
         job = Job(name="job", run=asked.command, workdir=os.getcwd())
         with suppress(UsageError):  # it is told once all is known of the job
-            job = launchers.resolved(job)[0]
-        first = words_of(job)[0]
-        # a launcher that Headgate takes the place of need not be there
+            # a launcher that Headgate takes the place of need not be there
+            if (launcher := parse_launcher(job)) is not None:
+                first = launcher.command[0]
         if shutil.which(first) is None:
             raise UsageError(f"found no program {first!r}, neither here nor on the PATH")
         yield python_name(job) or Path(first).name, {"run": asked.command}

@@ -22,6 +22,7 @@ from headgate.model.errors import UsageError
 from headgate.model.forerunners import cycle
 from headgate.model.jobs import Job
 from headgate.scripts import launchers, variables
+from headgate.scripts.facts import facts_of
 from headgate.scripts.program import source
 
 
@@ -61,15 +62,17 @@ def launched(submission: Submission) -> Submission:
     Raises:
         UsageError: A job's launcher settings contradict each other.
     """
-    settled = [launchers.resolved(job) for job in submission.jobs]
-    notes = {job.name: text for job, text in settled if text}
-    doubts = {job.name: text for job, _ in settled if (text := launchers.doubt(job))}
-    return replace(
-        submission,
-        jobs=tuple(job for job, _ in settled),
-        notes={**submission.notes, **notes},
-        warnings={**doubts, **submission.warnings},
-    )
+    jobs: list[Job] = []
+    notes, warnings = dict(submission.notes), dict(submission.warnings)
+    for given in submission.jobs:
+        facts = facts_of(given)
+        job, note = launchers.resolved(given, facts)
+        jobs.append(job)
+        if note:
+            notes[job.name] = note
+        if doubt := launchers.doubt(job, facts):
+            warnings.setdefault(job.name, doubt)
+    return replace(submission, jobs=tuple(jobs), notes=notes, warnings=warnings)
 
 
 def check_kind(job: object) -> None:

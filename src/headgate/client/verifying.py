@@ -138,11 +138,12 @@ def verify(asked: Asked, watcher: Callable[[str], None] = lambda _: None) -> Ver
     _check(asked.job)
     begun = time.monotonic()
     job = _by_itself(asked.job)
-    inspection.check(job, facts_of(job), {**os.environ, **job.env})
+    facts = facts_of(job)
+    inspection.check(job, facts, {**os.environ, **job.env})
     plan = job.plan or _SINGLE
     if not plan.synchronous and not asked.resume:
         verification = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.ASYNCHRONOUS)
-    elif hides_steps(job):
+    elif hides_steps(job, facts):
         verification = Verification(Sameness.UNKNOWN, plan.workers, cause=Why.UNSEEN)
     else:
         with _Trial(replace(asked, job=job), watcher) as trial:

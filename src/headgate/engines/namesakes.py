@@ -14,7 +14,7 @@ from pathlib import Path
 from headgate.engines.launch import interpreter, is_foreign
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
-from headgate.scripts.facts import facts_of
+from headgate.scripts.facts import ScriptFacts
 
 _ASK_SECONDS = 20.0
 _OURS = os.path.join("task", "channel.py")
@@ -27,15 +27,15 @@ sys.stdout.write(str(places[0]) if places else "")
 """
 
 
-def kept_out_by(job: Job, environment: Mapping[str, str]) -> str:
+def kept_out_by(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> str:
     """The path of another package called `headgate` that the tasks of a job may import, so that
     ours is not put in its place; empty: there is none, or the job needs ours.
 
     Args:
         job: One with absolute paths.
+        facts: Of its script.
         environment: Of the person who submitted it.
     """
-    facts = facts_of(job)
     uses_ours = bool(facts.source.libraries)
     served = job.plan is not None and job.plan.strategy == "ps"
     if uses_ours or served or job.contract == "mpi" or job.roles or is_foreign(job):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
 from headgate import isolation
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import command
+from headgate.engines.namesakes import kept_out_by
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import UsageError
@@ -14,33 +19,56 @@ from headgate.profiling import store as profiles
 from headgate.sampling.gpu_holders import missing_nvml
 from headgate.scripts import arguments, inspection
 from headgate.scripts.arguments import TrainingLength
-from headgate.scripts.facts import facts_of
-from headgate.scripts.program import program, source, words_of
+from headgate.scripts.facts import FileState, ScriptFacts, facts_of
+from headgate.scripts.job_files import FileLook
+from headgate.scripts.program import words_of
 
 
-def checked(
-    submission: Submission, cluster: Cluster, machine: Node
-) -> dict[str, tuple[str, TrainingLength]]:
+@dataclass(frozen=True, slots=True)
+class InspectedJob:
+    """What is known of a job before it starts.
+
+    Args:
+        facts: Of its script.
+        profile_key: The key of its profile.
+        length: How long it is to train by its arguments.
+        files: The files that decide what it does.
+        namesake: Path of another package called `headgate` that its tasks on this machine may
+            import; empty: none.
+    """
+
+    facts: ScriptFacts
+    profile_key: str
+    length: TrainingLength
+    files: Mapping[Path, FileState]
+    namesake: str
+
+
+def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, InspectedJob]:
     """What can be known of jobs before they start: one message now, and not a failed job later.
     Takes its time.
-
-    Returns:
-        For each job the key of its profile, and how long it is to train by its arguments.
 
     Raises:
         HeadgateError: One of them cannot be run there.
     """
     _check_isolations(submission)
-    hints = {}
+    look = FileLook()
+    inspected = {}
     for job in submission.jobs:
         _check_fit(submission, cluster, job)
-        words = python.args if (python := program(job)) is not None else words_of(job)
-        hints[job.name] = profiles.key(job, machine), arguments.length(words, source(job))
-        environment = {**submission.environment, **job.env}
+        facts, environment = facts_of(job), {**submission.environment, **job.env}
+        words = facts.program.args if facts.program is not None else words_of(job)
         for checked_job in [job.of_role(role) for role in job.roles] or [job]:
             command(checked_job, environment.get("PATH"))
-        inspection.check(job, facts_of(job), environment)
-    return hints
+        inspection.check(job, facts, environment)
+        inspected[job.name] = InspectedJob(
+            facts,
+            profiles.key(job, machine),
+            arguments.length(words, facts.source.options),
+            look.files(job, facts, submission.environment),
+            kept_out_by(job, facts, submission.environment) if submission.engine == LOCAL else "",
+        )
+    return inspected
 
 
 def _check_fit(submission: Submission, cluster: Cluster, job: Job) -> None:

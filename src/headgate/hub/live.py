@@ -20,7 +20,6 @@ from typing import Any
 from headgate.controller import Controller, live_controller
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.launch import inject
-from headgate.engines.namesakes import kept_out_by
 from headgate.engines.remote.environment import more, sent
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub import doubts
@@ -59,9 +58,7 @@ from headgate.profiling import lengths
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
 from headgate.scripts import launchers
-from headgate.scripts.facts import facts_of
 from headgate.scripts.gpu_use import gpu_use
-from headgate.scripts.job_files import FileLook, FileState
 
 _log = logging.getLogger(__name__)
 
@@ -245,9 +242,7 @@ class LiveHub:
         cluster = self._nodes.cluster(submission)
         within = gpu_visibility.within(self._node, submission.environment)
         recorded = (within, *submission.nodes) if submission.engine == LOCAL else cluster.nodes
-        thread = await asyncio.to_thread(checked, submission, cluster, within)
-        namesakes = await asyncio.to_thread(_namesakes, submission)
-        files = await asyncio.to_thread(_files, submission)
+        inspected = await asyncio.to_thread(checked, submission, cluster, within)
         inject(self._home / "inject")
         run = LiveRun(
             submission, recorded, self.policy, time.monotonic(), self._live_runs.trouble, given
@@ -259,10 +254,11 @@ class LiveHub:
         self._nodes.join(submission)
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
-            live.profile_key, live.length = thread[name]
-            live.files, live.facts = files[name], facts_of(live.spec)
-            if other := namesakes.get(name):
-                live.namesake = other
+            inspected_job = inspected[name]
+            live.facts, live.files = inspected_job.facts, inspected_job.files
+            live.profile_key, live.length = inspected_job.profile_key, inspected_job.length
+            live.namesake = inspected_job.namesake
+            if other := live.namesake:
                 text = (
                     f"its own environment has another package `headgate` ({other}): it is "
                     "run and measured "
@@ -598,18 +594,6 @@ async def _write_report(store: Path, page: Path) -> None:
     finally:
         if writer.returncode is None:
             writer.kill()
-
-
-def _files(submission: Submission) -> dict[str, Mapping[Path, FileState]]:
-    """The files that decide what each job does, as they are now."""
-    look = FileLook()
-    return {job.name: look.files(job, submission.environment) for job in submission.jobs}
-
-
-def _namesakes(submission: Submission) -> dict[str, str]:
-    """Paths of other packages called `headgate` that tasks on this machine may import, by job."""
-    jobs = submission.jobs if submission.engine == LOCAL else ()
-    return {job.name: kept_out_by(job, submission.environment) for job in jobs}
 
 
 def _neighbours() -> list[str]:

@@ -21,7 +21,7 @@ from headgate.model.plans import Plan
 from headgate.model.roles import Addresses
 from headgate.scripts import contracts
 from headgate.scripts.contracts import LaunchedGroup
-from headgate.scripts.facts import ScriptFacts, facts_of
+from headgate.scripts.facts import ScriptFacts
 from headgate.task.membership import LOOPBACK
 
 Meeting = LaunchedGroup | Addresses
@@ -72,12 +72,18 @@ class Starts:
         return address
 
     def meeting(
-        self, start: StartTask, ports: tuple[int, ...], address: Callable[[str], str], key: str = ""
+        self,
+        start: StartTask,
+        facts: ScriptFacts,
+        ports: tuple[int, ...],
+        address: Callable[[str], str],
+        key: str = "",
     ) -> Meeting | None:
         """How the tasks of an attempt find each other; None: by a library of Headgate's.
 
         Args:
             start: A start of it.
+            facts: Of its job's script.
             ports: Those from `ports`.
             address: That from `addresses`.
             key: Secret of the attempt.
@@ -86,7 +92,7 @@ class Starts:
             return Addresses.of(start.spec.roles, start.plan, ports, address)
         if start.spec.contract is None:
             return None
-        return LaunchedGroup.of(start, ports, address, key)
+        return LaunchedGroup.of(start, facts, ports, address, key)
 
     def launch(
         self,
@@ -119,7 +125,7 @@ class Starts:
         environment = self.submission.environment
         observe = not has_namesake and self._is_observed(start, facts, is_profiled)
         if (role := start.spec.role_of(start.task.name)) is not None:
-            facts = facts_of(start.spec.of_role(role))
+            facts = facts.roles[role.name]
         is_local = self.submission.engine == LOCAL
         return launch(
             start.task,

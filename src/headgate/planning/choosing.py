@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headgate.isolation import IN_GUESTS
@@ -17,8 +17,8 @@ from headgate.model.profiles import Profile
 from headgate.planning.candidates import candidates, tells
 from headgate.planning.interference import Interference
 from headgate.planning.joining import alone
+from headgate.scripts.facts import ScriptFacts
 from headgate.scripts.launchers import has_launcher
-from headgate.scripts.program import program, source
 
 _NAMED = 4  # nodes that are named one by one
 
@@ -30,12 +30,14 @@ class JobToPlan:
     Args:
         profile: None where none is stored.
         other_cluster: The variables that tell its tasks of another cluster
-            (`engines.scripts.other_cluster`). With those it runs as one task.
+            (`scripts.inspection.other_cluster`). With those it runs as one task.
+        facts: Of its script.
     """
 
     job: Job
     profile: Profile | None
     other_cluster: str = ""
+    facts: ScriptFacts = field(default_factory=ScriptFacts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +154,14 @@ def _crowds(
 def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, float]) -> Choice:
     job = asked.job
     plan = candidates(cluster, job, beside=beside)[0]
-    program_path = program(job) if source(job) is not None else None
+    program_path = asked.facts.program if asked.facts.file is not None else None
     if (
         (program_path is None and asked.profile is None)
         or not has_choice(cluster, job)
         or job.limits.workers[1] == 1
     ):
         return Choice(plan)
-    if has_launcher(job) and (job.contract is None or job.batch is None):
+    if has_launcher(job, asked.facts) and (job.contract is None or job.batch is None):
         return Choice(plan)  # how many workers it may have was said when it was handed in
     if asked.other_cluster:
         why = f"its environment names another cluster ({asked.other_cluster})"

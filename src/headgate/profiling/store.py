@@ -15,6 +15,7 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.paths import opened
 from headgate.model.profiles import Profile
+from headgate.scripts.facts import read
 from headgate.scripts.program import program, source
 
 _ADAPTER = TypeAdapter(Profile)
@@ -35,7 +36,7 @@ def key(job: Job, node: Node) -> str:
     """
     program_run, file = program(job), Path(job.script) if job.script is not None else source(job)
     try:
-        text = file.read_bytes() if file is not None else repr(job.run or job.roles).encode()
+        text = read(file).text if file is not None else repr(job.run or job.roles).encode()
     except OSError as error:
         raise UsageError(f"job {job.name!r}: cannot read {file}: {error.strerror}") from error
     arguments, python = (

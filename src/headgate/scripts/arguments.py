@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 from headgate.model.events import Progress
@@ -76,12 +75,11 @@ _HAVE_MORE = frozenset(
         ),
     }
 )
-"""Options that may name a file, or a list, in which lengths are stated."""
+"""DeclaredOptions that may name a file, or a list, in which lengths are stated."""
 _FILES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".jsonnet")
 _ATTACHED = re.compile(r"(-[A-Za-z])(\d{1,12})")
 _DECLARES = frozenset({"add_argument", "add_option", "option"})
 """Functions of argparse, optparse and click that declare an option."""
-_MOST_BYTES = 1 << 20
 _MOST = 10**12
 
 
@@ -118,7 +116,37 @@ class TrainingLength:
         )
 
 
-def length(words: Sequence[str], script: Path | None) -> TrainingLength:
+class DeclaredOptions(NamedTuple):
+    """What a script tells of its options and their defaults.
+
+    Args:
+        declared: The options that it declares.
+        defaults: The lengths that it has by default, by name.
+        changed: Lengths that it sets otherwise on its way.
+        reads_argv: Whether it reads its arguments itself.
+    """
+
+    declared: tuple[_Declared, ...]
+    defaults: Mapping[str, int]
+    changed: frozenset[str]
+    reads_argv: bool
+
+
+def options_of(nodes: Sequence[ast.AST]) -> DeclaredOptions:
+    """What a script tells of its options.
+
+    Args:
+        nodes: All of its syntax tree.
+    """
+    declared = tuple(_declared(nodes))
+    defaults = _agreed(_constants(nodes)) | _agreed(
+        (name, option.default) for option in declared if option.has_default for name in option.names
+    )
+    reads_argv = any(isinstance(node, ast.Attribute) and node.attr == "argv" for node in nodes)
+    return DeclaredOptions(declared, defaults, _changed(nodes), reads_argv)
+
+
+def length(words: Sequence[str], options: DeclaredOptions | None) -> TrainingLength:
     """The length stated by the arguments of a command, or else by the defaults of its script.
 
     An option may be given by another of its names (`-e 2`) or by the beginning of one (`--epoch
@@ -127,10 +155,9 @@ def length(words: Sequence[str], script: Path | None) -> TrainingLength:
 
     Args:
         words: The arguments, such as `--epochs 5`, `--max-steps=1000` or `trainer.max_epochs=5`.
-        script: The Python program; None if the command runs none, or it is not known.
+        options: Those of its script; None if the command runs none that can be read.
     """
-    nodes = _nodes(script) if script is not None else []
-    declared = list(_declared(nodes))
+    declared = options.declared if options is not None else ()
     given: dict[str, int] = {}
     doubtful = False
     for option in _given(words):
@@ -142,33 +169,19 @@ def length(words: Sequence[str], script: Path | None) -> TrainingLength:
     stated = TrainingLength(_first(given, _EPOCHS), _first(given, _STEPS))
     if (
         stated != TrainingLength()
-        or not nodes
+        or options is None
         or doubtful
-        or _has_unknown_positions(words, nodes, declared)
+        or _has_unknown_positions(words, options)
     ):
         return stated
-    defaults = _agreed(_constants(nodes)) | _agreed(
-        (name, option.default) for option in declared if option.has_default for name in option.names
-    )
-    changed = _changed(nodes)
     epochs, steps = (
-        _first(defaults, names) if changed.isdisjoint(names) else None
+        _first(options.defaults, names) if options.changed.isdisjoint(names) else None
         for names in (_EPOCHS, _STEPS)
     )
     return TrainingLength(epochs, steps)
 
 
-def _nodes(script: Path) -> list[ast.AST]:
-    try:
-        if script.stat().st_size > _MOST_BYTES:
-            return []
-        return list(ast.walk(ast.parse(script.read_bytes())))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        # Python will complain, or not
-        return []
-
-
-def _first(options: dict[str, int], names: frozenset[str]) -> int | None:
+def _first(options: Mapping[str, int], names: frozenset[str]) -> int | None:
     """The value that is a number of epochs or steps; None without one, or if several differ."""
     values_of_option = {
         value for name, value in options.items() if name in names and 0 < value < _MOST
@@ -247,9 +260,7 @@ def _may_state_a_length(option: _Given, meant: _Declared | None) -> bool:
     return len(plain) == 1 or "epoch" in plain or any(name.startswith(plain) for name in _LENGTHS)
 
 
-def _has_unknown_positions(
-    words: Sequence[str], nodes: Sequence[ast.AST], declared: Sequence[_Declared]
-) -> bool:
+def _has_unknown_positions(words: Sequence[str], options: DeclaredOptions) -> bool:
     """Whether arguments that have no name may say how long the training is."""
     if any(
         word.startswith("@") or _plain(word.rpartition(".")[2]) in _LENGTHS
@@ -261,11 +272,8 @@ def _has_unknown_positions(
         _whole(word) is not None and not before.startswith("-")
         for before, word in pairwise(("", *words))
     )
-    by_position = any(_LENGTHS & {*option.names} for option in declared if not option.flags)
-    return unnamed and (
-        by_position
-        or any(isinstance(node, ast.Attribute) and node.attr == "argv" for node in nodes)
-    )
+    by_position = any(_LENGTHS & {*option.names} for option in options.declared if not option.flags)
+    return unnamed and (by_position or options.reads_argv)
 
 
 def _agreed(values: Iterable[tuple[str, int | None]]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from headgate.model.events import StartTask
 from headgate.model.identifiers import EVALUATOR, TaskName
 from headgate.model.jobs import Contract
-from headgate.scripts.facts import facts_of
+from headgate.scripts.facts import ScriptFacts
 from headgate.task import mpi, rendezvous
 
 _OF_OTHERS = re.compile(
@@ -98,11 +98,18 @@ class LaunchedGroup:
 
     @classmethod
     def of(
-        cls, start: StartTask, ports: tuple[int, ...], address: Callable[[str], str], key: str = ""
+        cls,
+        start: StartTask,
+        facts: ScriptFacts,
+        ports: tuple[int, ...],
+        address: Callable[[str], str],
+        key: str = "",
     ) -> LaunchedGroup:
         """The tasks of the attempt in which a task is started.
 
         Args:
+            start: The start of the task.
+            facts: Of the job's script.
             ports: The ports of its workers, then those of its servers.
             address: Gives the address of the tasks on a node, by its name.
             key: Secret of the attempt.
@@ -117,7 +124,7 @@ class LaunchedGroup:
         hosted = (
             last > 1
             and start.spec.contract in ("torchrun", "deepspeed")
-            and facts_of(start.spec).meets_at_our_port
+            and facts.meets_at_our_port
         )
         return cls(
             start.job, plan.worker_nodes, addresses, ports[:last], *starts, servers, key, hosted

@@ -1,24 +1,53 @@
 """What a job's command and its script plainly tell before a start, read once.
 
-A script is read, never run. A syntax tree is made once of each text.
+A script is read, never run. Each version of a file is read and parsed once.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import os
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate.model.jobs import Job
+from headgate.scripts import keras_scripts
+from headgate.scripts.arguments import DeclaredOptions, options_of
 from headgate.scripts.distributed_scripts import LIBRARIES, DetectedLauncher, detect
+from headgate.scripts.launch_commands import ParsedLauncher, parse_launcher
 from headgate.scripts.program import Program, program
 
 _OTHER_STORE = re.compile(rb"tcp://|[\"']MASTER_PORT[\"']\s*\]\s*=[^=]")
 _FILE = re.compile(r"[\w./+~-]+\.py\b")
+
+Signature = tuple[int, int, int]
+"""Time of the last change, size and inode of a file."""
+
+
+class Module(NamedTuple):
+    """The name of a module as an import has it: dots before it, and its parts."""
+
+    level: int
+    parts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file as it was at one moment.
+
+    Args:
+        signature: What stays as it is as long as nobody writes the file.
+        digest: Of its content.
+    """
+
+    signature: Signature
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +63,11 @@ class SourceFacts:
         called: Those of them that it does anything with: one that is only imported tells its
             threads nothing.
         launcher: The launcher that it is written for.
+        modules: The modules that it imports, wherever in it.
+        options: What it tells of its options; None: it is no Python that can be read.
+        variables: What it writes into its environment, where that is a plain text.
+        fits: Whether it trains by `fit` of a Keras model.
+        state: The file as it was read.
     """
 
     text: bytes = b""
@@ -42,6 +76,11 @@ class SourceFacts:
     always: frozenset[str] = frozenset()
     called: frozenset[str] = frozenset()
     launcher: DetectedLauncher | None = None
+    modules: frozenset[Module] = frozenset()
+    options: DeclaredOptions | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    fits: bool = False
+    state: FileState | None = None
 
     @property
     def library(self) -> str | None:
@@ -57,19 +96,23 @@ class ScriptFacts:
     """What the command of a job tells, and the program that it runs.
 
     Args:
+        launcher: The launcher that the command names, and the command without it.
         program: The Python program; None: it is another command.
         file: The file of this program; None: it is not known, or not there.
         source: What its text tells.
         imports_neighbours: Whether it imports what lies beside it, which may import more.
         named_libraries: Headgate's libraries that it or a file which the command names imports, as
             a shell's command does.
+        roles: The facts of each role of the job.
     """
 
+    launcher: ParsedLauncher | None = None
     program: Program | None = None
     file: Path | None = None
     source: SourceFacts = SourceFacts()
     imports_neighbours: bool = False
     named_libraries: frozenset[str] = frozenset()
+    roles: Mapping[str, ScriptFacts] = field(default_factory=dict)
 
     @property
     def all_packages(self) -> frozenset[str] | None:
@@ -111,9 +154,11 @@ class ScriptFacts:
 def facts_of(job: Job) -> ScriptFacts:
     """What a job's command and its script tell now.
 
-    Args:
-        job: One with absolute paths.
+    Raises:
+        UsageError: Headgate does not support an option of the launcher that the command names.
     """
+    if (launcher := parse_launcher(job)) is not None:
+        job = replace(job, run=launcher.command, args=())
     run = program(job)
     file = run.file if run is not None and run.file is not None and run.file.is_file() else None
     source = source_facts(file) if file is not None else SourceFacts()
@@ -121,21 +166,64 @@ def facts_of(job: Job) -> ScriptFacts:
     named = {Path(job.workdir, name) for word in words for name in _FILE.findall(word)}
     others = (source_facts(path).libraries for path in named - {file} if path.is_file())
     return ScriptFacts(
+        launcher=launcher,
         program=run,
         file=file,
         source=source,
         imports_neighbours=file is not None
         and _imports_neighbours(source, {file.parent, Path(job.workdir)}),
         named_libraries=source.libraries.union(*others),
+        roles={role.name: facts_of(job.of_role(role)) for role in job.roles},
     )
 
 
 def source_facts(file: Path) -> SourceFacts:
     """What the text of a Python file tells; nothing where it cannot be read."""
     try:
-        return _read(file.read_bytes())
+        return read(file)
     except (OSError, ValueError):
         return SourceFacts()
+
+
+def read(file: Path) -> SourceFacts:
+    """What the text of a Python file tells. It is read again only when it was written.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    file = file.absolute()
+    return _read(file, signature_of(file.stat()))
+
+
+def signature_of(about: os.stat_result) -> Signature:
+    """What changes when a file is written."""
+    return about.st_mtime_ns, about.st_size, about.st_ino
+
+
+def imported(nodes: Iterable[ast.AST]) -> Iterator[Module]:
+    """The modules that a program imports.
+
+    Args:
+        nodes: All of its syntax tree.
+    """
+    for node in nodes:
+        match node:
+            case ast.Import(names):
+                yield from (Module(0, tuple(alias.name.split("."))) for alias in names)
+            case ast.ImportFrom(module, names, level):
+                package = tuple(module.split(".")) if module else ()
+                yield Module(level or 0, package)
+                yield from (
+                    Module(level or 0, (*package, alias.name))
+                    for alias in names
+                    if alias.name != "*"
+                )
+            case ast.Call(
+                ast.Name("import_module") | ast.Attribute(attr="import_module"),
+                [ast.Constant(str(name)), *_],
+            ):
+                if name and not name.startswith("."):
+                    yield Module(0, tuple(name.split(".")))
 
 
 def _imports_neighbours(source: SourceFacts, folders: set[Path]) -> bool:
@@ -144,7 +232,9 @@ def _imports_neighbours(source: SourceFacts, folders: set[Path]) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _read(text: bytes) -> SourceFacts:
+def _read(file: Path, signature: Signature) -> SourceFacts:
+    text = file.read_bytes()
+    unread = SourceFacts(text=text, state=FileState(signature, hashlib.sha256(text).digest()))
     try:
         tree = ast.parse(text)
         nodes = list(ast.walk(tree))
@@ -154,16 +244,20 @@ def _read(text: bytes) -> SourceFacts:
             for node in nodes
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         }
-        return SourceFacts(
-            text=text,
+        return replace(
+            unread,
             packages=frozenset(_roots(nodes)),
             libraries=frozenset(library for library, _ in bound),
             always=frozenset(library for node in tree.body for library, _ in _bound(node)),
             called=frozenset(library for library, name in bound if name in read or name == "*"),
             launcher=detect(tree),
+            modules=frozenset(imported(nodes)),
+            options=options_of(nodes),
+            variables=keras_scripts.own_variables(nodes),
+            fits=keras_scripts.fits(nodes),
         )
-    except (SyntaxError, ValueError, RecursionError):
-        return SourceFacts(text=text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return unread
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:

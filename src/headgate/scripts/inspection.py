@@ -52,9 +52,9 @@ def check(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> None:
         raise UsageError(f"job {job.name!r}: {refusal}")
     library, backend = facts.source.library, ""
     if library == "keras" and job.plan.tasks > 1:
-        text = facts.source.text.decode(errors="replace")
-        backend = keras_scripts.backend(text, environment)
-        if backend == "tensorflow" and _fits_with_keras_3(job, facts, text, environment):
+        source = facts.source
+        backend = keras_scripts.backend(source.text, source.variables, environment)
+        if backend == "tensorflow" and _fits_with_keras_3(job, facts, environment):
             raise UsageError(f"job {job.name!r}: {_FIT}")
     for reason, cure in _against(library, backend, job.plan):
         raise UsageError(f"job {job.name!r}: {reason}; {cure}")
@@ -115,13 +115,11 @@ def _against(library: str | None, backend: str, plan: Plan) -> Iterator[tuple[st
         yield reason, "leave `batch_per_worker` out of the plan"
 
 
-def _fits_with_keras_3(
-    job: Job, facts: ScriptFacts, text: str, environment: Mapping[str, str]
-) -> bool:
+def _fits_with_keras_3(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> bool:
     """Whether a script over TensorFlow trains by `fit` of Keras 3, as far as that is plain to
     see.
     """
     run = facts.program
-    if run is None or job.image not in (None, HOST_IMAGE) or not keras_scripts.fits(text):
+    if run is None or job.image not in (None, HOST_IMAGE) or not facts.source.fits:
         return False
     return keras_scripts.version(run.python, environment.get("PATH")).startswith("3.")

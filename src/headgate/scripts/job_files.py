@@ -12,16 +12,22 @@ import shlex
 import stat
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
 
 from headgate.isolation.container.files import is_output
 from headgate.model.jobs import Job
 from headgate.model.roles import Role
-from headgate.scripts.program import program
+from headgate.scripts.facts import (
+    FileState,
+    Module,
+    ScriptFacts,
+    Signature,
+    SourceFacts,
+    imported,
+    signature_of,
+)
 
 MOST_FILES = 500
 """Files of a job that are looked at."""
@@ -52,39 +58,30 @@ _WRITTEN = frozenset({">", ">>", ">|", "&>", "tee"})
 """What comes before a file that a shell line writes."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
-_Signature = tuple[int, int, int]
-"""Time of the last change, size and inode of a file."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileState:
-    """A file as it was at one moment.
-
-    Args:
-        signature: What stays as it is as long as nobody writes the file.
-        digest: Of its content.
-    """
-
-    signature: _Signature
-    digest: bytes
-
 
 class FileLook:
     """One look at the files of several jobs: what they have in common is looked at once."""
 
     def __init__(self) -> None:
         self._states: dict[Path, FileState | None] = {}
-        self._signatures: dict[Path, _Signature | None] = {}
+        self._signatures: dict[Path, Signature | None] = {}
+        self._sources: dict[Path, SourceFacts] = {}
         self._modules: dict[tuple[Path, tuple[Path, ...]], tuple[Path, ...]] = {}
 
-    def files(self, job: Job, environment: Mapping[str, str]) -> dict[Path, FileState]:
+    def files(
+        self, job: Job, facts: ScriptFacts, environment: Mapping[str, str]
+    ) -> dict[Path, FileState]:
         """The files of a job as they are now, at most `MOST_FILES`.
 
         Args:
             job: One with absolute paths.
+            facts: Of its script.
             environment: Of whoever handed it in.
         """
-        started = program(job)
+        started = facts.program
+        for part in (facts, *facts.roles.values()):
+            if part.file is not None:
+                self._sources[part.file] = part.source
         paths = dict.fromkeys(_named(job))
         programs = [path for path in paths if path.suffix == _PROGRAM]
         as_module = started is not None and bool(started.module)
@@ -105,7 +102,7 @@ class FileLook:
             while left and len(seen) < MOST_FILES:
                 path = left.popleft()
                 signature = self._signature(path)
-                for module in _imports(path, signature) if signature is not None else ():
+                for module in self._imports(path, signature) if signature is not None else ():
                     new = [
                         part for part in self._files_of(module, path, folders) if part not in seen
                     ]
@@ -114,7 +111,11 @@ class FileLook:
             self._modules[key] = tuple(seen)
         return self._modules[key]
 
-    def _files_of(self, module: _Module, importer: Path, folders: tuple[Path, ...]) -> list[Path]:
+    def _imports(self, path: Path, signature: Signature) -> frozenset[Module]:
+        source = self._sources.get(path)
+        return source.modules if source is not None else _imports(path, signature)
+
+    def _files_of(self, module: Module, importer: Path, folders: tuple[Path, ...]) -> list[Path]:
         """The file of a module, and those of the packages around it; none where it is not in these
         folders.
         """
@@ -129,14 +130,15 @@ class FileLook:
                 return existing
         return []
 
-    def _signature(self, path: Path) -> _Signature | None:
+    def _signature(self, path: Path) -> Signature | None:
         if path not in self._signatures:
             self._signatures[path] = _signature(path)
         return self._signatures[path]
 
     def _state(self, path: Path) -> FileState | None:
         if path not in self._states:
-            self._states[path] = _state(path)
+            source = self._sources.get(path) if self._signature(path) is not None else None
+            self._states[path] = source.state if source is not None else _state(path)
         return self._states[path]
 
 
@@ -159,17 +161,17 @@ def _state(path: Path) -> FileState | None:
     return FileState(signature, digest) if signature is not None and digest is not None else None
 
 
-def _signature(path: Path) -> _Signature | None:
+def _signature(path: Path) -> Signature | None:
     try:
         about = path.stat()
     except (OSError, ValueError):
         return None
     fits = stat.S_ISREG(about.st_mode) and about.st_size <= MOST_BYTES
-    return (about.st_mtime_ns, about.st_size, about.st_ino) if fits else None
+    return signature_of(about) if fits else None
 
 
 @lru_cache(maxsize=4096)
-def _digest(path: Path, _as_it_is: _Signature) -> bytes | None:
+def _digest(path: Path, _as_it_is: Signature) -> bytes | None:
     try:
         return hashlib.sha256(path.read_bytes()).digest()
     except OSError:
@@ -179,39 +181,13 @@ def _digest(path: Path, _as_it_is: _Signature) -> bytes | None:
 # --- what programs import -------------------------------------------------------------------------
 
 
-class _Module(NamedTuple):
-    """The name of a module as an import has it: dots before it, and its parts."""
-
-    level: int
-    parts: tuple[str, ...]
-
-
 @lru_cache(maxsize=4096)
-def _imports(path: Path, _as_it_is: _Signature) -> frozenset[_Module]:
+def _imports(path: Path, _as_it_is: Signature) -> frozenset[Module]:
     """What a Python file imports, wherever in it; nothing where it cannot be read."""
     try:
-        tree = ast.parse(path.read_bytes())
+        return frozenset(imported(ast.walk(ast.parse(path.read_bytes()))))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return frozenset()
-    return frozenset(chain.from_iterable(map(_imported, ast.walk(tree))))
-
-
-def _imported(node: ast.AST) -> Iterator[_Module]:
-    match node:
-        case ast.Import(names):
-            yield from (_Module(0, tuple(alias.name.split("."))) for alias in names)
-        case ast.ImportFrom(module, names, level):
-            package = tuple(module.split(".")) if module else ()
-            yield _Module(level or 0, package)
-            yield from (
-                _Module(level or 0, (*package, alias.name)) for alias in names if alias.name != "*"
-            )
-        case ast.Call(
-            ast.Name("import_module") | ast.Attribute(attr="import_module"),
-            [ast.Constant(str(name)), *_],
-        ):
-            if name and not name.startswith("."):
-                yield _Module(0, tuple(name.split(".")))
 
 
 def _folders(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 _SETTLING = ("KERAS_BACKEND", "TF_USE_LEGACY_KERAS")
@@ -28,16 +28,20 @@ _OWN_LOOP = frozenset(
 """What a loop over several replicas has; a script with one may not call its `fit`."""
 
 
-def backend(text: str, environment: Mapping[str, str]) -> str:
+def backend(text: bytes, own: Mapping[str, str], environment: Mapping[str, str]) -> str:
     """The back end of Keras in a script: `tensorflow`, `jax`, `torch`, or `legacy` (over
     TensorFlow, as before version 3). Empty where the script may choose it in a way that is not
     plain to see.
+
+    Args:
+        text: Of the script.
+        own: The variables that the script sets itself.
+        environment: What else it has.
     """
-    own = _settled(text)
-    if any(name in text and name not in own for name in _SETTLING):
+    if any(name.encode() in text and name not in own for name in _SETTLING):
         return ""
     settled = {**environment, **own}
-    if settled.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or "tf_keras" in text:
+    if settled.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true") or b"tf_keras" in text:
         return "legacy"
     return settled.get("KERAS_BACKEND") or _configured(settled)
 
@@ -51,21 +55,37 @@ def _configured(environment: Mapping[str, str]) -> str:
         return "tensorflow"
 
 
-def fits(text: str) -> bool:
-    """Whether a script trains by `fit` of a Keras model, and not by a loop of its own."""
-    tree = ast.parse(text)
-    called = [
-        node
-        for node in ast.walk(tree)
+def fits(nodes: Iterable[ast.AST]) -> bool:
+    """Whether a script trains by `fit` of a Keras model, and not by a loop of its own.
+
+    Args:
+        nodes: All of its syntax tree.
+    """
+    calls = [
+        (node.func.attr, {keyword.arg for keyword in node.keywords})
+        for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     ]
-    if any(call.func.attr in _OWN_LOOP for call in called if isinstance(call.func, ast.Attribute)):
-        return False
-    return any(
-        call.func.attr == "fit" and _OF_FIT & {keyword.arg for keyword in call.keywords}
-        for call in called
-        if isinstance(call.func, ast.Attribute)
+    return not any(name in _OWN_LOOP for name, _ in calls) and any(
+        name == "fit" and _OF_FIT & keywords for name, keywords in calls
     )
+
+
+def own_variables(nodes: Iterable[ast.AST]) -> dict[str, str]:
+    """What a script itself writes into its environment, where that is a plain text."""
+    settings: dict[str, str] = {}
+    for node in nodes:
+        match node:
+            case ast.Assign(
+                targets=[
+                    ast.Subscript(
+                        value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(name))
+                    )
+                ],
+                value=ast.Constant(value=str(value)),
+            ):
+                settings[name] = value
+    return settings
 
 
 def version(python: str | None, path: str | None) -> str:
@@ -92,20 +112,3 @@ def _places(prefix: Path) -> Iterator[Path]:
         for pointer in site.glob("*.pth"):
             lines = pointer.read_text(errors="replace").splitlines()
             yield from (Path(line) for line in lines if line.startswith("/"))
-
-
-def _settled(text: str) -> dict[str, str]:
-    """What a script itself writes into its environment, where that is a plain text."""
-    settings: dict[str, str] = {}
-    for node in ast.walk(ast.parse(text)):
-        match node:
-            case ast.Assign(
-                targets=[
-                    ast.Subscript(
-                        value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(name))
-                    )
-                ],
-                value=ast.Constant(value=str(value)),
-            ):
-                settings[name] = value
-    return settings

@@ -8,8 +8,7 @@ from pathlib import Path
 from headgate.isolation import DEFAULT
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
-from headgate.scripts.facts import facts_of
-from headgate.scripts.program import program, source
+from headgate.scripts.facts import ScriptFacts
 from headgate.task import fence
 from headgate.verification import store
 from headgate.verification.verdict import Sameness, Verification, Why
@@ -27,18 +26,21 @@ def is_off(spec: Job, environment: Mapping[str, str]) -> bool:
     return spec.verify == "off" or (spec.verify == "auto" and environment.get(VARIABLE) == "off")
 
 
-def standing(home: Path, spec: Job, profile_key: str, plan: Plan, path: str | None) -> Verification:
+def standing(
+    home: Path, spec: Job, facts: ScriptFacts, profile_key: str, plan: Plan, path: str | None
+) -> Verification:
     """The verdict on a job under a plan: why nothing can be said, what was found before, or that it
     is to be tried.
 
     Args:
         home: Headgate's folder.
         spec: The job, with absolute paths.
+        facts: Of its script.
         profile_key: That of its profile.
         plan: The plan.
         path: The PATH that its interpreter is found on.
     """
-    if (why := left_out(spec, plan)) is not None:
+    if (why := left_out(spec, facts, plan)) is not None:
         return unknown(plan, why)
     known = store.load(home / store.FOLDER, store.key(spec, profile_key, plan, path), spec)
     return known or unknown(plan, Why.NOT_YET)
@@ -60,28 +62,28 @@ def unknown(plan: Plan, why: Why) -> Verification:
     )
 
 
-def left_out(spec: Job, plan: Plan) -> Why | None:
+def left_out(spec: Job, facts: ScriptFacts, plan: Plan) -> Why | None:
     """Why nothing can be said of a job, whatever it trains; None: it can be tried."""
     if spec.roles:
         return Why.ROLES
     if spec.isolation not in (None, DEFAULT):
         return Why.ELSEWHERE
-    if program(spec) is None or source(spec) is None:
+    if facts.file is None:
         return Why.UNSEEN
     if not plan.synchronous or plan.backup_workers or "weak" in spec.allow:
         return Why.ASYNCHRONOUS
-    if hides_steps(spec):
+    if hides_steps(spec, facts):
         return Why.UNSEEN
     if not fence.is_there():
         return Why.UNFENCED
     return None
 
 
-def hides_steps(spec: Job) -> bool:
+def hides_steps(spec: Job, facts: ScriptFacts) -> bool:
     """Whether a script is for a launcher of another framework than PyTorch, whose optimizers alone
     show their steps.
     """
     if spec.contract in (None, *_OF_PYTORCH):
         return False
-    names = facts_of(spec).all_packages
+    names = facts.all_packages
     return names is not None and "torch" not in names

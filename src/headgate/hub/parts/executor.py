@@ -201,8 +201,8 @@ class ActionExecutor(Component):
                 live.spec.grace,
             )
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
-            self._compare_files(run, live)
             live.facts = facts_of(live.spec)
+            self._compare_files(run, live)
             if action.plan.workers > 1 and not ports and live.facts.shares_nothing:
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
@@ -220,7 +220,7 @@ class ActionExecutor(Component):
         address = starts.addresses(action.plan, partial(self._nodes.get, spec))
         node = self._nodes.get(spec, action.node)
         reader = ProgressReader(action.spec.progress)
-        meeting = starts.meeting(action, attempt.ports, address, attempt.key)
+        meeting = starts.meeting(action, live.facts, attempt.ports, address, attempt.key)
         if (
             isinstance(meeting, LaunchedGroup)
             and not attempt.tasks
@@ -275,7 +275,7 @@ class ActionExecutor(Component):
             "commit of before"
         )
         self._live_runs.event(run, "warning", text, live.spec.name)
-        live.files = FileLook().files(live.spec, run.submission.environment)
+        live.files = FileLook().files(live.spec, live.facts, run.submission.environment)
 
     def _used_ports(self) -> set[int]:
         """The ports of all attempts."""

@@ -176,9 +176,10 @@ class InitialPlanner(Component):
         )
 
     def _ask(self, action: PlanJob, profile: Profile | None) -> JobToPlan:
-        run, _ = self._live_runs.find(action.job)
+        run, live = self._live_runs.find(action.job)
         environment = {**run.submission.environment, **action.spec.env}
-        return JobToPlan(action.spec, profile, inspection.other_cluster(action.spec, environment))
+        other_cluster = inspection.other_cluster(action.spec, environment)
+        return JobToPlan(action.spec, profile, other_cluster, live.facts)
 
     async def _try_to_answer(self, actions: Sequence[PlanJob], cluster: Cluster) -> None:
         try:

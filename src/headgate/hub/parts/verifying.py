@@ -111,7 +111,9 @@ class Verifying(Component):
 
     def _standing(self, run: LiveRun, live: LiveJob, plan: Plan) -> Verification:
         """What is known of a job under a plan now."""
-        verdict = standing(self._home, live.spec, live.profile_key, plan, _path(run, live))
+        verdict = standing(
+            self._home, live.spec, live.facts, live.profile_key, plan, _path(run, live)
+        )
         if verdict.cause is not Why.NOT_YET:
             return verdict
         return self._unknown.get((run.id, self._key(run, live, plan)), verdict)

@@ -16,8 +16,7 @@ from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_text
 from headgate.scripts.arguments import TrainingLength
-from headgate.scripts.facts import ScriptFacts
-from headgate.scripts.job_files import FileState
+from headgate.scripts.facts import FileState, ScriptFacts
 from headgate.task import saving
 
 _LOSSES = 128
