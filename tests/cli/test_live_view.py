@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headgate.cli.live_view import _JobTable, _Lines, gpu_cell
+from headgate.cli.live_view import _JobTable, _Lines, gpu_cells
 
 NO_GPU: dict[str, Any] = {"gpus": [], "gpu_busy": None, "gpu_memory_bytes": None}
 
@@ -152,4 +152,5 @@ def test_the_tasks_of_a_job_that_has_several_are_below_it_where_there_is_room() 
 def test_which_gpus_a_job_has_and_what_it_uses_of_them_is_shown(
     gpus: list[int], busy: float | None, held: int | None, shown: str
 ) -> None:
-    assert gpu_cell({"gpus": gpus, "gpu_busy": busy, "gpu_memory_bytes": held}) == shown
+    use = {"gpus": gpus, "gpu_busy": busy, "gpu_memory_bytes": held}
+    assert gpu_cells(use, True, True) == [shown]

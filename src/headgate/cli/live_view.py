@@ -324,7 +324,7 @@ class _JobTable:
                 "" if job["state"] != "running" else f"{job['entitled_cores']:.2f} cores",
                 "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
                 "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
-                *([gpu_cell(job)] if on_gpus else []),
+                *gpu_cells(job, True, on_gpus),
             )
             for task in job["tasks"] if with_tasks and len(job["tasks"]) > 1 else ():
                 table.add_row(*map(Text, task_cells(task, on_gpus)), style="dim")
@@ -347,15 +347,17 @@ def position(job: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
-def gpu_cell(of: dict[str, Any]) -> str:
-    """The GPUs of a job or a task: which, how busy and how much of their memory it holds, as far as
-    it is known.
+def gpu_cells(of: dict[str, Any], live: bool, on_gpus: bool) -> list[str]:
+    """The cell of a job's or a task's GPUs, in a table with such a column: which they are, how
+    busy they are, and how much of their memory it holds, as far as known.
     """
-    if not of["gpus"]:
-        return ""
+    if not on_gpus:
+        return []
+    if not live or not of["gpus"]:
+        return [""]
     use = [f"{of['gpu_busy']:.0%} busy"] if of["gpu_busy"] is not None else []
     use += [say_bytes(of["gpu_memory_bytes"])] if of["gpu_memory_bytes"] is not None else []
-    return f"{', '.join(map(str, of['gpus']))}{': ' if use else ''}{', '.join(use)}"
+    return [f"{', '.join(map(str, of['gpus']))}{': ' if use else ''}{', '.join(use)}"]
 
 
 def task_cells(task: dict[str, Any], on_gpus: bool) -> tuple[str, ...]:
@@ -376,7 +378,7 @@ def task_cells(task: dict[str, Any], on_gpus: bool) -> tuple[str, ...]:
         "" if ended or task["entitled_cores"] is None else f"{task['entitled_cores']:.2f} cores",
         "" if ended or task["cpu_cores"] is None else f"{task['cpu_cores']:.2f}",
         "" if ended or task["memory_bytes"] is None else say_bytes(task["memory_bytes"]),
-        *(["" if ended else gpu_cell(task)] if on_gpus else []),
+        *gpu_cells(task, not ended, on_gpus),
     )
 
 

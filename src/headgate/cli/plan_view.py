@@ -129,11 +129,12 @@ def _words(answer: RankedPlans) -> list[str]:
     if all(size is not None for size in sizes):
         whole = [size for size in sizes if size is not None]
         least, most = min(whole), max(whole)
-    batch = (
-        ("the script's own batch" + (", divided among the workers" if plan.workers > 1 else ""))
-        if most is None
-        else f"{least if least == most else f'{least} to {most}'} samples of a step for each worker"
-    )
+    if most is None:
+        batch = "the script's own batch"
+        batch += ", divided among the workers" if plan.workers > 1 else ""
+    else:
+        samples = f"{least}" if least == most else f"{least} to {most}"
+        batch = f"{samples} samples of a step for each worker"
     cores = f", {plan.cores_per_worker:g} cores each" if plan.cores_per_worker is not None else ""
     how = {
         "single": "one worker by itself",

@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from headgate.cli.live_view import gpu_cell, position, print_table, task_cells
+from headgate.cli.live_view import gpu_cells, position, print_table, task_cells
 from headgate.client.client import Client
 from headgate.model.events import FAULTS
 from headgate.model.units import say_bytes, say_seconds
@@ -81,13 +81,13 @@ def command(run: str | None, as_json: bool) -> None:
             job["name"],
             job["state"] + took,
             position(job),
-            "nan" if job["nan"] else "" if job["loss"] is None else f"{job['loss']:.4g}",
+            _loss(job),
             f"{job['entitled_cores']:.2f} cores"
             if running and job["entitled_cores"] is not None
             else "",
             f"{job['cpu_cores']:.2f}" if running and job["cpu_cores"] is not None else "",
             say_bytes(job["memory_bytes"]) if running and job["memory_bytes"] is not None else "",
-            *([gpu_cell(job) if running else ""] if on_gpus else []),
+            *gpu_cells(job, running, on_gpus),
             Text(job["reason"]),
             style="red" if job["state"] in FAULTS else "",
         )
@@ -162,3 +162,9 @@ def _warned(warnings: Sequence[Mapping[str, Any]]) -> Table:
     for warning in warnings[-_WARNINGS:]:
         table.add_row(warning["job"] or "all", say_seconds(warning["t"]), Text(warning["text"]))
     return table
+
+
+def _loss(job: dict[str, Any]) -> str:
+    if job["nan"]:
+        return "nan"
+    return "" if job["loss"] is None else f"{job['loss']:.4g}"

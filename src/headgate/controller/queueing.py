@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
 from headgate.controller.gpu_memory import GpuMemory, WorkerSlot
@@ -291,12 +291,8 @@ class Queue:
             ends: Expected ends of running jobs, as far as known.
         """
         running = list(self._running)
-        waiting = [
-            claim
-            for _, claim in sorted(
-                entry for waiting_job in self._waiting.values() for entry in waiting_job
-            )
-        ]
+        in_turn = sorted(chain.from_iterable(self._waiting.values()))
+        waiting = [claim for _, claim in in_turn]
         have = [(claim, claim.slots) for claim in running]
         starts = expected_starts(now, self._resources, waiting, running, ends, self._seconds)
         lacking: dict[ResourceRequest, tuple[Shortage, tuple[JobId, ...]]] = {}

@@ -44,13 +44,7 @@ class Crowd:
         for job in jobs:
             for task in job.tasks:
                 on[task.node].append(task)
-        used = {
-            node: {
-                column: sum_of_many([task.signal(column) for task in tasks]) for column in _ADDED
-            }
-            for node, tasks in on.items()
-        }
-        return cls(jobs, used)
+        return cls(jobs, {node: _sums(tasks) for node, tasks in on.items()})
 
     def beside(self) -> list[list[RecordedJob]]:
         """For each job the busiest of the others that ran at a time when it ran, as they were
@@ -118,3 +112,7 @@ def during(nodes: Mapping[str, RecordedNode], start: float, end: float) -> dict[
         return {column: signal.around(start, end) for column, signal in usage.items()}
 
     return {name: replace(node, usage=part(node.usage)) for name, node in nodes.items()}
+
+
+def _sums(tasks: Sequence[RecordedTask]) -> Usage:
+    return {column: sum_of_many([task.signal(column) for task in tasks]) for column in _ADDED}

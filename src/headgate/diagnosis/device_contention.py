@@ -254,11 +254,9 @@ class Devices:
             of_slowest: Array = np.array(list(parts))[slowest, at]
             return of_slowest
 
+        neighbours = set().union(*(one.by for one in blocked))
         return Blocked(
-            by={
-                name: chosen(one.by.get(name, empty) for one in blocked)
-                for name in {n for one in blocked for n in one.by}
-            },
+            by={name: chosen(one.by.get(name, empty) for one in blocked) for name in neighbours},
             by_memory=chosen(one.by_memory for one in blocked),
             rest=chosen(one.rest for one in blocked),
             unsure=chosen(one.unsure for one in blocked),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import median
 from typing import NamedTuple
 
@@ -126,9 +126,7 @@ def step_time(reports: Iterable[tuple[float, float]]) -> ReportTime | None:
     ]
     fits = [
         _fit(stretches, size, size * part, trend, likely * common)
-        for size in _NOISES
-        for part, likely in _DRIFTS
-        for trend, common in _TRENDS
+        for size, (part, likely), (trend, common) in product(_NOISES, _DRIFTS, _TRENDS)
     ]
     best = max(likelihood for likelihood, _ in fits)
     weights = [math.exp(likelihood - best) for likelihood, _ in fits]

@@ -80,9 +80,10 @@ def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
             metrics[metric] = loss
         loss = metrics.pop("loss", None)
     over, whole = reading.averaged or (None, None)
+    covers = "epoch" if over == whole else "part"
     return Progress(
         task,
-        covers=None if over is None else "epoch" if over == whole else "part",
+        covers=None if over is None else covers,
         over=over,
         step=_whole(reading.step),
         epoch=_whole(reading.epoch),

@@ -75,8 +75,9 @@ def drawing(step: SampledStep) -> Markup:
 
 def keys(steps: Sequence[SampledStep]) -> Markup:
     """What the colours stand for."""
-    spans = ordered({bar.name for step in steps for task in step.tasks for bar in task.bars})
-    has_transfers = any(task.transfers for step in steps for task in step.tasks)
+    tasks = [task for step in steps for task in step.tasks]
+    spans = ordered({bar.name for task in tasks for bar in task.bars})
+    has_transfers = any(task.transfers for task in tasks)
     return render("keys.html", spans=spans, has_transfers=has_transfers, span_colour=span_colour)
 
 

@@ -113,12 +113,10 @@ class ConnectionsSampler(Sampler):
         return {paths[inode]: owners for inode, owners in names.items()}
 
     def _find_owners(self, sockets: Mapping[int, _Bytes], tasks: Mapping[str, Boxed]) -> None:
-        owners = {
-            inode: name
-            for name, box in tasks.items()
-            for pid in box.pids()
-            for inode in self._sockets(pid)
-        }
+        owners: dict[int, str] = {}
+        for name, box in tasks.items():
+            for pid in box.pids():
+                owners |= dict.fromkeys(self._sockets(pid), name)
         for inode in sockets:
             if self._owner.get(inode) is None:
                 self._owner[inode] = owners.get(inode)

@@ -94,8 +94,8 @@ def _mean(values: Any) -> float:
 
 def _of_nodes(cell: StudyCell, *columns: str) -> float | None:
     """The mean of what all nodes did while a job was alone; None where nothing is known."""
-    totals = [
-        sum(node[column][0] or 0.0 for node in figures["nodes"].values() for column in columns)
-        for figures in cell.figures.values()
-    ]
+    totals = []
+    for figures in cell.figures.values():
+        nodes = figures["nodes"].values()
+        totals.append(sum(node[column][0] or 0.0 for node in nodes for column in columns))
     return _mean(totals) if totals else None
