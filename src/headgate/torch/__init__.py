@@ -1,7 +1,7 @@
 """Three calls in a PyTorch script: `prepare`, `epochs`, `report`.
 
-Under an engine they tell it how the training goes, save and resume, and follow the CPU grant. With
-several workers they divide batches and average gradients. Under plain `python` they pass everything
+Under an engine they report progress, save and resume, and follow the CPU grant. With several
+workers they divide batches and average gradients. Under plain `python` they pass everything
 through.
 
     import headgate.torch as hg
@@ -54,25 +54,29 @@ def prepare(
 
     Args:
         model: The model, on its device, compiled or not.
-        optimizer: Its optimizer. None if it is not one of `torch.optim`'s kind.
-        *loaders: Loaders of batches. The loader of the training data comes first.
+        optimizer: The optimizer that trains it. None if it does not have the interface of
+            `torch.optim.Optimizer`.
+        *loaders: Iterables of batches, such as `DataLoader`s. The one with the training data comes
+            first.
         scheduler: A learning-rate scheduler. It is registered, not returned. If its `step` takes a
             metric, as of `ReduceLROnPlateau`, the metric is averaged over the workers.
-        loss_reduction: How the loss of a batch comes from those of its samples. Several workers
-            need this to keep the mathematics. `mean`: a mean over the samples, or over what counts
-            in them (tokens, weights of classes) if the loss shows that. `sum`: their sum. A
-            function: takes a batch, and returns the number that its loss is a mean over.
-        batch_dim: The dimension of the samples in the tensors of a batch. A batch that every worker
-            reads whole is divided along it; a tensor without it, along its last dimension.
+        loss_reduction: How a batch's loss is reduced from its samples. Several workers need it to
+            reproduce the gradients of one process. `mean`: a mean over the samples, or over the
+            tokens or class weights in them if the graph of the loss shows that. `sum`: a sum over
+            the samples. A function: takes a batch, and returns the number that its loss is a mean
+            over.
+        batch_dim: The dimension of the samples in a batch's tensors. A batch that every worker
+            reads whole is divided along this dimension. A tensor with fewer dimensions is divided
+            along its last one.
 
     Returns:
         The same objects: `model` alone if nothing else was given, otherwise `(model, optimizer,
         *loaders)`. A loader whose type cannot be extended (a list) comes back in a thin wrapper.
 
     Raises:
-        TypeError: An argument is in the wrong place.
-        ValueError: `loss_reduction` is neither `mean`, `sum` nor a function; `batch_dim` is no
-            dimension.
+        TypeError: An argument has the wrong type, for example a loader in place of the optimizer.
+        ValueError: `loss_reduction` is not `mean`, `sum` or a function, or `batch_dim` is not the
+            number of a dimension.
         headgate.torch.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
     if not isinstance(model, torch.nn.Module):
@@ -109,29 +113,29 @@ def prepare(
 
 
 def keep(*modules: torch.nn.Module, across: str | None = None, **objects: Any) -> None:
-    """Save more with the checkpoints, and load it on a resume.
+    """Save more objects with the checkpoints, and load them on a resume.
 
     Examples are an AMP `GradScaler`, and a moving average of the weights.
 
     Args:
-        *modules: Parts of a prepared model that change their buffers while they compute, as a
+        *modules: Modules of a prepared model that change their buffers in the forward pass, as a
             quantizer changes its codebook. Workers that step together combine these buffers after
-            each backward. `across` says how: `mean`, weighed by samples, or `sum`, of what each
-            worker adds.
+            each backward. `across` is `mean`, weighted by samples, or `sum`, of the increments of
+            all workers.
         across: How the states of `objects` relate between the workers of a job:
 
-            - `equal`: all workers have the same. A checkpoint holds the first worker's, and a
-              warning names what differs.
-            - `mean`: each floating-point number is averaged over the workers. All go on from that
-              after a resume.
-            - `worker`: each worker has its own, also after a resume. Another number of workers is
-              refused.
-            - None: `equal` if they are the same, `worker` if they differ. A note says which.
+            - `equal`: all workers have the same state. A checkpoint holds the first worker's, and a
+              warning names any differences.
+            - `mean`: each floating-point number is averaged over the workers. After a resume, all
+              start from the mean.
+            - `worker`: each worker has its own state, also after a resume. A resume with another
+              number of workers is refused.
+            - None: `equal` if the states are the same, `worker` if they differ. A note says which.
         **objects: Anything with `state_dict` and `load_state_dict`, by the name it is saved under.
 
     Raises:
-        TypeError: An object has no such methods, or is no module.
-        ValueError: `across` is none of these.
+        TypeError: An object lacks these methods, or a positional argument is not a module.
+        ValueError: `across` has another value.
         headgate.torch.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
     if modules and across not in (MEAN, SUM):
@@ -164,9 +168,9 @@ def report(
     Args:
         loss: Loss of the batch, a tensor or a number. A tensor may stay on its device.
         step: Number of the step. By default Headgate counts the steps of the optimizer.
-        weight: What the loss of the batch is a mean over, if not its samples: a number, or a tensor
-            of one element. Gradients of several workers are weighed by it. Give it before
-            `optimizer.step()`, best before `backward`: gradients are exchanged after it.
+        weight: The number that the batch's loss is a mean over, if not its samples: a number, or a
+            tensor of one element. Several workers weight their gradients by it. Give it before
+            `optimizer.step()`, preferably before `backward`, after which gradients are exchanged.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
     session = _session if _joined else _join()

@@ -1,7 +1,8 @@
-"""Parameter groups that an optimizer got while it trained, as where a part of a model thaws.
+"""Parameter groups added to an optimizer during training, for example when a part of the model is
+unfrozen.
 
-A script that is resumed may come to the code that adds them, or may be past it. In the first case
-they get what the checkpoint has of them as they are added. In the second they are added here.
+A resumed script may add them again, or may be past the code that does. In the first case they load
+their saved state when they are added. In the second case this module adds them.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from headgate.task.saving import ResumeError
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module itself where `torch.compile` wrapped it, so that its state dict fits with and
-    without.
+    """The module that `torch.compile` wrapped, so that state dicts fit with and without
+    compilation.
     """
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, nn.Module) else model
 
 
 def names(optimizer: Any, models: Sequence[nn.Module]) -> list[Any]:
-    """For each group of an optimizer its parameters as number of the model and name; None where a
-    model lacks one.
+    """The parameters of each group, as pairs of model number and name. None for a group with a
+    parameter that no model has.
     """
     known = {
         id(p): [number, name] for number, model in enumerate(models) for name, p in _named(model)
@@ -43,13 +44,13 @@ def load(
     """Load an optimizer's state from a checkpoint.
 
     Args:
-        optimizer: It.
-        saved: Its state dict of then.
-        named: What `names` gave then; empty where the checkpoint is of an earlier version.
+        optimizer: The optimizer.
+        saved: Its state dict in the checkpoint.
+        named: The saved result of `names`; empty in checkpoints of earlier versions.
         models: The models; may grow.
 
     Returns:
-        Those of its groups that it does not have yet; None where it has all.
+        The groups of the checkpoint that the optimizer does not have yet; None if it has all.
     """
     groups = getattr(optimizer, "param_groups", None)
     more = groups is not None and len(saved.get("param_groups", ())) > len(groups)
@@ -69,19 +70,17 @@ def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _same(saved: Any, added: Sequence[Any]) -> bool:
-    """Whether these are the names of a group that a checkpoint has; where it does not tell, they
-    may be.
-    """
+    """Whether these are the names of a group in a checkpoint. Unknown names match any group."""
     return saved is None or [list(names) for names in saved] == added
 
 
 class AddedGroups:
-    """The groups that an optimizer of a checkpoint has more than that of the script has so far.
+    """The groups that a checkpoint's optimizer has and the script's optimizer does not have yet.
 
     Args:
-        optimizer: The script's.
-        saved: The checkpoint's.
-        named: What `names` gave when it was saved.
+        optimizer: The script's optimizer.
+        saved: The checkpoint's state dict.
+        named: The result of `names` when it was saved.
         models: The models; may grow.
     """
 
@@ -101,11 +100,11 @@ class AddedGroups:
         optimizer.add_param_group = self._added
 
     def complete(self, before: int | None = None) -> int:
-        """The script has come to where the checkpoint was taken: add the groups that are still
-        missing; how many.
+        """Add the groups that are still missing where the checkpoint was saved. Returns their
+        number.
 
         Args:
-            before: Only those before this one.
+            before: Only add groups before this one.
 
         Raises:
             ResumeError: Their parameters are not known.
@@ -114,7 +113,7 @@ class AddedGroups:
         for number in range(begun, len(self._saved["param_groups"]) if before is None else before):
             parameters = self._parameters(number)
             self._ours.append({id(parameter) for parameter in parameters})
-            # where the optimizer was made with names
+            # the optimizer was made with parameter names
             given = self._saved["param_groups"][number].get("param_names")
             self._add({"params": parameters if given is None else list(zip(given, parameters))})
             self._load(number)
@@ -137,7 +136,7 @@ class AddedGroups:
         return parameters
 
     def _added(self, group: dict[str, Any]) -> None:
-        """The script adds a group."""
+        """Note that the script has added a group."""
         given = group["params"]
         given = [given] if isinstance(given, torch.Tensor) else list(given)
         parameters = [entry[1] if isinstance(entry, tuple) else entry for entry in given]
@@ -153,14 +152,14 @@ class AddedGroups:
         place = next(
             (n for n in missing if n >= len(self._named) or _same(self._named[n], added)), None
         )
-        # those that were there before it; all of them, where it is one more
+        # the earlier groups; or all groups, if this is one more
         self.complete(before=place)
         self._add({**group, "params": given})
         if place is not None:
             self._load(place)
 
     def _load(self, number: int) -> None:
-        """Give a group that is there now what the checkpoint has of it."""
+        """Load the saved state of a group that the optimizer has now."""
         state = self._optimizer.state_dict()
         group, saved = state["param_groups"][number], self._saved["param_groups"][number]
         if len(group["params"]) != len(saved["params"]):

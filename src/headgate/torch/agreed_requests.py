@@ -1,4 +1,4 @@
-"""What the engine asks for, where all workers of a job have to do it at the same step."""
+"""Requests of the engine that all workers of a job have to handle at the same step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from headgate.task import Channel
 
 
 class AgreedRequests:
-    """The requests of a `Channel`, once all workers know of them; it looks like a channel to
-    whoever obeys.
+    """The requests of a `Channel`, once all workers know of them. It has the interface of a
+    channel.
 
-    A worker that was asked to stop or to save says so in the next round; all do it at the step
-    boundary after.
+    A worker announces a request to stop or to save in the next round. All workers handle it at the
+    step boundary after that round.
 
     Args:
-        channel: Where requests come in.
+        channel: The channel with the requests.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -28,12 +28,12 @@ class AgreedRequests:
 
     @property
     def pending(self) -> bool:
-        """Whether there is anything to look at."""
+        """Whether a request is pending."""
         return self._stop or self._checkpoint or self._channel.pending
 
     @property
     def pending_since(self) -> float:
-        """`time.monotonic()` from which on no round could have told the others."""
+        """The `time.monotonic()` from which on no round could have announced the oldest request."""
         return max(self._channel.pending_since, self._round_at)
 
     @property
@@ -45,14 +45,14 @@ class AgreedRequests:
         return asked
 
     def flags(self) -> tuple[bool, bool]:
-        """Whether this worker was asked to stop, and to save a checkpoint: told to the others in a
-        round. That it leaves before them is its own affair.
+        """Whether this worker was asked to stop, and to save a checkpoint: announced in a round. A
+        request to leave before the others is not announced.
         """
         self._asked = self._channel.take_checkpoint() or self._asked
         return bool(self._channel.stopping) and not self.leaving, self._asked
 
     def agree(self, stop: bool, checkpoint: bool) -> None:
-        """A round is over, and any worker was asked so."""
+        """Note the requests that any worker announced in a finished round."""
         self._round_at = time.monotonic()
         self._alone = False
         self._stop = self._stop or stop
@@ -61,7 +61,7 @@ class AgreedRequests:
 
     @property
     def together(self) -> bool:
-        """Whether the other workers come to where this one is, at the same step."""
+        """Whether the other workers come to this place at the same step."""
         return not self._alone and not self.leaving
 
     @property
@@ -74,11 +74,11 @@ class AgreedRequests:
         )
 
     def leave(self) -> None:
-        """The others divide the next samples among themselves: stop at the step boundary."""
+        """Stop at the step boundary: the others divide the next samples among themselves."""
         self._stop = True
 
     def insist(self) -> None:
-        """No round comes, as in a long validation: do alone what was asked for."""
+        """Handle requests alone, because no round comes, as in a long validation."""
         self._alone = True
         _, asked = self.flags()
         self._stop = self._stop or bool(self._channel.stopping)

@@ -1,8 +1,7 @@
-"""All-reduce: the workers add up gradients among themselves, through torch.distributed's own
-collectives.
+"""All-reduce: the workers sum gradients among themselves, by the collectives of torch.distributed.
 
-Gloo, over the node's own address; NCCL where every worker has a GPU to itself. The groups are ours
-alone: a script may have a default group of its own beside them.
+It uses Gloo over the node's address, or NCCL if every worker has its own GPU. The groups are
+separate from a default group that the script may have.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from headgate.task.membership import (
 from headgate.torch.backend import Backend, Passage, RoundResult, Transfer
 
 _SLICE = timedelta(seconds=0.5)
-"""How often a worker that waits for the others looks whether they are there."""
+"""Interval at which a waiting worker checks whether the others are still running."""
 _LOOK_SECONDS = 0.02
 _PATIENCE_SECONDS = 60.0
-"""How long a worker that is to stop waits for the others to end the step with it."""
+"""Time that a worker asked to stop waits for the others to finish the step."""
 _NO_LIMIT = timedelta(days=365)
 
 
@@ -38,13 +37,13 @@ class AllReduce(Backend):
     """The workers of an `allreduce` plan.
 
     Args:
-        channel: To the engine: tells where the others are, and who is gone.
-        device: Where the model is.
+        channel: The channel to the engine, which tells the addresses of the others and who is gone.
+        device: The model's device.
 
     Raises:
         PeerLost: A worker ended before all had started.
-        RuntimeError: This PyTorch was built without torch.distributed, or not all workers started
-            in time.
+        RuntimeError: This PyTorch was built without torch.distributed, or a worker did not start in
+            time.
     """
 
     sums_sparse = True
@@ -71,7 +70,7 @@ class AllReduce(Backend):
         if self._each_has_a_gpu(device, str(welcome["node"])):
             self._group = self._nccl_group()
             self.device = device
-        # A worker may take its time, in a validation of its own; one that is gone is known by other
+        # A worker may be slow, as in a validation of its own. A lost worker is detected by other
         # means.
         self._all, self._from_lowest = dist.AllreduceOptions(), dist.BroadcastOptions()
         self._all.timeout = self._from_lowest.timeout = _NO_LIMIT
@@ -104,8 +103,8 @@ class AllReduce(Backend):
         for work in self._works:
             self._wait(work)
             ended.append(time.perf_counter())
-        # A ring sends and receives at once, and how much of its time is waiting no worker sees: all
-        # counts as push.
+        # A ring sends and receives at once, and no worker sees how much of the time it waits. All
+        # of it counts as push.
         return RoundResult(self._buffers, self.members, transfers=self._transfers(ended))
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -125,24 +124,24 @@ class AllReduce(Backend):
 
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         coalesces = [gradient.cpu().coalesce() for gradient in gradients]
-        # Messages of one fill the pauses of others.
+        # Messages of one group fill the pauses of others.
         works = [self._begun(self._gloo.allreduce([rows], self._all)) for rows in coalesces]
         for work in works:
             self._wait(work)
         return [rows.to(gradient.device) for rows, gradient in zip(coalesces, gradients)]
 
     def close(self) -> None:
-        # Ended by hand, so that a worker which is done does not wait for one that is not.
+        # Ended explicitly, so that a finished worker does not wait for one that is not.
         self._works = []
         for group in {
             id(group): group for group in (self._gloo, self._group) if group is not None
         }.values():
             if hasattr(group, "abort"):
                 group.abort()
-        # Threads of a group let go of tensors after a collective is done, which takes the
-        # interpreter's lock. While the interpreter ends, that kills the process: they have to be
-        # over before, and end with their group. That waits for collectives, and so for ever for one
-        # that another worker takes no part in.
+        # After a collective, threads of a group release tensors, which takes the interpreter's
+        # lock. At the end of the interpreter that kills the process. So these threads have to end
+        # before, together with their group. Ending the group waits for its collectives: for ever,
+        # if another worker does not take part in one.
         if all(work.is_completed() for work in self._pending):
             self._pending = []
             group = self._gloo = self._group = None
@@ -150,9 +149,7 @@ class AllReduce(Backend):
     # --- how workers find each other --------------------------------------------------------------
 
     def _meet(self, address: str) -> Any:
-        """The store through which the groups are formed: on worker 0, bound to its node's address
-        alone.
-        """
+        """The store that forms the groups: on worker 0, bound only to its node's address."""
         limit = timedelta(seconds=START_SECONDS)
         if self.index == 0:
             with bound(address) as listener:
@@ -176,8 +173,8 @@ class AllReduce(Backend):
         )
 
     def _await_all(self) -> None:
-        """Wait until all workers are at it: the groups are formed without looking whether one is
-        gone meanwhile.
+        """Wait until all workers are ready. Forming groups does not check whether a worker is lost
+        meanwhile.
         """
         self._store.set(f"here-{self.index}", "")
         until = time.monotonic() + START_SECONDS
@@ -203,7 +200,7 @@ class AllReduce(Backend):
         )
 
     def _each_has_a_gpu(self, device: torch.device, node: str) -> bool:
-        """Whether every worker's model is on a GPU, and no two on the same."""
+        """Whether every worker's model is on a GPU of its own."""
         own = ""
         if device.type == "cuda" and self._dist.is_nccl_available():
             own = f"{node} {torch.cuda.get_device_properties(device).uuid}"
@@ -219,12 +216,12 @@ class AllReduce(Backend):
     # --- waiting, and who is gone -----------------------------------------------------------------
 
     def _begun(self, work: Any) -> Any:
-        """A collective that has been started; it is pending until it has been waited for."""
+        """Note a started collective. It is pending until `_wait`."""
         self._pending.append(work)
         return work
 
     def _wait(self, work: Any) -> None:
-        """Wait for a collective while all workers are there."""
+        """Wait for a collective while all workers are running."""
         self._wait_for(work)
         self._pending = [other for other in self._pending if other is not work]
 
@@ -239,8 +236,8 @@ class AllReduce(Backend):
             except RuntimeError:
                 done = bool(work.is_completed())
             if done:
-                # It may have been done just after the slice was over: whether it failed, another
-                # wait says at once.
+                # It may have finished just after the slice. Another wait tells at once whether it
+                # failed.
                 try:
                     work.wait(_SLICE)
                     return
@@ -256,14 +253,14 @@ class AllReduce(Backend):
                 raise Stop  # the others do not come to the end of this step: nothing can be saved
 
     def _gone(self) -> list[int]:
-        """Workers that the engine no longer lists."""
+        """Indices of workers that the engine no longer lists."""
         return workers_gone(self._channel, len(self.members))
 
     def _lost(self, error: RuntimeError | None) -> NoReturn:
-        """A collective failed: end this worker, as the job goes on from its last checkpoint.
+        """End this worker after a failed collective. The job continues from its last checkpoint.
 
-        The engine is given time to say who is gone, or to stop this worker, so that it takes this
-        end for no fault of the script.
+        The engine gets time to report who is gone, or to stop this worker. Then this end does not
+        count as a fault of the script.
         """
         self._channel.wait_for(lambda: bool(self._gone()), GOODBYE_SECONDS)
         if self._channel.stopping:
@@ -283,8 +280,8 @@ class AllReduce(Backend):
         raise PeerLost(text)
 
     def _transfers(self, ended: Sequence[float]) -> list[Transfer]:
-        """Each buffer goes once around a ring: nearly twice its bytes to one neighbour, as many
-        from the other.
+        """The transfers of a ring: each buffer sends nearly twice its bytes to one neighbour, and
+        receives as many from the other.
         """
         if not self.traced:
             return []

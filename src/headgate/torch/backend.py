@@ -1,9 +1,9 @@
-"""What carries gradients between the workers of a job: the seam behind which collectives and
-parameter servers stand.
+"""The interface for exchanging gradients between a job's workers. Collectives and parameter servers
+implement it.
 
-`Reducer` fills flat buffers while backward runs and hands each to a backend as soon as it is full.
-One backward is one round. What is summed, how samples are weighed and what goes back into `.grad`
-is the reducer's; a backend only adds up.
+`Reducer` fills flat buffers during backward, and hands each full buffer to a backend. One backward
+is one round. The reducer decides what is summed, how samples are weighted, and what is written to
+`.grad`. A backend only sums.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Passage:
-    """Bytes on their way in one direction.
+    """Bytes sent in one direction.
 
     Args:
-        begin: When the first of them left or came, by `time.perf_counter()`.
-        end: When the last did.
-        bytes: How many.
+        begin: When the first byte was sent or received, by `time.perf_counter()`.
+        end: When the last one was.
+        bytes: Number of bytes.
     """
 
     begin: float
@@ -39,12 +39,12 @@ class Passage:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What went between this task and one other in a round; it may overlap with backward.
+    """The bytes exchanged with one other task in a round. The transfer may overlap with backward.
 
     Args:
-        peer: The other task, as `server-1`.
-        push: What went there; None: nothing.
-        pull: What came from there; None: nothing.
+        peer: The other task, for example `server-1`.
+        push: Bytes sent to it; None: nothing.
+        pull: Bytes received from it; None: nothing.
     """
 
     peer: str
@@ -54,12 +54,12 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Movement:
-    """What a step spent on other tasks in one go.
+    """One exchange of a step with other tasks.
 
     Args:
-        spans: Name (`push`, `wait`, `pull`), begin by `time.perf_counter()`, and seconds of what
-            the running step did nothing else in.
-        transfers: What went to and fro.
+        spans: Spans in which the step did nothing else: name (`push`, `wait`, `pull`), begin by
+            `time.perf_counter()`, and seconds.
+        transfers: The bytes sent and received.
     """
 
     spans: Sequence[tuple[str, float, float]]
@@ -67,7 +67,7 @@ class Movement:
 
 
 class Observer(Protocol):
-    """What measures the steps that a link carries."""
+    """Measures the steps whose gradients a backend exchanges."""
 
     @property
     def step(self) -> int:
@@ -77,25 +77,26 @@ class Observer(Protocol):
         """Whether the running step is measured."""
 
     def moved(self, movement: Movement) -> None:
-        """The running step, if it is measured, spent this on other tasks."""
+        """Note an exchange of the running step, if the step is measured."""
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round came to.
+    """The result of a round.
 
     Args:
-        sums: For each registered buffer the sum over the workers that took part; of the same shape,
-            and its owner's until the next `begin`. May be the registered buffers themselves.
+        sums: For each registered buffer the sum over the participating workers, in the same shape.
+            The backend owns the sums, valid until the next `begin`. They may be the registered
+            buffers themselves.
         members: Indices, ascending, of the workers that count in the view in which the round was
             completed. The next global batch is divided between these. The same for all workers.
-        wait_seconds: Seconds of `finish` for which nothing moved because others were not done.
-        pull_seconds: Seconds of `finish` in which sums came in, and nothing of this worker's went
-            out any more. The rest of `finish` counts as push. None: all of it, what came in
-            included.
-        transfers: By peer; may be left out where nobody asked for it (`Backend.traced`).
-        waited: Tasks that the others were seen to wait for, as far as somebody looked.
-        changed: Whether tasks came or went while it ran.
+        wait_seconds: Seconds of `finish` in which nothing was transferred, because other workers
+            were not ready.
+        pull_seconds: Seconds of `finish` in which sums were received and nothing was sent. The rest
+            of `finish` counts as push. None: all of `finish` is push, including what was received.
+        transfers: Transfers by peer; may be left out unless `Backend.traced`.
+        waited: Tasks that the others were seen to wait for, if this was observed.
+        changed: Whether tasks joined or left during the round.
     """
 
     sums: Sequence[torch.Tensor]
@@ -109,12 +110,12 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class TimedRound:
-    """A round as the step sees it, by `time.perf_counter()`.
+    """Times of a round within a step, by `time.perf_counter()`.
 
     Args:
         begin: When backward was done and the wait for the sums began.
-        end: When they were there.
-        result: What came of it.
+        end: When the sums were ready.
+        result: The result of the round.
     """
 
     begin: float
@@ -123,12 +124,12 @@ class TimedRound:
 
 
 class WorkerGroup(ABC):
-    """What ties a worker to the others of its job.
+    """Connects a worker to the others of its job.
 
     Attributes:
         index: This worker's index in the plan.
-        observer: Is told what steps spend outside of rounds; None: nobody is.
-        look: Called now and then while the others are waited for; raises where they will not come.
+        observer: Gets what steps spend outside of rounds; None: nobody does.
+        look: Called at intervals while this worker waits for others. Raises if they will not come.
     """
 
     index: int
@@ -138,23 +139,26 @@ class WorkerGroup(ABC):
     @property
     @abstractmethod
     def lowest(self) -> bool:
-        """Whether this is the worker that saves checkpoints: the first that counts."""
+        """Whether this is the worker that saves checkpoints: the one with the lowest index."""
 
     @abstractmethod
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Overwrite the tensors with those of the lowest worker; all workers call it alike.
+        """Overwrite the tensors with those of the lowest worker. All workers call this at the same
+        place.
 
         Raises:
-            headgate.task.PeerLost: It cannot be completed because another task is gone.
-            headgate.task.Stop: The same, while this task was asked to stop.
+            headgate.task.PeerLost: Another task is gone.
+            headgate.task.Stop: Another task is gone, and this task was asked to stop.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """The script ends: say goodbye to the others and return soon. May be called twice."""
+        """Say goodbye to the other workers at the end of the script. Returns soon. May be called
+        twice.
+        """
 
     def broadcast_value(self, value: Any) -> Any:
-        """The lowest worker's `value`, of tensors, numbers, strings and containers of them."""
+        """The lowest worker's `value`: a tensor, number, string or container of them."""
         packed = io.BytesIO()
         torch.save(value, packed)
         content = torch.frombuffer(bytearray(packed.getvalue()), dtype=torch.uint8)
@@ -167,23 +171,24 @@ class WorkerGroup(ABC):
 
 
 class Backend(WorkerGroup):
-    """Adds up the buffers of all workers of a job.
+    """Sums the buffers of all workers of a job.
 
-    A round is: `begin`, then `launch` of every buffer once, in any order (`ordered`: by index),
-    then `finish`. All workers go through the same rounds with buffers of the same shapes. Calls
-    come from the thread that runs backward, which on a GPU is not the main thread, but never from
-    two at once.
+    A round consists of `begin`, one `launch` of every buffer, in any order (`ordered`: by index),
+    and `finish`. All workers go through the same rounds, with buffers of the same shapes. Calls
+    come from the thread that runs backward, on a GPU not the main thread, but never from two at
+    once.
 
     Attributes:
-        bucket_bytes: Bytes of a buffer, about.
-        first_bucket_bytes: Bytes of the first, about: a small one is on its way early.
+        bucket_bytes: Approximate bytes of a buffer.
+        first_bucket_bytes: Approximate bytes of the first buffer, smaller so that it is sent early.
         ordered: Whether buffers have to be launched by index.
-        device: Where the buffers have to be; None: where the parameters are.
-        sums_sparse: Whether it adds up sparse gradients as such; else they travel as dense ones.
-        traced: Whether the running round is one of a sampled step: `finish` then tells its
+        device: Device of the buffers; None: that of the parameters.
+        sums_sparse: Whether it sums sparse gradients as sparse tensors. Otherwise they are sent as
+            dense ones.
+        traced: Whether the running round belongs to a measured step. Then `finish` returns its
             transfers.
-        members: Indices, ascending, of the workers that count, as of the last completed round
-            (before the first: of the view that the job began with).
+        members: Indices, ascending, of the workers that count, as of the last completed round.
+            Before the first round: of the view that the job began with.
     """
 
     bucket_bytes: int = 25 * MIB
@@ -196,65 +201,64 @@ class Backend(WorkerGroup):
 
     @property
     def lowest(self) -> bool:
-        """Whether this is the worker that saves checkpoints: the first that counts."""
+        """Whether this is the worker that saves checkpoints: the one with the lowest index."""
         return self.index == min(self.members)
 
     @abstractmethod
     def register(self, buffers: Sequence[torch.Tensor]) -> None:
-        """The flat, contiguous float32 or float64 buffers of the rounds to come. The first may be
-        on the CPU where the others are on `device`.
+        """Set the buffers of the coming rounds: flat, contiguous, float32 or float64.
 
-        Called before the first `begin`, and again between two rounds when the buffers change. On
-        all workers alike.
+        The first buffer may be on the CPU when the others are on `device`. All workers call this
+        before the first `begin`, and again between two rounds when the buffers change.
         """
 
     @abstractmethod
     def begin(self, weight: float, samples: float = 0.0) -> None:
-        """A round begins, at the first gradient of a backward or later; returns at once.
+        """Begin a round, at the first gradient of a backward or later. Returns at once.
 
         Args:
-            weight: What this worker's gradients count: its samples in this global batch, or what
-                else their loss is a mean over; 0 where it has none. The buffers are weighed
-                already; what a backend sends besides is not.
-            samples: Its samples.
+            weight: Weight of this worker's gradients: its samples in this global batch, or the
+                number that its loss is a mean over; 0 without gradients. The buffers are weighted
+                already; other values that a backend sends are not.
+            samples: Number of this worker's samples.
         """
 
     @abstractmethod
     def launch(self, index: int) -> None:
-        """Buffer `index` holds this worker's contribution, and keeps it until `finish` returns;
-        returns at once.
+        """Start to sum buffer `index`, which holds this worker's contribution. Returns at once. The
+        buffer must not change until `finish` returns.
         """
 
     @abstractmethod
     def sum_of(self, index: int) -> torch.Tensor:
-        """Wait until the sum of buffer `index`, which was launched by all workers, is there.
+        """Wait for the sum of buffer `index`, which all workers have launched.
 
         Raises:
             headgate.task.PeerLost: As of `finish`.
-            headgate.task.Stop: The same.
+            headgate.task.Stop: As of `finish`.
         """
 
     @abstractmethod
     def finish(self) -> RoundResult:
-        """Wait until the sums are there.
+        """Wait for the sums of all buffers.
 
         Raises:
             headgate.task.PeerLost: The round cannot be completed because another task is gone.
-            headgate.task.Stop: The same, while this task was asked to stop.
+            headgate.task.Stop: Another task is gone, and this task was asked to stop.
         """
 
     @abstractmethod
     def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum of a float32 or float64 tensor of all workers that count, between two rounds; all
-        call it alike. The tensor may be used for it.
+        """The sum of a float32 or float64 tensor over all workers that count. All of them call this
+        between two rounds. The tensor may be overwritten.
 
         Raises:
             headgate.task.PeerLost, headgate.task.Stop: As of `finish`.
         """
 
     def gather(self, value: Any) -> dict[int, Any]:
-        """The values of all workers that count, by index: of tensors, numbers, strings and
-        containers of them. All workers call it alike, between two rounds.
+        """The values of all workers that count, by index: tensors, numbers, strings or containers
+        of them. All of them call this between two rounds.
         """
         file = io.BytesIO()
         torch.save(value, file)
@@ -265,7 +269,7 @@ class Backend(WorkerGroup):
             sizes[self.index] = packed.numel()
         lengths = [int(size) for size in self.add_up(sizes).tolist()]
         ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
-        # a byte is exact in it, and added to zeros
+        # float32 holds a byte exactly, and adding zeros does not change it
         content = torch.zeros(ends[-1], dtype=torch.float32)
         if counts:
             content[ends[self.index] - packed.numel() : ends[self.index]] = packed
@@ -285,58 +289,60 @@ class Backend(WorkerGroup):
         arriving: Callable[[torch.Tensor], None],
         steps: Mapping[str, int],
     ) -> None:
-        """Train the model's parameters that live on servers only (`REMOTE`) from now on.
+        """Train the model's parameters that live only on servers (`REMOTE`) from now on.
 
         Args:
             model: The model.
             optimizer: Its optimizer; None: it has none.
-            arriving: Is given such a parameter in a backward, before its gradient is added to what
-                it has.
-            steps: By name of a table, the steps of it that the worker had taken part in whose state
-                this one begins with; empty where all begin.
+            arriving: Called with such a parameter in a backward, before its gradient is added to
+                the present one.
+            steps: For each table, the number of steps of the worker whose state this worker loaded;
+                empty if all workers begin.
 
         Raises:
-            TypeError: The optimizer cannot step them; says why.
+            TypeError: The optimizer cannot run on servers. The message says why.
         """
 
     def before_save(self) -> dict[str, Any]:
-        """A checkpoint is about to be saved here, between two rounds; what it holds for a worker
-        that joins: `members`, `tables`, by name the steps that this one has taken part in, and
-        `round`, the number of the next round.
+        """Get the state that a checkpoint needs for a joining worker, between two rounds.
+
+        Returns:
+            `members`; `tables`, the number of steps of each table; and `round`, the number of the
+            next round.
         """
         return {}
 
     def took_part(self, fraction: float | None) -> None:
-        """A round is over in which this worker's gradients were so much of the mean; None: they are
-        of a sum.
+        """Note the end of a round, and the fraction of the mean that this worker's gradients were.
+        None: the round computed a sum.
         """
 
     def overflows(self) -> list[bool]:
-        """For each parameter that lives on servers only, whether this worker's gradient of it is
-        not finite.
+        """For each parameter that lives only on servers, whether this worker's gradient is not
+        finite.
         """
         return []
 
     def overflowed(self, anywhere: Sequence[bool]) -> None:
-        """A round says of each of these whether that of any worker is: let this worker's say the
-        same, so that all leave out a step that one leaves out.
+        """Set the result of a round for each of these parameters: whether any worker's gradient is
+        not finite. So all workers skip the same steps.
         """
 
     def sum_sparse(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The sums of sparse (COO) gradients, one for one; called after `finish`, by all workers
-        alike, where `sums_sparse` says that it can.
+        """The sum of each sparse (COO) gradient. All workers call this after `finish`, if
+        `sums_sparse`.
         """
         raise NotImplementedError
 
 
 class Asynchronous(WorkerGroup):
-    """Parameter servers that workers do not wait for each other at: optimizers run there, and no
-    gradient is averaged.
+    """Parameter servers whose workers do not wait for each other. The optimizers run on the
+    servers, and gradients are not averaged.
 
     Attributes:
-        dealer: Which global batches this worker takes.
-        staleness: Most steps that a worker was ahead of the slowest so far, as far as this one was
-            told.
+        dealer: Decides which global batches this worker takes.
+        staleness: Most steps that a worker was ahead of the slowest so far, as far as this worker
+            knows.
     """
 
     assigner: Assigner
@@ -344,34 +350,33 @@ class Asynchronous(WorkerGroup):
 
     @abstractmethod
     def adopt(self, model: torch.nn.Module, optimizer: Any) -> None:
-        """From now on `optimizer.step()` pushes the gradients of `model` and pulls new values into
+        """From now on, `optimizer.step()` pushes the gradients of `model` and pulls new values into
         it.
 
-        Called once for each `prepare`, after a checkpoint to resume from was loaded into both.
-        Worker 0's values are the first.
+        Called once for each `prepare`, after a checkpoint to resume from was loaded into both. The
+        first values are worker 0's.
 
         Raises:
-            TypeError: The optimizer cannot run on servers; says why.
+            TypeError: The optimizer cannot run on servers. The message says why.
         """
 
     @abstractmethod
     def follow(self, scheduler: Any) -> None:
-        """From now on the steps of this learning-rate scheduler count the batches of all
+        """From now on, the steps of this learning-rate scheduler count the batches of all
         workers.
         """
 
     @abstractmethod
     def before_save(self) -> int:
-        """A checkpoint is about to be saved here: bring parameters and the state of optimizers from
-        the servers.
+        """Bring parameters and optimizer state from the servers, for a checkpoint.
 
         Returns:
-            Batches past the position that is saved which are part of these values: a resume takes
-            them again.
+            Number of batches past the saved position that these values include. A resume takes
+            these batches again.
         """
 
 
 REMOTE = "_headgate_remote"
-"""Attribute of parameters that live on servers only: they are not summed, not broadcast, and have
-no storage.
+"""Attribute of parameters that live only on servers. They are not summed or broadcast, and have no
+storage.
 """

@@ -1,9 +1,8 @@
-"""Batches that are gone through again without the loader: those of a pass that `itertools.cycle`
+"""Repeats the batches of a pass without reading the loader: for passes that `itertools.cycle`
 holds.
 
-A cycle goes through its loader once, and then gives the batches of that pass again without telling
-anybody. So a pass that a cycle holds never ends here: it keeps its batches and gives them again
-itself.
+A cycle reads its loader once, and then silently repeats the batches of that pass. So under Headgate
+a pass held by a cycle never ends: it keeps its batches and repeats them itself.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from typing import Any, Optional
 from headgate.torch.sharding import Assigned
 
 KeptBatch = tuple[Any, Optional[Assigned]]
-"""A batch, and the part of a global batch that it is."""
+"""A batch, and its part of a global batch."""
 _WRAPPERS = (enumerate, zip, map, filter, itertools.chain, itertools.islice)
 _RANGE = type(iter(range(0)))
 _DEEP = 3
 
 
 def is_in_cycle(iterator: Any) -> bool:
-    """Whether `itertools.cycle` holds an iterator, and so keeps what it gives."""
+    """Whether `itertools.cycle` holds an iterator, and so keeps its items."""
     return any(isinstance(holder, itertools.cycle) for holder in gc.get_referrers(iterator))
 
 
 def is_cut_off(iterator: Any, deep: int = _DEEP) -> bool:
-    """Whether `itertools.islice` or a `zip` with a range holds an iterator: these end by counts of
+    """Whether `itertools.islice` or a `zip` with a range holds an iterator. These end by counts of
     their own.
     """
     for holder in _wrappers(iterator):
@@ -57,14 +56,14 @@ def _has_range(holder: Any) -> bool:
 
 
 class Replay(Iterator[Any]):
-    """Gives the batches of a pass again, and again.
+    """Repeats the batches of a pass without end.
 
     Args:
-        batches: They.
-        done: How many were given, the first time and again.
+        batches: The batches.
+        done: How many batches were given, including repetitions.
 
     Attributes:
-        dealt: The part of a global batch that the last one is.
+        dealt: The last batch's part of a global batch.
     """
 
     def __init__(self, batches: list[KeptBatch], done: int) -> None:

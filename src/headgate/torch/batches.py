@@ -1,5 +1,5 @@
-"""What can be seen of a batch without knowing what it means: its tensors, its size, a smaller part
-of it.
+"""Finds the tensors of a batch, its size, and a part of its samples, without knowing its
+meaning.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import torch
 
 
 def tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in `batch`: a tensor, or lists, tuples, mappings and plain objects of them."""
+    """Every tensor in `batch`. It may be a tensor, or lists, tuples, mappings and plain objects of
+    tensors.
+    """
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, Mapping):
@@ -23,8 +25,8 @@ def tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def size(batch: Any, dim: int = 0) -> int | None:
-    """Samples in `batch`: that dimension of its first tensor that has one; None where it has no
-    such tensor.
+    """Number of samples in `batch`: dimension `dim` of its first tensor with that dimension. None
+    without such a tensor.
     """
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if type(first) is torch.Tensor and first.dim() > dim:  # the usual case, fast
@@ -38,15 +40,15 @@ def size(batch: Any, dim: int = 0) -> int | None:
 
 
 def is_cut(tensor: torch.Tensor, whole: int, dim: int) -> bool:
-    """Whether a tensor of a batch of `whole` samples is one of samples: along `dim`, or along its
-    last dimension where it has no such one.
+    """Whether a tensor in a batch of `whole` samples has an entry per sample: along `dim`, or along
+    its last dimension if it has no dimension `dim`.
     """
     return bool(tensor.dim()) and tensor.size(min(dim, tensor.dim() - 1)) == whole
 
 
 def part(batch: Any, samples: int, whole: int, begin: int = 0, dim: int = 0) -> Any:
-    """`samples` of the `whole` samples in `batch`, from the one numbered `begin` on; tensors that
-    have another number of them stay as they are.
+    """The part of `batch` with `samples` of its `whole` samples, from number `begin` on. Tensors
+    without an entry per sample stay as they are.
     """
     if isinstance(batch, torch.Tensor):
         return (
@@ -65,8 +67,8 @@ def part(batch: Any, samples: int, whole: int, begin: int = 0, dim: int = 0) -> 
 
 
 def _rebuilt(batch: Any, items: dict[Any, Any]) -> Any:
-    """A mapping of the type of `batch` with other values, as tokenizers return; a dict where it
-    cannot be made.
+    """A mapping of the type of `batch`, as tokenizers return, with other values. A dict if that
+    type cannot be made.
     """
     try:
         return type(batch)(items)

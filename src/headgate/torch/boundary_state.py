@@ -1,8 +1,7 @@
-"""A copy in memory of what a checkpoint would have held at a step boundary.
+"""A copy in memory of the checkpoint at a step boundary.
 
-Between two boundaries, as in a validation, a script may have other weights in its models, and has
-done a part of what follows on a step. A checkpoint that is asked for then is that of the boundary
-before.
+Between two boundaries, for example in a validation, the models may hold other weights, and a step
+may be half done. A checkpoint that is requested then is the copy of the last boundary.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from headgate.torch import batches, checkpoints
 from headgate.torch.step_weights import StepWeights
 
 MOST_BYTES = 256 << 20
-"""Largest state that a copy is held of."""
+"""Size of the largest state that is copied."""
 SHARE = 0.005
-"""Most of the time that copying may take."""
+"""Largest fraction of time that copying may take."""
 _GRACE_SECONDS = 60.0
 _ORPHANED_SECONDS = 3.0
 _TO_SAVE_SECONDS = 15.0
-"""How much of the time that a task has to end is left for saving."""
+"""Part of the time that a task has to end which is reserved for saving."""
 
 
 @dataclass(frozen=True)
 class BoundaryState:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     Args:
         steps: Steps before it.
-        place: Where the script was, as of `TaskSession.placed`.
-        contents: All of it, by section.
-        notes: What the user should know where it is saved.
+        place: The script's place, as of `TaskSession.placed`.
+        contents: All sections of the checkpoint, by name.
+        notes: Notes for the user if it is saved.
     """
 
     steps: int
@@ -50,10 +49,10 @@ class BoundaryState:
 
 
 class LatestBoundary:
-    """Holds the latest copy, and sees that it costs little.
+    """Holds the latest copy, and limits the time that copying takes.
 
     Args:
-        clock: Seconds, never going back.
+        clock: Seconds of a monotonic clock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -65,13 +64,13 @@ class LatestBoundary:
 
     @property
     def due(self) -> bool:
-        """Whether so much time has passed that a copy of now takes less than `SHARE` of it."""
+        """Whether a copy now would take less than `SHARE` of the time since the last one."""
         return not self._too_large and (
             self._at is None or (self._clock() - self._at) * SHARE >= self._cost
         )
 
     def hold(self, now: BoundaryState) -> None:
-        """Copy a state, unless it is too large, in place of the one before."""
+        """Copy a state in place of the last one, unless it is too large."""
         begun = self._clock()
         self._too_large = (
             sum(t.numel() * t.element_size() for t in batches.tensors(now.contents)) > MOST_BYTES
@@ -82,16 +81,16 @@ class LatestBoundary:
 
 
 class BoundarySaver:
-    """Saves what was true at a step boundary where the script is at none.
+    """Saves the state of the last step boundary when the script is not at a boundary.
 
     Args:
-        channel: Asks for checkpoints, and for an end.
-        saver: Writes them.
-        weights: Knows whether other weights are in the models than the last step left.
+        channel: Channel with the requests for checkpoints and for an end.
+        saver: Writes checkpoints.
+        weights: Knows whether the models hold other weights than the last step left.
 
     Attributes:
-        validates_within: Whether the script was seen to go over other data within a pass over
-            training data.
+        validates_within: Whether the script was seen to read other data within a pass over training
+            data.
     """
 
     def __init__(self, channel: Channel, saver: Saver, weights: StepWeights) -> None:
@@ -105,14 +104,14 @@ class BoundarySaver:
         self.validates_within = False
 
     def evaluates(self, within: bool) -> None:
-        """A batch of other data is fetched than that of the last step; `within` a pass over that
-        data.
+        """Note that a batch of other data than that of the last step is read; `within` a pass over
+        that data.
         """
         self.validates_within = self.validates_within or within
 
     @property
     def due(self) -> bool:
-        """Whether it is time for another copy."""
+        """Whether another copy is due."""
         return self._holding.due
 
     def hold(self, held: BoundaryState) -> None:
@@ -124,18 +123,18 @@ class BoundarySaver:
 
     @property
     def waits(self) -> bool:
-        """Whether what is asked for has to wait for the next step boundary: what is trained is not
-        in the models now, and there is no copy of it.
+        """Whether requests wait for the next step boundary: the models do not hold the trained
+        weights now, and there is no copy.
         """
         return self._holding.held is None and self._weights.changed
 
     def gives_up(self) -> bool:
-        """Whether a stop has waited so long that the script has to end all the same."""
+        """Whether a stop has waited so long that the script has to end without a checkpoint."""
         waited = time.monotonic() - self._channel.pending_since
         return bool(self._channel.stopping) and waited > self._most_seconds
 
     def tell_unsaved(self) -> None:
-        """The script ends without a checkpoint."""
+        """Tell the user that the script ends without a checkpoint."""
         self._channel.send(
             {
                 "type": "checkpoint_failed",
@@ -148,18 +147,18 @@ class BoundarySaver:
 
     @property
     def held(self) -> BoundaryState | None:
-        """The copy, if there is one."""
         return self._holding.held
 
     def in_place_of(
         self, after: int | None, epochs: int | None, note: Callable[[str], None]
     ) -> BoundaryState | None:
-        """The copy, where that is what is to be saved and not what is there now.
+        """The copy, if it is to be saved in place of the present state.
 
         Args:
-            after: The epoch that has ended; None in the middle of one, where no boundary is known.
-            epochs: How many there are, if that is known.
-            note: Is told where what is there now may not be what is trained.
+            after: The epoch that has ended; None in the middle of an epoch, where no boundary is
+                known.
+            epochs: Number of epochs, if known.
+            note: Called with a note if the present state may not be the trained one.
         """
         if after is None:
             return self.held
@@ -175,12 +174,12 @@ class BoundarySaver:
     def save(
         self, why: str, held: BoundaryState, note: Callable[[str], None] = lambda text: None
     ) -> bool:
-        """Save the copy; whether it was saved.
+        """Save the copy. Returns whether it was saved.
 
         Args:
             why: As of `Saver.save`.
             held: The copy.
-            note: Tells the user what is to be known of a resume from it.
+            note: Called with notes for the user about a resume from it.
         """
         for text in (
             *held.notes,
@@ -196,27 +195,27 @@ class BoundarySaver:
             )
 
     def saves(self) -> AbstractContextManager[Any]:
-        """Entered by whoever else saves."""
+        """A context for other code that saves checkpoints."""
         return self._lock
 
     def saved(self) -> None:
-        """Something later than the copy was saved."""
+        """Note that something later than the copy was saved."""
         self._holding.held = None
 
     def close(self) -> None:
-        """The script ends."""
+        """Note the end of the script."""
         self._ended = True
 
     @property
     def _most_seconds(self) -> float:
-        """How long a stop waits for a boundary at most."""
+        """Longest time that a stop waits for a boundary."""
         if self._channel.stopping == "orphaned":
             return _ORPHANED_SECONDS
         grace = float(self._channel.welcome.get("grace") or _GRACE_SECONDS)
         return max(grace * 0.5, grace - _TO_SAVE_SECONDS)
 
     def _save_late(self) -> None:
-        """Save the copy where a stop finds the script in what fetches no batch and reports
+        """Save the copy if a stop finds the script in work that reads no batch and reports
         nothing.
         """
         self._channel.wait_for(lambda: False, threading.TIMEOUT_MAX)
@@ -227,7 +226,7 @@ class BoundarySaver:
 
 
 def _copied(value: Any) -> Any:
-    """Tensors in main memory and containers of them, which nobody else changes."""
+    """A copy in main memory of tensors and containers of them."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

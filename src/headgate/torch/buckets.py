@@ -1,4 +1,6 @@
-"""How gradients travel: dense ones in flat buffers, sparse ones as the rows that were used."""
+"""The buffers in which gradients are exchanged: dense ones in flat buffers, sparse ones as the used
+rows.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,14 @@ from headgate.torch.sparse_layers import each_row_once
 
 @dataclass(frozen=True)
 class GradientSlice:
-    """Where a parameter's gradient travels.
+    """The slice of a buffer that holds a parameter's gradient.
 
     Args:
         parameter: The parameter.
         bucket: Number of the buffer.
-        offset: First element in it.
-        view: That part of the buffer, in the gradient's shape; of a complex one, as real numbers.
+        offset: First element in the buffer.
+        view: That part of the buffer, in the gradient's shape. Complex numbers are pairs of real
+            ones.
     """
 
     parameter: torch.Tensor
@@ -29,7 +32,7 @@ class GradientSlice:
     view: torch.Tensor
 
     def in_sums(self, sums: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The same part of what the buffers came to."""
+        """The same slice of the summed buffers."""
         return sums[self.bucket][self.offset : self.offset + self.view.numel()].view(
             self.view.shape
         )
@@ -38,23 +41,22 @@ class GradientSlice:
 class GradientBuckets:
     """The buffers for a list of parameters.
 
-    Half types are summed in float32. Buffers of both float32 and float64 are filled in the order of
-    the parameters, a small one first, as torch's DistributedDataParallel does.
+    Half-precision types are summed in float32. Buffers of float32 and float64 are filled in the
+    order of the parameters, beginning with a small one, as in torch's DistributedDataParallel.
 
     Args:
-        parameters: Those with dense gradients, in the order in which their gradients come.
-        sparse: Those with sparse gradients: they are only told of.
-        head: How many numbers the first buffer has, which holds no gradients and is on its way
-            before they come.
-        controls: How many numbers are told besides gradients, after them.
-        backend: Says how large buffers are, and where.
+        parameters: Parameters with dense gradients, in the order in which their gradients arrive.
+        sparse: Parameters with sparse gradients. Only their flags are in the buffers.
+        head: Length of the first buffer, which holds no gradients and is sent before they arrive.
+        controls: Length of the control vector, after the gradients.
+        backend: Decides the size and device of the buffers.
 
     Attributes:
-        slots: By `id` of the parameter, in the order of `parameters`.
+        slots: Slices by `id` of the parameter, in the order of `parameters`.
         sparse: The parameters with sparse gradients.
-        buffers: The buffers: the head of a round, then those with gradients; the last one ends with
+        buffers: The head of a round, then the buffers with gradients. The last one ends with
             `control`.
-        control: What is told besides gradients.
+        control: The control vector.
         last: Number of the last buffer.
     """
 
@@ -93,11 +95,11 @@ class GradientBuckets:
                 self.control = buffer[offset:]
 
     def control_of(self, sums: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What the control vectors came to."""
+        """The control vector in the summed buffers."""
         return sums[self.last][self._control_at :]
 
     def fill(self, slot: GradientSlice) -> bool:
-        """A gradient was put into its slot; whether its buffer is full now."""
+        """Note that a gradient was written to its slice. Returns whether its buffer is now full."""
         self._missing[slot.bucket] -= 1
         return not self._missing[slot.bucket]
 
@@ -105,7 +107,7 @@ class GradientBuckets:
         return not self._missing[bucket]
 
     def empty(self) -> None:
-        """A round begins."""
+        """Begin a round, with all buffers empty."""
         self._missing = list(self._sizes)
 
 
@@ -120,7 +122,7 @@ def _sum_type(parameter: torch.Tensor) -> torch.dtype:
 def _grouped(
     parameters: Sequence[torch.Tensor], backend: Backend
 ) -> list[tuple[list[torch.Tensor], torch.dtype, torch.device]]:
-    """Parameters by buffer, and each buffer's type and device, in the order in which buffers get
+    """Parameters by buffer, with each buffer's type and device, in the order in which buffers get
     full.
     """
     open_groups: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
@@ -137,7 +139,7 @@ def _grouped(
 
 
 def sparse_parameters(model: nn.Module) -> set[int]:
-    """`id` of the parameters of a model whose gradients are sparse."""
+    """`id`s of a model's parameters with sparse gradients."""
     return {
         id(module.weight)
         for module in model.modules()
@@ -146,8 +148,8 @@ def sparse_parameters(model: nn.Module) -> set[int]:
 
 
 def rows(parameter: torch.Tensor, gradient: torch.Tensor | None, factor: float) -> torch.Tensor:
-    """A gradient as rows, each once, multiplied with `factor`; none at all where there is none or
-    the factor is 0.
+    """A gradient as unique rows, multiplied by `factor`. No rows without a gradient, or if the
+    factor is 0.
     """
     if gradient is None or not factor:
         indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)

@@ -1,10 +1,10 @@
-"""Buffers that a model changes while it computes, as the codebook of a quantizer: each worker by
-its own samples.
+"""Buffers that a model changes in its forward pass, as the codebook of a quantizer: in each worker
+by its own samples.
 
-A parameter that is not trained is one of them: a codebook may be such a one. After each backward
-those that have changed are compared between the workers, by a few numbers that travel with the
-gradients. What the script says is a mean, or a sum, is combined instead. Batch normalisation keeps
-its own statistics.
+Parameters that are not trained count as buffers, because a codebook may be one. After each
+backward, workers compare the changed buffers, by a few numbers sent with the gradients. Buffers
+that the script declares as a mean or a sum are combined instead. Batch normalisation keeps each
+worker's own statistics.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from headgate.torch.backend import REMOTE
 MEAN, SUM = "mean", "sum"
 _MOST_VALUES = 1 << 16
 _LOOK_AT_GPU = 50
-"""Rounds from one look at buffers on a GPU to the next: each waits for it."""
+"""Rounds between two checks of buffers on a GPU, because each check waits for the GPU."""
 _FIRST = 3
 
 
 @dataclass
 class _WatchedBuffer:
-    """A buffer, and what it was at the latest look.
+    """A buffer, and its state at the latest check.
 
     Args:
-        name: Where it is.
+        name: Its full name.
         module: Its module.
-        key: Its name in that.
-        of_state: Whether a checkpoint has it.
+        key: Its name in the module.
+        of_state: Whether a checkpoint holds it.
     """
 
     name: str
@@ -52,7 +52,9 @@ class _WatchedBuffer:
 
     @property
     def is_parameter(self) -> bool:
-        """Whether it is one that is not trained: what changes it by `data` leaves no trace."""
+        """Whether it is a parameter that is not trained. A change through `data` leaves its version
+        as it was.
+        """
         return self.key in self.module._parameters
 
     def has_changed(self) -> bool:
@@ -68,7 +70,7 @@ class _Combined:
 
     Args:
         how: `MEAN` or `SUM`.
-        before: By the number of a buffer, what it was after the latest round.
+        before: By number of the buffer, its value after the latest round.
     """
 
     module: nn.Module
@@ -92,7 +94,7 @@ class _Combined:
 
 
 class Buffers:
-    """Those of all prepared models.
+    """The buffers of all prepared models.
 
     Args:
         models: The models; may grow.
@@ -105,7 +107,7 @@ class Buffers:
         self._rounds = 0
 
     def combine_in(self, module: nn.Module, how: str) -> None:
-        """From now on combine the buffers of a module over the workers after each backward."""
+        """From now on, combine the buffers of a module over the workers after each backward."""
         combined = _Combined(module, how)
         combined.keep()
         self._combined.append(combined)
@@ -130,7 +132,9 @@ class Buffers:
         )
 
     def told(self) -> dict[str, Any]:
-        """Numbers of all buffers by name: shape, whether a checkpoint has it, and what is in it."""
+        """For each buffer by name: its shape, whether a checkpoint holds it, and a few numbers of
+        its contents.
+        """
         return {
             buffer.name: [list(tensor.shape), buffer.of_state, *_numbers(tensor)]
             for buffer in self._watched
@@ -139,11 +143,11 @@ class Buffers:
 
     @torch.no_grad()
     def combine(self, add_up: Callable[[torch.Tensor], torch.Tensor], samples: float) -> None:
-        """A round is over: let what is combined be the same in all workers.
+        """Combine the declared buffers after a round, so that all workers have the same values.
 
         Args:
-            add_up: Adds up a tensor of the CPU over all workers, which call it alike.
-            samples: Those of this worker's part.
+            add_up: Sums a CPU tensor over all workers, which all call it.
+            samples: Samples of this worker's part.
         """
         for combined in self._combined:
             buffers = combined.buffers()
@@ -190,7 +194,7 @@ def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module, str]
 
 
 def _untrained(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters of a module itself that are not trained, and that this process has."""
+    """The parameters of the module itself that are not trained and are held by this process."""
     for key, parameter in module._parameters.items():
         if parameter is None or parameter.requires_grad or hasattr(parameter, REMOTE):
             continue
@@ -199,7 +203,7 @@ def _untrained(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _numbers(tensor: torch.Tensor) -> list[float]:
-    """A few numbers by which a tensor is told from others, a little apart where they are."""
+    """A few numbers that distinguish a tensor from others, and differ little if the tensors do."""
     flat = (
         (torch.view_as_real(tensor) if tensor.is_complex() else tensor)
         .detach()
@@ -214,10 +218,9 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
 
 
 def check_layers(model: nn.Module) -> None:
-    """
-    Raises:
-        RuntimeError: The model changes its parameters while it computes, each worker for its own
-            samples.
+    """Raises:
+    RuntimeError: The model changes its parameters in its forward pass, each worker for its own
+        samples.
     """
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:

@@ -1,5 +1,4 @@
-"""Checkpoint files: written whole or not at all, and readable with `torch.load(path,
-weights_only=True)`.
+"""Checkpoint files, written atomically, and readable with `torch.load(path, weights_only=True)`.
 
 `step-<n>.pt` holds a dict: `headgate` (version of the layout); `models`, `optimizers`, `schedulers`
 (lists of state dicts in the order of `prepare`, with the user's own keys); `kept` (state dicts by
@@ -30,11 +29,11 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, Counter, torch.dtyp
 
 
 def storable(value: Any, where: str) -> Any:
-    """`value` with NumPy scalars as numbers, checked to hold only what can be loaded without
+    """`value` with NumPy scalars as Python numbers, after a check that it can be loaded without
     running code.
 
     Raises:
-        CheckpointError: It holds something else; the message says where.
+        CheckpointError: It holds something else. The message says where.
     """
     kind = type(value)
     if (
@@ -49,7 +48,7 @@ def storable(value: Any, where: str) -> Any:
         checked = OrderedDict(
             (key, storable(item, f"{where}[{key!r}]")) for key, item in value.items()
         )
-        # a module's state dict carries its table of versions there
+        # a module's state dict carries its table of versions in this attribute
         checked.__dict__.update(value.__dict__)
         return checked
     if isinstance(value, dict):
@@ -63,13 +62,13 @@ def storable(value: Any, where: str) -> Any:
 
 
 def write(folder: Path, step: int, payload: dict[str, Any]) -> tuple[Path, int]:
-    """Save `payload` as `step-<step>.pt` and remove all but the newest two.
+    """Save `payload` as `step-<step>.pt`, and remove all but the newest two checkpoints.
 
     Returns:
-        Its path and size in bytes.
+        Its path, and its size in bytes.
 
     Raises:
-        CheckpointError: It could not be written; what was there before is untouched.
+        CheckpointError: The checkpoint could not be written. Earlier ones are untouched.
     """
     payload = {name: storable(value, name) for name, value in payload.items()}
     path = folder / f"step-{step}.pt"
@@ -80,7 +79,7 @@ def write(folder: Path, step: int, payload: dict[str, Any]) -> tuple[Path, int]:
 
 @contextmanager
 def _checksums() -> Iterator[None]:
-    """Have the parts of what is saved checksummed, whatever the script has set."""
+    """Write checksums of the saved parts, whatever the script has set."""
     if not hasattr(torch.serialization, "set_crc32_options"):  # a PyTorch that always does
         yield
         return
@@ -93,10 +92,10 @@ def _checksums() -> Iterator[None]:
 
 
 def read(path: str) -> dict[str, Any]:
-    """What `write` saved, tensors on the CPU.
+    """Load what `write` saved, with tensors on the CPU.
 
     Raises:
-        ResumeError: There is no such file, or it is no checkpoint of this layout.
+        ResumeError: The file does not exist, or is no checkpoint of this layout.
     """
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -113,8 +112,8 @@ def read(path: str) -> dict[str, Any]:
 
 
 def watch_saving() -> None:
-    """Note which files `torch.save` writes, since PyTorch opens them by itself, and how long that
-    takes.
+    """Note the files that `torch.save` writes and how long it takes. PyTorch opens them without
+    Python's `open`.
     """
     writer: Any = getattr(torch.serialization, "_open_zipfile_writer_file", None)
     if writer is None:

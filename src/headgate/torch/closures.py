@@ -1,5 +1,5 @@
-"""Optimizers that call for the loss while they step, as LBFGS does: they decide by it, and so have
-to see that of the whole batch.
+"""Optimizers that evaluate the loss during a step, such as LBFGS. Their decisions need the loss of
+the whole batch.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
-"""Of a call of `step`: the optimizer first."""
+"""Arguments of a call of `step`, the optimizer first."""
 
 
 def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any] | None:
-    """The function that a step is given; None: it is given none."""
+    """The closure given to a step; None if there is none."""
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     return closure if callable(closure) else None
 
@@ -22,13 +22,13 @@ def closure_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], A
 def averaged(
     args: Sequence[Any], kwargs: Mapping[str, Any], mean: Callable[[float], float]
 ) -> Arguments | None:
-    """The arguments of a step with a closure that returns the loss of all workers; None: it has no
-    closure.
+    """The arguments of a step, with a closure that returns the mean loss of all workers. None
+    without a closure.
 
     Args:
-        args: Of the step.
-        kwargs: Of the step.
-        mean: Makes it of this worker's; all workers call it alike.
+        args: Positional arguments of the step.
+        kwargs: Keyword arguments of the step.
+        mean: The mean of this worker's loss and the others'. All workers call it.
     """
     closure = closure_of(args, kwargs)
     if closure is None:

@@ -1,13 +1,13 @@
-"""The control vector: numbers that are summed with the gradients, at the end of a round's last
-buffer, so that all workers learn the same at the same step.
+"""The control vector: numbers summed with the gradients, at the end of a round's last buffer. By it
+all workers learn the same at the same step.
 
 It holds:
 
 - the weight of the round;
-- what workers were asked to do (`stop`, `checkpoint`);
-- a mark of where they stand and what their optimizers used;
-- 0 or 1 for every worker: whether a parameter was used, whether the gradient of a sparse parameter
-  is dense, and whether the gradient of a table on servers is not finite.
+- the requests to the workers (`stop`, `checkpoint`);
+- a mark, a digest of their positions and of the optimizers' settings;
+- a flag for each parameter: whether it was used, whether the gradient of a sparse parameter is
+  dense, and whether the gradient of a table on servers is not finite.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _DIGITS = 6
-"""Hexadecimal digits of a mark: sums of their squares are exact in float32 for up to 70,000
+"""Hexadecimal digits of a mark. Sums of their squares are exact in float32 for up to 70,000
 workers.
 """
 _HEAD = 4 + 2 * _DIGITS
 HEAD = slice(0, _HEAD)
-"""Where it says all but what it says of parameters."""
+"""The part of the vector that does not depend on parameters."""
 MARKS = 1 << 4 * _DIGITS
-"""Marks are below this."""
+"""Upper bound of marks."""
 
 
 class ReduceError(RuntimeError):
-    """Gradients came in a way that cannot be averaged."""
+    """Gradients arrived in a way that cannot be averaged."""
 
 
 class Interruption:
-    """A backward that failed in the middle of a step, which the other workers wait for.
+    """A backward that failed in the middle of a step that the other workers wait for.
 
     Attributes:
-        text: What is wrong, once it has; empty before.
+        text: What is wrong; empty without a failure.
     """
 
     def __init__(self) -> None:
         self.text = ""
 
     def begins(self, error: BaseException) -> None:
-        """It has failed. What ends a script, as the loss of another worker, is none of it."""
+        """Note a failure. Exceptions that end a script, such as the loss of another worker, do not
+        count.
+        """
         if not isinstance(error, Exception):
             return
         self.text = (
@@ -51,9 +53,8 @@ class Interruption:
         )
 
     def check(self) -> None:
-        """
-        Raises:
-            ReduceError: The script has gone on.
+        """Raises:
+        ReduceError: The script has continued after the failure.
         """
         if self.text:
             raise ReduceError(self.text)
@@ -61,12 +62,12 @@ class Interruption:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a control vector is about.
+    """The layout of a control vector.
 
     Args:
-        dense: Parameters whose gradients travel in buffers.
-        sparse: Parameters with sparse gradients, which are added up apart.
-        tables: Tables on servers.
+        dense: Number of parameters whose gradients are in buffers.
+        sparse: Number of parameters with sparse gradients, which are summed separately.
+        tables: Number of tables on servers.
     """
 
     dense: int
@@ -80,17 +81,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class ControlInput:
-    """What one worker says in a round.
+    """One worker's control values in a round.
 
     Args:
-        weight: What its gradients count.
+        weight: Weight of its gradients.
         stop: Whether it was asked to stop.
         checkpoint: Whether it was asked to save.
-        mark: Tells where it stands, and what its optimizers used, from all else.
-        used: For each dense parameter whether it has a gradient.
-        sparse: The same of those with sparse gradients.
-        densified: Of these, whether the gradient is a dense one.
-        overflows: For each table on servers, whether this worker's gradient of it is not finite.
+        mark: A digest of its position and its optimizers' settings.
+        used: For each dense parameter, whether it has a gradient.
+        sparse: For each parameter with sparse gradients, whether it has a gradient.
+        densified: For each of these, whether the gradient is dense.
+        overflows: For each table on servers, whether this worker's gradient is not finite.
     """
 
     weight: float
@@ -103,7 +104,7 @@ class ControlInput:
     overflows: Sequence[bool]
 
     def numbers(self) -> list[float]:
-        """As it is summed."""
+        """The control vector to sum."""
         digits = [self.mark >> 4 * place & 15 for place in range(_DIGITS)]
         squares = [digit * digit for digit in digits]
         bits = (*self.used, *self.sparse, *self.densified, *self.overflows)
@@ -114,10 +115,10 @@ class ControlInput:
 
 @dataclass(frozen=True)
 class ControlSum:
-    """What all workers of a round say.
+    """The control values of all workers in a round.
 
-    A field of `ControlInput` is true where any worker says so. The weights are added up. The mark
-    is that of all workers; None where they differ.
+    A flag is true if it is true for any worker. The weights are summed. The mark is the common one
+    of all workers; None if they differ.
     """
 
     weight: float
@@ -131,14 +132,14 @@ class ControlSum:
 
     @classmethod
     def read(cls, numbers: Sequence[float], shape: Shape) -> ControlSum:
-        """From the sum of what all said; of its head alone where `shape` has no parameters."""
+        """Read the summed control vector; only its head if `shape` has no parameters."""
         parts, end = [], _HEAD
         for size in (shape.dense, shape.sparse, shape.sparse, shape.tables):
             parts.append([number > 0 for number in numbers[end : end + size]])
             end += size
         weight, stop, checkpoint, count = numbers[:4]
         digits, squares = numbers[4 : 4 + _DIGITS], numbers[4 + _DIGITS : _HEAD]
-        # Numbers are the same just where their squares sum to no more than they have to.
+        # All numbers are equal exactly if the sum of their squares is the least possible.
         alike = all(count * square == digit * digit for digit, square in zip(digits, squares))
         mark = (
             sum(round(digit / count) << 4 * place for place, digit in enumerate(digits))

@@ -1,4 +1,4 @@
-"""What a job costs, as `headgate.Profile` has it: read off the model and its data, and collected
+"""Measures what a job costs, in the form of `headgate.Profile`: from the model and its data, and
 over steps.
 """
 
@@ -21,10 +21,10 @@ from headgate.torch.training_state import TrainingState
 
 
 def parameters(models: Iterable[nn.Module]) -> dict[str, Any]:
-    """Counts and bytes of trained parameters: dense, and sparse, whose gradient holds only the rows
-    that were used.
+    """Count and bytes of trained parameters, dense and sparse. The gradient of a sparse one holds
+    only the used rows.
 
-    A tensor that several layers or models share counts once; frozen ones do not count.
+    A tensor shared by layers or models counts once. Frozen ones do not count.
     """
     sparse: dict[int, torch.Tensor] = {}
     dense: dict[int, torch.Tensor] = {}
@@ -44,7 +44,7 @@ def parameters(models: Iterable[nn.Module]) -> dict[str, Any]:
 
 
 def layers(models: Iterable[nn.Module]) -> dict[str, int]:
-    """How many leaf layers of each kind there are."""
+    """Number of leaf layers of each kind."""
     return dict(
         Counter(
             type(m).__name__ for model in models for m in model.modules() if not any(m.children())
@@ -53,14 +53,14 @@ def layers(models: Iterable[nn.Module]) -> dict[str, int]:
 
 
 def state_bytes(optimizers: Iterable[Any]) -> int:
-    """Bytes of what optimizers keep for each parameter."""
+    """Bytes of the optimizers' state per parameter."""
     states = [state for optimizer in optimizers for state in optimizer.state.values()]
     tensors = [tensor for state in states for tensor in batches.tensors(state)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def samples_in(loader: Any) -> int | None:
-    """Samples in a loader's data set; None for a stream."""
+    """Number of samples in a loader's data set; None for a stream."""
     try:
         return len(loader.dataset)
     except (AttributeError, TypeError, NotImplementedError):
@@ -68,7 +68,7 @@ def samples_in(loader: Any) -> int | None:
 
 
 def device_name(models: Iterable[nn.Module]) -> str:
-    """`cpu`, or the name of the GPU that the first parameter is on."""
+    """`cpu`, or the name of the GPU that holds the first parameter."""
     for model in models:
         for parameter in model.parameters():
             if parameter.device.type == "cuda":
@@ -78,8 +78,8 @@ def device_name(models: Iterable[nn.Module]) -> str:
 
 
 def rows_touched(models: Iterable[nn.Module]) -> tuple[int, int] | None:
-    """Rows of sparse layers that the latest gradients hold, each counted once, and their bytes;
-    None where no gradient is sparse.
+    """Number and bytes of the rows of sparse layers in the latest gradients, each counted once.
+    None if no gradient is sparse.
     """
     known = {id(p): p for model in models for p in model.parameters()}
     sparse = [(p, p.grad) for p in known.values() if p.grad is not None and p.grad.is_sparse]
@@ -92,7 +92,7 @@ def rows_touched(models: Iterable[nn.Module]) -> tuple[int, int] | None:
 
 
 def dense_tables(models: Iterable[nn.Module]) -> list[torch.Tensor]:
-    """Trained weights of lookup tables whose gradient is dense, each counted once."""
+    """Trained weights of lookup tables with dense gradients, each counted once."""
     tables = {
         id(module.weight): module.weight
         for model in models
@@ -105,8 +105,8 @@ def dense_tables(models: Iterable[nn.Module]) -> list[torch.Tensor]:
 
 
 def dense_rows_touched(models: Iterable[nn.Module]) -> float | None:
-    """The part of the rows of these tables, 0 to 1, whose latest gradient is not 0; None where
-    there is no gradient.
+    """The fraction of these tables' rows, 0 to 1, whose latest gradient is not 0. None without a
+    gradient.
     """
     gradients = [weight.grad for weight in dense_tables(models) if weight.grad is not None]
     rows = sum(len(gradient) for gradient in gradients)
@@ -114,25 +114,25 @@ def dense_rows_touched(models: Iterable[nn.Module]) -> float | None:
 
 
 def _has_group() -> bool:
-    """Whether the script shares work among processes by itself: another worker would do the same,
+    """Whether the script distributes work among processes itself. Another worker would do the same,
     at the same port.
     """
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 class Costs:
-    """Collects what a profile needs, and writes it.
+    """Collects the measurements of a profile, and writes the profile.
 
     Args:
-        trained: What was prepared; may grow.
+        trained: The prepared models and optimizers; may grow.
         source: `run` or `profile`.
 
     Attributes:
-        loader_workers: Processes that read beside the training process; None: not known.
-        batch: Samples of its first batch.
-        timings: What was timed.
-        notes: What a reader of the profile should know.
-        core_wait: Whether others used the machine meanwhile.
+        loader_workers: Number of worker processes of the loader; None: unknown.
+        batch: Samples of the first batch.
+        timings: The timed steps.
+        notes: Notes for readers of the profile.
+        core_wait: Whether other programs used the machine meanwhile.
     """
 
     def __init__(self, trained: TrainingState, source: str) -> None:
@@ -155,7 +155,7 @@ class Costs:
         self.core_wait = CoreWait()
 
     def trains_on(self, loader: Any, batch_dim: int) -> None:
-        """The training loader: the first that is prepared; later ones are ignored."""
+        """Note the training loader: the first one prepared. Later ones are ignored."""
         if not self._has_loader:
             self._has_loader = True
             self.batch_dim = batch_dim
@@ -164,12 +164,12 @@ class Costs:
 
     @property
     def reads_here(self) -> bool:
-        """Whether the training process itself reads its data, and not workers beside it."""
+        """Whether the training process itself reads its data, without worker processes."""
         return not self.loader_workers
 
     def saw_batch(self, batch: Any) -> None:
-        """A whole batch of the training loader, the first: its size, and bytes as the model gets
-        them.
+        """Note the first whole batch of the training loader: its size, and its bytes as the model
+        gets them.
         """
         self.batch = batches.size(batch, self.batch_dim)
         if self.batch:
@@ -178,13 +178,13 @@ class Costs:
             )
 
     def read(self, seconds: float, samples: int, waited: float | None) -> None:
-        """The training process read a batch; threads waited for a core for that part of the
-        time.
+        """Note a batch read by the training process. `waited`: the fraction of the time that
+        threads waited for a core.
         """
         self._reads.append(step_timing.Read(seconds / samples, waited))
 
     def stepped(self, step: Step) -> None:
-        """A step was measured, in whichever way."""
+        """Note a measured step, of any mode."""
         if step.flops is not None:
             self._flops = step
         if self._touched is None and self.batch is not None and step.samples == self.batch:

@@ -1,4 +1,4 @@
-"""What a user should know of how training data is divided between workers."""
+"""Notes for the user about dividing training data between workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headgate.torch import batches
 
 
 def too_small(loader: Any, workers: int, by_index: bool) -> str:
-    """That some workers get nothing of any batch; empty where all do.
+    """A note that some workers get no samples of any batch; empty if all do.
 
     Args:
         loader: The training loader.
-        workers: How many divide each batch.
-        by_index: Whether they divide it as it is drawn.
+        workers: Number of workers that divide each batch.
+        by_index: Whether they divide the indices as they are drawn.
     """
     batch = getattr(loader, "batch_size", None)
     if not (isinstance(batch, int) and batch < workers and by_index):
@@ -29,7 +29,9 @@ def too_small(loader: Any, workers: int, by_index: bool) -> str:
 
 
 def divided(batch: Any, whole: int, dim: int, models: Iterable[nn.Module]) -> str:
-    """How a batch of `whole` samples that every worker reads is divided along a dimension."""
+    """A note on how a batch of `whole` samples, which every worker reads, is divided along a
+    dimension.
+    """
     shapes = [(tuple(t.shape), batches.is_cut(t, whole, dim)) for t in batches.tensors(batch)]
     cut = ", ".join(str(shape) for shape, is_cut in shapes if is_cut)
     kept = ", ".join(str(shape) for shape, is_cut in shapes if not is_cut)
@@ -48,9 +50,7 @@ def divided(batch: Any, whole: int, dim: int, models: Iterable[nn.Module]) -> st
 
 
 def repeats(resume: Mapping[str, Any] | None, welcome: Mapping[str, Any]) -> str:
-    """That workers which did not wait for each other were ahead of the position that is resumed
-    from.
-    """
+    """A note that workers which did not wait for each other were ahead of the saved position."""
     ahead = resume.get("ahead", 0) if resume is not None else 0
     if not ahead or welcome.get("index") or welcome.get("joins"):
         return ""

@@ -1,6 +1,4 @@
-"""What the gradients of a backward weigh, where the script says so: before the backward, or after
-it.
-"""
+"""Weights of a backward's gradients that the script declares, before or after the backward."""
 
 from __future__ import annotations
 
@@ -14,29 +12,29 @@ from headgate.torch import gradient_hooks
 from headgate.torch.control_vector import ReduceError
 
 Tables = Mapping[int, "tuple[torch.Tensor, torch.Tensor | None]"]
-"""Weights that live on servers, and the gradients that they had before a backward, by `id`."""
+"""Weights that live on servers, and their gradients before a backward, by `id`."""
 
 
 class WeightTarget(enum.Enum):
-    """Which backward a weight is of that is said now."""
+    """The backward that a declared weight belongs to."""
 
     NEXT = enum.auto()
-    """The next one."""
+    """The next backward."""
     ENDED = enum.auto()
-    """The one that has ended, whose gradients wait for it."""
+    """The last backward, whose gradients wait for the weight."""
     EXCHANGED = enum.auto()
-    """The one that has ended, whose gradients were exchanged without it."""
+    """The last backward, whose gradients were exchanged without the weight."""
 
 
 @dataclass(frozen=True)
 class KeptBackward:
-    """A backward as it was before its gradients were exchanged.
+    """A backward before the exchange of its gradients.
 
     Args:
-        gradients: Of each parameter.
-        arrived: In which order they came, by `id`.
-        tables: Those of weights on servers.
-        earlier: What parameters had accumulated before, by `id`.
+        gradients: Gradient of each parameter.
+        arrived: The order in which they arrived, by `id`.
+        tables: Gradients of weights on servers.
+        earlier: Gradients accumulated before, by `id`.
     """
 
     gradients: Sequence[tuple[torch.Tensor, torch.Tensor | None]]
@@ -46,20 +44,20 @@ class KeptBackward:
 
 
 class DeclaredWeights:
-    """Knows which backward a weight is of, and keeps what is exchanged once it is said.
+    """Decides which backward a weight belongs to, and keeps gradients until the weight is declared.
 
     Args:
-        parameters: Those whose gradients are averaged; may grow.
+        parameters: Parameters whose gradients are averaged; may grow.
 
     Attributes:
-        waits: Whether the script says after each backward what its gradients weigh.
+        waits: Whether the script declares the weight after each backward.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         self._parameters = parameters
         self.waits = False
         self._says_before = False
-        # gradients that wait for it, and their versions
+        # gradients that wait for their weight, and their versions
         self._pending: list[tuple[torch.Tensor, int]] | None = None
         self._written: list[tuple[torch.Tensor, int]] = []  # the same of the latest round
         self._kept: KeptBackward | None = None
@@ -67,9 +65,8 @@ class DeclaredWeights:
         self._unsaid = False
 
     def backward_begins(self) -> None:
-        """
-        Raises:
-            ReduceError: The gradients of the one before wait for their weight still.
+        """Raises:
+        ReduceError: The gradients of the last backward still wait for their weight.
         """
         if self._pending is not None:
             raise ReduceError(
@@ -78,21 +75,20 @@ class DeclaredWeights:
             )
 
     def backward_ended(self) -> bool:
-        """Whether its gradients wait for their weight."""
+        """Whether the gradients of the backward that has ended wait for their weight."""
         if self.waits:
             self._pending = self._versions()
         return self.waits
 
     def said(self, fetched: bool) -> WeightTarget:
-        """The script says a weight. It is of the backward that has ended, if no step was taken
-        since, and otherwise of the next one.
+        """Take a declared weight. It belongs to the last backward if no step was taken since,
+        otherwise to the next one.
 
         Args:
-            fetched: Whether a batch was fetched, or may have been, that no backward has come of
-                yet.
+            fetched: Whether a batch was read, or may have been, that has no backward yet.
 
         Raises:
-            ReduceError: It comes too late.
+            ReduceError: The weight comes too late.
         """
         if self._pending is not None:
             self._check_untouched()
@@ -109,11 +105,11 @@ class DeclaredWeights:
         )
 
     def put_back(self) -> KeptBackward:
-        """Let parameters have the gradients of the latest backward again; from now on the script
-        says weights after it.
+        """Restore the parameters' gradients as the latest backward left them. From now on, weights
+        are declared after a backward.
 
         Raises:
-            ReduceError: A hook has taken them already.
+            ReduceError: A hook has used the gradients already.
         """
         assert self._kept is not None
         self.waits = True
@@ -133,12 +129,14 @@ class DeclaredWeights:
         tables: Tables,
         earlier: Mapping[int, torch.Tensor],
     ) -> None:
-        """Gradients are exchanged now, and are changed by that. Before the first step they are kept
-        as they are here: their weight may be said yet.
+        """Note that gradients are about to be exchanged, and changed by it. Before the first step a
+        copy is kept, because their weight may still be declared.
 
         Args:
-            summed: Whether none is said, as a loss is a sum.
-            arrived: As of `KeptBackward`; so are `tables` and `earlier`.
+            summed: Whether no weight is declared, because the loss is a sum.
+            arrived: As of `KeptBackward`.
+            tables: As of `KeptBackward`.
+            earlier: As of `KeptBackward`.
         """
         self._pending = None
         if self.waits or self._stepped or summed or self._says_before:
@@ -152,12 +150,12 @@ class DeclaredWeights:
         self._kept = KeptBackward(gradients, dict(arrived), dict(tables), dict(earlier))
 
     def exchanged(self) -> None:
-        """They were."""
+        """Note that the exchange is over."""
         self._unsaid = True
         self._written = self._versions() if self._kept is not None else []
 
     def step_begins(self) -> None:
-        """An optimizer begins its step.
+        """Note that an optimizer begins its step.
 
         Raises:
             ReduceError: Gradients that wait for their weight were changed.
@@ -166,7 +164,9 @@ class DeclaredWeights:
             self._check_untouched()
 
     def stepped(self) -> None:
-        """It has what it needs: a weight that is said from now on is of the next backward."""
+        """Note that the optimizer has read the gradients. A weight declared from now on belongs to
+        the next backward.
+        """
         self._stepped, self._unsaid, self._kept = True, False, None
 
     def _versions(self) -> list[tuple[torch.Tensor, int]]:

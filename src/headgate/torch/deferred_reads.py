@@ -1,4 +1,4 @@
-"""Reading from a GPU without waiting for it."""
+"""Reads from a GPU without waiting for it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _NAP_SECONDS = 0.0002
 
 
 class DeferredReads:
-    """Numbers on a GPU, one call later than they were there.
+    """Reads numbers from a GPU one call after they were computed.
 
     Args:
-        look: Called now and then while they are waited for.
+        look: Called at intervals during a wait for them.
     """
 
     def __init__(self, look: Callable[[], None]) -> None:
@@ -24,7 +24,7 @@ class DeferredReads:
         self._there: torch.cuda.Event | None = None
 
     def swap(self, numbers: torch.Tensor) -> list[float] | None:
-        """What the numbers of the last call were, None at the first; begins to fetch these."""
+        """Begin to read `numbers`. Returns the numbers of the last call, None at the first."""
         before = None
         if self._numbers is not None and self._there is not None:
             looks_at = time.monotonic() + _LOOK_SECONDS

@@ -1,6 +1,4 @@
-"""One worker's part in a job of several: how it shares data, gradients and requests with the
-others.
-"""
+"""One worker of a job with several: shares data, gradients and requests with the others."""
 
 from __future__ import annotations
 
@@ -33,14 +31,14 @@ from headgate.torch.training_state import Added
 from headgate.torch.worker_position import WorkerPosition, sizes
 
 _MOST_PARTS = 1024
-"""The latest rounds that a reported loss stands for: a script may report none, or one an epoch."""
+"""Most rounds that a reported loss covers. A script may report no loss, or one per epoch."""
 
 
 class Owner(Observer, Protocol):
-    """The session that a worker is part of."""
+    """The session that a worker belongs to."""
 
     def place(self) -> tuple[int, int]:
-        """Present phase and epoch; -1 where there is none."""
+        """The current phase and epoch; -1 outside of a loop over epochs."""
 
     def exchanged(self, exchange: TimedRound) -> None: ...
 
@@ -52,19 +50,19 @@ class Worker:
     """A worker of a plan with several tasks.
 
     Args:
-        channel: To the engine.
+        channel: The channel to the engine.
         plan: The plan, with the fields of `headgate.Plan`.
-        resume: The checkpoint that was loaded; None on a fresh start.
-        owner: Whom to ask where the script is, and to tell of rounds.
+        resume: The loaded checkpoint; None on a fresh start.
+        owner: Knows the script's position, and takes the rounds.
 
     Attributes:
-        requests: What the engine asks for, to be looked at in place of the channel.
+        requests: The engine's requests, to be used in place of the channel.
         sharing: How loaders share their data; in force once a model was prepared.
         index: This worker's index in the plan.
-        workers: Workers of the plan.
+        workers: Number of workers in the plan.
         in_step: Whether the workers step together.
-        sync_points: With the other workers.
-        buffers: Those of the models.
+        sync_points: The barriers with the other workers.
+        buffers: The buffers of the models.
     """
 
     def __init__(
@@ -115,7 +113,7 @@ class Worker:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the worker that writes files."""
+        """Whether this is the worker that writes files for all."""
         return self.index == 0 if self._link is None else self._link.lowest
 
     @property
@@ -125,11 +123,11 @@ class Worker:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What goes with the script's own metrics."""
+        """Metrics to send in addition to the script's own."""
         return {"staleness": self._link.staleness} if isinstance(self._link, Asynchronous) else {}
 
     def insist(self) -> None:
-        """No step comes: do alone what the engine asked for."""
+        """Handle the engine's requests alone, because no step comes."""
         self._agreed.insist()
 
     def prepare(
@@ -140,11 +138,11 @@ class Worker:
         loss_reduction: str | Callable[[Any], Any],
         added: Added,
     ) -> None:
-        """Start from the same values as the others, and share gradients from now on.
+        """Start from the same values as the other workers, and share gradients from now on.
 
         Raises:
             RuntimeError: The script shares gradients itself.
-            ValueError: A model before had another `loss_reduction`.
+            ValueError: An earlier model has another `loss_reduction`.
         """
         if isinstance(model, nn.parallel.DistributedDataParallel):
             raise RuntimeError(
@@ -186,11 +184,11 @@ class Worker:
             link.adopt_tables(model, optimizer, self._reducer.table_arrives, steps)
 
     def share_random(self, generators: Sequence[torch.Generator]) -> None:
-        """Draw data with the same random stream as the others from now on, and all else with one of
-        its own.
+        """From now on, draw data with the same random stream as the other workers, and everything
+        else with a stream of this worker.
 
         Args:
-            generators: Those that loaders were given.
+            generators: Generators given to loaders.
         """
         if self.sharing is None or self._link is None or self._iterated:
             return
@@ -204,8 +202,8 @@ class Worker:
         self.reseed()
 
     def reseed(self) -> None:
-        """Let dropout and the like differ from the other workers', and from what they were before a
-        resume.
+        """Give dropout and similar operations a random stream that differs from the other workers',
+        and from that before a resume.
         """
         index = int(self._channel.welcome["index"])
         steps = 0 if self._resume is None else int(self._resume["step"])
@@ -213,7 +211,7 @@ class Worker:
             torch.manual_seed((torch.initial_seed() + index + 65537 * steps) % 2**63)
 
     def fetched(self, loader: int, assigned: Assigned | None, batch: Any) -> None:
-        """The loader of this number has given a batch."""
+        """Note a batch of a loader."""
         self._iterated = True
         if assigned is not None or self._divides():  # not a validation's
             self._fed[loader] = assigned
@@ -222,18 +220,20 @@ class Worker:
             self.sharing.assigner.given(loader, assigned.number)
 
     def say_weight(self, value: Any) -> None:
-        """The script says what the loss of the batch is a mean over.
+        """Note the number that the loss of the batch is a mean over.
 
         Raises:
-            ValueError: It is no weight, or comes too late.
+            ValueError: It is no valid weight, or comes too late.
         """
         if self._reducer is not None and not self._reducer.summed:
             self._weighing.say(value)
             self._reducer.weight_said(bool(self._fed) or not self._iterated)
 
     def weighted_report(self, loss: Any) -> tuple[Any, Any]:
-        """A loss that is reported, and what it weighs among those of all workers, 1 on the mean: as
-        the gradients did in the rounds since the report before. Without one, all weigh the same.
+        """A reported loss, and its weight among those of all workers, 1 on average.
+
+        The weight is that of the gradients in the rounds since the last report. Without a round,
+        all workers weigh the same.
         """
         if not self._parts:
             return loss, 1.0
@@ -247,14 +247,16 @@ class Worker:
 
     @property
     def copies(self) -> bool:
-        """Whether all that a checkpoint holds is in this worker, which saves it."""
+        """Whether this worker saves checkpoints and holds everything in them."""
         held_here = not any(
             hasattr(p, REMOTE) for model in self._models for p in model.parameters()
         )
         return self.in_step and self.saves and held_here
 
     def as_lowest(self, value: bool) -> bool:
-        """What the worker says that saves; all workers call it alike, where they step together."""
+        """The value of the worker that saves. All workers call this at the same place, if they step
+        together.
+        """
         together = isinstance(self._link, Backend) and self._agreed.together
         return (
             bool(self._link.broadcast_value(value))
@@ -263,8 +265,8 @@ class Worker:
         )
 
     def compare(self, kept: Mapping[str, KeptObject]) -> WorkerStates:
-        """What of what the script keeps is each worker's own; all workers call it alike, at the
-        same place.
+        """Compare the states of kept objects between the workers. All workers call this at the same
+        place.
         """
         if isinstance(self._link, Backend) and self._agreed.together:
             return compared(kept, self._link.gather)
@@ -277,10 +279,10 @@ class Worker:
         return WorkerStates(notes=notes)
 
     def check_barrier(self, what: str) -> None:
-        """Something that all workers have to come to is called in a pass over training data.
+        """Check a call that all workers have to make, within a pass over training data.
 
         Raises:
-            RuntimeError: Other workers do not come there.
+            RuntimeError: Other workers do not come to this call.
         """
         if not self.in_step:
             raise RuntimeError(
@@ -292,19 +294,19 @@ class Worker:
     def optimizer_begins(
         self, optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Arguments | None:
-        """A step of the optimizer begins: gradients have to be there.
+        """Wait for the gradients, at the beginning of an optimizer's step.
 
         Args:
-            optimizer: It.
-            args: Of its step.
-            kwargs: Of its step.
+            optimizer: The optimizer.
+            args: Positional arguments of its step.
+            kwargs: Keyword arguments of its step.
 
         Returns:
-            Other arguments for the step; None: those that it has.
+            Other arguments for the step; None: unchanged.
 
         Raises:
-            ReduceError: It steps what no prepared model has, or no backward made its gradients:
-                they are of this worker alone.
+            ReduceError: The optimizer steps parameters of no prepared model, or gradients that no
+                backward made: these are this worker's alone.
         """
         if self._reducer is None or not isinstance(self._link, Backend):
             return None
@@ -321,8 +323,8 @@ class Worker:
         return replaced
 
     def _mean_loss(self, loss: float) -> float:
-        """The loss of the whole batch, from that of this worker's part; all workers call it
-        alike.
+        """The loss of the whole batch, from this worker's part. All workers call this at the same
+        place.
         """
         assert self._reducer is not None and isinstance(self._link, Backend)
         part = float(self._reducer.part_of_loss) * self._weighing.value_factor
@@ -331,7 +333,7 @@ class Worker:
         )
 
     def unexchanged(self) -> list[dict[str, float]] | None:
-        """What workers compare at the end of an epoch where no gradients were exchanged yet; None:
+        """What workers compare at the end of an epoch if no gradients were exchanged yet. None if
         some were.
         """
         if not self.in_step or self._reducer is None or self.workers == 1 or self._reducer.rounds:
@@ -339,11 +341,11 @@ class Worker:
         return [sizes(self._models)]
 
     def stray_begins(self, optimizer: Any) -> None:
-        """A step of an optimizer begins that was not given to `prepare`.
+        """Check a step of an optimizer that was not given to `prepare`.
 
         Raises:
-            ReduceError: It trains what no prepared model has; or workers do not wait for each
-                other, and it cannot be known on servers.
+            ReduceError: It trains parameters of no prepared model. Or workers do not wait for each
+                other, and the servers do not have this optimizer.
         """
         if self._reducer is not None:
             self._reducer.settle()
@@ -357,7 +359,7 @@ class Worker:
             )
 
     def optimizer_ended(self, optimizer: Any) -> None:
-        """It has taken its step."""
+        """Note the end of an optimizer's step."""
         if self._reducer is None:
             return
         if self._reducer.rounds == self._rounds.get(id(optimizer), 0):
@@ -367,9 +369,7 @@ class Worker:
         self._rounds[id(optimizer)] = self._reducer.rounds
 
     def before_save(self) -> dict[str, Any]:
-        """A checkpoint is about to be saved; what it holds for a resume, or for workers that
-        join.
-        """
+        """The worker's part of a checkpoint, for a resume or for joining workers."""
         if isinstance(self._link, Asynchronous):
             ahead = self._link.before_save()
             if ahead:
@@ -385,16 +385,16 @@ class Worker:
         return {}
 
     def left(self) -> None:
-        """The script has left a loop over epochs."""
+        """Note that the script has left a loop over epochs."""
         if self.in_step:
             self.sync_points.left()
             self._sizes = sizes(self._models)
 
     def close(self, by_itself: bool) -> None:
-        """The script ends.
+        """Note the end of the script.
 
         Args:
-            by_itself: It was not asked to.
+            by_itself: It was not asked to end.
         """
         end = self._position.end(self._passed, self._sizes) if by_itself and self.in_step else None
         self.sync_points.close(end)
@@ -402,7 +402,7 @@ class Worker:
         if self._link is not None:
             self._link.close()
 
-    # --- the ties ---------------------------------------------------------------------------------
+    # --- connecting -------------------------------------------------------------------------------
 
     def _connected(self, device: torch.device) -> WorkerGroup:
         if self._plan["strategy"] == "allreduce":
@@ -463,9 +463,7 @@ class Worker:
     # --- rounds -----------------------------------------------------------------------------------
 
     def weigh(self) -> Weight:
-        """What the gradients of the running backward count: by the first of the loaders that fed
-        it.
-        """
+        """The weight of the gradients of the running backward, by the first loader that fed it."""
         assert isinstance(self._link, Backend) and self._slices is not None
         self._link.traced = self._owner.sampling()
         loader: int | None = None
@@ -478,7 +476,7 @@ class Worker:
                 self._batch = (loader, assigned)
                 self._weight = Weight(float(assigned.taken), 1.0 if assigned.taken else 0.0)
         weight = self._weight
-        # all of them train on the same: a whole batch, or what the script reads by itself
+        # all workers train on the same data: a whole batch, or data that the script reads itself
         if weight is None:
             if not self._iterated:
                 self._owner.note("no loader was prepared: every worker trains on the same samples")
@@ -489,20 +487,20 @@ class Worker:
         return self._weighing.weigh(weight, loader, None if self._batch is None else self._batch[1])
 
     def head(self) -> Sequence[float]:
-        """What is told of that at the head of a round."""
+        """The numbers about the weight at the head of a round."""
         return self._weighing.numbers()
 
     @property
     def asks(self) -> bool:
-        """Whether it takes what the others tell."""
+        """Whether this worker needs the summed head of the round."""
         return self._weighing.asks and not (self._reducer is not None and self._reducer.summed)
 
     def agree(self, sums: Sequence[float]) -> Weight:
-        """What all tell."""
+        """The weight, given the summed head of the round."""
         return self._weighing.agree(sums)
 
     def check(self, sums: Sequence[float]) -> None:
-        """What all told, where this worker did not ask."""
+        """Check the summed head of a round that this worker did not ask for."""
         if self._reducer is not None and not self._reducer.summed:
             self._weighing.check(sums)
 
@@ -512,7 +510,7 @@ class Worker:
 
     def _backward_failed(self, error: BaseException) -> None:
         if self._reducer is not None and not self.sync_points.failure:
-            # ends the worker, if the script goes on to its end
+            # ends the worker, if the script continues to its end
             self.sync_points.failure = self._reducer.failed(error)
 
     def _named(self, parameter: torch.Tensor) -> str:
@@ -525,16 +523,16 @@ class Worker:
     def _meet_to_weigh(self, value: Any) -> Mapping[int, Any] | None:
         return self.sync_points.exchange("weighing a loss", value)
 
-    # --- where the others are ---------------------------------------------------------------------
+    # --- positions of the others ------------------------------------------------------------------
 
     @property
     def _passed(self) -> int:
-        """Rounds that are over."""
+        """Number of finished rounds."""
         return 0 if self._reducer is None else self._reducer.rounds
 
     def _standing(self) -> Mapping[str, Any]:
-        """Where this worker is between two rounds; without what differs where workers do not step
-        together.
+        """The position of this worker between two rounds, without fields that differ if workers do
+        not step together.
         """
         position = self._position.now(self._passed)
         return (
@@ -551,10 +549,10 @@ class Worker:
         self.sync_points.look({**self._standing(), "rounds": self._passed + 1})
 
     def _differs(self, before: int, alone: bool) -> None:
-        """The marks of a round differ: find out what does.
+        """Find out what differs, after the marks of a round differed.
 
         Raises:
-            WorkersDiffer: Something that matters.
+            WorkersDiffer: Something relevant differs.
             Stop: The job ends meanwhile.
         """
         position = self._position.told(before)

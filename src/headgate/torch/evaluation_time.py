@@ -1,5 +1,6 @@
-"""How long a script evaluates its models between two training steps: forward passes without
-gradients, or in evaluation mode, and all that lies between the first and the last of them.
+"""Times evaluations between two training steps.
+
+An evaluation lasts from the first to the last forward pass without gradients or in evaluation mode.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from headgate.task.overheads import overheads
 
 
 class EvaluationTime:
-    """Hooks the models while no training step runs, and leaves them as they were when one does.
+    """Hooks the models outside of training steps, and removes the hooks during steps.
 
     Args:
         models: The prepared models; may grow.
@@ -30,14 +31,14 @@ class EvaluationTime:
         _watch_modes(self)
 
     def switched(self, module: nn.Module) -> None:
-        """A module is in evaluation mode from now on: what it does until the next step may be an
-        evaluation.
+        """Note that a module was set to evaluation mode: an evaluation may begin before the next
+        step.
         """
         if any(module is model for model in self._models):
             self.watch()
 
     def watch(self) -> None:
-        """A pass over data may be one of evaluation."""
+        """Note a pass over data, which may be an evaluation."""
         global _active
         if not self._handles:
             _active = self
@@ -46,8 +47,8 @@ class EvaluationTime:
                 self._handles.append(model.register_forward_hook(_ends))
 
     def end(self) -> None:
-        """A training step was taken, or the script ends: tell of the evaluation before it, if there
-        was one.
+        """Report the evaluation, if there was one, before a training step or the end of the
+        script.
         """
         global _active
         if not self._handles:
@@ -72,8 +73,8 @@ _switching: EvaluationTime | None = None
 
 
 def _watch_modes(evaluating: EvaluationTime) -> None:
-    """Have it told of modules that are set to evaluation mode, in the class of all modules: an
-    attribute of a model would be copied and pickled with it.
+    """Watch for modules set to evaluation mode, in the class of all modules. An attribute of a
+    model would be copied and pickled with it.
     """
     global _switching
     _switching = evaluating
@@ -87,8 +88,8 @@ def _switch(module: nn.Module, mode: bool = True) -> nn.Module:
 
 
 _active: EvaluationTime | None = None
-"""Told by the hooks, which are plain functions, so that a model can be copied or pickled while
-hooked.
+"""Called by the hooks. They are plain functions, so that a hooked model can be copied or
+pickled.
 """
 
 

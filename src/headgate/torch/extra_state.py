@@ -1,8 +1,7 @@
-"""What a script keeps besides models and optimizers, and what its states are to each other in
-several workers.
+"""Other state of a script than models and optimizers, and how its copies in several workers relate.
 
-Workers compare the states as a checkpoint is saved: by a few numbers of each tensor in them. What
-is each worker's own is then gathered by the worker that saves.
+When a checkpoint is saved, workers compare a few numbers of each tensor in their states. The worker
+that saves then gathers the states that differ by worker.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from headgate.task.saving import ResumeError
 
 EQUAL, MEAN, WORKER = "equal", "mean", "worker"
 ACROSS = (EQUAL, MEAN, WORKER)
-"""What states are to each other: the same in all workers, parts of a mean, or each worker's own."""
+"""How states relate: the same in all workers, to be averaged, or each worker's own."""
 _CLOSE = 1e-4
-"""Numbers that differ by less, relatively, may come from the last bits of sums."""
+"""Relative differences below this may come from the last bits of sums."""
 _SHOWN = 3
 _NUMBERS = (bool, int, float, complex)
 
 Gather = Callable[[Any], Mapping[int, Any]]
-"""Gives a value, of tensors and plain values, and returns those of all workers by index; all
-workers call it alike.
+"""Takes a value of tensors and plain values. Returns the values of all workers by index. All
+workers call it.
 """
 
 
 @dataclass(frozen=True)
 class KeptObject:
-    """An object that was given to `keep`.
+    """An object given to `keep`.
 
     Args:
-        object: It has `state_dict` and `load_state_dict`.
-        across: One of `ACROSS`; None: the script does not say.
+        object: The object, with `state_dict` and `load_state_dict`.
+        across: One of `ACROSS`; None: not declared.
     """
 
     object: Any
@@ -47,12 +46,12 @@ class KeptObject:
 
 @dataclass(frozen=True)
 class WorkerStates:
-    """The states of all workers, as far as one is not enough.
+    """States that the saving worker does not have by itself.
 
     Args:
-        own: By name, each worker's own state by its index.
+        own: By name, each worker's own state by index.
         means: By name, the mean.
-        notes: What the user should know.
+        notes: Notes for the user.
     """
 
     own: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
@@ -61,7 +60,7 @@ class WorkerStates:
 
 
 def compared(kept: Mapping[str, KeptObject], gather: Gather) -> WorkerStates:
-    """What a checkpoint has to hold of the states of several workers."""
+    """Compare the states of the workers, and return what a checkpoint has to hold of them."""
     states = {name: entry.object.state_dict() for name, entry in kept.items()}
     marks = {
         name: _marks(state, _own_statistics(kept[name].object)) for name, state in states.items()
@@ -93,11 +92,10 @@ def compared(kept: Mapping[str, KeptObject], gather: Gather) -> WorkerStates:
 def of_worker(
     resume: Mapping[str, Any], name: str, across: str | None, index: int, workers: int
 ) -> tuple[Mapping[Any, Any], Any]:
-    """Where a checkpoint holds a worker's state: a mapping and the key in it, which may not be
-    there.
+    """The location of a worker's state in a checkpoint: a mapping, and a key that may be missing.
 
     Raises:
-        ResumeError: It holds each worker's own, of another number of workers.
+        ResumeError: The checkpoint holds the states of another number of workers.
     """
     own: Mapping[int, Any] | None = resume.get("own", {}).get(name)
     if own is None or across in (EQUAL, MEAN):
@@ -132,7 +130,7 @@ def _note(name: str, across: str | None, differs: Sequence[str]) -> str:
 
 
 def _leaves(state: Any, where: str = "") -> Iterator[tuple[str, Any]]:
-    """All values in a state that hold no others, each with where it is."""
+    """All leaf values in a state, each with its path."""
     if isinstance(state, Mapping):
         for key, value in state.items():
             yield from _leaves(value, f"{where}.{key}" if where else str(key))
@@ -145,7 +143,7 @@ def _leaves(state: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 @torch.no_grad()
 def _marks(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
-    """For each value in a state some numbers by which it is told from another."""
+    """For each value in a state, a few numbers that distinguish it from others."""
     marks = {}
     for where, value in _leaves(state):
         if where in left_out:
@@ -171,7 +169,7 @@ def _marks(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
 def _differences(
     first: Mapping[str, Sequence[float]], others: Sequence[Mapping[str, Sequence[float]]]
 ) -> list[str]:
-    """Where states differ."""
+    """The paths where states differ."""
     names = dict.fromkeys(name for state in others for name in state)
     return [
         name for name in names if any(_differ(first.get(name), state.get(name)) for state in others)
@@ -192,8 +190,8 @@ def _differ(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
 
 
 def _own_statistics(kept: Any) -> frozenset[str]:
-    """The buffers of batch normalisation in a module that is kept: each worker's are of its own
-    samples, as those of the model are.
+    """The buffers of batch normalisation in a kept module. As in the model, each worker has the
+    statistics of its own samples.
     """
     if not isinstance(kept, nn.Module):
         return frozenset()
@@ -206,7 +204,7 @@ def _own_statistics(kept: Any) -> frozenset[str]:
 
 
 def _mean(states: Sequence[Any]) -> Any:
-    """The state of the first worker with the mean over all of each floating-point number."""
+    """The first worker's state, with each floating-point number averaged over all states."""
     first = states[0]
     if isinstance(first, dict):
         return type(first)({key: _mean([state[key] for state in states]) for key in first})

@@ -1,4 +1,4 @@
-"""Floating-point operations of a step, by the formulas of torch's own counter."""
+"""Counts the floating-point operations of a step, by the formulas of torch's own counter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.utils.flop_counter import flop_registry
 
 
 def _formulas() -> dict[Any, Callable[..., int]]:
-    """torch's formulas (a multiply-add is two), with attention on a CPU, which torch's table
-    lacks.
+    """torch's formulas (a multiply-add counts as two), and one for attention on a CPU, which
+    torch's table lacks.
     """
     aten = torch.ops.aten
     formulas: dict[Any, Callable[..., int]] = dict(flop_registry)
@@ -32,9 +32,9 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 class FlopCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the FLOPs of every operator that runs while it is entered.
 
-    The same table as `torch.utils.flop_counter.FlopCounterMode` uses, without its tracking of
-    modules, which must be entered outside of any forward pass, and without its errors: a formula
-    that fails leaves `complete` false instead of raising into the script.
+    It uses the table of `torch.utils.flop_counter.FlopCounterMode`. Unlike that class it does not
+    track modules, and can be entered within a forward pass. A formula that fails does not raise
+    into the script, but leaves `complete` false.
     """
 
     supports_higher_order_operators = True

@@ -1,9 +1,9 @@
-"""Hooks on gradients that a script registers, under a plan whose workers average theirs.
+"""Gradient hooks of the script, under a plan whose workers average gradients.
 
-A hook on a parameter is to see the gradient of the whole batch, as in one process: it is held back
-while backward runs, and runs on the average. A hook inside of the model sees the samples of its
-worker alone. What it returns has to be a multiple of what it is given, or else no average is what
-one process computes.
+A hook on a parameter has to see the gradient of the whole batch, as in one process. It is held back
+during backward, and runs on the average. A hook inside of the model sees only its worker's samples.
+Its result has to be a multiple of its input; otherwise no average equals the gradient of one
+process.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from headgate.torch.control_vector import ReduceError
 
 _CLOSE = 1e-5
 _LOOK_AT_GPU = 50
-"""Calls from one comparison of a hook on a GPU to the next: each waits for it."""
+"""Calls between two checks of a hook on a GPU, because each check waits for the GPU."""
 _FIRST = 3
-"""The first calls of a hook, which are all compared."""
+"""The first calls of a hook, which are all checked."""
 
 register_hook: Any = torch.Tensor.register_hook
-"""As it was before the script's hooks were watched: for hooks of our own."""
+"""The original `register_hook`, for Headgate's own hooks."""
 register_post_accumulate_grad_hook: Any = torch.Tensor.register_post_accumulate_grad_hook
 
 _MODULE_HOOKS = (
@@ -38,10 +38,10 @@ _MODULE_HOOKS = (
 
 
 class HeldHook:
-    """A hook on a parameter, in the place where PyTorch would call it while backward runs.
+    """Replaces a hook on a parameter that PyTorch would call during backward.
 
     Attributes:
-        hook: The script's.
+        hook: The script's hook.
     """
 
     def __init__(self, hook: Callable[[Any], Any]) -> None:
@@ -52,12 +52,12 @@ class HeldHook:
 
 
 class _ComparedHook:
-    """A hook inside of the model, of a tensor or a module.
+    """A hook inside of the model, on a tensor or a module.
 
     Args:
-        hook: The script's.
-        where: What it is registered on, in words.
-        first: Number of its first argument that is a gradient.
+        hook: The script's hook.
+        where: A description of the place where it is registered.
+        first: Position of its first argument that is a gradient.
     """
 
     def __init__(self, hook: Callable[..., Any], where: str, first: int) -> None:
@@ -80,13 +80,11 @@ class _ComparedHook:
 
 
 _OWN_BACKWARD = frozenset(("backward", "grad", "run_backward", "autograd"))
-"""Names by which a backward may go through another graph, which cannot be done twice."""
+"""Names by which a backward may run through another graph, which cannot be repeated."""
 
 
 def compare_functions(nodes: Iterable[Any]) -> None:
-    """Compare, in the backward that comes, what functions with a backward of the script's own make
-    of gradients.
-    """
+    """Check, in the next backward, the gradients that the script's own backward functions make."""
     for node in nodes:
         if not isinstance(node, torch.autograd.function.BackwardCFunction):
             continue
@@ -102,11 +100,11 @@ def compare_functions(nodes: Iterable[Any]) -> None:
 
 
 class _ComparedFunction:
-    """A backward of the script's own.
+    """A backward function of the script.
 
     Args:
         function: The `autograd.Function`.
-        context: What its forward has kept: the node itself.
+        context: Its context from the forward pass: the node itself.
     """
 
     def __init__(self, function: Any, context: Any) -> None:
@@ -174,7 +172,7 @@ def runs_after(parameter: torch.Tensor) -> bool:
 
 
 def changed(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """What the hooks of a parameter make of what backward adds to its gradient."""
+    """Apply a parameter's hooks to what backward adds to its gradient."""
     for hook in list(_held(parameter, "_backward_hooks")):
         returned = hook(gradient)
         gradient = gradient if returned is None else returned
@@ -182,7 +180,7 @@ def changed(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def run_after(parameter: torch.Tensor) -> None:
-    """The gradient of a parameter is complete."""
+    """Run the hooks of a parameter whose gradient is complete."""
     for hook in list(_held(parameter, "_post_accumulate_grad_hooks")):
         hook(parameter)
 
@@ -236,10 +234,8 @@ _OURS = "headgate.torch."
 
 
 def _check(tensor: torch.Tensor) -> None:
-    """
-    Raises:
-        ReduceError: It is a parameter on servers, which are given this worker's part of a gradient
-            alone.
+    """Raises:
+    ReduceError: It is a parameter on servers, which only get this worker's part of a gradient.
     """
     if hasattr(tensor, REMOTE):
         raise ReduceError(
@@ -254,10 +250,10 @@ _hooked: Callable[[torch.Tensor], None] | None = None
 
 
 def watch(averaged: Callable[[torch.Tensor], bool], hooked: Callable[[torch.Tensor], None]) -> None:
-    """Take hooks that are registered from now on as well.
+    """Also take hooks that are registered from now on.
 
     Args:
-        averaged: Whether the gradient of this tensor is averaged.
+        averaged: Whether a tensor's gradient is averaged.
         hooked: Takes each such tensor that gets a hook.
     """
     global _averaged, _hooked

@@ -1,10 +1,10 @@
-"""What a worker's gradients weigh among those of all: what the loss of its part of a batch is a
-mean over.
+"""The weight of a worker's gradients among all workers': the number that the loss of its part of a
+batch is a mean over.
 
-A loss of one mean is weighed by what that is over. Where a loss has several, over unlike numbers,
-each of them is: its gradient is multiplied while backward runs. For that workers tell each other
-their counts before backward, at the head of a round. In the first rounds all wait for that, and
-afterwards only where it is needed.
+A loss with a single mean is weighted by that number. In a loss with several means over unlike
+numbers, each term is weighted: its gradient is multiplied during backward. For that, workers send
+each other their counts before backward, at the head of a round. In the first rounds all workers
+wait for the counts, later only if they are needed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from headgate.torch.sample_comparison import SampleComparison, sorted_nodes
 from headgate.torch.sharding import Assigned
 
 _QUIET = 12
-"""Rounds in a row that need no waiting, after which no worker waits for a form of loss that it had
-in them.
+"""Rounds in a row without a need to wait, after which no worker waits for the forms of loss seen in
+them.
 """
 _LOOKS = 2
-"""Backwards of each form of loss whose functions are looked at."""
+"""Backwards of each form of loss whose functions are checked."""
 _DIGITS = 6
 _COUNTING, _TAKEN, _WAITS, _NEEDS = range(4)
 _FIRST = 4 + 2 * _DIGITS
 NUMBERS = _FIRST + loss_terms.NUMBERS
-"""Numbers at the head of a round."""
+"""Length of the head of a round."""
 _SAID = "said"
 
 Exchange = Callable[[Any], Optional[Mapping[int, Any]]]
@@ -42,12 +42,12 @@ Exchange = Callable[[Any], Optional[Mapping[int, Any]]]
 
 @dataclass(frozen=True)
 class Weight:
-    """What this worker's gradients count in a round.
+    """The weight of this worker's gradients in a round.
 
     Args:
-        samples: Samples that they are of; 0: none that count.
-        factor: What they are multiplied with where the loss is a sum.
-        over: What the loss is a mean over; None: over the samples.
+        samples: Samples that the gradients are of; 0: none that count.
+        factor: Factor of the gradients if the loss is a sum.
+        over: The number that the loss is a mean over; None: the samples.
     """
 
     samples: float
@@ -56,31 +56,31 @@ class Weight:
 
     @property
     def counts(self) -> float:
-        """What gradients of a mean are multiplied with."""
+        """The factor of the gradients of a mean."""
         return self.samples if self.over is None else self.over
 
 
 class LossError(ReduceError):
-    """The loss of a batch is no mean that several workers can weigh."""
+    """The loss of a batch is no mean that several workers can weight."""
 
 
 class GradientWeights:
-    """What losses are means over: as the script says it, by batch or backward; else as their graphs
-    show it.
+    """Finds the number that a loss is a mean over: declared by the script, by batch or backward, or
+    else read from the graph.
 
     Args:
         name: Names a parameter.
-        meet: Gives all workers a value and returns those of all; None: the job ends meanwhile.
+        meet: Exchanges a value with all workers, and returns theirs; None: the job ends meanwhile.
         begins: Begins the round of the running backward, if it has not begun.
         note: Tells the user something, once.
-        coupled: Is told by what a loss compares samples with each other, once.
+        coupled: Called once with the operation by which a loss compares samples with each other.
 
     Attributes:
-        by_batch: The script's function of a batch; None: it gave none.
-        lacks: Whether part of the loss of the latest backward has nothing that counts here.
-        value_factor: What that loss is multiplied with, for its mean over the workers to be the
-            loss of the whole batch. A loss whose terms would need unlike factors keeps its value,
-            since theirs are not known.
+        by_batch: The script's function of a batch; None: not given.
+        lacks: Whether a term of the latest loss has nothing that counts in this worker.
+        value_factor: Factor of the latest loss, so that its mean over the workers is the loss of
+            the whole batch. A loss whose terms would need different factors keeps its value,
+            because the values of its terms are unknown.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class GradientWeights:
         self._doubt = ""
 
     def start(self) -> None:
-        """Losses are weighed from now on."""
+        """Begin to weight losses."""
         normalisers.follow()
 
     def state(self) -> dict[str, Any]:
-        """What workers that join have to know."""
+        """The state that joining workers need."""
         return {
             "everybody": self._everybody,
             "needed": self._needed,
@@ -131,29 +131,27 @@ class GradientWeights:
         }
 
     def go_on(self, state: Mapping[str, Any]) -> None:
-        """Join others with what they know."""
+        """Take the state of workers that this one joins."""
         self._everybody, self._needed = state["everybody"], state["needed"]
         self._quiet, self._forms = state["quiet"], set(state["forms"])
 
     def fetched(self, loader: int, batch: Any, samples: int = 0) -> None:
-        """The loader of this number has given a batch to train on, of so many samples; 0: that is
-        not known.
-        """
+        """Note a training batch of a loader, with its number of samples; 0: unknown."""
         self._coupling.fed(samples)
         if self.by_batch is not None:
             self._of_batches[loader] = _number(self.by_batch(batch), "the function loss_reduction=")
 
     def say(self, value: Any) -> None:
-        """The script says it of one backward.
+        """Note the weight of one backward, declared by the script.
 
         Raises:
-            ValueError: It is no weight.
+            ValueError: It is no valid weight.
         """
         self._said = _number(value, "report(weight=)")
         self._doubt = ""
 
     def sees(self, roots: Sequence[torch.Tensor]) -> None:
-        """A backward begins with these losses."""
+        """Note the losses of a backward that begins."""
         self.release()
         if self.by_batch is None and self._said is None:
             self._seen = read(roots)
@@ -169,20 +167,18 @@ class GradientWeights:
         normalisers.forget()
 
     def release(self) -> None:
-        """Hold no graph of a loss any longer: as long as one is held, its parameters cannot be set
-        to other sizes.
-        """
+        """Release the graph of the loss. While it is held, its parameters cannot be resized."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._own, self._factors = [], [], {}
         self._seen = LossReading()
 
     def settle(self) -> None:
-        """An optimizer is about to use the gradients.
+        """Check the gradients that an optimizer is about to use.
 
         Raises:
-            LossError: They may not be those of one process, and the script did not say what they
-                weigh.
+            LossError: They may differ from those of one process, and the script did not declare
+                their weight.
         """
         normalisers.forget(stepped=True)
         self._settle()
@@ -201,15 +197,15 @@ class GradientWeights:
     # --- a round ----------------------------------------------------------------------------------
 
     def weigh(self, weight: Weight, loader: int | None, assigned: Assigned | None) -> Weight:
-        """The weight of a backward's gradients, as far as this worker knows by itself.
+        """The weight of a backward's gradients, as far as this worker knows.
 
         Args:
-            weight: By samples.
-            loader: Number of the loader that fed it; None: none did since the backward before.
-            dealt: This worker's part of its batch; None: all have the same.
+            weight: Weight by samples.
+            loader: Number of the loader that fed it; None: none since the last backward.
+            assigned: This worker's part of its batch; None: all workers have the same.
 
         Raises:
-            LossError: As of `settle`, of the backward before.
+            LossError: As of `settle`, for the last backward.
         """
         stated, self._said = self._said, None
         if loader is not None:
@@ -262,7 +258,7 @@ class GradientWeights:
         return ([], doubt) if len(slots) > loss_terms.MOST else (slots, doubt)
 
     def numbers(self) -> list[float]:
-        """What this worker tells all others at the head of the round."""
+        """The numbers that this worker sends at the head of the round."""
         counting = self._counts
         digits = [
             float(self._form >> 4 * place & 15) if counting else 0.0 for place in range(_DIGITS)
@@ -278,11 +274,11 @@ class GradientWeights:
 
     @property
     def asks(self) -> bool:
-        """Whether this worker has to know what all tell before gradients come."""
+        """Whether this worker needs the summed head before gradients arrive."""
         return self._asks
 
     def agree(self, sums: Sequence[float]) -> Weight:
-        """What all tell, before gradients come: what this worker's weigh.
+        """The weight of this worker's gradients, from the summed head.
 
         Raises:
             LossError: Other workers do not wait for it.
@@ -321,10 +317,10 @@ class GradientWeights:
         return self._weight
 
     def check(self, sums: Sequence[float]) -> None:
-        """A round is over in which this worker did not wait: whether it was right not to.
+        """Check, after a round in which this worker did not wait, that it did not have to.
 
         Raises:
-            LossError: Another worker did.
+            LossError: Another worker waited.
         """
         if sums[_WAITS] and self._counts:
             self._fail_apart()
@@ -340,7 +336,7 @@ class GradientWeights:
 
     @property
     def _counts(self) -> bool:
-        """Whether something of this worker's part counts in the round, as far as that is seen."""
+        """Whether something of this worker's part counts in the round, as far as is known."""
         return bool(self._taken) and (not self._weighs or bool(self._own))
 
     def _origin(self, node: Any) -> str:
@@ -406,7 +402,7 @@ class GradientWeights:
 
 
 def _shape(seen: LossReading) -> int:
-    """A mark of what a loss is made of, as far as a look tells."""
+    """A digest of the form of a loss."""
     return _mark([(term.kind, term.counted) for term in seen.terms])
 
 
@@ -415,9 +411,8 @@ def _mark(form: Any) -> int:
 
 
 def _number(value: Any, where: str) -> float:
-    """
-    Raises:
-        ValueError: It is no number that can be a weight.
+    """Raises:
+    ValueError: It is no number that can be a weight.
     """
     try:
         weight = float(value.detach() if isinstance(value, torch.Tensor) else value)
@@ -435,5 +430,5 @@ def _number(value: Any, where: str) -> float:
 def _scaled(gradient: torch.Tensor | None, factor: float) -> torch.Tensor | None:
     if gradient is None:
         return None
-    # Not multiplied with 0: what is divided by a count of nothing is no number.
+    # Not multiplied by 0, because a division by a count of 0 gives NaN.
     return gradient * factor if factor else torch.zeros_like(gradient)

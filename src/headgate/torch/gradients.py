@@ -1,5 +1,6 @@
-"""Gradients that stand in the models at a checkpoint, and are part of a later step: left over where
-batches do not fill a step, or accumulated when a checkpoint is asked for.
+"""Gradients in the models at a checkpoint that belong to a later step.
+
+They are left over if batches do not fill a step, or accumulated when a checkpoint is requested.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from headgate.torch.backend import REMOTE
 from headgate.torch.control_vector import ReduceError
 
 _SMALL = 1 << 16
-"""Elements of the largest gradient that is looked at, where there are so small ones."""
+"""Elements of the largest gradient that is checked, if there are gradients this small."""
 _ALIKE = 1e-9
 
 
 class _AfterStep(NamedTuple):
-    """A gradient as a step left it.
+    """A gradient after a step.
 
     Args:
-        parameter: Whose it is.
-        gradient: It; weak, so that a script which drops its gradients has their memory at once.
+        parameter: Its parameter.
+        gradient: A weak reference to it, so that a script which drops its gradients frees their
+            memory at once.
         version: How often it had been changed.
     """
 
@@ -34,7 +36,7 @@ class _AfterStep(NamedTuple):
 
     @property
     def stands(self) -> bool:
-        """Whether it is the same still: no backward has come since."""
+        """Whether it is unchanged: no backward has come since."""
         gradient = self.parameter.grad
         return (
             gradient is not None
@@ -44,22 +46,22 @@ class _AfterStep(NamedTuple):
 
 
 class Gradients:
-    """Knows whether gradients are left over, or only those that the last step has used."""
+    """Tells gradients that are left over from those that the last step has used."""
 
     def __init__(self) -> None:
         self._after: dict[int, list[_AfterStep]] = {}
         self._drops: dict[int, bool] = {}
 
     def begins(self, optimizer: Any) -> None:
-        """An optimizer is about to take a step: does the script drop gradients between two of
-        them?
+        """Check, before a step of an optimizer, whether the script drops gradients between two
+        steps.
         """
         before = self._after.get(id(optimizer))
         if before:
             self._drops[id(optimizer)] = all(_is_dropped(state) for state in before)
 
     def stepped(self, optimizer: Any) -> None:
-        """It has taken one."""
+        """Note the end of an optimizer's step."""
         held = self._after.get(id(optimizer))
         if held and all(after_step.parameter.grad is not None for after_step in held):
             parameters = [after_step.parameter for after_step in held]
@@ -72,12 +74,14 @@ class Gradients:
         ]
 
     def forget(self, optimizer: Any) -> None:
-        """It is gone."""
+        """Forget an optimizer that is gone."""
         self._after.pop(id(optimizer), None)
         self._drops.pop(id(optimizer), None)
 
     def left_over(self, models: Sequence[nn.Module]) -> list[dict[str, torch.Tensor]]:
-        """By model the gradients by parameter's name; empty where no later step can need them."""
+        """Left-over gradients of each model, by parameter name. Empty if no later step can need
+        them.
+        """
         used = bool(self._after) and all(
             after and self._drops.get(number, False) and all(gradient.stands for gradient in after)
             for number, after in self._after.items()
@@ -102,7 +106,7 @@ def _is_dropped(after: _AfterStep) -> bool:
 
 
 def put_back(models: Sequence[nn.Module], saved: Sequence[Mapping[str, torch.Tensor]]) -> None:
-    """Let models have the gradients that `left_over` found; others are gone."""
+    """Set the models' gradients to those that `left_over` returned. Other gradients are removed."""
     for model, gradients in zip(models, saved):
         for name, parameter in model.named_parameters():
             gradient = gradients.get(name)
@@ -114,15 +118,15 @@ def put_back(models: Sequence[nn.Module], saved: Sequence[Mapping[str, torch.Ten
 
 @torch.no_grad()
 def check_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """An optimizer is about to take a step with gradients that were not exchanged; all workers call
-    this alike.
+    """Check that gradients that were not exchanged are the same in all workers, before a step. All
+    workers call this.
 
     Args:
-        optimizer: It.
-        add_up: Adds up a tensor over all workers.
+        optimizer: The optimizer of the step.
+        add_up: Sums a tensor over all workers.
 
     Raises:
-        ReduceError: They are not the same in all workers.
+        ReduceError: The gradients differ between workers.
     """
     gradients = [
         parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
@@ -155,11 +159,12 @@ def check_same(optimizer: Any, add_up: Callable[[torch.Tensor], torch.Tensor]) -
 def check_averaged(
     optimizer: Any, is_averaged: Callable[[torch.Tensor], bool], tensors: bool = True
 ) -> None:
-    """
+    """Check that all gradients of a step were averaged.
+
     Args:
-        optimizer: Is about to take a step.
-        is_averaged: Whether the gradient of this parameter is averaged over the workers.
-        tensors: Whether it is looked at tensors that are no parameters of a module too.
+        optimizer: The optimizer of the step.
+        is_averaged: Whether a parameter's gradient is averaged over the workers.
+        tensors: Whether to also check tensors that are no parameters of a module.
 
     Raises:
         ReduceError: The optimizer is about to step a parameter whose gradient was not averaged.
@@ -178,9 +183,7 @@ def check_averaged(
 
 
 def _small(optimizer: Any) -> list[torch.Tensor]:
-    """Some parameters of an optimizer that have small gradients; where none is small, the
-    smallest.
-    """
+    """Some of the optimizer's parameters with small gradients. If none is small, the smallest."""
     candidates = [
         parameter
         for group in getattr(optimizer, "param_groups", ())

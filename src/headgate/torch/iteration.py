@@ -14,38 +14,38 @@ from headgate.torch.sharding import Assigned, ShardAssignment
 
 
 class Watcher(Protocol):
-    """Whom loaders tell. What it raises ends the iteration."""
+    """Gets the events of loaders. Its exceptions end the iteration."""
 
     def fetching(self, iteration: Iteration) -> None: ...
 
     def fetched(self, iteration: Iteration, batch: Any) -> Any:
-        """Returns the batch to hand on."""
+        """Take a batch. Returns the batch for the script."""
 
     def divided(self, iteration: Iteration, batch: Any, whole: int) -> None:
-        """A batch of so many samples is read whole by every worker, which takes its part."""
+        """Note a batch of `whole` samples that every worker reads, and divides."""
 
     def exhausted(self, iteration: Iteration) -> None: ...
 
     def replays(self, iteration: Iteration, drawn: bool) -> None:
-        """A pass that `itertools.cycle` holds is over, and its batches come again.
+        """Note that a pass held by `itertools.cycle` is over and its batches are repeated.
 
         Args:
-            iteration: It.
-            drawn: Whether they were read again after a resume, and are drawn at random where they
-                are read.
+            iteration: The pass.
+            drawn: Whether the batches were read again after a resume, and reading them draws random
+                numbers.
         """
 
     def arrived(self) -> None:
-        """A pass has come to where it was when the checkpoint was taken that the script goes on
+        """Note that a pass has reached its position in the checkpoint that the script resumed
         from.
         """
 
     def lost_some(self, iteration: Iteration) -> None:
-        """Batches that were drawn ahead for workers that are gone cannot be drawn anew."""
+        """Note that batches drawn ahead for lost workers cannot be drawn again."""
 
 
 class AllLoaders(Protocol):
-    """What a pass asks and tells of all loaders; see `headgate.torch.loaders.Loaders`."""
+    """The interface of all loaders for a pass. See `headgate.torch.loaders.Loaders`."""
 
     watcher: Watcher
     epoch: int
@@ -70,7 +70,7 @@ class AllLoaders(Protocol):
 
 
 class OneLoader(Protocol):
-    """The same of its own loader; see `headgate.torch.loaders.LoaderState`."""
+    """The interface of its own loader for a pass. See `headgate.torch.loaders.LoaderState`."""
 
     index: int
     batch_dim: int
@@ -102,19 +102,19 @@ class Iteration:
     """One pass over a prepared loader.
 
     Attributes:
-        done: Batches that it gave, those before a resume included.
-        batches: How many it is to give to the one worker that there is; None where that is not
-            known.
-        reopened: Whether the loader's iterator, with its workers, is one from an earlier pass: that
-            draws fewer random numbers than a new one.
+        done: Batches given, including those before a resume.
+        batches: Batches of the pass in a job of one worker; None if unknown.
+        reopened: Whether the loader's iterator, with its workers, is one of an earlier pass. Such a
+            one draws fewer random numbers than a new one.
         created: Random states when it was created.
         first: Random states before its first batch; None until then.
-        before: How often each loader had been gone through in this epoch when it was created.
+        before: Finished passes over each loader in this epoch when it was created.
         epoch: The epoch it was created in, as `Loaders` counts.
-        number: Counts the iterations of the script.
-        dealt: The part of a global batch that its last batch was; None where it was the whole.
-        endless: Whether `itertools.cycle` holds it: its batches come again after the last one.
-        began: How many batches it had given where it rejoined; 0: it did not.
+        number: Number of the iteration in the script.
+        dealt: The last batch's part of a global batch; None if it was whole.
+        endless: Whether `itertools.cycle` holds it, so that its batches are repeated after the last
+            one.
+        began: Batches given before it rejoined; 0: it did not rejoin.
     """
 
     def __init__(
@@ -189,20 +189,20 @@ class Iteration:
 
     @property
     def is_at_last(self) -> bool:
-        """Whether only one batch is left of it."""
+        """Whether only one batch is left."""
         return self.done + 1 == self._whole and not self.endless
 
     @property
     def ends_by_count(self) -> bool:
-        """Whether the script counts its batches, and does not go on to the end of the pass."""
+        """Whether the script ends the pass by counting batches, and not at its end."""
         spans = self.epoch != self.state.loaders.epoch
         if self._cut_off is None:
             self._cut_off = is_cut_off(self)
         return self.endless or spans or self.state.left_early or self._cut_off
 
     def position(self, within_epoch: bool) -> dict[str, Any]:
-        """What it takes to rejoin; `inside` says whether it was created in the epoch that is to be
-        resumed.
+        """What a resume needs to rejoin the pass. `inside` tells whether it was created in the
+        epoch to resume.
         """
         done = None if self._assignment is None else self._assignment.done
         return {
@@ -221,7 +221,7 @@ class Iteration:
         self._finish(early=True)
 
     def _begin(self) -> None:
-        """The first batch is asked for."""
+        """Begin the pass, when the first batch is requested."""
         self._begun = True
         if self.state.looks_for_cycle() and is_in_cycle(self):
             self.endless, self.batches = True, None
@@ -245,7 +245,9 @@ class Iteration:
                 self.state.left_early = early
 
     def _next(self) -> Any:
-        """The next batch, or this worker's part of it; of a pass that a cycle holds, it is kept."""
+        """The next batch, or this worker's part of it. The batch is kept if a cycle holds the
+        pass.
+        """
         inner = self._inner
         assert inner is not None
         if isinstance(inner, Replay):
@@ -261,7 +263,7 @@ class Iteration:
         self._kept.append((batch, self.assigned))
         return batch
 
-    # --- where data is shared with other workers --------------------------------------------------
+    # --- data shared with other workers -----------------------------------------------------------
 
     def _fresh(self, inner: Iterator[Any]) -> Any:
         """The next batch of an iterator, or this worker's part of it."""
@@ -284,7 +286,7 @@ class Iteration:
         return self._part_of(batch, number, assignment)
 
     def _read_next(self, inner: Iterator[Any]) -> Any:
-        # what is read may be drawn at random, and has to be the same for all
+        # reading may draw random numbers, which have to be the same for all workers
         with self.state.loaders.drawing():
             batch = next(inner)
         self._read += 1
@@ -305,16 +307,16 @@ class Iteration:
         return batches.part(batch, end - begin, whole, begin, dim)
 
     def _draw_anew(self) -> Iterator[Any]:
-        """The data is divided between other workers now: draw again what was drawn ahead and not
-        used.
+        """Draw again the unused batches that were drawn ahead, because the data is now divided
+        between other workers.
         """
         self._inner = None
         self.state.drop_iterator()
         return self._rejoined(self.done)
 
     def _has_more(self) -> bool:
-        """Whether others left batches undone that this worker read past: draws the pass again, up
-        to those.
+        """Whether others left batches undone that this worker read past. If so, draws the pass
+        again up to these batches.
         """
         assignment = self._assignment
         if assignment is None or not assignment.more(not self.state.cannot_rejoin):
@@ -331,12 +333,11 @@ class Iteration:
         return self._open()
 
     def _rejoined(self, done: int, assignment: ShardAssignment | None = None) -> Iterator[Any]:
-        """The inner iterator as it was after so many batches, with the random states of that
-        moment.
+        """The inner iterator after `done` batches, with the random states of that moment.
 
         Args:
-            done: They. A pass that a cycle holds reads them, any other skips them.
-            hand: This worker's part of the pass; None: it is dealt anew.
+            done: Number of batches. A pass held by a cycle reads them, any other skips them.
+            assignment: This worker's part of the pass; None: it is assigned anew.
         """
         state, loaders = self.state, self.state.loaders
         skipped = 0 if self.endless else done
@@ -368,7 +369,7 @@ class Iteration:
         return inner
 
     def _read_again(self, inner: Iterator[Any], done: int) -> Iterator[Any]:
-        """Keep what a cycle has of so many batches."""
+        """Read and keep the first `done` batches for a cycle."""
         self._inner, self._kept = inner, []
         try:
             while len(self._kept) < done:

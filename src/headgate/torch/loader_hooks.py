@@ -1,4 +1,4 @@
-"""How a user's loader is watched without becoming another object."""
+"""Watches a user's loader without replacing the object."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch.utils.data import DataLoader, IterableDataset
 
 OpenIterator = Callable[[], Iterator[Any]]
 MARK = "_headgate_watched"
-"""Attribute of a watched loader's type."""
+"""Attribute of the type of a watched loader."""
 
 
 def watched(
     loader: Any, iterate: Callable[[OpenIterator], Iterator[Any]], sampler_for: Callable[[Any], Any]
 ) -> Any:
-    """`loader` with its class exchanged for a subclass, so that the object, its type and its
-    attributes stay.
+    """`loader`, with its class replaced by a subclass, so that the object and its attributes stay
+    the same.
 
     Args:
-        loader: Anything to iterate over.
-        iterate: Is called for each pass with a function that opens the loader's own iterator.
-        sampler_for: Is given the sampler that a `DataLoader` is about to draw indices from; returns
-            the one to use.
+        loader: Any iterable.
+        iterate: Called for each pass with a function that opens the loader's own iterator.
+        sampler_for: Called with the sampler that a `DataLoader` is about to draw indices from.
+            Returns the sampler to use.
 
     Returns:
-        The same object, or a thin wrapper where its class cannot be exchanged (a list, a type
-        written in C).
+        The same object, or a thin wrapper if its class cannot be replaced (a list, a type written
+        in C).
     """
     kind = type(loader)
     open_iterator = getattr(kind, "__iter__", iter)
@@ -42,8 +42,8 @@ def watched(
         MARK: True,
     }
     if isinstance(loader, DataLoader):
-        # What DataLoader's iterators draw from; a property, so that subclasses of ours may stand in
-        # front of it.
+        # The samplers of DataLoader's iterators; a property, so that our subclasses can override
+        # it.
         namespace["_index_sampler"] = property(
             lambda self: sampler_for(kind._index_sampler.fget(self))
         )
@@ -57,7 +57,7 @@ def watched(
 
 
 class WatchedIterable:
-    """A loader whose class cannot be exchanged: hands on everything but its iteration."""
+    """A loader whose class cannot be replaced. It forwards everything but its iteration."""
 
     _headgate_watched = True
 
@@ -79,7 +79,7 @@ class WatchedIterable:
 
 
 class SkippingSampler:
-    """Stands in for a loader's sampler: the next pass begins `count` batches in.
+    """Replaces a loader's sampler, so that the next pass begins at batch `count`.
 
     Attributes:
         count: Batches that passes begun from now on skip.
@@ -92,7 +92,7 @@ class SkippingSampler:
 
     @property
     def inner(self) -> Any:
-        """The sampler that it stands in for."""
+        """The replaced sampler."""
         return self._sampler
 
     def around(self, sampler: Any) -> SkippingSampler:
@@ -100,8 +100,8 @@ class SkippingSampler:
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        # A loader with workers asks twice while its iterator is made. Asked later, the pass begins
-        # at the front again.
+        # A loader with workers asks twice while its iterator is made. A later request starts the
+        # pass at its beginning.
         self._latest = _SkippedIterator(iter(self._sampler), self.count)
         return self._latest
 
@@ -109,7 +109,7 @@ class SkippingSampler:
         return len(self._sampler)
 
     def advance(self) -> None:
-        """Skip now what was not skipped yet; later passes skip nothing."""
+        """Skip now what was not skipped yet. Later passes skip nothing."""
         self.count = 0
         if self._latest is not None:
             self._latest.advance()
@@ -134,7 +134,7 @@ class _SkippedIterator:
 
 
 def cannot_rejoin(loader: Any) -> str:
-    """Why a loader cannot be made to go on in the middle of a pass; empty when it can."""
+    """Why a loader cannot rejoin in the middle of a pass; empty if it can."""
     name = type(loader).__qualname__
     if isinstance(loader, DataLoader):
         private: tuple[type, ...] = (random.Random,)
@@ -154,7 +154,7 @@ def cannot_rejoin(loader: Any) -> str:
 
 
 def gives_batches_of_indices(loader: Any) -> bool:
-    """Whether a batch of a loader is what the indices say that its sampler draws."""
+    """Whether a batch of a loader is determined by the indices that its sampler draws."""
     return (
         isinstance(loader, DataLoader)
         and not isinstance(loader.dataset, IterableDataset)
@@ -164,7 +164,7 @@ def gives_batches_of_indices(loader: Any) -> bool:
 
 
 def attributes_of(loader: Any, kind: Any) -> list[Any]:
-    """Attributes of that kind of a `DataLoader` and its samplers, each once, in a fixed order."""
+    """Attributes of type `kind` of a `DataLoader` and its samplers, each once, in a fixed order."""
     if not isinstance(loader, DataLoader):
         return []
     batch_sampler = getattr(loader, "batch_sampler", None)

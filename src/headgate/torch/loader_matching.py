@@ -1,4 +1,4 @@
-"""Match each loader of a resumed script with one of the checkpoint."""
+"""Matches each loader of a resumed script with a loader of the checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 EARLIER, NOW = 1, 2
-"""A loader was prepared in an epoch before that of the checkpoint, or in that; 0: in none."""
+"""A loader was prepared in an epoch before the checkpoint's, or in that epoch. 0: outside of
+epochs.
+"""
 
 
 class _Loader(Protocol):
@@ -20,10 +22,10 @@ _L = TypeVar("_L", bound=_Loader)
 def matched(
     loaders: Sequence[_L], positions: Sequence[dict[str, Any]], start: int
 ) -> list[tuple[_L, dict[str, Any]]]:
-    """Loaders from the one numbered `start` on, each with its position of then.
+    """Loaders from number `start` on, each with its position in the checkpoint.
 
-    They are told by the order in which they are prepared. Those that are prepared in the epoch that
-    goes on are those that were prepared in it, or else the ones from earlier epochs that it read.
+    They are matched by the order in which they are prepared. Loaders prepared in the resumed epoch
+    match those that were prepared in it, otherwise those of earlier epochs that it read.
     """
     outside = [entry for entry in positions if not entry.get("born")]
     within = [entry for entry in positions if entry.get("born") == NOW]

@@ -1,10 +1,10 @@
-"""Prepared loaders: the user's own objects, watched batch by batch, and able to rejoin an epoch in
-its middle.
+"""Prepared loaders: the user's own objects, watched batch by batch, which can rejoin in the middle
+of an epoch.
 
-A position in an epoch holds two things. For each loader: how often it was gone through before the
-running iteration began. For each running iteration: the random states when it began, and the number
-of batches that it gave. On a rejoin, passes that had ended yield nothing. Running ones draw the
-same permutation again and skip its indices, so that no data is read twice.
+A position in an epoch holds two things. For each loader: the number of passes before the running
+one. For each running pass: the random states when it began, and the number of batches that it gave.
+On a rejoin, finished passes yield nothing. A running pass draws the same permutation again and
+skips its first indices, so that no data is read twice.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from headgate.torch.sharded_loaders import ShardingSampler, Sharing
 from headgate.torch.sharding import Pass, ShardAssignment
 
 Position = tuple[Optional[int], Optional[int], list[dict[str, Any]]]
-"""Epoch; batches of it that are done, None where a resume has to start it again; positions of the
+"""Epoch; finished batches in it, None if a resume has to start it again; positions of the
 loaders.
 """
 
 
 _LOOKS = 3
-"""Passes over each loader, from the first on, that are each looked at for a cycle."""
+"""First passes over each loader that are all checked for a cycle."""
 _LOOK_SECONDS = 1.5
-"""And the time from one look to the next after those."""
+"""Time between two checks after those."""
 
 
 class Loaders:
     """All prepared loaders of a script.
 
     Attributes:
-        epoch: Number of epochs entered; iterations of different ones are told apart by it.
-        generators: Random generators that loaders were given.
-        source: Where set, what the first loader's batches are drawn through.
+        epoch: Number of epochs entered, by which passes of different epochs are told apart.
+        generators: Random generators given to loaders.
+        source: If set, the first loader's batches are drawn through it.
         sharing: How training data is divided between several workers; None: there is one.
         rejoined: Whether a pass has rejoined in this epoch.
-        rejoined_to_end: Whether one of those that have came to its end.
+        rejoined_to_end: Whether a rejoined pass has ended.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -73,11 +73,11 @@ class Loaders:
         self.rejoined = self.rejoined_to_end = False
 
     def prepare(self, loader: Any, batch_dim: int = 0) -> Any:
-        """The loader, watched: the same object wherever Python allows, a thin wrapper otherwise.
+        """The watched loader: the same object if possible, otherwise a thin wrapper.
 
         Args:
-            loader: It.
-            batch_dim: The dimension that samples lie along in the tensors of its batches.
+            loader: The loader.
+            batch_dim: The dimension of the samples in the tensors of its batches.
         """
         if hasattr(type(loader), MARK):
             return loader
@@ -90,20 +90,18 @@ class Loaders:
         return watched(loader, state.iterate, state.sampler_for)
 
     def drawing(self) -> AbstractContextManager[None]:
-        """A context in which the random stream that data is drawn with is in force: with one
-        worker, the script's.
-        """
+        """A context with the random stream for drawing data. With one worker it is the script's."""
         stream = self._apart if self.sharing is None else self.sharing.stream
         return nullcontext() if stream is None else stream.drawing()
 
     @property
     def plain(self) -> bool:
-        """Whether batches come as the script by itself would read them."""
+        """Whether batches are those that the script would read without Headgate."""
         return self.sharing is None and self._apart is None
 
     def draw_apart(self) -> None:
-        """Draw data with a stream that begins here, as workers of a plan do, so that one alone has
-        their batches.
+        """Draw data with a separate stream from here on, as workers of a plan do, so that a single
+        worker gets their batches.
         """
         if not self._iterations:
             self._apart = rng.Stream(self.capture_rng(devices=False))
@@ -115,12 +113,12 @@ class Loaders:
         rng.restore(state, self.generators)
 
     def counts(self) -> tuple[int, ...]:
-        """How often each loader was gone through in this epoch."""
+        """Number of passes over each loader in this epoch."""
         return tuple(state.ended for state in self.states)
 
     @property
     def assigning(self) -> bool:
-        """Whether a pass is running whose batches are dealt among workers."""
+        """Whether a pass is running whose batches are assigned to workers."""
         running = [state.current() for state in self.states]
         return any(
             iteration is not None and iteration.assigned is not None for iteration in running
@@ -131,8 +129,8 @@ class Loaders:
         return self._iterations
 
     def anchor(self, feeding: Set[int]) -> Iteration | None:
-        """The outermost of the iterations numbered in `feeding`: the first that was created and is
-        still going, and that ends.
+        """The outermost of the iterations numbered in `feeding`: the first one created that is
+        still running and ends.
         """
         first: Iteration | None = None
         for state in self.states:  # in every step
@@ -144,8 +142,9 @@ class Loaders:
         return first
 
     def ends_by_count(self, feeding: Set[int]) -> bool:
-        """Whether the script counts the batches of an epoch, and no end of those that are numbered
-        in `feeding` ends it: that it has done some of them is not known to it after a resume.
+        """Whether the script ends an epoch by counting batches, and not by the end of the
+        iterations numbered in `feeding`. After a resume such a script does not know how many
+        batches it has done.
         """
         running = [state.current() for state in self.states]
         return all(
@@ -161,10 +160,10 @@ class Loaders:
             state.ended = 0
 
     def snapshot(self, anchor: Iteration | None) -> list[dict[str, Any]] | None:
-        """A position for each loader, for `arm`; None where one of them cannot rejoin.
+        """A position for each loader, for `arm`; None if one of them cannot rejoin.
 
         Args:
-            anchor: The iteration whose step was the last; None between two epochs.
+            anchor: The iteration that fed the last step; None between two epochs.
         """
         before = (0,) * len(self.states)
         if anchor is not None and anchor.epoch == self.epoch:
@@ -188,13 +187,13 @@ class Loaders:
     def position(
         self, epoch: int | None, anchor: Iteration | None, note: Callable[[str], None]
     ) -> Position:
-        """Where the script is in the middle of an epoch; after the last step of `anchor`, where
-        that can be said.
+        """The script's position in the middle of an epoch, after the last step of `anchor`, if it
+        is known.
 
         Args:
-            epoch: Which; None: the script does not count them.
-            anchor: The iteration whose step was the last; None: it is not known.
-            note: Told why it cannot be said.
+            epoch: The epoch; None: the script does not count epochs.
+            anchor: The iteration that fed the last step; None: unknown.
+            note: Called with the reason why the position is unknown.
         """
         if epoch is None:
             note("the script does not use headgate.torch.epochs: a resume starts its epochs again")
@@ -216,15 +215,15 @@ class Loaders:
         inside: bool = False,
         start: int = 0,
     ) -> None:
-        """Let the coming iterations rejoin at `positions`, until the resumed epoch is over.
+        """Make the coming iterations rejoin at `positions`, until the resumed epoch is over.
 
         Args:
-            positions: What `snapshot` gave.
-            resume_rng: Random states at the snapshot; in force once the first iteration has
-                rejoined. None: none.
-            inside: Whether for iterations begun in the resumed epoch, as those of loaders prepared
-                in it are.
-            start: The first loader that it is for.
+            positions: The result of `snapshot`.
+            resume_rng: Random states at the snapshot, restored once the first iteration has
+                rejoined; None: none.
+            inside: Whether this is for iterations begun in the resumed epoch, such as those of
+                loaders prepared in it.
+            start: The first loader that this is for.
         """
         for state, position in () if self._past_resumed else matched(self.states, positions, start):
             running, begun_inside = position["running"], inside or state.born
@@ -249,21 +248,19 @@ class Loaders:
 
 
 class LoaderState:
-    """What is known of one prepared loader.
+    """State of one prepared loader.
 
     Attributes:
-        batch_dim: The dimension that samples lie along in the tensors of its batches.
-        born: The epoch in which it was prepared, as `Loaders` counts; 0: in none.
-        ended: How often it was gone through, or given up, in this epoch.
-        running: The latest iteration while the script holds on to it.
-        cannot_rejoin: Why its position cannot be saved; empty when it can.
-        to_end: How many iterations are to yield nothing, because the checkpoint was taken after
+        batch_dim: The dimension of the samples in the tensors of its batches.
+        born: The epoch in which it was prepared, as `Loaders` counts; 0: outside of epochs.
+        ended: Passes that ended or were abandoned in this epoch.
+        running: The latest iteration while the script holds it.
+        cannot_rejoin: Why its position cannot be saved; empty if it can.
+        to_end: Number of iterations that yield nothing, because the checkpoint was saved after
             them.
-        to_rejoin: The position at which the iteration after those goes on.
-        left_early: Whether the script gave up the latest pass before its end, or did not ask for
-            its end.
-        lacks_begin: Whether this process gave only the rest of the latest pass that came to its
-            end.
+        to_rejoin: The position at which the iteration after those continues.
+        left_early: Whether the script abandoned the latest pass, or did not ask for its end.
+        lacks_begin: Whether this process gave only the rest of the latest pass that ended.
     """
 
     def __init__(
@@ -273,8 +270,8 @@ class LoaderState:
         self.born = born
         self.index = index
         self.batch_dim = batch_dim
-        # Weak: a loader that the script drops has to end its workers at once, not when garbage is
-        # collected.
+        # Weak: a loader that the script drops has to end its workers at once, not at a later
+        # garbage collection.
         self._loader = weakref.ref(loader) if isinstance(loader, DataLoader) else None
         self._sequence = loader if isinstance(loader, Sequence) else None
         self.ended = 0
@@ -295,16 +292,16 @@ class LoaderState:
             self.shards = ShardingSampler(loaders.drawing, loaders.sharing.smallest)
 
     def current(self) -> Iteration | None:
-        """The latest iteration, if the script still holds on to it and it is not exhausted."""
+        """The latest iteration, if the script still holds it and it is not exhausted."""
         iteration = self.running() if self.running is not None else None
         return None if iteration is None or iteration.exhausted else iteration
 
     def keeps_iterator(self) -> bool:
-        """Whether the loader has an iterator whose workers live on from pass to pass."""
+        """Whether the loader keeps an iterator with its workers from pass to pass."""
         return self._loader is not None and getattr(self._loader(), "_iterator", None) is not None
 
     def drop_iterator(self) -> None:
-        """End the workers that the loader keeps from pass to pass: the next iterator is a new
+        """End the workers that the loader keeps from pass to pass. The next iterator is a new
         one.
         """
         loader = self._loader() if self._loader is not None else None
@@ -312,7 +309,7 @@ class LoaderState:
             loader._iterator = None
 
     def draws_ahead(self) -> bool:
-        """Whether indices of a worker's parts are drawn before their batch is asked for."""
+        """Whether indices of a worker's parts are drawn before their batch is requested."""
         loader = self._loader() if self._loader is not None else None
         return self.shards is not None and loader is not None and loader.num_workers > 0
 
@@ -322,9 +319,7 @@ class LoaderState:
         return sampler if self.shards is None else self.shards.around(sampler)
 
     def assign(self, done: int) -> ShardAssignment | None:
-        """This worker's part of the pass that begins now after `done` batches; None: it takes all
-        of it.
-        """
+        """This worker's part of a pass that begins after `done` batches; None: all of it."""
         sharing = self.loaders.sharing
         if sharing is None or not sharing.divides():
             return None
@@ -335,10 +330,10 @@ class LoaderState:
         )
 
     def looks_for_cycle(self) -> bool:
-        """Whether it is looked for what holds the pass that begins now.
+        """Whether to check which object holds the pass that begins now.
 
-        That takes some 15 ms. So it is not done at each of many short passes, but where workers
-        have to do alike.
+        The check takes about 15 ms. Not every short pass is checked, except where workers have to
+        do the same.
         """
         sharing, now = self.loaders.sharing, time.monotonic()
         if self.loaders.source is not None or (
@@ -351,7 +346,7 @@ class LoaderState:
         return looks
 
     def batches(self) -> int | None:
-        """Batches of a whole pass; None where they are not counted beforehand."""
+        """Batches of a whole pass; None if unknown beforehand."""
         loader = self._sequence if self._loader is None else self._loader()
         return (
             len(loader) if loader is not None and (self.by_index or self._loader is None) else None

@@ -1,8 +1,8 @@
-"""What a loss is a mean over, read from the graph that its backward goes through.
+"""Reads from the graph of a loss the number that it is a mean over.
 
-A loss that is a mean over samples weighs a worker's gradients by its samples. One over tokens that
-are no padding, or by class weights, weighs them by those: PyTorch's graph has their number,
-whichever function made it.
+A mean over samples weights a worker's gradients by its samples. A mean over unpadded tokens, or
+with class weights, weights them by these. PyTorch's graph has their number, whichever function made
+the loss.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _OF_PARAMETERS = frozenset(
         ),
     )
 )
-"""What penalties of the weights are made of."""
+"""Nodes of weight penalties."""
 _MOST_NODES = 400
 _MOST_PARTS = 10_000
 
@@ -76,17 +76,16 @@ class LossTerm:
     """A mean in a loss.
 
     Args:
-        node: The node of PyTorch's graph that makes it, or the sum that is divided.
-        kind: That node's, as `NllLoss`.
-        by: What the mean is over: tokens, numbers, a sum of weights.
-        times: What else it is multiplied with, which has to be the same in all workers.
-        counted: Whether it may leave samples out; else it is over as many numbers as the samples
-            have.
-        elements: How many numbers are summed, of a sum that is divided; 0: it is not such a one.
-        listed: By what a list of such terms was divided; 1: it is not seen to be of a list.
-        whole: Whether it leaves none of several numbers of each sample out, though it could.
-        weights: A number made of the weights that its classes have, which have to be the same in
-            all workers.
+        node: Its node in PyTorch's graph, or the sum that is divided.
+        kind: Kind of the node, for example `NllLoss`.
+        by: The number that the mean is over: tokens, numbers, a sum of weights.
+        times: Its other factor, which has to be the same in all workers.
+        counted: Whether it may leave samples out. Otherwise its count is in proportion to the
+            samples.
+        elements: How many numbers are summed, if it is a sum that is divided; 0: it is not.
+        listed: The divisor of a list of such terms; 1: no list is known.
+        whole: Whether it includes all numbers of each sample, though it need not.
+        weights: A digest of the weights of its classes, which have to be the same in all workers.
     """
 
     node: Any
@@ -106,14 +105,13 @@ class LossTerm:
 
 @dataclass
 class LossReading:
-    """What is seen of a loss.
+    """What the graph of a loss shows.
 
     Attributes:
-        terms: The means that it is made of.
-        nothing: Whether one of its terms is multiplied by 0, as where a part of a batch has nothing
-            that counts.
-        doubt: Why several workers may not come to what one process comes to; empty: nothing speaks
-            for that.
+        terms: The means in it.
+        nothing: Whether a term is multiplied by 0, as when nothing counts in a part of a batch.
+        doubt: Why several workers may not compute the same as one process; empty: no reason is
+            known.
     """
 
     terms: tuple[LossTerm, ...] = ()
@@ -122,7 +120,9 @@ class LossReading:
 
     @property
     def over(self) -> float | None:
-        """What it is a mean over: samples, tokens, a sum of weights; None: that is not seen."""
+        """The number that the loss is a mean over: samples, tokens, a sum of weights. None:
+        unknown.
+        """
         if not self.terms:
             return 0.0 if self.nothing else None
         over = self.terms[0].count
@@ -131,18 +131,17 @@ class LossReading:
 
 @dataclass(frozen=True)
 class _Divisor:
-    """What a part of a loss is divided and multiplied by.
+    """The divisors and factors of a part of a loss.
 
     Args:
-        exact: By divisions.
-        scaled: By them, and by multiplications with a fraction: of a mean that is how much it
-            matters.
-        times: By other multiplications.
-        fractions: By multiplications with a fraction that are no divisions.
-        plain: Whether all divisors are numbers of Python's.
+        exact: Product of the divisors.
+        scaled: The same, with factors below 1, which for a mean are its importance.
+        times: Product of the other factors.
+        fractions: Product of factors below 1 that are no divisions.
+        plain: Whether all divisors are Python numbers.
         made: A tensor that it is divided by.
         read: A number that it is divided by, as it was read from a tensor.
-        doubt: Why no mean may be divided by this; empty: nothing speaks for that.
+        doubt: Why no mean may be divided by this; empty: no reason is known.
     """
 
     exact: float = 1.0
@@ -176,7 +175,9 @@ class _Divisor:
         return replace(self.by(made.local), plain=False, made=made, doubt=doubt)
 
     def counts(self, number: float) -> tuple[Normaliser, str]:
-        """What a mean over so many numbers is over, divided by this; and why it is not."""
+        """The number that a mean over `number` entries is over after this division, and a reason to
+        doubt it.
+        """
         made = self.made
         doubt = self.doubt
         if made is not None and (made.steps or made.exceeds):
@@ -186,7 +187,7 @@ class _Divisor:
         ), doubt
 
     def sums(self) -> tuple[Normaliser, str]:
-        """What a sum that is divided by this is a mean over; and why it is not."""
+        """The number that a sum becomes a mean over by this division, and a reason to doubt it."""
         made, divisor = self.made or self.read, self.scaled or 0.0
         if made is None or not made.local:
             return Normaliser(divisor, divisor, known=made is not None and made.known), self.doubt
@@ -199,8 +200,8 @@ class _Divisor:
 
 @dataclass
 class _LossTerms:
-    """Terms of a loss: those that may leave samples out, and others; sums; and what else. And
-    whether one is multiplied by 0.
+    """The terms of a loss: those that may leave samples out, and others; sums; other nodes. And
+    whether a term is multiplied by 0.
     """
 
     counted: list[LossTerm] = field(default_factory=list)
@@ -212,7 +213,7 @@ class _LossTerms:
 
 
 def read(roots: Sequence[torch.Tensor]) -> LossReading:
-    """What the loss whose terms are `roots` is a mean over."""
+    """Read what the loss with the terms `roots` is a mean over."""
     seen = _LossTerms()
     with normalisers.aside():
         for root in roots:
@@ -232,7 +233,7 @@ def read(roots: Sequence[torch.Tensor]) -> LossReading:
 
 
 def _walk(root: Any, seen: _LossTerms) -> None:
-    """Go through what makes a scalar: sums and multiples of means."""
+    """Walk through the sums and multiples that a scalar is made of."""
     nodes = [(root, _Divisor())]
     for _ in range(_MOST_PARTS):
         if not nodes:
@@ -260,7 +261,7 @@ def _walk(root: Any, seen: _LossTerms) -> None:
 
 
 def kind_of(node: Any) -> str:
-    """The name of what made a node, as `Topk`."""
+    """The name of the operation of a node, for example `Topk`."""
     return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
 
 
@@ -296,13 +297,13 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
 
 _WEIGH_CLASSES = ("NllLoss", "BinaryCrossEntropy", "MultiMarginLoss")
 _NEAR = 4
-"""Nodes below a term among which the one is that weighs classes."""
+"""Number of nodes below a term that are searched for class weights."""
 _read_weights: dict[tuple[int, int], float] = {}
-"""Of weights on a GPU, by address and version: each reading waits for it."""
+"""Values of weights on a GPU, by address and version, because each read waits for the GPU."""
 
 
 def _class_weights(node: Any) -> float:
-    """A number made of the weights of the classes in a loss; 0: they have none."""
+    """A digest of the class weights in a loss; 0: it has none."""
     for below, _ in zip(_below(node), range(_NEAR)):
         if not kind_of(below).startswith(_WEIGH_CLASSES):
             continue
@@ -335,14 +336,14 @@ def _sum_of(weight: torch.Tensor) -> float:
 
 
 def _meant(node: Any, kind: str) -> float:
-    """What a node takes the mean over."""
+    """The number of entries that a node takes the mean over."""
     if kind.startswith("NllLoss"):
         return float(node._saved_total_weight)
     return float(node._saved_self_sym_numel if kind == "Mean" else node._saved_self.numel())
 
 
 def _scalars(node: Any, kind: str, live: Sequence[Any]) -> list[Any]:
-    """The scalars whose sum or mean this is, where the script made a list of losses."""
+    """The scalars whose sum or mean this node is, if the script made a list of losses."""
     if not live or not _is_of(live[0], ("Stack", "Cat")):
         return []
     inner = [below for below, _ in live[0].next_functions]
@@ -351,7 +352,7 @@ def _scalars(node: Any, kind: str, live: Sequence[Any]) -> list[Any]:
 
 
 def _summed(node: Any) -> int:
-    """How many numbers a sum is of; 0: that is not seen."""
+    """How many numbers a sum is over; 0: unknown."""
     sizes = getattr(node, "_saved_self_sym_sizes", None)
     if sizes is not None:
         return math.prod(sizes)
@@ -364,8 +365,8 @@ def _summed(node: Any) -> int:
 def _divided(
     divisor: _Divisor, kind: str, node: Any, inner: Sequence[Any], whole: bool
 ) -> _Divisor | None:
-    """The divisor of what is below a division or multiplication, of the whole loss or of one of its
-    terms; None: that is multiplied by 0.
+    """The divisor below a division or multiplication, of the whole loss or of a term. None: it is
+    multiplied by 0.
     """
     value = node._saved_other if inner[0] is not None else node._saved_self
     if isinstance(value, torch.Tensor):
@@ -389,8 +390,8 @@ def _divided(
 
 
 def _is_plain(value: torch.Tensor) -> bool:
-    """Whether this stands for a number of Python's: such a one does not decide of what type a
-    result is.
+    """Whether a tensor stands for a Python number. Such a tensor does not affect the type of a
+    result.
     """
     small = {torch.float64: torch.float16, torch.int64: torch.int8}.get(value.dtype)
     return small is not None and torch.result_type(value, torch.ones((), dtype=small)) == small
@@ -401,7 +402,7 @@ def _is_of(node: Any, kinds: Sequence[str]) -> bool:
 
 
 def _is_of_parameters(root: Any) -> bool:
-    """Whether something is made of parameters alone, as penalties are: it is the same in all
+    """Whether a node depends only on parameters, as penalties do. Then it is the same in all
     workers.
     """
     nodes = [root]
@@ -424,16 +425,16 @@ def _is_of_parameters(root: Any) -> bool:
 
 _SELECTS = frozenset(("Index", "MaskedSelect", "IndexSelect", "Gather", "Take", "Embedding"))
 _MOST_BELOW = 24
-"""Nodes below a term that are gone through, to see what it is made of."""
+"""Most nodes searched below a term."""
 
 
 def is_selected(node: Any) -> bool:
-    """Whether the numbers that a term is made of are selected from others, by a mask or so."""
+    """Whether the numbers of a term are selected from others, for example by a mask."""
     return any(kind_of(below) in _SELECTS for below in _below(node))
 
 
 def parameter_of(node: Any) -> torch.Tensor | None:
-    """A parameter that a term comes from: of the layer next to it."""
+    """A parameter of the layer closest to a term."""
     for below in _below(node):
         for inner, _ in below.next_functions:
             if hasattr(inner, "variable"):
@@ -459,12 +460,11 @@ _listeners: list[
 def watch(
     begins: Callable[[Sequence[torch.Tensor]], None], fails: Callable[[BaseException], None]
 ) -> None:
-    """Have each backward that begins with losses told from now on, and to none that were given
-    before.
+    """Report each backward that begins with losses from now on, in place of earlier functions.
 
     Args:
-        begins: Is given the losses.
-        fails: Is given what a backward raises.
+        begins: Called with the losses.
+        fails: Called with the exception of a failed backward.
     """
     if not _listeners:
         _watch()
@@ -475,7 +475,7 @@ def _watch() -> None:
     inner: Callable[..., Any] = torch.autograd.backward
 
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # A backward within a backward (reentrant checkpointing) begins with no loss.
+        # A backward within a backward (reentrant checkpointing) does not begin with a loss.
         if torch._C._current_graph_task_id() != -1:
             return inner(tensors, grad_tensors, *args, **kwargs)
         begins, fails = _listeners[0]

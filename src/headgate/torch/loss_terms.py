@@ -1,9 +1,8 @@
-"""The terms of a loss in several workers: what each of them weighs where they are means over
-different things.
+"""Weights of the terms of a loss in several workers, when the terms are means over different
+things.
 
-One process divides the sum over the whole batch of each term by what that term is a mean over. A
-worker divides its part by its own. So each term's gradient is multiplied by how many times too
-small that is.
+One process divides each term's sum over the whole batch by one count. A worker divides its part by
+its own count. So each term's gradient is multiplied by the ratio of the two.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from headgate.torch.loss_mean import LossTerm
 from headgate.torch.normalisers import Steps, applied
 
 MOST = 8
-"""Terms that are told with each exchange."""
+"""Most terms that are sent with an exchange."""
 _FIELDS = 12
 NUMBERS = MOST * _FIELDS
 _ALIKE = 1e-9
@@ -27,22 +26,22 @@ _LITTLE = 1e-2
 
 @dataclass(frozen=True)
 class TermSlot:
-    """What this worker has of a term.
+    """A term of this worker's loss.
 
     Args:
-        name: What makes it, and of what parameters.
-        number: Which of this worker's terms of that name it is.
-        nodes: The nodes of the graph that make it.
-        count: What is added up over the workers.
-        local: What the term is divided by here.
-        steps: What is done to the sum of counts.
-        times: What else it is multiplied with.
+        name: Name of its operation and parameters.
+        number: Number among this worker's terms of that name.
+        nodes: Its nodes in the graph.
+        count: The count, which is summed over the workers.
+        local: The divisor of the term in this worker.
+        steps: The operations applied to the sum of counts.
+        times: Its other factor.
         counted: Whether it may leave samples out.
-        known: Whether the count is seen to be one of this worker's part.
+        known: Whether the count is known to be of this worker's part.
         divided: Whether it is a sum that the script divides.
-        whole: Whether it leaves no number out, though it could.
-        rate: Its count for a sample.
-        weights: A number made of the weights of its classes.
+        whole: Whether it includes all numbers, though it need not.
+        rate: Its count per sample.
+        weights: A digest of its class weights.
     """
 
     name: str
@@ -69,7 +68,7 @@ class TermSlot:
 
     @property
     def is_unclear(self) -> bool:
-        """Whether what it is divided by is made of the count in a way that nothing tells."""
+        """Whether the divisor depends on the count in an unknown way."""
         return self.exceeds < 0 or self.exceeds > 1 or bool(self.exceeds > _LITTLE and self.count)
 
     @property
@@ -77,7 +76,9 @@ class TermSlot:
         return [self.name, self.number, [[name, round(number, 12)] for name, number in self.steps]]
 
     def numbers(self) -> list[float]:
-        """As they are added up over the workers: their squares tell whether all have the same."""
+        """Numbers to sum over the workers. Sums of squares tell whether all workers have the
+        same.
+        """
         pairs = (self.count, self.rate, self.times, self.exceeds, self.weights)
         squares = [value for number in pairs for value in (number, number * number)]
         return [*squares, float(self.is_unclear), float(self.whole and self.rate > 1)]
@@ -86,15 +87,15 @@ class TermSlot:
 def slots(
     terms: Sequence[LossTerm], taken: float, of: Callable[[Any], str]
 ) -> tuple[list[TermSlot], str]:
-    """The terms of a loss, those of a list together.
+    """The terms of a loss, with those of a list combined.
 
     Args:
-        terms: As they are seen.
+        terms: The terms as read from the graph.
         taken: Samples of this worker's part.
         of: Names the parameter that a node of the graph comes from.
 
     Returns:
-        They, and why they may not be what they seem; empty: nothing speaks for that.
+        The terms, and a reason to doubt them; empty: no reason is known.
     """
     alike: dict[str, list[LossTerm]] = {}
     for term in terms:
@@ -127,7 +128,7 @@ def slots(
 
 
 def _is_of_each(members: Sequence[LossTerm], taken: float) -> bool:
-    """Whether these are terms of the samples of a batch, one after another."""
+    """Whether these are the terms of a batch's samples, one after another."""
     return len(members) > 1 and len(members) == taken and not any(term.elements for term in members)
 
 
@@ -152,7 +153,9 @@ def _slot(name: str, number: int, term: LossTerm, taken: float) -> TermSlot:
 def _together(
     name: str, terms: Sequence[LossTerm], count: float, times: float, taken: float
 ) -> TermSlot:
-    """Terms of a list as one, which is over so many, and multiplied with so much more."""
+    """Combine the terms of a list into one, with the total `count` and the additional factor
+    `times`.
+    """
     first = terms[0]
     nodes = tuple(term.node for term in terms)
     of = (first.times * times, first.counted and count == first.count, first.by.known, False, False)
@@ -172,18 +175,18 @@ def _together(
 
 @dataclass(frozen=True)
 class Summed:
-    """What one term comes to over all workers that count.
+    """One term, summed over all workers that count.
 
     Args:
-        workers: Those that have it.
+        workers: Number of workers that have it.
         count: The sum of their counts.
         same: Whether all have the same count.
-        same_rate: Whether all have the same for a sample.
-        same_times: Whether it is multiplied with the same in all.
-        same_exceeds: Whether what it is divided by exceeds the same number in all.
-        same_weights: Whether its classes weigh the same in all.
+        same_rate: Whether all have the same count per sample.
+        same_times: Whether the factor is the same in all.
+        same_exceeds: Whether the divisor exceeds the count by the same in all.
+        same_weights: Whether its class weights are the same in all.
         unclear: Whether it is unclear in any.
-        whole: Whether it leaves nothing out in any.
+        whole: Whether it includes all numbers in any.
     """
 
     workers: float
@@ -206,14 +209,14 @@ class Summed:
         return cls(workers, pairs[0][0], *of)
 
     def divisor(self, slot: TermSlot) -> float:
-        """What one process divides the term by."""
+        """The divisor of the term in one process."""
         if not self.count:
             return slot.local
         return applied(self.count, slot.steps) + (slot.exceeds if self.same_exceeds else 0.0)
 
     def factor(self, slot: TermSlot, share: float) -> float:
-        """What the gradient of the term is multiplied with where this worker's gradients count by
-        its share of the samples.
+        """Factor of the term's gradient, if this worker's gradients count by its share of the
+        samples.
         """
         if not slot.local:
             return 0.0
@@ -223,8 +226,8 @@ class Summed:
 
 
 def _same(workers: float, total: float, squares: float) -> bool:
-    # What is infinite in one of them, as where a scaler's factor is too large, makes no step in
-    # any.
+    # An infinite value in one worker, as when a scaler's factor is too large, skips the step in
+    # all.
     return (
         not math.isfinite(squares)
         or workers * squares - total * total <= _ALIKE * workers * squares
@@ -234,14 +237,14 @@ def _same(workers: float, total: float, squares: float) -> bool:
 def doubt(
     slot: TermSlot, summed: Summed, taken: float, selected: Callable[[Any], bool], known: bool
 ) -> str:
-    """Why the gradient of a term is not that of one process; empty: nothing speaks for that.
+    """Why a term's gradient is not that of one process; empty: no reason is known.
 
     Args:
-        slot: What this worker has of it.
-        summed: What it comes to over all.
+        slot: The term in this worker.
+        summed: The term over all workers.
         taken: Samples of this worker's part.
-        selected: Whether what a node is made of is a selection of numbers.
-        known: Whether the loss had the same form in steps that were looked at closely.
+        selected: Whether a node is a selection of numbers.
+        known: Whether the loss had the same form in steps that were checked closely.
     """
     name = slot.name
     if not summed.same_times:
@@ -283,13 +286,13 @@ def doubt(
 
 
 def united(given: Mapping[int, Mapping[str, Any]]) -> tuple[dict[tuple[str, int], Summed], str]:
-    """What the terms come to where not all workers have the same.
+    """Sum the terms if not all workers have the same ones.
 
     Args:
-        given: By worker, its `slots` as `told` gives them.
+        given: By worker, its slots in the form of `told`.
 
     Returns:
-        By key, what each comes to; and why that is not known.
+        The summed terms by key; and a reason why they are unknown, or empty.
     """
     numbers: dict[tuple[str, int], list[float]] = {}
     workers: dict[tuple[str, int], int] = {}
@@ -314,5 +317,5 @@ def united(given: Mapping[int, Mapping[str, Any]]) -> tuple[dict[tuple[str, int]
 
 
 def told(own: Sequence[TermSlot]) -> list[Any]:
-    """Slots as `united` takes them."""
+    """Slots in the form that `united` takes."""
     return [[*slot.form, slot.numbers()] for slot in own]

@@ -1,4 +1,4 @@
-"""Whose steps are the steps of a job, where a script has several optimizers."""
+"""Selects the optimizer whose steps are the steps of a job, if a script has several."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 
 class MainOptimizer:
-    """Those of the optimizer that was prepared first. In a later loop over epochs, and once another
-    one was prepared after this one had trained, those of the first that trains there.
+    """The steps of a job are those of the optimizer prepared first.
+
+    In a later loop over epochs, or if another one was prepared after this one had trained, they are
+    those of the first optimizer that trains there.
 
     Args:
-        optimizers: In the order in which they were prepared; may grow.
+        optimizers: The optimizers in the order in which they were prepared; may grow.
     """
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
@@ -20,14 +22,14 @@ class MainOptimizer:
         self._is_idle = False
 
     def begins(self) -> None:
-        """Another loop over epochs begins."""
+        """Begin another loop over epochs."""
         self._is_idle = True
 
     def added(self, has_trained: Callable[[int], bool]) -> None:
-        """An optimizer was prepared.
+        """Note that an optimizer was prepared.
 
         Args:
-            has_trained: Whether the one of this number has taken a step.
+            has_trained: Whether the optimizer of this number has taken a step.
         """
         self._is_idle = self._is_idle or has_trained(self._leader)
 
@@ -35,8 +37,8 @@ class MainOptimizer:
         """Whether a step of an optimizer is one of the job.
 
         Args:
-            optimizer: It.
-            is_counted: Whether one was counted for this batch.
+            optimizer: The optimizer.
+            is_counted: Whether a step was counted for this batch.
         """
         if self._leader < len(self._optimizers) and optimizer is self._optimizers[self._leader]:
             self._is_idle = False

@@ -1,8 +1,8 @@
-"""Epochs that no end of a loader ends: a script that counts its batches, keeps them, or goes
-through them in a cycle.
+"""Epochs that do not end with a loader: the script counts its batches, keeps them, or repeats them
+in a cycle.
 
-After a resume in the middle of such an epoch the script counts from the begin again. So an order
-waits for the end of the epoch, if that is near.
+After a resume in the middle of such an epoch, the script counts from the beginning again. So
+requests wait for the end of the epoch, if it is near.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from headgate.torch.iteration import Iteration
 from headgate.torch.loaders import Loaders
 
 NEAR_SECONDS = 20.0
-"""How long a stop waits for the end of an epoch that is about to come, where a resume goes on at an
-exact place.
+"""Longest time that a stop waits for the end of an epoch, if a resume continues at an exact
+place.
 """
 _REPLAYED = 3
-"""Steps in a row after a loader's end: one that reads ahead takes one or two of them."""
+"""Steps in a row after a loader's end. A script that reads ahead takes one or two."""
 
 
 class ManualEpochs:
-    """Says whether an order waits, and what such a script should know.
+    """Decides whether a request waits, and what the user of such a script should know.
 
     Args:
         loaders: The prepared loaders.
         note: Tells the user something, once.
-        as_lowest: What the worker says that saves; all workers of a job call it alike.
+        as_lowest: The value of the worker that saves. All workers of a job call it.
     """
 
     def __init__(
@@ -42,11 +42,10 @@ class ManualEpochs:
         self._unfed = 0
 
     def begin_epoch(self) -> None:
-        """An epoch begins."""
         self._began = time.monotonic()
 
     def end_epoch(self, was_resumed: bool) -> None:
-        """It is over; `was_resumed`: in its middle, if it is the first one."""
+        """End an epoch. `was_resumed`: it was resumed in its middle, if it is the first."""
         self._took = time.monotonic() - self._began
         if was_resumed and self._loaders.rejoined and not self._loaders.rejoined_to_end:
             self._note(
@@ -55,13 +54,13 @@ class ManualEpochs:
             )
 
     def left_of(self, iteration: Iteration | None) -> float | None:
-        """Seconds to the end of the epoch, where a pass or the epoch before tells; else None."""
+        """Seconds to the end of the epoch, from the pass or the last epoch; None if unknown."""
         if iteration is not None and iteration.batches and iteration.done:
             return (time.monotonic() - self._began) * (iteration.batches / iteration.done - 1.0)
         return None if iteration is not None else self._left
 
     def waits(self, feeding: Set[int], stopping: bool) -> bool:
-        """Whether an order waits for the end of the epoch that the script is in.
+        """Whether a request waits for the end of the current epoch.
 
         Args:
             feeding: Numbers of the iterations that fed the last step.
@@ -85,7 +84,7 @@ class ManualEpochs:
         )
         return False
 
-    # --- batches that come again ------------------------------------------------------------------
+    # --- repeated batches -------------------------------------------------------------------------
 
     @property
     def unfed(self) -> bool:
@@ -93,7 +92,7 @@ class ManualEpochs:
         return self._unfed > 0
 
     def stepped(self, fed: bool) -> None:
-        """A step was taken; `fed`: a loader has given a batch for it."""
+        """Note a step. `fed`: a loader has given a batch for it."""
         states = self._loaders.states
         over = (
             not fed
@@ -116,7 +115,7 @@ class ManualEpochs:
             )
 
     def replays(self, drawn: bool) -> None:
-        """A cycle gives the batches of a pass again; `drawn`: others than before, after a
+        """Note that a cycle repeats the batches of a pass. `drawn`: other ones than before, after a
         resume.
         """
         self._note(
@@ -133,8 +132,8 @@ class ManualEpochs:
 
     @property
     def _left(self) -> float | None:
-        """Seconds to the end of the epoch, if it takes as long as the one before; None: there was
-        none.
+        """Seconds to the end of the epoch, if it takes as long as the last one. None without a last
+        one.
         """
         return (
             None if self._took is None else max(self._took - (time.monotonic() - self._began), 0.0)

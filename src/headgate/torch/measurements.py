@@ -1,6 +1,4 @@
-"""What is measured of a script's steps, and told: spans, and once a profile of what the job
-costs.
-"""
+"""Measures a script's steps, and reports spans, and once a profile of the job's costs."""
 
 from __future__ import annotations
 
@@ -17,18 +15,18 @@ from headgate.torch.training_state import TrainingState
 
 
 class Measurements:
-    """Takes what the meter measured.
+    """Takes the measurements of the meter.
 
     Args:
-        trained: What was prepared; may grow.
+        trained: The prepared models and optimizers; may grow.
         mode: `run`, or `profile`: measure at several batch sizes and thread counts.
         has_loaders: Whether a loader was prepared.
-        tell: Takes each step of a run that was measured.
+        tell: Takes each measured step of a run.
 
     Attributes:
         meter: Times the steps.
-        costs: Collects what the profile needs.
-        sweep: Says what the steps of a profile run on; None in a run.
+        costs: Collects the measurements of the profile.
+        sweep: Sets batch sizes and threads of the steps of a profile; None in a run.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class Measurements:
         self._tell = tell
 
     def end(self) -> None:
-        """The script ends."""
+        """Note the end of the script."""
         self.meter.unhook()
         if self.sweep is not None and not self.sweep.done:
             self.costs.notes.append(
@@ -54,7 +52,7 @@ class Measurements:
             )
 
     def profile(self) -> dict[str, Any]:
-        """What was measured so far."""
+        """The measurements so far."""
         self.costs.notes += self.meter.notes
         return self.costs.profile()
 
@@ -84,7 +82,7 @@ class Measurements:
 
 
 def fetched(values: Sequence[Any]) -> Sequence[Any]:
-    """The values, numbers in place of those on a GPU, which come together."""
+    """The values, with those on a GPU read together as numbers."""
     on_device = [v.detach().double().reshape(()) for v in values if _single_on_gpu(v)]
     if not on_device:
         return values
@@ -102,9 +100,7 @@ def _single_on_gpu(value: Any) -> bool:
 
 
 def kept(loss: torch.Tensor) -> Any:
-    """A loss as it is now, since the script may change it in place; one on a GPU is not waited
-    for.
-    """
+    """A copy of a loss, which the script may change in place. A loss on a GPU is not waited for."""
     if loss.is_cpu and loss.numel() == 1 and not loss.is_complex():
         return loss.item()
     return loss.detach() if loss.is_cuda else loss.detach().clone()

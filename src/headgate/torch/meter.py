@@ -1,7 +1,7 @@
-"""Times sampled steps: where their seconds went, and on one of them how many FLOPs they took.
+"""Times measured steps by span, and counts the FLOPs of one of them.
 
-Only for a step that is sampled (`headgate.task.step_timing.StepSampling`) is the model hooked and a
-GPU waited for; other steps cost a comparison a mark.
+Only a step that is selected (`headgate.task.step_timing.StepSampling`) hooks the model and waits
+for the GPU. Other steps cost a comparison per mark.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Step:
     """A measured step.
 
     Args:
-        number: Counts the steps of this process, from 1.
-        samples: Samples that it took; None where batches do not tell.
+        number: Number among the steps of this process, from 1.
+        samples: Samples of the step; None if batches do not show them.
         spans: Seconds by span: `input`, `forward`, `backward`, `push`, `wait`, `pull`, `optimizer`,
             `other`.
-        begins: Seconds from the step's start to the first of each span.
-        transfers: What went between this task and others, as the channel tells it.
-        flops_forward: FLOPs of the forward passes; None unless counted on this step.
+        begins: Seconds from the step's start to the first start of each span.
+        transfers: Transfers between this task and others, as the channel sends them.
+        flops_forward: FLOPs of the forward passes; None unless counted in this step.
         flops: FLOPs of the whole step.
-        loader_workers: Processes that read its input beside this one; None: not known.
+        loader_workers: Number of worker processes of the loader; None: unknown.
     """
 
     number: int
@@ -55,11 +55,11 @@ class Step:
 
     @property
     def compute_seconds(self) -> float:
-        """Seconds without waiting for input and for other tasks."""
+        """Seconds without waiting for input or for other tasks."""
         return self.seconds - sum(self.spans.get(name, 0.0) for name in ("input", *_EXCHANGE))
 
     def told(self) -> dict[str, Any]:
-        """Spans, with their bytes, and transfers, as the channel tells them."""
+        """Spans with their bytes, and transfers, as the channel sends them."""
         sent = sum(transfer["push"][2] for transfer in self.transfers if transfer["push"])
         received = sum(transfer["pull"][2] for transfer in self.transfers if transfer["pull"])
         inwards = "pull" if "pull" in self.spans else "push"  # a ring sends and receives at once
@@ -84,14 +84,14 @@ class Meter:
     Args:
         models: The prepared models; may grow.
         deliver: Takes each measured step.
-        every_step: Sample all steps.
+        every_step: Measure all steps.
 
     Attributes:
-        open: Whether a step runs.
-        sampled: Whether it is one of those that are measured.
+        open: Whether a step is running.
+        sampled: Whether it is measured.
         completed: Whether its optimizer step has been taken.
-        steps: Steps that ended so far.
-        samples: Samples of the running step, where known.
+        steps: Number of ended steps.
+        samples: Samples of the running step, if known.
         notes: What could not be measured.
     """
 
@@ -114,7 +114,7 @@ class Meter:
         self.notes: list[str] = []
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self.open = True
         self.completed = False
         self.samples = None
@@ -127,12 +127,12 @@ class Meter:
             self._spans.begin("other")
 
     def mark(self, name: str) -> None:
-        """The span `name` of the running step begins."""
+        """Begin the span `name` of the running step."""
         if self.sampled:
             self._spans.enter(name)
 
     def exchanged(self, begin: float, end: float, result: RoundResult) -> None:
-        """Of the running span, the time from `begin` to `end` went into exchanging gradients."""
+        """Move the time from `begin` to `end` of the running span to the exchange of gradients."""
         wait, pull = result.wait_seconds, result.pull_seconds
         push = max(0.0, end - begin - wait - (pull or 0.0))
         spans = [("push", begin, push), ("wait", begin + push, wait)]
@@ -141,7 +141,7 @@ class Meter:
         self.moved(Movement(tuple(spans), result.transfers))
 
     def moved(self, movement: Movement) -> None:
-        """Of the running span, these belong to the exchange with other tasks."""
+        """Move the spans of an exchange with other tasks out of the running span."""
         if not self.sampled:
             return
         for name, begin, seconds in movement.spans:
@@ -166,13 +166,13 @@ class Meter:
         ]
 
     def complete(self) -> None:
-        """The optimizer has taken its step: what is marked from now on still belongs to it, until
+        """Note the step of the optimizer. Marks from now on still belong to this step, until
         `end`.
         """
         self.completed = True
 
     def end(self) -> None:
-        """The running step is over; one without a step of the optimizer, as a validation pass, is
+        """End the running step. A step without an optimizer step, as a validation pass, is
         dropped.
         """
         if not self.open:
@@ -193,7 +193,7 @@ class Meter:
             self._deliver(step)
 
     def unhook(self) -> None:
-        """No more forward passes are expected in this step: leave the models as they were."""
+        """Remove the hooks: no more forward passes are expected in this step."""
         global _active
         if self._flops is not None:
             self._flops.leave()
@@ -234,7 +234,7 @@ class Meter:
 
 
 class _FlopPhases:
-    """Counts from the first forward pass on, and keeps forward passes apart."""
+    """Counts from the first forward pass on, and separates forward passes."""
 
     def __init__(self) -> None:
         from headgate.torch.flops import (
@@ -262,8 +262,8 @@ class _FlopPhases:
 
 
 _active: Meter | None = None
-"""Whose marks the hooks set. The hooks are plain functions, so that a model can be copied or
-pickled while hooked.
+"""The meter that the hooks mark. The hooks are plain functions, so that a hooked model can be
+copied or pickled.
 """
 
 

@@ -1,10 +1,9 @@
-"""What a loss is divided by, followed from the numbers that were counted to the one that it is
-divided by.
+"""Follows the divisor of a loss back to the numbers that were counted.
 
-The sum of a mask may be kept from falling below 1, or have a little added, and may become a number
-of Python's on its way. Of several workers the counts are to be added up first, and then treated so.
-While they are followed, the methods of tensors that make such numbers are wrapped. That costs a
-fraction of a microsecond for each call.
+The sum of a mask may be clamped to at least 1, may have a small number added, and may become a
+Python number on its way. With several workers, the counts have to be summed first, and then treated
+the same. While counts are followed, the tensor methods that make such numbers are wrapped. That
+costs a fraction of a microsecond per call.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ _COUNT = "_headgate_count"
 _INVERSE = "_headgate_inverse"
 _MOST_READINGS = 64
 _LITTLE = 1e-2
-"""What is added to a count, so that nothing is divided by zero, is no more than this."""
+"""Most that is added to a count only to avoid a division by zero."""
 
 Steps = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
 class Count:
-    """How a tensor of one number came to be.
+    """The origin of a tensor with one element.
 
     Args:
-        source: What it was at first.
-        steps: What was done to that: `least`, `most`, `plus`, `times`, each with a number.
-        added: How many numbers were added up for it; 0: that is not known.
-        unclear: Whether something else was done to it as well, that may leave it as it is.
-        other: What was done to it after which counts cannot be added up; empty: nothing.
+        source: Its initial value.
+        steps: Operations on the value: `least`, `most`, `plus`, `times`, each with a number.
+        added: How many numbers were summed for it; 0: unknown.
+        unclear: Whether it underwent another operation that may leave it unchanged.
+        other: An operation after which counts cannot be summed; empty: none.
     """
 
     source: torch.Tensor
@@ -48,13 +47,13 @@ class Count:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """What a loss is divided by.
+    """The divisor of a loss.
 
     Args:
-        base: What is added up over the workers.
-        local: What it comes to here.
-        steps: What is done to the sum.
-        known: Whether the base is seen to be a count of this worker's part.
+        base: The count that is summed over the workers.
+        local: The divisor in this worker.
+        steps: Operations on the sum.
+        known: Whether the base is known to be a count of this worker's part.
         other: As of `Count`.
     """
 
@@ -66,12 +65,14 @@ class Normaliser:
 
     @property
     def exceeds(self) -> float:
-        """By how much the number exceeds what its steps make of the base: 0 where all is known."""
+        """By how much the number exceeds the result of its steps on the base; 0 if everything is
+        known.
+        """
         return self.local - applied(self.base, self.steps)
 
 
 def applied(base: float, steps: Steps) -> float:
-    """What becomes of a sum of counts."""
+    """Apply the steps to a sum of counts."""
     for name, number in steps:
         if name == "least":
             base = max(base, number)
@@ -85,7 +86,7 @@ def applied(base: float, steps: Steps) -> float:
 
 
 def of_tensor(value: torch.Tensor) -> Normaliser:
-    """What a tensor of one number is made of."""
+    """The origin of a tensor with one element."""
     number = abs(float(value))
     count = _held(value)
     if count is None:
@@ -99,14 +100,14 @@ def of_tensor(value: torch.Tensor) -> Normaliser:
 
 
 def of_number(value: float) -> Normaliser | None:
-    """What a number of Python's is made of; None: of nothing that was read from a tensor."""
+    """The origin of a Python number; None if it was not read from a tensor."""
     guarded: Normaliser | None = Normaliser(value, value, (), True) if value in _counts else None
     for number, tensor in reversed(_readings):
         read = abs(float(tensor)) if number is None and tensor is not None else abs(number or 0.0)
         count = _held(tensor)
         if read == value:
             made = Normaliser(read, read, (), True) if tensor is None else of_tensor(tensor)
-            # It may be the greater of a count and 1, though this time that is the count.
+            # It may be the greater of a count and 1, even if it equals the count this time.
             made = replace(made, known=made.known or count is not None)
             if made.known and not made.steps and value > 1:
                 _counts.add(value)
