@@ -192,11 +192,11 @@ def _held(parameter: torch.Tensor, name: str) -> Iterator[Callable[[Any], Any]]:
 
 
 def take(model: nn.Module, own: Callable[[torch.Tensor], bool]) -> list[torch.Tensor]:
-    """Hold back the hooks that the parameters of a model have, and compare those of its modules.
+    """Hold back the hooks of the model's parameters, and check those of its modules.
 
     Args:
         model: The model.
-        own: Whether the gradient of this parameter is averaged.
+        own: Whether a parameter's gradient is averaged.
 
     Returns:
         The parameters that have hooks.

@@ -123,31 +123,33 @@ def of_number(value: float) -> Normaliser | None:
 
 
 def inverse_of(value: Any) -> torch.Tensor | None:
-    """The tensor that this is one over; None: it is not seen to be that."""
+    """The tensor that `value` is the reciprocal of; None if unknown."""
     return getattr(value, _INVERSE, None)
 
 
 def _simple(steps: Steps) -> Steps:
-    """None where all that is done is to multiply: sums may be formed before or after that."""
+    """None if the steps only multiply: sums may be formed before or after that."""
     return () if all(name == "times" for name, _ in steps) else steps
 
 
 _readings: deque[tuple[float | None, torch.Tensor | None]] = deque(maxlen=_MOST_READINGS)
 """Numbers that the script has read from tensors, or tensors that it has compared with something."""
 _counts: set[float] = set()
-"""Counts that losses were divided by since the latest step."""
+"""Counts that divided losses since the latest step."""
 
 
 def forget(stepped: bool = False) -> None:
-    """A backward has begun: what the next loss is divided by is read after this, unless it is what
-    this one is divided by, as where batches are accumulated for a step. `stepped`: one is taken.
+    """Forget the readings at the beginning of a backward.
+
+    The next loss is divided by later readings, or by the same as this loss, if batches are
+    accumulated for a step. `stepped`: a step is taken.
     """
     _readings.clear()
     if stepped:
         _counts.clear()
 
 
-# --- what is wrapped ------------------------------------------------------------------------------
+# --- wrapped methods ------------------------------------------------------------------------------
 
 
 def _held(value: Any) -> Count | None:
@@ -162,7 +164,7 @@ def _count_of(value: Any) -> Count | None:
 
 
 def _constant(value: Any) -> float | None:
-    """The number that this is, where it stands for no count."""
+    """The number of a value that is no count."""
     if isinstance(value, (int, float)):
         return float(value)
     if isinstance(value, torch.Tensor) and value.numel() == 1 and not hasattr(value, _COUNT):
@@ -208,7 +210,7 @@ def _clamped(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | 
 def _combined(
     result: torch.Tensor, args: Sequence[Any], kwargs: Any, sign: float = 1.0
 ) -> Count | None:
-    """A sum or difference: of a count and a number, or of two counts, which is one."""
+    """The sum or difference of a count and a number, or of two counts, which is a count."""
     one, other = args[0], args[1] if len(args) > 1 else kwargs.get("other")
     first, second = _held(one), _held(other)
     if first is not None and second is not None:
@@ -217,7 +219,7 @@ def _combined(
         return both if clear else _unclear(result, args, kwargs)
     count, number = (second, one) if first is None else (first, other)
     if count is not None and isinstance(number, (int, float)):
-        # `sum` of Python begins with 0.
+        # Python's `sum` begins with 0.
         return replace(count, steps=(*count.steps, ("plus", sign * number))) if number else count
     return _unclear(result, args, kwargs)
 
@@ -241,7 +243,7 @@ def _same(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | Non
 
 
 def _unclear(result: torch.Tensor, args: Sequence[Any], kwargs: Any) -> Count | None:
-    """Something that may leave a count as it is, as `where` does."""
+    """The result of an operation that may leave a count unchanged, as `where` does."""
     for argument in args:
         count = _held(argument)
         if count is not None and count.added:
@@ -336,7 +338,7 @@ _originals: dict[tuple[Any, str], Any] = {}
 
 
 def follow() -> None:
-    """From now on follow what losses are divided by."""
+    """From now on, follow the divisors of losses."""
     if _originals:
         return
     tensor: Any = torch.Tensor
@@ -351,7 +353,7 @@ def follow() -> None:
 
 
 def leave() -> None:
-    """Follow nothing from now on: what losses are divided by is known."""
+    """Stop following, because the divisors of losses are known."""
     for (owner, name), (inner, inherited) in _originals.items():
         if inherited:
             delattr(owner, name)
@@ -399,7 +401,7 @@ _busy = False
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """What is computed and read meanwhile is not the script's."""
+    """A context for computations that are not the script's."""
     global _busy
     before, _busy = _busy, True
     try:

@@ -1,5 +1,5 @@
-"""What a script costs that calls none of Headgate's libraries, by its steps as `task.observing`
-sees them.
+"""Measures the costs of a script that calls none of Headgate's libraries, from the steps that
+`task.observing` sees.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _ENOUGH_SECONDS = 5.0
 _MODEL_STEP = 2
 _FLUSH_SECONDS = 5.0
 SHARDS = ("_fsdp_flattened", "ds_id")
-"""Attributes that FSDP and DeepSpeed's ZeRO-3 give to parameters."""
+"""Attributes of parameters that FSDP and DeepSpeed's ZeRO-3 set."""
 
 
 class StepObserver:
-    """Times the first steps, tells a profile, and observes no more. Under `headgate profile` the
-    steps run on several numbers of threads, and the script ends then.
+    """Times the first steps, sends a profile, and stops observing. Under `headgate profile` the
+    steps run with several numbers of threads, and then the script ends.
 
     Args:
         environment: The task.
-        loads: What its loaders hand out.
-        remove: Has no further step seen.
+        loads: The batches that its loaders yield.
+        remove: Stops the observation of steps.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class StepObserver:
         atexit.register(self._end)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has taken its step. Where there are several, a step ends with that of the
-        first.
+        """Note an optimizer's step. With several optimizers, a step of the script ends with that of
+        the first.
         """
         begins = not self._optimizers
         self._optimizers[id(optimizer)] = optimizer
@@ -101,7 +101,6 @@ class StepObserver:
         self._begin()
 
     def _begin(self) -> None:
-        """A step begins."""
         if self._number == _MODEL_STEP - 1:
             self._inputs.open()
         self._loads.take()
@@ -109,7 +108,7 @@ class StepObserver:
         self._since = time.perf_counter()
 
     def _first_steps(self) -> Iterator[tuple[int, bool]]:
-        """Threads of each next step, and whether it counts."""
+        """The number of threads for each next step, and whether the step counts."""
         for number in range(1, step_timing.FIRST_STEPS + 1):
             yield self._threads, step_timing.is_warm(number)
 
@@ -129,7 +128,7 @@ class StepObserver:
                 return
 
     def _end(self) -> None:
-        """The script ends: what was timed is told, where it is enough."""
+        """Send the measurements at the end of the script, if there are enough."""
         if self._loads.open and len(self._timings) >= step_timing.FEWEST:
             self._profiling = False
             self._tell()
@@ -150,8 +149,8 @@ class StepObserver:
     def _profile(self) -> dict[str, Any]:
         """The fields of `headgate.Profile`."""
         usual, _ = Counter(timing.samples for timing in self._timings).most_common(1)[0]
-        # A step in whose time something was evaluated, or the last of an epoch, has another number
-        # of samples.
+        # A step with an evaluation in its time, or the last of an epoch, has another number of
+        # samples.
         timings = [timing for timing in self._timings if timing.samples == usual]
         trained = self._trained()
         sparse = [p for p in trained if p.grad is not None and p.grad.is_sparse]
@@ -203,12 +202,12 @@ class StepObserver:
 
 
 class _Inputs:
-    """What models that train are given in a step.
+    """The inputs of models that train, in a step.
 
     Attributes:
-        model: The one of most parameters.
-        samples: Those of a step that it was given, by the first dimension of its first tensor;
-            None: not seen.
+        model: The model with the most parameters.
+        samples: Samples of a step that it was given, by the first dimension of its first tensor;
+            None: unknown.
     """
 
     def __init__(self) -> None:
@@ -219,7 +218,7 @@ class _Inputs:
         self.samples: int | None = None
 
     def open(self) -> None:
-        """Look at every model that is called."""
+        """Watch the inputs of every model that is called."""
         register = nn.modules.module.register_module_forward_pre_hook
         self._handles = [
             register(self._enter),
@@ -227,7 +226,7 @@ class _Inputs:
         ]
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         for handle in self._handles:
             handle.remove()
         if self._seen:

@@ -1,9 +1,7 @@
-"""Under `headgate profile`: the user's own loop runs its steps at several batch sizes and thread
-counts.
+"""Runs the user's own loop at several batch sizes and thread counts, under `headgate profile`.
 
-The first prepared loader gives parts of real batches. Sizes and thread counts take turns in every
-round, so that a machine that slows down or speeds up meanwhile does not look like a property of one
-of them.
+The first prepared loader yields parts of real batches. Sizes and thread counts alternate in every
+round. So a machine that slows down or speeds up does not look like a property of one of them.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ _FEWEST_ROUNDS = step_timing.FEWEST
 _ROUNDS = 5
 _MOST_ROUNDS = 40
 _POOL = 4
-"""Real batches that the steps are fed from, over and over."""
+"""Number of real batches that are repeated to feed the steps."""
 
 
 class ProfilingSweep:
-    """The next part of a batch to run, and its number of threads.
+    """Sets the part of a batch and the number of threads of each step.
 
     Attributes:
-        done: Everything was measured.
+        done: Whether everything was measured.
     """
 
     def __init__(self, costs: Costs) -> None:
@@ -75,7 +73,7 @@ class ProfilingSweep:
             yield from pool
 
     def part(self, batch: Any) -> Any:
-        """The part of a batch (of any loader) that the running turn asks for."""
+        """The part of a batch, of any loader, for the running turn."""
         samples = batches.size(batch, self._costs.batch_dim)
         if not samples or not self._whole or self._samples >= self._whole:
             return batch
@@ -83,8 +81,8 @@ class ProfilingSweep:
         return batches.part(batch, taken, samples, dim=self._costs.batch_dim)
 
     def stepped(self, step: Step, waited: float | None) -> None:
-        """A step of the running turn was measured, in which threads waited for a core for that part
-        of the time.
+        """Note a measured step of the running turn. `waited`: the fraction of the time that threads
+        waited for a core.
         """
         if self._timed and step.samples:
             self._costs.timings.append(
@@ -104,8 +102,8 @@ class ProfilingSweep:
             torch.set_num_threads(self._threads)
 
     def _turns(self, whole: int) -> Generator[tuple[int, int, bool], None, None]:
-        """Threads, samples of a batch, and whether the step counts; the time between two is the
-        step's.
+        """Threads, samples of a batch, and whether the step counts. The time between two of these
+        is the step's.
         """
         sizes = sorted({max(min(2, whole), whole // divisor) for divisor in (8, 4, 2, 1)})
         started = time.perf_counter()
@@ -118,7 +116,7 @@ class ProfilingSweep:
             counts.append(threads)
             block = time.perf_counter() - begun
             warm_up += block
-            # Half the threads take at most twice as long.
+            # With half the threads a step takes at most twice as long.
             if threads > 1 and (warm_up + 2 * block) * (_FEWEST_ROUNDS + 1) > BUDGET_SECONDS:
                 self._costs.notes.append(
                     f"fewer than {threads} threads were left out, to be done in time"
@@ -135,7 +133,7 @@ class ProfilingSweep:
             rounds += 1
             elapsed = time.perf_counter() - started
             enough = rounds >= _MOST_ROUNDS or (rounds >= _ROUNDS and elapsed > _ENOUGH_SECONDS)
-            # On a machine that others use it is tried again, as long as there is time.
+            # On a machine that others use it is tried again, as time permits.
             if enough and step_timing.are_calm(self._costs.timings):
                 return
             if rounds >= _FEWEST_ROUNDS and elapsed > BUDGET_SECONDS:
@@ -143,7 +141,9 @@ class ProfilingSweep:
 
 
 def thread_counts() -> list[int]:
-    """All cores that this process may use, and the powers of two below, largest first."""
+    """The number of cores that this process may use, and the powers of two below it, in descending
+    order.
+    """
     if cuda_in_use():
         return [torch.get_num_threads()]
     cores = len(os.sched_getaffinity(0))

@@ -1,10 +1,9 @@
-"""Hands over what a PyTorch script trains, at each step of its optimizers; see
+"""Records what a PyTorch script trains, at each step of its optimizers. See
 `headgate.task.recording`.
 
-It sees the steps of all optimizers and the forward passes of all models, whether the script
-prepares them or calls nothing of Headgate's. It brings the script to float64 where its recipe asks
-for that. Of workers it leaves dropout out, which each would draw for itself; a resume has to draw
-it again.
+It sees the steps of all optimizers and the forward passes of all models, even if the script does
+not call Headgate. If the recipe asks for it, the script computes in float64. Dropout is left out of
+workers, because each would draw its own; a resume has to draw it again.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _DROPOUTS = (
 )
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16, torch.complex64)
 _DENSE_NUMBERS = 1 << 24
-"""Numbers of a sparse gradient that is looked at as a dense one."""
+"""Most numbers of a sparse gradient that is recorded as a dense one."""
 
 
 def begin(recorder: TaskRecorder) -> None:
-    """PyTorch has been imported in a process that is to be recorded."""
+    """Start to record this process. PyTorch has just been imported."""
     global _steps
     torch.manual_seed(recorder.recipe.seed + recorder.worker)
     if recorder.recipe.double:
@@ -62,7 +61,7 @@ _steps: StepRecorder | None = None
 
 
 def steps() -> StepRecorder | None:
-    """What records this process; None: nothing does."""
+    """The recorder of this process; None: it is not recorded."""
     return _steps
 
 
@@ -95,18 +94,18 @@ class StepRecorder:
         """Whether data is drawn as workers of a plan draw it."""
         return self._recorder.recipe.as_workers
 
-    # --- what a session tells ---------------------------------------------------------------------
+    # --- calls of the session ---------------------------------------------------------------------
 
     def prepared(self, model: nn.Module, optimizer: Any) -> None:
-        """A model is about to be prepared."""
+        """Note a model that is about to be prepared."""
         if self._recorder.recipe.double:
             _doubled(model)
         self._prepared.append(model)
         self._given.add(id(optimizer))
 
     def batch(self, batch: Any, counts: bool) -> Any:
-        """A batch, or a worker's part of it, is about to be handed to the script, as it is to be
-        handed; `counts`: it is none of borrowed samples.
+        """Record a batch, or a worker's part of it. Returns it as it is to be given to the script.
+        `counts`: it has no borrowed samples.
         """
         tensors = [t for t in batches.tensors(batch) if not t.is_complex() and not t.is_sparse]
         if counts and tensors:
@@ -120,15 +119,14 @@ class StepRecorder:
         return _as_double(batch) if self._recorder.recipe.double else batch
 
     def plain_batch(self, batch: Any) -> Any:
-        """The same of a loader that was not prepared, in a script that prepares none."""
+        """Record a batch of a loader that was not prepared, in a script that prepares none."""
         return batch if self._prepared else self.batch(batch, True)
 
     def reported(self, loss: Any, part: Any) -> None:
-        """A loss was reported."""
         if isinstance(loss, (int, float)) or (isinstance(loss, torch.Tensor) and loss.numel() == 1):
             self._recorder.reported(float(loss), float(part))
 
-    # --- what PyTorch tells -----------------------------------------------------------------------
+    # --- hooks of PyTorch -------------------------------------------------------------------------
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():
@@ -154,7 +152,7 @@ class StepRecorder:
             self._depth = max(0, self._depth - 1)
 
     def _perturb(self, module: nn.Module) -> None:
-        """Have each weight begin some roundings away, once."""
+        """Perturb each initial weight by a few roundings, once."""
         if not self._recorder.recipe.perturbed:
             return
         generator = torch.Generator().manual_seed(1)
@@ -184,10 +182,10 @@ class StepRecorder:
         if self._counts[0] > wanted or all(count >= wanted for count in self._counts):
             self._recorder.finish()
 
-    # --- what is handed over ----------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def _named(self) -> Iterator[tuple[str, str, torch.Tensor]]:
-        """Kind, name and value of all that is trained, each once."""
+        """Kind, name and value of everything trained, each once."""
         known: set[int] = set()
         models = 0
         for model in _each_once([*self._prepared, *self._models]):
@@ -220,7 +218,7 @@ class StepRecorder:
                     yield recorded
 
     def _facts(self) -> dict[str, Any]:
-        """What tells why workers may differ."""
+        """Facts that explain why workers may differ."""
         named = list(self._named())
         hooked = [name for _, name, tensor in named if _is_hooked(tensor)]
         kinds = {
@@ -238,7 +236,7 @@ def _each_once(models: list[nn.Module]) -> list[nn.Module]:
 
 
 def _recorded(kind: str, name: str, value: torch.Tensor) -> RecordedTensor | None:
-    """A tensor as it is kept; None where it cannot be read here: a table on servers, a shard."""
+    """The record of a tensor. None if it cannot be read here, as a table on servers or a shard."""
     try:
         if hasattr(value, "full_tensor"):  # a DTensor; all workers come here with the same one
             value = value.full_tensor()
@@ -257,9 +255,7 @@ def _recorded(kind: str, name: str, value: torch.Tensor) -> RecordedTensor | Non
 
 
 def _is_hooked(tensor: torch.Tensor) -> bool:
-    """Whether hooks change its gradient; those of Headgate's own do not count, which no script
-    alone has.
-    """
+    """Whether hooks of the script change its gradient. Headgate's own hooks do not count."""
     return bool(
         getattr(tensor, "_backward_hooks", None)
         or getattr(tensor, "_post_accumulate_grad_hooks", None)
@@ -312,7 +308,7 @@ def _leave_dropout_out(recorder: TaskRecorder) -> None:
 
 
 def _without_dropout(model: nn.Module, recorder: TaskRecorder) -> None:
-    """Layers that drop out inside of one operation; of the others it is told, for they may be
+    """Turn off dropout within single operations. Other layers are reported, because they may be
     compiled.
     """
     for module in model.modules():
@@ -340,7 +336,7 @@ def _leave_autocast_out(recorder: TaskRecorder) -> None:
 
 
 def _doubled(model: nn.Module) -> None:
-    """Bring a model to float64, its parameters staying the objects that its optimizer has."""
+    """Convert a model to float64. Its parameters stay the objects that its optimizer has."""
     with torch.no_grad():
         for tensor in chain(model.parameters(), model.buffers()):
             if tensor.is_floating_point() and tensor.dtype != torch.float64:
@@ -348,9 +344,7 @@ def _doubled(model: nn.Module) -> None:
 
 
 def _as_double(batch: Any) -> Any:
-    """A batch with its numbers as float64; containers of a kind of their own are left as they
-    are.
-    """
+    """A batch with its numbers as float64. Containers of other types stay as they are."""
     if isinstance(batch, torch.Tensor):
         return batch.double() if batch.is_floating_point() else batch
     if type(batch) in (list, tuple):
@@ -363,7 +357,7 @@ def _as_double(batch: Any) -> Any:
 
 
 def _watch_loaders(see: Callable[[Any], Any]) -> None:
-    """Have each batch of a `DataLoader` seen."""
+    """Record each batch of a `DataLoader`."""
     kind: Any = sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter
     original = kind.__next__
 

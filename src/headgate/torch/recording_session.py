@@ -14,12 +14,12 @@ from headgate.torch.session import Session
 
 
 class RecordingSession(Session):
-    """A session that hands models, batches and losses to what records them.
+    """A session that passes models, batches and losses to a recorder.
 
     Args:
         environment: As of `Session`.
         channel: As of `Session`.
-        steps: Records them.
+        steps: The recorder.
     """
 
     def __init__(self, environment: TaskEnvironment, channel: Channel, steps: StepRecorder) -> None:

@@ -1,13 +1,13 @@
-"""Makes `.grad` what one process would have: gradients leave while backward runs; when it returns,
-their mean is there.
+"""Makes `.grad` what one process would have. Gradients are sent during backward; when it returns,
+`.grad` holds their mean.
 
-Each trained parameter is hooked. Its gradient is weighed with the samples that it came from and put
-into a flat buffer; a full buffer is handed to the backend. At the end of the whole backward the
-sums are divided and written into `.grad`: clipping, accumulation, gradient scalers and every
-optimizer then do what they do in one process.
+Each trained parameter has a hook. Its gradient is weighted by its samples and put into a flat
+buffer. Full buffers go to the backend. At the end of the backward the sums are divided and written
+into `.grad`. Then clipping, accumulation, gradient scalers and every optimizer work as in one
+process.
 
 The last buffer ends with a control vector, from which all workers learn the same at the same step
-(`control`).
+(`control_vector`).
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from headgate.torch.gradient_weights import Weight
 
 
 class Weigher(Protocol):
-    """What tells a reducer what a worker's gradients count."""
+    """Computes the weight of a worker's gradients for a reducer."""
 
     def weigh(self) -> Weight:
-        """What they count, as far as this worker knows by itself; called once as a round begins."""
+        """The weight, as far as this worker knows. Called once, at the beginning of a round."""
 
     def head(self) -> Sequence[float]:
-        """What this worker tells all others of that at the head of the round; as many numbers each
-        time.
+        """The numbers that this worker sends at the head of the round. Their number is always the
+        same.
         """
 
     @property
     def asks(self) -> bool:
-        """Whether it has to know what all tell before gradients are put into buffers."""
+        """Whether this worker needs the summed head before gradients are put into buffers."""
 
     def agree(self, sums: Sequence[float]) -> Weight:
-        """What all tell, where it asks: what this worker's gradients count."""
+        """The weight of this worker's gradients, from the summed head, if it asks."""
 
     def check(self, sums: Sequence[float]) -> None:
-        """What all told, at the end of a round in which it did not ask; raises where they do not
-        fit together.
+        """Check the summed head at the end of a round in which it did not ask. Raises if the
+        workers do not fit together.
         """
 
 
@@ -65,23 +65,22 @@ class Reducer:
     """Averages the gradients of prepared models over the workers of a job.
 
     Args:
-        backend: Adds them up.
-        weigher: What this worker's gradients count; asked once in each round.
-        mark: Tells where this worker stands from all other places, below `control.MARKS`; asked at
-            the end of each round.
-        flags: Whether this worker was asked to stop, and to save a checkpoint; asked at the end of
+        backend: Sums the gradients.
+        weigher: Computes the weight of this worker's gradients; called once in each round.
+        mark: A digest of this worker's position, below `control_vector.MARKS`; called at the end of
             each round.
-        agreed: Takes for each round whether any worker was asked to stop, and to save.
-        differs: Called where the workers' marks differ, with how many rounds ago that was, and
-            whether it is this worker's that differs from those of all that count; raises what is to
-            be raised.
+        flags: Whether this worker was asked to stop, and to save a checkpoint; called at the end of
+            each round.
+        agreed: Called for each round with whether any worker was asked to stop, and to save.
+        differs: Called if the workers' marks differ, with how many rounds ago that was, and whether
+            only this worker's mark differs from the others'. Raises the error.
         exchanged: Takes each round.
 
     Attributes:
         summed: Whether the loss of a batch is the sum of its samples' losses, not their mean.
         rounds: Rounds so far.
-        part: Of what counted in the latest round, samples or tokens, this worker's part.
-        said: What the script says that gradients weigh.
+        part: This worker's fraction of the samples or tokens that counted in the latest round.
+        said: The weights declared by the script.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class Reducer:
         self._open = False
         self._tasks: set[int] = set()
         self._arrived: dict[int, int] = {}
-        # and the gradient that it had before
+        # and the gradient before it
         self._tables: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self._accumulated = AccumulatedGradients()
         self._launched = 0
@@ -145,7 +144,7 @@ class Reducer:
         return id(tensor) in self._hooked
 
     def sees_hook(self, parameter: torch.Tensor) -> None:
-        """The script has a hook on a parameter: it is to run on the average of what a backward
+        """Note a hook of the script on a parameter. It is to run on the average of what a backward
         adds.
         """
         if parameter not in self._accumulated:
@@ -153,7 +152,7 @@ class Reducer:
 
     @property
     def one_of_all(self) -> nn.Parameter | None:
-        """A parameter that is trained, another one in each round."""
+        """A trained parameter, a different one in each round."""
         count = len(self._parameters)
         places = ((self.rounds + n) % count for n in range(count))
         return next(
@@ -162,13 +161,15 @@ class Reducer:
 
     @property
     def part_of_loss(self) -> torch.Tensor | float:
-        """What this worker's loss of the latest round is multiplied with, for the sum over all to
-        be that of the whole batch.
+        """Factor of this worker's loss of the latest round, such that the sum over all workers is
+        the loss of the whole batch.
         """
         return self._weight.factor if self.summed else self.part
 
     def settle(self) -> None:
-        """The optimizer begins its step: end a round whose backward had no end of its own."""
+        """End a round whose backward had no end of its own, because an optimizer begins its
+        step.
+        """
         self._interruption.check()
         if self._open:
             if torch._C._current_graph_task_id() != -1:
@@ -186,24 +187,26 @@ class Reducer:
         self.said.stepped()
 
     def failed(self, error: BaseException) -> str:
-        """A backward ends with an error. What is then wrong for good, in words; empty: no round was
-        open.
+        """Handle a backward that ends with an error. Returns what is then permanently wrong, in
+        words; empty if no round was open.
         """
         if self._open:
             self._interruption.begins(error)
         return self._interruption.text
 
-    # --- while backward runs ----------------------------------------------------------------------
+    # --- during backward --------------------------------------------------------------------------
 
     def table_arrives(self, weight: torch.Tensor) -> None:
-        """A gradient of a parameter that lives on servers is about to be added to what it has."""
+        """Note that a gradient of a parameter on servers is about to be added to the present
+        one.
+        """
         self.take_part()
         if id(weight) not in self._tables:
             self._tables[id(weight)] = weight, weight.grad
             weight.grad = None
 
     def take_part(self) -> None:
-        """The running backward is one whose end ends a round."""
+        """Note that the running backward ends a round."""
         self._interruption.check()
         self.said.backward_begins()
         if not self._open:
@@ -262,11 +265,11 @@ class Reducer:
         self._launched = 1
 
     def _lay_out(self) -> None:
-        """Make the buckets, if what is trained has changed."""
+        """Make the buckets if the trained parameters have changed."""
         trained = [
             parameter.shape if parameter.requires_grad else None for parameter in self._parameters
         ]
-        # those that were frozen before, or exchanged (torch.utils.swap_tensors)
+        # parameters that were frozen before, or exchanged (torch.utils.swap_tensors)
         for parameter in self._parameters:
             self._hook(parameter)
         if trained != self._trained:
@@ -278,8 +281,8 @@ class Reducer:
             return
         parameters = [p for p, on in zip(self._parameters, trained) if on is not None]
         dense = [p for p in parameters if id(p) not in self._sparse]
-        # Gradients come from the last layer to the first; once seen, in the order in which they
-        # came.
+        # Gradients arrive from the last layer to the first; once seen, in the order in which they
+        # arrived.
         order = range(len(dense) - 1, -1, -1) if self._order is None else self._order
         sparse = [p for p in parameters if id(p) in self._sparse]
         self._shape = Shape(len(dense), len(sparse), len(self._backend.overflows()))
@@ -301,7 +304,7 @@ class Reducer:
         gradient_hooks.register_post_accumulate_grad_hook(parameter, self._has_arrived)
 
     def _contribute(self, view: torch.Tensor, parameter: torch.Tensor) -> None:
-        """Put what this worker adds to the sum into its slot."""
+        """Write this worker's contribution to the sum into its slot."""
         assert parameter.grad is not None
         factor = self._factor
         if not factor:
@@ -315,7 +318,7 @@ class Reducer:
 
     @property
     def _factor(self) -> float:
-        """What this worker's gradients are multiplied with before they are added up."""
+        """Factor of this worker's gradients before they are summed."""
         return self._weight.factor if self.summed else self._weight.counts
 
     def _fresh(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -326,22 +329,21 @@ class Reducer:
             else gradient
         )
 
-    # --- at its end -------------------------------------------------------------------------------
+    # --- at the end of backward -------------------------------------------------------------------
 
     def _graph_done(self) -> None:
         # A backward within a backward (reentrant checkpointing) ends while a node of the outer one
-        # is at work.
+        # is running.
         if not self._open or torch._C._current_autograd_node() is not None:
             return
         if not self.said.backward_ended():
             self._end_round()
 
     def weight_said(self, fetched: bool) -> None:
-        """The script has said what the gradients of a backward weigh.
+        """Take a weight that the script declares for the gradients of a backward.
 
         Args:
-            fetched: Whether a batch was fetched, or may have been, that no backward has come of
-                yet.
+            fetched: Whether a batch was read, or may have been, that has no backward yet.
 
         Raises:
             ReduceError: It comes too late.
@@ -368,7 +370,8 @@ class Reducer:
         result = self._exchange(buckets)
         control = buckets.control_of(result.sums)
         if not self.summed and not control.is_cuda and not control[0]:
-            # No gradient counts in the whole batch: let them be those of one process, by samples.
+            # No gradient counts in the whole batch, so they are weighted by samples, as in one
+            # process.
             self._weight = replace(self._weight, over=None)
             buckets.empty()
             self._begin_exchange()
@@ -394,8 +397,8 @@ class Reducer:
         tables: Sequence[tuple[torch.Tensor, torch.Tensor | None]],
         of_all: bool,
     ) -> None:
-        """Put what backward has not brought into its slots, or all of it, and weigh the gradients
-        of tables.
+        """Write into their slots the gradients that backward has not brought, or all of them, and
+        weight the gradients of tables.
         """
         for slot in buckets.slots.values():
             arrived = id(slot.parameter) in self._arrived
@@ -444,14 +447,14 @@ class Reducer:
         )
 
     def _write_back(self, buckets: GradientBuckets, result: RoundResult) -> list[torch.Tensor]:
-        """Put the sums into `.grad`; the parameters whose gradients then have hooks to run."""
+        """Write the sums into `.grad`. Returns the parameters whose hooks have to run."""
         control = buckets.control_of(result.sums)
         slots = list(buckets.slots.values())
         agreed: ControlSum | None = None
         head: ControlSum | None
         if control.is_cuda:
-            # Not to wait for the GPU in every step, what was agreed is looked at one round later;
-            # by all alike.
+            # The control vector is read one round later, so that not every step waits for the GPU.
+            # All workers do the same.
             before = self._late.swap(control[HEAD])
             head = None if before is None else ControlSum.read(before, Shape(0, 0, 0))
             total: torch.Tensor | float = control[0].clamp_min(torch.finfo(control.dtype).tiny)
@@ -491,7 +494,9 @@ class Reducer:
         )
 
     def _write_back_tables(self, total: float) -> None:
-        """Let the gradients of tables be this worker's part of the mean: servers add these up."""
+        """Scale the gradients of tables to this worker's part of the mean. Servers sum the
+        parts.
+        """
         for weight, earlier in self._tables.values():
             assert weight.grad is not None
             fresh = weight.grad if self.summed else weight.grad / total
@@ -507,7 +512,7 @@ class Reducer:
     def _sum_sparse(
         self, parameters: Sequence[nn.Parameter], agreed: ControlSum
     ) -> list[torch.Tensor]:
-        """Sum the sparse gradients; returns the parameters that have only what backward added."""
+        """Sum the sparse gradients. Returns the parameters that have only what backward added."""
         total = agreed.weight or 1.0
         used = [p for p, is_used in zip(parameters, agreed.sparse) if is_used]
         dense = {id(p) for p, is_dense in zip(parameters, agreed.densified) if is_dense}
@@ -531,8 +536,8 @@ class Reducer:
         return [parameter for parameter in used if parameter in self._accumulated]
 
     def _reorder(self, buckets: GradientBuckets) -> None:
-        """From the next round on, fill buffers in the order in which gradients came to the lowest
-        worker.
+        """From the next round on, fill buffers in the order in which gradients arrived at the
+        lowest worker.
         """
         dense = [
             p

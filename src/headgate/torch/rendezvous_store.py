@@ -1,4 +1,4 @@
-"""Hosts the store by which workers of a script for torchrun meet, until it is killed.
+"""Hosts the store by which the workers of a torchrun script meet, until it is killed.
 
 python -m headgate.torch.rendezvous_store ADDRESS PORT WORKERS
 """

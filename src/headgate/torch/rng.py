@@ -1,4 +1,6 @@
-"""The state of every random number generator that a training script draws from."""
+"""Saves and restores the state of every random number generator that a training script draws
+from.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from typing import Any
 import torch
 
 RngState = dict[str, Any]
-"""Tensors, tuples and numbers only, so that a checkpoint of it can be read without running code."""
+"""Tensors, tuples and numbers only, so that a checkpoint can be read without running code."""
 
 
 def cuda_in_use() -> bool:
-    """Whether this process has used a GPU so far; asking does not make it use one."""
+    """Whether this process has used a GPU so far. The check itself does not use one."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def capture(generators: Iterable[torch.Generator], devices: bool = True) -> RngState:
-    """States of Python's, NumPy's (where imported) and torch's generators, and of `generators`.
+    """States of Python's, NumPy's (if imported) and torch's generators, and of `generators`.
 
     Args:
-        generators: Generators that loaders were given.
-        devices: The GPUs' too; costs a wait for each.
+        generators: Generators given to loaders.
+        devices: Whether to include those of the GPUs, at the cost of a wait for each.
     """
     state: RngState = {
         "python": random.getstate(),
@@ -41,7 +43,7 @@ def capture(generators: Iterable[torch.Generator], devices: bool = True) -> RngS
 
 
 def restore(state: RngState, generators: Sequence[torch.Generator]) -> None:
-    """Set what `capture` found; generators and GPUs that are more or fewer by now keep their
+    """Restore the states of `capture`. Generators and GPUs that are missing in it keep their
     state.
     """
     random.setstate(state["python"])
@@ -71,11 +73,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 class Stream:
-    """A stream of random numbers beside the one that the script draws from: what data is drawn
-    with.
+    """A random stream for drawing data, separate from the script's.
 
     Args:
-        state: Where it begins.
+        state: Initial state.
     """
 
     def __init__(self, state: RngState) -> None:
@@ -83,13 +84,13 @@ class Stream:
         self._drawing = False
 
     def move(self, state: RngState) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         self._state = {name: part for name, part in state.items() if name != "cuda"}
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Whoever draws meanwhile draws from this stream; the script's own stands still. May be
-        nested.
+        """A context in which all draws come from this stream, and the script's own stream stands
+        still. May be nested.
         """
         if self._drawing:
             yield

@@ -1,9 +1,8 @@
-"""Losses that compare samples of a batch with each other, seen in the graph that their backward
-goes through.
+"""Detects losses that compare samples of a batch with each other, in the graph of their backward.
 
-A worker has its part of a batch alone: what it compares there is other than what one process
-compares. Along which dimension of a node's result the samples lie is followed from where data enter
-the graph. Where that is not certain, nothing is told.
+A worker has only its part of a batch, so it compares fewer samples than one process would. The
+dimension of the samples is followed from the inputs of the graph through each node. If it is
+uncertain, nothing is reported.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ _ENTRIES = {
     "Convolution": (0, 1, "input"),
     "Embedding": (1, 0, "indices"),
 }
-"""Where data enter: number of the input that they are, of that of the weights, and the name they
-are saved under.
+"""Nodes where data enter: index of the data input, index of the weights, and the saved name of the
+data.
 """
 _PAIRING = frozenset(("Add", "Sub", "Rsub", "Mul", "Div", "Maximum", "Minimum", "Where", "Pow"))
 _PRODUCTS = {"Mm": (0, 1), "Bmm": (0, 1), "Addmm": (1, 2), "Baddbmm": (1, 2)}
@@ -61,7 +60,7 @@ _ALONG = frozenset(
         *("VarMean", "LinalgVectorNorm", "Norm", "Roll", "Flip"),
     )
 )
-"""What couples numbers along the dimensions that it is given."""
+"""Operations that couple numbers along the dimensions in their arguments."""
 _REDUCING = frozenset(("Mean", "Sum", "Nansum", "Select", "Unbind"))
 _VIEWS = frozenset(("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze"))
 _LOST = frozenset(
@@ -75,13 +74,13 @@ Shape = Sequence[int]
 
 
 class SampleComparison:
-    """Tells once of a loss that compares samples.
+    """Reports once that a loss compares samples.
 
-    Data that are the same in two steps are no samples: the first step with a form of loss is
-    remembered, the next is judged.
+    Data that are the same in two steps are no samples. So the first step with a form of loss is
+    remembered, and the next is judged.
 
     Args:
-        tell: Is given what compares them, as `Topk`.
+        tell: Called with the comparing operation, for example `Topk`.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -93,13 +92,13 @@ class SampleComparison:
         self._looks: dict[int, int] = {}
 
     def fed(self, samples: int) -> None:
-        """A batch has come; this worker's part of it has so many samples."""
+        """Note a batch, with the number of samples in this worker's part."""
         if self._used:
             self._samples, self._used = set(), False
         self._samples.add(samples)
 
     def sees(self, roots: Sequence[torch.Tensor], form: int) -> None:
-        """A backward begins with these losses; others of the same form are alike."""
+        """Note the losses of a backward that begins. Losses of the same form are alike."""
         self._used = True
         looks = self._looks.get(form, 0)
         if self._told or looks == _MOST_LOOKS or len(self._samples) != 1 or min(self._samples) < 2:
@@ -124,7 +123,7 @@ class SampleComparison:
 
 
 class PeerWarner(Protocol):
-    """A worker of several."""
+    """A worker of several, which can warn the user."""
 
     workers: int
 
@@ -133,7 +132,9 @@ class PeerWarner(Protocol):
 
 
 def warner(member: PeerWarner, channel: Channel) -> Callable[[str], None]:
-    """What warns of a loss that compares samples, by one of all workers."""
+    """Makes the function that warns of a loss which compares samples. Only one of all workers
+    warns.
+    """
 
     def warn(kind: str) -> None:
         if member.is_main:
@@ -148,10 +149,10 @@ def warner(member: PeerWarner, channel: Channel) -> Callable[[str], None]:
 
 
 class _Axes:
-    """The dimension of each node's results along which the samples lie.
+    """The dimension of the samples in each node's results.
 
     Args:
-        samples: How many there are.
+        samples: Number of samples.
         entries: Nodes at which they enter.
     """
 
@@ -163,9 +164,7 @@ class _Axes:
         self._of: dict[tuple[Any, int], int] = {}
 
     def coupled(self, nodes: Sequence[Any]) -> str:
-        """What couples samples; each node comes after those that it is made of. Empty: nothing
-        does.
-        """
+        """The operation that couples samples; empty: none. Each node comes after its inputs."""
         for node in nodes:
             shapes = _shapes(node)
             if not shapes or isinstance(node, torch.autograd.function.BackwardCFunction):
@@ -185,11 +184,11 @@ class _Axes:
         return size > 0 and size % self._samples == 0
 
     def _is_batch(self, shape: Shape, axis: int) -> bool:
-        """Whether a dimension has one place for each sample, or two as where each has two views."""
+        """Whether a dimension has one entry per sample, or two, if each sample has two views."""
         return shape[axis] in (self._samples, 2 * self._samples)
 
     def _inputs(self, node: Any) -> dict[int, tuple[int, Shape]]:
-        """By number of the input, the dimension of its samples, and its shape."""
+        """For each input, its dimension of the samples and its shape."""
         inputs: dict[int, tuple[int, Shape]] = {}
         for place, (inner, number) in enumerate(node.next_functions):
             axis = self._of.get((inner, number))
@@ -203,7 +202,7 @@ class _Axes:
         places = [n for n, size in enumerate(shape[:-1]) if size == self._samples]
         return places[0] if len(places) == 1 else None
 
-    # --- what couples -----------------------------------------------------------------------------
+    # --- coupling operations ----------------------------------------------------------------------
 
     def _couples(self, node: Any, kind: str, inputs: Mapping[int, tuple[int, Shape]]) -> bool:
         if not all(self._is_batch(shape, axis) for axis, shape in inputs.values()):
@@ -228,7 +227,7 @@ class _Axes:
             return ends != sizes and _size(shape, sizes) == 1 and _size(against, ends) == 1
         return False
 
-    # --- where samples lie ------------------------------------------------------------------------
+    # --- the dimension of the samples -------------------------------------------------------------
 
     def _result(
         self, node: Any, kind: str, inputs: Mapping[int, tuple[int, Shape]], out: Shape
@@ -261,7 +260,7 @@ class _Axes:
         return _kept(node, kind, axis, shape, out)
 
     def _viewed(self, axis: int, shape: Shape, out: Shape) -> int | None:
-        """Where a dimension is in a view of other sizes."""
+        """The position of a dimension in a view of another shape."""
         before, size = math.prod(shape[:axis]), shape[axis]
         parts, through = [], 1
         for place, out_size in enumerate(out):
@@ -276,7 +275,7 @@ class _Axes:
 
 
 def _kept(node: Any, kind: str, axis: int, shape: Shape, out: Shape) -> int | None:
-    """Where a dimension is after something that leaves it where it is, or takes others away."""
+    """The position of a dimension after an operation that keeps it, or removes others."""
     rank, dims = len(shape), _dims(node, len(shape))
     if kind in _LOST or (kind == "Gather" and axis in dims):
         return None
@@ -302,7 +301,7 @@ def _dim(value: int, rank: int) -> int:
 
 
 def _dims(node: Any, rank: int) -> list[int]:
-    """The dimensions that a node goes along; empty: it is given none."""
+    """The dimensions that a node works along; empty: not given."""
     for name in ("_saved_dim", "_saved_dims"):
         value = getattr(node, name, None)
         if value is not None:
@@ -326,7 +325,7 @@ def _is_entry(node: Any) -> bool:
 
 
 def _weight(node: Any) -> Any:
-    """The leaf that the weights of an entry are."""
+    """The leaf with the weights of an entry."""
     inner = node.next_functions[_ENTRIES[kind_of(node)][1]][0]
     while inner is not None and inner.next_functions:
         inner = inner.next_functions[0][0]
@@ -334,9 +333,10 @@ def _weight(node: Any) -> Any:
 
 
 def _sum_of(node: Any) -> float | None:
-    """A number by which data that enter differ from others; None: they cannot be looked at.
+    """A number that distinguishes entering data from others; None: they cannot be read.
 
-    What is saved under hooks of the script is not looked at: these may compute it again, once.
+    Values saved under hooks of the script are not read, because the hooks may recompute them, and
+    only once.
     """
     saved: list[torch.Tensor] = []
 
@@ -356,7 +356,7 @@ def _sum_of(node: Any) -> float | None:
 
 
 def sorted_nodes(roots: Sequence[Any]) -> list[Any]:
-    """All nodes below some, each after those that it is made of; none where they are too many."""
+    """All nodes below `roots`, each after its inputs. Empty if there are too many."""
     done: dict[Any, None] = {}
     stack: list[tuple[Any, Iterator[Any]]] = []
     reached = set()

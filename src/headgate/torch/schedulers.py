@@ -1,4 +1,4 @@
-"""Schedulers of the learning rate that go by a metric: by its mean over the workers."""
+"""Learning-rate schedulers that depend on a metric: they step on its mean over the workers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import inspect
 from typing import Any, Callable
 
 _MARK = "_headgate_steps_on_mean"
-"""Attribute of the class of a scheduler that does so."""
+"""Attribute of the class of such a scheduler."""
 _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def steps_on_mean(scheduler: Any, mean: Callable[[Any], Any]) -> None:
-    """Have `step(metric)`, as `ReduceLROnPlateau` has it, take the mean over the workers. Other
+    """Make `step(metric)`, as of `ReduceLROnPlateau`, use the mean over the workers. Other
     schedulers are left as they are.
 
     Args:
-        scheduler: Its class is exchanged for a subclass with another `step`: an attribute of its
-            own would be saved with its state.
-        mean: A number's mean over the workers.
+        scheduler: Its class is replaced by a subclass with another `step`, because an attribute of
+            its own would be saved with its state.
+        mean: Averages a number over the workers.
     """
     kind = type(scheduler)
     if hasattr(kind, _MARK):

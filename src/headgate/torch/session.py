@@ -1,9 +1,9 @@
-"""One training script under an engine: where its steps end, what is done there, and what is told to
-the engine.
+"""One PyTorch script under an engine: its step boundaries, what happens there, and what the engine
+is told.
 
 A step boundary is the next fetch from the loader that fed the last step of the optimizer. By then
-all that the script does in an iteration is done, and gradients that are still being accumulated are
-not cut. The end of an epoch is a boundary too.
+the script has finished its iteration, and gradients that are still being accumulated are not cut
+off. The end of an epoch is a boundary too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from headgate.torch.training_state import TrainingState
 from headgate.torch.unprepared import Unprepared, watch
 
 PATIENCE_SECONDS = 3.0
-"""How long an order waits for a step boundary before any report or fetch has to do, at the cost of
-the position.
+"""Longest time that a request waits for a step boundary. After it, any report or fetch serves as
+one, at the cost of the exact position.
 """
 
 
@@ -89,7 +89,7 @@ class Session(TaskSession):
         self.note(data_notes.repeats(self._resume, channel.welcome))
         at_end(self.close)
 
-    # --- what the script calls --------------------------------------------------------------------
+    # --- calls of the script ----------------------------------------------------------------------
 
     def prepare(
         self,
@@ -100,8 +100,8 @@ class Session(TaskSession):
         loss_reduction: str | Callable[[Any], Any] = "mean",
         batch_dim: int = 0,
     ) -> list[Any]:
-        """Register what the script trains with and load a checkpoint into it; the loaders,
-        prepared.
+        """Register what the script trains with, and load a checkpoint into it. Returns the prepared
+        loaders.
         """
         added = self._trained.add(model, optimizer, scheduler)
         if self._worker is not None:
@@ -145,7 +145,7 @@ class Session(TaskSession):
                 self._worker.buffers.combine_in(module, how)
 
     def keep(self, objects: Mapping[str, Any], across: str | None) -> None:
-        """Save and load these with the checkpoints as well."""
+        """Save these objects with the checkpoints, and load them on a resume."""
         self._trained.keep(objects, across)
 
     def begin(self) -> StartPoint | None:
@@ -204,11 +204,11 @@ class Session(TaskSession):
 
     @property
     def is_main(self) -> bool:
-        """Whether this worker is the one that writes files."""
+        """Whether this worker writes files for all."""
         return self._worker is None or self._worker.is_main
 
     def close(self) -> None:
-        """Send what is left; called when the interpreter ends."""
+        """Send all pending messages. Called at the end of the interpreter."""
         self._boundaries.close()
         self._measuring.end()
         self._evaluating.end()
@@ -226,7 +226,7 @@ class Session(TaskSession):
         if self._worker is not None:
             self._worker.close(by_itself)
 
-    # --- what the optimizer and the loaders tell --------------------------------------------------
+    # --- events of the optimizer and the loaders --------------------------------------------------
 
     def _optimizer_begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if self._to_arrive:
@@ -348,7 +348,7 @@ class Session(TaskSession):
             "left or joined, some samples are skipped"
         )
 
-    # --- what a worker of several asks and tells --------------------------------------------------
+    # --- as a worker of several -------------------------------------------------------------------
 
     def place(self) -> tuple[int, int]:
         return self._phase, -1 if self._epoch is None else self._epoch
@@ -370,8 +370,8 @@ class Session(TaskSession):
         return None if self._epoch is None else (self._phase, self._epoch)
 
     def _begins_resumed(self) -> None:
-        """A batch is fetched: if it is one of the epoch that starts again, the script has come to
-        its place.
+        """Note a fetched batch. If it belongs to the epoch that starts again, the script has
+        reached its place.
         """
         resume = self._resume or {}
         if resume["position"] is None and (self._epoch is not None or resume["phase"] is None):
@@ -399,9 +399,7 @@ class Session(TaskSession):
         return ends
 
     def _waits(self) -> bool:
-        """Whether what is asked for waits for the end of the epoch, which no end of a loader
-        ends.
-        """
+        """Whether requests wait for the end of an epoch that does not end with a loader."""
         stopping = bool(self._requests.stopping)
         if self._epoch is None or (self._channel.stopping and not stopping):
             return self._epoch is not None  # the other workers do not know it yet
@@ -411,10 +409,10 @@ class Session(TaskSession):
         return value if self._worker is None else self._worker.as_lowest(value)
 
     def obey(self, at: Iteration | None = None) -> None:
-        """Do what the engine asked for, in the middle of an epoch.
+        """Handle the engine's requests in the middle of an epoch.
 
         Args:
-            at: The iteration whose position a checkpoint records; None where there is no exact one.
+            at: The iteration whose position a checkpoint records; None: no exact position is known.
         """
         if at is None and self._boundaries.waits:
             if self._boundaries.gives_up():
@@ -513,7 +511,7 @@ class Session(TaskSession):
         return self._boundaries.save(why, held, self.note)
 
     def _hold(self, iteration: Iteration, ends: bool) -> None:
-        """Have a copy of what is true at this boundary; `ends`: of a pass."""
+        """Copy the state at this boundary. `ends`: it is the end of a pass."""
         if self.profiling or self._loaders.anchor(self._feeding) is not iteration:
             return
         if self._worker is not None and self._trained.kept:
@@ -567,7 +565,7 @@ class Session(TaskSession):
         }
         return {**place, **random, **more}
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- messages to the engine -------------------------------------------------------------------
 
     def profile(self) -> dict[str, Any]:
         return self._measuring.profile()

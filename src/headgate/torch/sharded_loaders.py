@@ -1,7 +1,7 @@
-"""How a loader gives a worker its samples alone.
+"""Gives a worker only its own samples of a loader.
 
-Every worker draws the same global batches: the same sampler, the same random stream. Of each it
-takes the part that it is assigned (`sharding`), and only that part's samples are read.
+Every worker draws the same global batches, with the same sampler and the same random stream. It
+takes the part of each that it is assigned (`sharding`), and only reads the samples of that part.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Sharing:
     """How the loaders of a script share their data with other workers.
 
     Args:
-        dealer: Deals every training pass.
-        stream: The random stream that all workers draw their batches with.
-        divides: Whether a pass that begins now is one over training data.
-        place: The present phase and epoch, as `Pass` has them.
+        dealer: Assigns the parts of every training pass.
+        stream: The random stream with which all workers draw their batches.
+        divides: Whether a pass that begins now is over training data.
+        place: The current phase and epoch, as in `Pass`.
         smallest: Fewest samples that the model can be trained on.
     """
 
@@ -47,15 +47,14 @@ Draws = Callable[[], AbstractContextManager[None]]
 
 
 class ShardingSampler:
-    """Stands in for the sampler of a loader's batches: gives the indices of this worker's part of
-    each.
+    """Replaces the sampler of a loader's batches: yields the indices of this worker's part of each.
 
-    It stays in place for as long as the loader lives, because a loader that keeps its workers keeps
-    its sampler.
+    It stays in place while the loader lives, because a loader that keeps its workers keeps its
+    sampler.
 
     Args:
-        draws: A context in which the random stream of the data is in force.
-        smallest: How many samples a worker without a part borrows.
+        draws: A context with the random stream of the data.
+        smallest: Number of samples that a worker without a part borrows.
     """
 
     def __init__(self, draws: Draws, smallest: Callable[[], int]) -> None:
@@ -67,14 +66,13 @@ class ShardingSampler:
         self._dealt: deque[Assigned] = deque()
 
     def around(self, sampler: Any) -> ShardingSampler:
-        """Itself, drawing from `sampler`."""
+        """Draw from `sampler`. Returns this object."""
         self._sampler = sampler
         return self
 
     def take(self, assignment: ShardAssignment | None, done: int = 0) -> None:
-        """Give in later iterators what `assignment` says, from batch `done` on.
-
-        None: they give everything.
+        """In later iterators, yield the parts of `assignment`, from batch `done` on. None: yield
+        whole batches.
         """
         self._assignment = assignment
         self._done = done
@@ -83,7 +81,7 @@ class ShardingSampler:
         draws = _Draws(iter(self._sampler), self._draws, _draws_late(self._sampler))
         if self._assignment is None:
             return draws
-        # a loader with workers asks twice while its iterator is made: the second counts
+        # a loader with workers asks twice while its iterator is made; the second request counts
         self._dealt = deque()
         batches = _Numbered(draws, self._done, self._assignment.steps_back)
         return _parts(batches, self._assignment, self._dealt, self._smallest())
@@ -92,8 +90,8 @@ class ShardingSampler:
         return len(self._sampler)
 
     def assigned(self) -> Assigned:
-        """What the batch that the loader gives now is of: they come in the order in which they were
-        drawn.
+        """The assigned part that the loader yields now. Parts are yielded in the order in which
+        they were drawn.
         """
         return self._dealt.popleft()
 
@@ -119,12 +117,12 @@ class _Draws:
 
 
 class _Numbered:
-    """The batches of a pass by number.
+    """The batches of a pass, by number.
 
     Args:
         draws: The batches.
         first: Number of the first.
-        keeps: Whether a number may be asked for after a larger one.
+        keeps: Whether a number may be requested after a larger one.
     """
 
     def __init__(self, draws: _Draws, first: int, keeps: bool) -> None:
@@ -134,8 +132,8 @@ class _Numbered:
         self._passed: dict[int, Any] = {}
 
     def leave(self) -> None:
-        """No other batch is wanted. What other workers then draw of the random stream is to be
-        drawn here as well.
+        """Note that no other batch is wanted. This worker then makes the draws that other workers
+        still make from the random stream.
         """
         if self._draws.late:
             for _ in self._draws:
@@ -144,7 +142,7 @@ class _Numbered:
             next(self._draws, None)
 
     def batch(self, number: int) -> Any:
-        """That batch; None where the pass has fewer."""
+        """The batch of that number; None if the pass has fewer."""
         while self._at <= number:
             batch = next(self._draws, None)
             if batch is None:
@@ -160,7 +158,7 @@ class _Numbered:
 def _parts(
     batches: _Numbered, assignment: ShardAssignment, assigned: deque[Assigned], smallest: int
 ) -> Iterator[Any]:
-    """This worker's part of each batch, and in `assigned` what it is of."""
+    """This worker's part of each batch. The parts are also appended to `assigned`."""
     while True:
         number = assignment.next()
         batch = None if number is None else batches.batch(number)
@@ -185,7 +183,9 @@ def _mark(batch: Any) -> int | None:
 
 
 def _draws_late(sampler: Any) -> bool:
-    """Whether a batch sampler may draw random numbers after its first batch: torch's own do not."""
+    """Whether a batch sampler may draw random numbers after its first batch. torch's own samplers
+    do not.
+    """
     inner = getattr(sampler, "inner", sampler)  # past what skips batches
     own = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
     return not (type(inner) is BatchSampler and type(inner.sampler) in own)

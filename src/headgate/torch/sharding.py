@@ -1,7 +1,7 @@
-"""The samples of global batches that a worker takes.
+"""Assigns the samples of global batches to workers.
 
-A `Assigner` says so for every pass over a training loader. `Slices` gives every worker its slice of
-every batch. Servers of an asynchronous plan lease whole batches instead, with a dealer of their
+An `Assigner` does so for every pass over a training loader. `Slices` gives every worker its slice
+of every batch. In asynchronous plans, the servers lease whole batches, with an assigner of their
 own.
 """
 
@@ -18,13 +18,14 @@ class Pass:
     """A pass over a loader, the same for all workers.
 
     Args:
-        phase: Which of the script's loops over `epochs` it is in; -1: none.
-        epoch: Epoch of that loop; -1: none.
+        phase: Number of the script's loop over `epochs`; -1: outside.
+        epoch: Epoch of that loop; -1: outside.
         loader: Number of the loader, in the order of `prepare`.
-        nth: How often the loader was gone through before, in the same epoch.
-        done: Global batches that were done before it began or was rejoined here.
-        batches: Global batches in all; None where the loader does not tell.
-        by_index: Whether batches are drawn as indices: others can only be taken in ascending order.
+        nth: Number of earlier passes over the loader in the same epoch.
+        done: Global batches done before the pass began or was rejoined.
+        batches: Number of global batches; None if the loader does not tell.
+        by_index: Whether batches are drawn as indices. Other batches can only be taken in ascending
+            order.
     """
 
     phase: int
@@ -41,11 +42,11 @@ class Assigned:
     """This worker's part of a global batch.
 
     Args:
-        number: Which of its pass, counted from 0.
-        whole: Samples in the global batch; None where it does not tell.
-        taken: Samples of this worker's part that count; 0: it runs on borrowed ones, with weight 0.
-        mark: A number below 256 that differs, very likely, where the indices of the whole batch do;
-            None: unknown.
+        number: Number in its pass, from 0.
+        whole: Samples in the global batch; None if unknown.
+        taken: Samples of this worker's part that count; 0: it computes on borrowed ones, with
+            weight 0.
+        mark: A digest below 256 of the whole batch's indices; None: unknown.
     """
 
     number: int
@@ -55,86 +56,87 @@ class Assigned:
 
 
 class ShardAssignment(ABC):
-    """What a worker takes in one pass.
+    """A worker's parts of one pass.
 
     Attributes:
-        steps_back: Whether `next` may answer a smaller number than before (never where not
-            `Pass.by_index`): what was passed over is then kept.
+        steps_back: Whether `next` may return a smaller number than before (only if
+            `Pass.by_index`). Then batches that were passed over are kept.
     """
 
     steps_back: bool = False
 
     @abstractmethod
     def next(self) -> int | None:
-        """Number of the next global batch to take a part of; None: no other is left in this pass.
+        """Number of the next global batch to take a part of; None: none is left in this pass.
 
-        Called when the batch's indices are drawn: ahead of its use where a loader reads ahead.
+        Called when the batch's indices are drawn: ahead of its use, if a loader reads ahead.
         """
 
     @abstractmethod
     def part(self, number: int, samples: int) -> tuple[int, int]:
-        """From where to where this worker's part of that batch, of so many samples, goes; equal: it
-        has none.
+        """Begin and end of this worker's part of that batch of `samples` samples. If they are
+        equal, it has none.
         """
 
     def ended(self, number: int) -> bool:
-        """There is no batch of this number: the pass has fewer. Whether `next` may name another one
-        all the same: one that came back because the worker that had it is gone.
+        """Note that the pass has no batch of this number. Returns whether `next` may still name
+        another one, which came back from a lost worker.
         """
         return False
 
     def more(self, can_be_drawn: bool) -> bool:
-        """All that `next` named was used: whether there are batches after all, which others left
-        undone; waits until that is known.
+        """Wait until it is known whether there are more batches after all that `next` named: those
+        that other workers left undone.
 
         Args:
-            can_be_drawn: Whether the pass can be drawn again from where it began: `next` then names
-                them.
+            can_be_drawn: Whether the pass can be drawn again from its beginning. Then `next` names
+                these batches.
+
+        Returns:
+            Whether there are any.
         """
         return False
 
     @property
     def stale(self) -> bool:
-        """Whether parts that were drawn and not used yet have to be drawn anew."""
+        """Whether parts that were drawn and not used yet have to be drawn again."""
         return False
 
     @property
     def done(self) -> int | None:
-        """Global batches of the pass that a resume may skip; None: those that this worker has been
-        given.
-        """
+        """Global batches of the pass that a resume may skip. None: those given to this worker."""
         return None
 
 
 class Assigner(ABC):
-    """Deals every pass over a training loader.
+    """Assigns the parts of every pass over a training loader.
 
     Attributes:
-        gives_again: Whether a worker may train again on the parts of a pass that it had before, as
-            a cycle gives them.
+        gives_again: Whether a worker may train again on its earlier parts of a pass, as a cycle
+            repeats them.
     """
 
     gives_again: bool = False
 
     @abstractmethod
     def assign(self, coming: Pass) -> ShardAssignment:
-        """What this worker takes in the pass that begins."""
+        """This worker's parts of the pass that begins."""
 
     def given(self, loader: int, number: int) -> None:  # noqa: B027 - most dealers have nothing to learn from it
-        """The script was given this worker's part of that global batch, of the latest pass over
-        that loader.
+        """Note that the script was given this worker's part of that global batch, of the latest
+        pass over that loader.
         """
 
 
 class Slices(Assigner):
-    """Every worker takes its slice of every batch, in the order of their indices.
+    """Gives every worker a slice of every batch, in the order of their indices.
 
     Args:
         index: This worker's index.
         members: Indices, ascending, of the workers between which batches are divided.
         proportions: Samples of a step by worker index; None: all take the same.
-        smallest: Fewest samples of a part that has any, where the batch has so many: 2 for a model
-            with batch normalisation, which cannot be trained on one.
+        smallest: Fewest samples of a non-empty part, if the batch has as many: 2 for a model with
+            batch normalisation, which cannot be trained on one.
     """
 
     gives_again = True
@@ -155,7 +157,7 @@ class Slices(Assigner):
         return _Slicing(self, coming.done)
 
     def part(self, samples: int) -> tuple[int, int]:
-        """From where to where this worker's slice of a batch goes."""
+        """Begin and end of this worker's slice of a batch."""
         if self._index not in self.members:
             return 0, 0
         ends = divided(samples, [self._weight(member) for member in self.members], self._smallest())
@@ -187,7 +189,7 @@ class _Slicing(ShardAssignment):
 
 
 def divided(samples: int, weights: Sequence[int], smallest: int = 1) -> list[int]:
-    """Where each part ends when `samples` are divided by `weights`, to the nearest whole number.
+    """The end of each part when `samples` are divided by `weights`, rounded to whole numbers.
 
     No part is smaller than `smallest` unless it is empty, or there are fewer samples than that.
     """
@@ -197,6 +199,6 @@ def divided(samples: int, weights: Sequence[int], smallest: int = 1) -> list[int
     for weight in weights:
         so_far += weight
         ends.append((units * so_far * 2 + total) // (2 * total) * smallest)
-    # What is over goes to the last part that has any.
+    # The remainder goes to the last non-empty part.
     last = ends[-1]
     return [samples if end == last else end for end in ends]

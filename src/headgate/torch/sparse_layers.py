@@ -1,5 +1,6 @@
-"""Layers with sparse gradients, whose weight may be too large for a worker. Under a plan with
-parameter servers the weight is made on the servers, from the moment at which the layer is
+"""Layers with sparse gradients, whose weight may be too large for a worker.
+
+Under a plan with parameter servers, the weight is made on the servers when the layer is
 constructed.
 """
 
@@ -16,8 +17,10 @@ from torch import nn
 
 
 def each_row_once(gradient: torch.Tensor) -> torch.Tensor:
-    """A sparse gradient coalesced. Autograd forgets of what it accumulates that it is so already,
-    and to sort the rows again takes much longer than to look.
+    """Coalesce a sparse gradient.
+
+    Autograd does not mark accumulated gradients as coalesced even if they are. Sorting the rows
+    again takes much longer than checking.
     """
     rows = gradient._indices()
     if not gradient.is_coalesced() and len(rows) == 1 and bool((rows[0, 1:] > rows[0, :-1]).all()):
@@ -29,14 +32,12 @@ def each_row_once(gradient: torch.Tensor) -> torch.Tensor:
 
 
 lending = False
-"""Whether what is copied into tables now is changed by nobody afterwards, and need not be
-copied.
-"""
+"""Whether tensors copied into tables now are not changed afterwards, and need no copy."""
 
 
 @contextmanager
 def lent() -> Iterator[None]:
-    """What is copied into tables meanwhile is changed by nobody afterwards."""
+    """A context in which tensors copied into tables are not changed afterwards."""
     global lending
     lending = True
     try:
@@ -46,13 +47,13 @@ def lent() -> Iterator[None]:
 
 
 def watch(on_servers: Callable[[], bool], table_for: Callable[[str, dict[str, Any]], Any]) -> None:
-    """Have `Embedding` and `EmbeddingBag` with `sparse=True` keep their weight on parameter servers
-    from now on.
+    """From now on, keep the weight of `Embedding` and `EmbeddingBag` with `sparse=True` on
+    parameter servers.
 
     Args:
-        on_servers: Whether this process is a worker of a plan with parameter servers; asked for
+        on_servers: Whether this process is a worker of a plan with parameter servers; called for
             each such layer.
-        table_for: Makes the weight of such a layer, by the name of its class and the arguments of
+        table_for: Makes the weight of such a layer, from the name of its class and the arguments of
             its constructor.
     """
     for kind in (nn.Embedding, nn.EmbeddingBag):

@@ -1,10 +1,10 @@
-"""How long compute threads that wait for work spin before they sleep, changed while they live.
+"""Changes at run time how long idle compute threads spin before they sleep.
 
-GCC's OpenMP, which PyTorch's wheels bring, reads how its threads wait from the environment once,
-when it is loaded. But it lets them spin a thousand times only, in place of three milliseconds,
-while the process has more OpenMP threads than cores (`gomp_throttled_spin_count_var` in its
-source). So a second team of threads, which sleeps, makes the first one wait politely, and when it
-ends they spin again. With another OpenMP nothing changes.
+PyTorch's wheels bring GCC's OpenMP. It reads from the environment once, when it is loaded, how its
+threads wait. But while a process has more OpenMP threads than cores, they spin a thousand times
+instead of three milliseconds (`gomp_throttled_spin_count_var` in its source). So a second, sleeping
+team of threads shortens the spinning of the first, and the end of that team restores it. With
+another OpenMP nothing changes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import threading
 import torch
 
 _ENOUGH_FOR_ALL_THREADS = 1 << 17
-"""Numbers that an operation is divided among all threads for."""
+"""Size of an operation that is divided among all threads."""
 _OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
 class Spinning:
-    """Keeps the threads of this process as they were told to wait; what the user's environment says
-    stays.
+    """Keeps the waiting mode of this process's threads as set. Settings in the user's environment
+    take precedence.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Spinning:
         self._over: threading.Event | None = None
 
     def allow(self, spin: bool) -> None:
-        """From now on let threads that wait spin for long, or not."""
+        """From now on, let waiting threads spin for long, or not."""
         brief = self._free and not spin and torch.get_num_threads() > 1
         if not brief and self._over is not None:
             self._over.set()
@@ -44,7 +44,7 @@ class Spinning:
 
 
 def _team(begun: threading.Event, over: threading.Event) -> None:
-    """Be a team of threads until that is over; they end with the thread that began them."""
+    """Be a team of threads until `over` is set. The team ends with the thread that began it."""
     torch.zeros(_ENOUGH_FOR_ALL_THREADS).add_(1.0)
     begun.set()
     over.wait()

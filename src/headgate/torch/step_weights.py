@@ -1,7 +1,7 @@
-"""Whether the weights in the models are those that the last step left.
+"""Checks whether the models hold the weights that the last step left.
 
-A script may put others in for a while, as an average for a validation, and then put back what it
-trains. While it does, nothing that a checkpoint would take from the models is right.
+A script may set others for a while, for example an average for a validation, and then restore the
+trained ones. Meanwhile a checkpoint of the models would be wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from headgate.torch.backend import REMOTE
 
 _SAMPLED = 4
-"""Parameters of each optimizer that are looked at: the first, the last, and some between them."""
+"""Number of sampled parameters of each optimizer: the first, the last, and some between them."""
 _ELEMENTS = 8
 _LEARNED_STEPS = 3
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -25,7 +25,7 @@ _PLAIN = (torch.Tensor, nn.Parameter)
 
 @dataclass(frozen=True)
 class _ReadElements:
-    """Some elements of a parameter, and where its memory was when they were looked at."""
+    """Some elements of a parameter, and the address of its memory when they were read."""
 
     parameter: torch.Tensor
     address: int
@@ -33,8 +33,8 @@ class _ReadElements:
 
 
 class StepWeights:
-    """Remembers some elements of the trained parameters as each step leaves them: a few
-    microseconds a step.
+    """Remembers some elements of the trained parameters after each step, at a cost of a few
+    microseconds per step.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class StepWeights:
         self._script_changes_them = False
 
     def stepped(self, optimizer: Any, models: Iterable[nn.Module] = ()) -> None:
-        """A step was taken.
+        """Note a step.
 
         Args:
-            optimizer: By this optimizer.
-            models: What it trains, where the optimizer does not tell.
+            optimizer: The optimizer.
+            models: The models that it trains, if the optimizer does not tell.
         """
         if id(optimizer) not in self._parameters:
             groups = [group["params"] for group in getattr(optimizer, "param_groups", ())]
@@ -63,32 +63,34 @@ class StepWeights:
         self._look()
 
     def begins(self) -> None:
-        """An optimizer is about to take a step. A script that changes weights itself after each
-        step, as by clamping them, is known by its first steps.
+        """Note that an optimizer is about to take a step. The first steps show whether a script
+        changes weights itself after each step, for example by clamping them.
         """
         if 0 < self._steps <= _LEARNED_STEPS and not self._at_boundary and self._differ():
             self._script_changes_them = True
 
     def boundary(self) -> None:
-        """All that the script does in an iteration is done."""
+        """Note a step boundary: the script has finished its iteration."""
         if self._script_changes_them:
             self.settle()
 
     def settle(self) -> None:
-        """The weights of now are those that are trained: a pass over training data has ended."""
+        """Accept the present weights as the trained ones, because a pass over training data has
+        ended.
+        """
         if self._samples:
             self._at_boundary = True
             self._look()
 
     def forget(self, optimizer: Any) -> None:
-        """It is gone."""
+        """Forget an optimizer that is gone."""
         self._parameters.pop(id(optimizer), None)
         self._samples = []
 
     @property
     def changed(self) -> bool:
-        """Whether other weights are in the models than the last step left, or none has been taken
-        yet.
+        """Whether the models hold other weights than the last step left. True before the first
+        step.
         """
         known = self._at_boundary or not self._script_changes_them
         return known and bool(self._samples) and self._differ()
@@ -121,7 +123,7 @@ class StepWeights:
 
 
 def _sampled(parameters: Iterable[Any]) -> list[torch.Tensor]:
-    """Some parameters, spread over all that are trained."""
+    """Some parameters, spread over all trained ones."""
     trained = [
         parameter
         for parameter in parameters
@@ -144,7 +146,7 @@ def _sampled(parameters: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _elements(parameter: torch.Tensor) -> torch.Tensor:
-    """Some elements from the middle of a parameter, in its memory."""
+    """Some elements from the middle of a parameter, sharing its memory."""
     count = min(_ELEMENTS, parameter.numel())
     begin = parameter.storage_offset() + (parameter.numel() - count) // 2
     return parameter.detach().as_strided((count,), (1,), begin)

@@ -1,5 +1,5 @@
-"""Tells of a time in which a worker waited for others much longer than it usually does: a NIC that
-was down, a node that was slow. What it cost is told once, when it is over.
+"""Reports periods in which a worker waited for others much longer than usual, as for a failed NIC
+or a slow node. Each is reported once, with its cost, when it is over.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Callable
 
 LEAST_SECONDS = 1.0
-"""A wait that costs less is not told."""
+"""Waits that cost less are not reported."""
 _LEAST_ROUNDS = 5.0  # nor is one that costs less than so many usual rounds
 _KNOWN = 5  # rounds after which it is known what is usual
 _REMEMBERED = 21
@@ -18,10 +18,9 @@ _CALM = 3  # rounds as usual after which a wait is over
 
 
 class StragglerWait:
-    """The waits of a worker, round by round (asynchronous: step by step).
+    """The waits of a worker, by round (asynchronous: by step).
 
-    A round is slow if it waits so much longer than usual that this alone would fill another usual
-    round.
+    A round is slow if the excess of its wait is longer than another usual round.
 
     Args:
         send: Takes a message for the engine.
@@ -37,14 +36,14 @@ class StragglerWait:
         self._names: set[str] = set()
 
     def add(self, begin: float, end: float, step: int, names: Iterable[str] = ()) -> None:
-        """A round has ended.
+        """Note the end of a round.
 
         Args:
             begin: When this worker had done its own part and began to wait, in seconds of any
                 clock.
             end: When the wait was over.
-            step: Number of the step that it is part of.
-            names: Tasks that were waited for, as far as is known.
+            step: Number of its step.
+            names: Tasks that it waited for, as far as is known.
         """
         before, self._ended = self._ended, end
         waited = end - begin
@@ -66,13 +65,13 @@ class StragglerWait:
             self.close()
 
     def skip(self, end: float) -> None:
-        """A round has ended in which tasks came or went: how long it took is told, or lies in what
-        was asked for.
+        """Skip a round in which tasks came or went. Its duration is reported elsewhere, or due to a
+        request.
         """
         self._ended = end
 
     def close(self) -> None:
-        """Nothing more is waited for."""
+        """End the period of waiting, and report it if it cost enough."""
         if self._lost >= max(
             LEAST_SECONDS, _LEAST_ROUNDS * self._usual_round if self._lost else 0.0
         ):

@@ -1,4 +1,4 @@
-"""What a script trains: the objects whose state a checkpoint holds."""
+"""The objects that a script trains, whose state a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _Prepared:
     """An optimizer or a scheduler.
 
     Args:
-        object: It.
+        object: The object.
         model: Number of the model that it was prepared with.
-        place: Where in the script it came.
-        renewed: How many were there before it, for the same model.
-        loaded: Whether it has what the checkpoint holds of it, or that has nothing of it.
+        place: The place in the script where it was prepared.
+        renewed: Number of earlier ones for the same model.
+        loaded: Whether it has loaded its state from the checkpoint, or the checkpoint has none.
     """
 
     object: Any
@@ -43,12 +43,12 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class Added:
-    """What a call of `prepare` brought.
+    """The result of a call of `prepare`.
 
     Args:
         model: Whether the model is new.
-        optimizer: Whether the optimizer is.
-        scheduler: Whether the scheduler is.
+        optimizer: Whether the optimizer is new.
+        scheduler: Whether the scheduler is new.
         loaded: Whether the model has the values of the checkpoint.
     """
 
@@ -59,20 +59,20 @@ class Added:
 
 
 class TrainingState:
-    """Models, optimizers, schedulers and whatever else the script wants kept, in the order in which
-    they were prepared.
+    """Models, optimizers, schedulers and kept objects of a script, in the order in which they were
+    prepared.
 
-    Each is one, however often it is prepared. An optimizer or a scheduler that comes with a model
-    whose former one has trained it takes the place of that one.
+    An object counts once, however often it is prepared. A new optimizer or scheduler for a model
+    replaces one that has trained the model.
 
     Args:
         resume: The checkpoint to load into each of them; None: start afresh.
         note: Tells the user something.
-        place: Where the script is.
-        member: This worker's index in its job, and how many workers that has.
+        place: Returns the place of the script.
+        member: This worker's index in its job, and the number of workers.
 
     Attributes:
-        weights: Knows whether weights are those of the last step.
+        weights: Knows whether the weights are those of the last step.
         gradients: Knows which gradients are left over.
     """
 
@@ -92,7 +92,7 @@ class TrainingState:
         self._prepared: dict[str, list[_Prepared]] = {"optimizers": [], "schedulers": []}
         self._late: list[AddedGroups] = []
         self._trained: set[int] = set()
-        # without their objects
+        # replaced optimizers and schedulers, without the objects
         self._former: dict[int, tuple[weakref.ref[Any], int, _Prepared]] = {}
         self._told_fresh = False
         self._arrived = False
@@ -103,7 +103,8 @@ class TrainingState:
         self.gradients = Gradients()
 
     def add(self, model: nn.Module, optimizer: Any, scheduler: Any) -> Added:
-        """Take what one call of `prepare` names; a scheduler or an optimizer of None is left out.
+        """Add the objects of one call of `prepare`. None for a scheduler or an optimizer is
+        ignored.
 
         Raises:
             ResumeError: The checkpoint does not fit.
@@ -139,7 +140,7 @@ class TrainingState:
         return Added(is_new, is_new_optimizer, is_new_scheduler, is_new and loaded)
 
     def stepped(self, optimizer: Any) -> None:
-        """An optimizer has taken a step."""
+        """Note an optimizer's step."""
         if id(optimizer) not in self._trained:
             self._trained.add(id(optimizer))
             self._take_back(optimizer)
@@ -147,7 +148,7 @@ class TrainingState:
         self.gradients.stepped(optimizer)
 
     def stepped_unseen(self) -> None:
-        """A step was taken that no optimizer tells of."""
+        """Note a step that no optimizer reports."""
         self.weights.stepped(self, self.models)
 
     def has_trained(self, number: int) -> bool:
@@ -155,18 +156,18 @@ class TrainingState:
         return number < len(self.optimizers) and id(self.optimizers[number]) in self._trained
 
     def begins(self, optimizer: Any) -> None:
-        """It is about to take one."""
+        """Note that an optimizer is about to take a step."""
         if self._resume is not None and not self._settled:
             self._settle(self._resume)
         self.weights.begins()
         self.gradients.begins(optimizer)
 
     def keep(self, objects: Mapping[str, Any], across: str | None) -> None:
-        """Take more objects, by name. What the checkpoint does not have starts afresh.
+        """Add kept objects, by name. Objects that the checkpoint does not have start afresh.
 
         Args:
-            objects: They have `state_dict` and `load_state_dict`.
-            across: What their states are to each other in several workers, as of `KeptObject`.
+            objects: Objects with `state_dict` and `load_state_dict`.
+            across: How their states relate in several workers, as of `KeptObject`.
 
         Raises:
             ResumeError: The checkpoint does not fit.
@@ -180,14 +181,15 @@ class TrainingState:
                     self._load_from(state, key, kept.load_state_dict, name)
 
     def arrive(self, at_place: bool) -> None:
-        """The script has come to where it goes on from the checkpoint: what was trained then is
-        what is trained now.
+        """Note that the script has reached the place where it resumes. The objects trained at the
+        checkpoint are those trained now.
 
         Args:
-            at_place: Whether to the very place, and not to the begin of an epoch that starts again.
+            at_place: Whether it is the exact place, and not the beginning of an epoch that starts
+                again.
 
         Raises:
-            ResumeError: It does not fit.
+            ResumeError: The checkpoint does not fit.
         """
         resume = self._resume
         if resume is None:
@@ -211,7 +213,7 @@ class TrainingState:
             self.put_gradients_back()
 
     def put_gradients_back(self) -> None:
-        """Let the models have the gradients that were left over at the checkpoint."""
+        """Restore the gradients that were left over at the checkpoint."""
         if self._resume is not None and self._resume.get("gradients"):
             put_back(self._inner, self._resume["gradients"])
 
@@ -224,11 +226,10 @@ class TrainingState:
 
     @property
     def schedulers(self) -> list[Any]:
-        """Those that were prepared."""
         return [entry.object for entry in self._prepared["schedulers"]]
 
     def gpus(self) -> set[int]:
-        """Numbers of the GPUs that its models are on, as this process sees them."""
+        """Indices of the GPUs that hold its models, as this process numbers them."""
         numbers = {
             parameter.device.index
             for model in self.models
@@ -244,9 +245,7 @@ class TrainingState:
         return numbers
 
     def settle(self) -> None:
-        """Wait for what was started on these GPUs; where its models are on none, on the current
-        one.
-        """
+        """Wait for the work started on these GPUs; without such GPUs, on the current one."""
         if cuda_in_use():
             for gpu in self.gpus() or {torch.cuda.current_device()}:
                 torch.cuda.synchronize(gpu)
@@ -254,11 +253,11 @@ class TrainingState:
     def compare(
         self, across: Callable[[Mapping[str, KeptObject]], WorkerStates], tells: bool
     ) -> None:
-        """Find out what of what is kept is each worker's own; all workers call it alike.
+        """Find out which kept state is each worker's own. All workers call this.
 
         Args:
-            across: Compares it over the workers.
-            tells: Whether this worker tells what the user should know.
+            across: Compares the state over the workers.
+            tells: Whether this worker tells the user the notes.
         """
         if self.kept:
             self._compared = across(self.kept)
@@ -267,7 +266,7 @@ class TrainingState:
 
     @property
     def has_own(self) -> bool:
-        """Whether a checkpoint holds what is each worker's own."""
+        """Whether a checkpoint holds state that is each worker's own."""
         return bool(self._compared.own) or any(
             entry.across == WORKER for entry in self.kept.values()
         )
@@ -276,7 +275,7 @@ class TrainingState:
         """State dicts by section of a checkpoint.
 
         Args:
-            gradients: Whether gradients that are left over are the same in all workers of the job.
+            gradients: Whether left-over gradients are the same in all workers of the job.
         """
         compared = self._compared
         inner = self._inner
@@ -313,14 +312,14 @@ class TrainingState:
             for t in batches.tensors(unwrapped(m).state_dict())
         )
 
-    # --- inside -----------------------------------------------------------------------------------
+    # --- replacing and loading --------------------------------------------------------------------
 
     @property
     def _inner(self) -> list[nn.Module]:
         return [unwrapped(model) for model in self.models]
 
     def _add(self, section: str, model: int, added: Any, fresh: list[str]) -> bool:
-        """Take an optimizer or a scheduler; whether it was not there before."""
+        """Add an optimizer or a scheduler. Returns whether it is new."""
         entries = self._prepared[section]
         if any(known.object is added for known in entries):
             return False
@@ -343,8 +342,8 @@ class TrainingState:
         return True
 
     def _is_over(self, section: str, former: _Prepared) -> bool:
-        """Whether another one that comes for the same model is in the place of this one, and not
-        beside it.
+        """Whether a new object for the same model replaces this one, instead of being used beside
+        it.
         """
         if not former.loaded:
             return True
@@ -355,7 +354,7 @@ class TrainingState:
         return any(id(step) in self._trained for step in steps)
 
     def _replace(self, section: str, number: int) -> None:
-        """Another optimizer comes in the place of one."""
+        """Replace an optimizer by a new one."""
         if section == "optimizers":
             former = self._prepared[section][number]
             self._trained.discard(id(former.object))
@@ -365,7 +364,7 @@ class TrainingState:
             self._former[id(former.object)] = weakref.ref(former.object), number, entry
 
     def _take_back(self, optimizer: Any) -> None:
-        """An optimizer trains: if another one is in its place, both do."""
+        """Note that an optimizer trains. If another one has replaced it, both are used."""
         reference, number, entry = self._former.pop(id(optimizer), (None, 0, None))
         if reference is None or entry is None or reference() is not optimizer:
             return
@@ -378,13 +377,14 @@ class TrainingState:
             self.optimizers.append(later.object)
 
     def _load_or_wait(self, section: str, number: int) -> None:
-        """Load what came, unless it is not what the checkpoint has."""
+        """Load the state of a new object, unless it is not the one in the checkpoint."""
         assert self._resume is not None
         entry = self._prepared[section][number]
         prepared = self._resume.get("prepared", {}).get(section, ())
         born, renewed = prepared[number] if number < len(prepared) else (None, 0)
         if entry.place is None and born is not None:
-            # then it came in an epoch: that it is this one is not known before the script trains
+            # Then it was added in an epoch. Whether it is this object is not known before the
+            # script trains.
             return
         if renewed and entry.place is not None and self._resume["position"] == 0:
             entry.loaded = True  # another one than that of the epoch before
@@ -413,7 +413,7 @@ class TrainingState:
             self._late.append(late)
 
     def _settle(self, resume: Mapping[str, Any]) -> None:
-        """The first step begins: what is there now is what trains."""
+        """Settle which objects train, when the first step begins."""
         self._settled = True
         for section, entries in self._prepared.items():
             for number, entry in enumerate(entries):
@@ -428,7 +428,9 @@ class TrainingState:
                 )
 
     def _set_trained(self, frozen: Sequence[Sequence[str]]) -> int:
-        """Freeze and thaw parameters as they were at the checkpoint; how many were not so."""
+        """Freeze and unfreeze parameters as they were at the checkpoint. Returns how many
+        changed.
+        """
         changed = 0
         for model, names in zip(self._inner, frozen):
             known = set(names)

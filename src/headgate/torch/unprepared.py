@@ -1,6 +1,7 @@
-"""Optimizers and learning-rate schedulers that train, and were given neither to `prepare` nor to
-`keep`: no checkpoint has their state, and what only they train is no worker's business but its
-own.
+"""Optimizers and learning-rate schedulers that train, but were given neither to `prepare` nor to
+`keep`.
+
+No checkpoint has their state, and several workers do not share what they train.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from headgate.torch.training_state import TrainingState
 
 
 class Unprepared:
-    """Tells of them at their first step.
+    """Warns of them at their first step.
 
     Args:
-        trained: What the script prepared and keeps.
+        trained: The prepared and kept objects.
         note: Tells the user something.
         worker: This worker of a job of several; None: it is alone.
     """
@@ -40,7 +41,7 @@ class Unprepared:
         self._kinds: set[str] = set()
 
     def optimizer_steps(self, optimizer: Any) -> None:
-        """An optimizer begins its step."""
+        """Note that an optimizer begins its step."""
         if not self._trained.models or self._trained.knows(optimizer):
             return
         worker = self._worker()
@@ -74,7 +75,7 @@ class Unprepared:
             )
 
     def scheduler_steps(self, scheduler: Any) -> None:
-        """A scheduler takes its step."""
+        """Note that a scheduler takes its step."""
         if not self._trained.models or scheduler in self._known:
             return
         self._known.add(scheduler)
@@ -93,7 +94,7 @@ class Unprepared:
 
 
 def _parts(schedulers: Iterable[Any]) -> Iterator[Any]:
-    """Schedulers, and those that they are made of."""
+    """Schedulers, and the schedulers that they consist of."""
     for scheduler in schedulers:
         yield scheduler
         yield from _parts(getattr(scheduler, "_schedulers", ()))
@@ -103,8 +104,8 @@ _listener: list[Unprepared] = []
 
 
 def watch(strays: Unprepared) -> None:
-    """Have every step of an optimizer and a scheduler told to `strays` from now on, and to none
-    before.
+    """Report every step of an optimizer and a scheduler to `strays` from now on, and to no earlier
+    object.
     """
     if not _listener:
         register_optimizer_step_pre_hook(_optimizer_steps)
@@ -132,8 +133,7 @@ def _kinds_of_schedulers() -> Iterator[Any]:
 def _watched(step: Any) -> Any:
     @functools.wraps(step)
     def stepping(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A scheduler takes its first step while it is made, before the script can give it to
-        # anybody.
+        # A scheduler takes its first step in its constructor, before the script can pass it on.
         if getattr(self, "_step_count", 1):
             _listener[0].scheduler_steps(self)
         return step(self, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Where a worker stands in the script, and what its optimizers' parameter groups held when they
+"""A worker's position in the script, and the settings of its optimizers' parameter groups when they
 stepped.
 """
 
@@ -20,26 +20,28 @@ from headgate.torch.sharding import Assigned
 _OURS = {"params", "param_names"}
 _PLAIN = {int, float, bool, str, type(None)}
 _LOOK_AT_GPU = 50
-"""Steps from one look at settings that are on a GPU to the next: each waits for it."""
+"""Steps between two reads of settings on a GPU, because each read waits for the GPU."""
 _MOST_VALUES = 1 << 16
 _PARAMETERS = 8
-"""Parameters of a model that are compared in the end: the last, which any difference reaches."""
+"""Number of a model's parameters that are compared at the end: the last ones, which any difference
+reaches.
+"""
 _ELEMENTS = 4096
-"""Elements of each that are."""
+"""Number of elements that are compared of each."""
 
 _Groups = list[list[tuple[str, Any]]]
 
 
 class WorkerPosition:
-    """What a worker's next exchange of gradients is of.
+    """The position of a worker's next exchange of gradients.
 
     Args:
-        place: Present phase and epoch; -1 where there is none.
-        step: Number of the running step.
-        buffers: Those that the models change.
+        place: Returns the current phase and epoch; -1 outside.
+        step: Returns the number of the running step.
+        buffers: The buffers that the models change.
 
     Attributes:
-        used: What the groups of each optimizer that took a step since the latest exchange held.
+        used: The settings of each optimizer that took a step since the latest exchange.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class WorkerPosition:
         self._told: deque[dict[str, Any]] = deque(maxlen=2)
 
     def steps(self, optimizer: Any) -> None:
-        """An optimizer takes a step, with what its groups hold now."""
+        """Note that an optimizer takes a step, with the present settings of its groups."""
         groups = getattr(optimizer, "param_groups", None)
         if groups is None:
             return
@@ -70,14 +72,14 @@ class WorkerPosition:
     def exchanges(
         self, batch: tuple[int, Assigned] | None, rounds: int, parameter: torch.Tensor | None = None
     ) -> int:
-        """An exchange is due: a mark of it, the same in all workers that stand at the same place
-        with the same settings, and nearly never in others.
+        """The mark of a due exchange: a digest that is the same in all workers with the same
+        position and settings, and almost never in others.
 
         Args:
             batch: Number of the loader that fed it, and this worker's part of its batch; None: all
-                have the same.
-            rounds: Exchanges before it.
-            parameter: One of those that are trained: whether all have the same is seen by it.
+                workers have the same.
+            rounds: Number of earlier exchanges.
+            parameter: A trained parameter, by which workers with other values are detected.
         """
         position = self.now(rounds)
         if parameter is not None and (not parameter.is_cuda or self._step() % _LOOK_AT_GPU == 1):
@@ -98,7 +100,7 @@ class WorkerPosition:
         return zlib.crc32(repr([*position.values(), *marks]).encode()) % MARKS
 
     def now(self, rounds: int) -> dict[str, Any]:
-        """Where the worker is between exchanges."""
+        """The worker's position between exchanges."""
         phase, epoch = self._place()
         return {
             "rounds": rounds,
@@ -108,8 +110,8 @@ class WorkerPosition:
         }
 
     def end(self, rounds: int, sizes: Mapping[str, float]) -> dict[str, Any]:
-        """Where the worker is at its end: with what was used after the last exchange, and sizes of
-        what was trained.
+        """The worker's position at its end, with the settings used after the last exchange, and
+        sizes of the trained parameters.
         """
         return {
             **self.now(rounds),
@@ -117,7 +119,7 @@ class WorkerPosition:
         }
 
     def told(self, before: int = 0) -> dict[str, Any]:
-        """The position that belongs to the mark of the latest exchange, or of the one before it."""
+        """The position of the latest exchange's mark, or of the one before it."""
         position = dict(self._told[-1 - before])
         position["settings"] = [_columns(groups) for groups in position.pop("used")]
         position["buffers"] = self._buffers.told()
@@ -127,8 +129,8 @@ class WorkerPosition:
 
 @torch.no_grad()
 def _direction(parameter: torch.Tensor) -> float | None:
-    """A number near 1 that differs where a parameter was drawn anew, and does not by the last bits
-    of its values.
+    """A number near 1 that differs if a parameter was initialized differently, but not by the last
+    bits of its values.
     """
     values = parameter.detach().reshape(-1)[:_MOST_VALUES]
     if not values.is_floating_point() or not len(values):
@@ -149,7 +151,7 @@ def _value(value: Any, looks: bool) -> Any:
 
 
 def _columns(groups: _Groups) -> dict[str, Any]:
-    """What groups hold by name; one value where all hold the same."""
+    """The settings of groups by name; a single value if all groups have the same."""
     columns: dict[str, list[Any]] = {}
     for group in groups:
         for name, value in group:
@@ -162,8 +164,8 @@ def _columns(groups: _Groups) -> dict[str, Any]:
 
 @torch.no_grad()
 def sizes(models: Iterable[nn.Module]) -> dict[str, float]:
-    """The mean absolute values of some of the models' parameters, by name: they tell whether
-    workers have the same.
+    """Mean absolute values of some of the models' parameters, by name, by which workers are
+    compared.
     """
     parts = {
         f"mean |{name}|" + (f" of model {number}" if number else ""): parameter.detach().reshape(

@@ -1,11 +1,11 @@
-"""Training over parameter servers: `python -m headgate.torch.ps` is a server, `backend` the
-workers' side of it.
+"""Training over parameter servers. `python -m headgate.torch.ps` is a server; `backend` makes the
+workers' side.
 
-`transport` has the sockets, messages and calls, `rounds` synchronous plans, `asynchronous` those
-whose workers do not wait, and `tables` sparse tables. docs/parameter-servers.md follows one step
-through them.
+`transport` has the sockets, messages and calls, `rounds` the synchronous plans, `asynchronous` the
+plans whose workers do not wait, and `tables` the sparse tables. docs/parameter-servers.md follows
+one step through them.
 
-It needs pyzmq: the user's own, or else the hub's, to which `HEADGATE_ZMQ` points.
+It needs pyzmq: the user's own, or the hub's, which `HEADGATE_ZMQ` points to.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _VIEW_SECONDS = 60.0
 
 
 def _find_zmq() -> None:
-    """Make `import zmq` work, without leaving a trace in the user's import path.
+    """Make `import zmq` work without changing the user's import path.
 
     Raises:
-        ImportError: There is none that this interpreter can load.
+        ImportError: There is no pyzmq that this interpreter can load.
     """
     if importlib.util.find_spec("zmq") is not None:
         return
@@ -64,12 +64,12 @@ def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backen
     """This worker's side of the job's parameter servers, for a synchronous plan.
 
     Args:
-        channel: To the hub; was welcomed.
-        joined: What `Backend.before_save` gave with the state of others that it joins; None where
-            all begin.
+        channel: The channel to the hub, after its welcome.
+        joined: The result of `Backend.before_save` with the state that this worker joined with;
+            None if all begin.
 
     Raises:
-        RuntimeError: The hub told no view of the job's tasks.
+        RuntimeError: The hub sent no view of the job's tasks.
     """
     from headgate.torch.ps.rounds.dense import Dense
     from headgate.torch.ps.tables.model_tables import RemoteTables
@@ -91,14 +91,14 @@ def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backen
 
 
 def asynchronous_backend(channel: Channel) -> Asynchronous:
-    """This worker's side of the job's parameter servers, for a plan in which workers do not wait
-    for each other.
+    """This worker's side of the job's parameter servers, for a plan whose workers do not wait for
+    each other.
 
     Args:
-        channel: To the hub; was welcomed.
+        channel: The channel to the hub, after its welcome.
 
     Raises:
-        RuntimeError: The hub told no view of the job's tasks.
+        RuntimeError: The hub sent no view of the job's tasks.
     """
     from headgate.torch.ps.asynchronous.worker import AsynchronousWorker
 
@@ -108,7 +108,7 @@ def asynchronous_backend(channel: Channel) -> Asynchronous:
 
 
 def _tied(channel: Channel, make: Callable[[Links, Loop], _Tie]) -> _Tie:
-    """What `make` makes of links to the servers, which are under way then; it is told if their
+    """Make a worker's side from links to the servers, and start the links. It is told if their
     thread fails.
     """
     from headgate.torch.ps.transport.links import Links
@@ -132,5 +132,5 @@ def _tied(channel: Channel, make: Callable[[Links, Loop], _Tie]) -> _Tie:
 
 
 def _checkpoints() -> str | None:
-    """The folder of the job's checkpoints: where there is room for a table."""
+    """The folder of the job's checkpoints, which has space for a table."""
     return os.environ.get("HEADGATE_CHECKPOINTS") or None

@@ -18,7 +18,7 @@ _NAME_LETTERS = len("channel")
 
 
 def main() -> int:
-    """Serve until the job has ended; the exit code."""
+    """Serve until the job has ended. Returns the exit code."""
     environment = TaskEnvironment.claim()
     channel = Channel.open(environment, "torch", torch.__version__, torch.initial_seed())
     if not channel.wait_for(lambda: bool(channel.welcome), WELCOME_SECONDS):
@@ -34,9 +34,10 @@ def main() -> int:
 
 
 def _beside(environment: TaskEnvironment) -> Path | None:
-    """A place for a Unix socket: the folder of the channel's, which only its user can enter. The
-    name has to be as short as the channel's own, and is that of the former life of the server,
-    which may have left its socket.
+    """The path of a Unix socket in the channel's folder, which only its user can enter.
+
+    The name has to be as short as the channel's. A former life of the server, which may have left
+    its socket, had the same name.
     """
     if environment.channel is None:
         return None

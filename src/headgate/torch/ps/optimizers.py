@@ -1,5 +1,5 @@
-"""Optimizers that run on parameter servers: which can, how tensors are cut for them, and their
-state as one process would have it.
+"""Optimizers on parameter servers: which are possible, how tensors are cut for them, and their
+state in the form of one process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 CHUNK_BYTES = 512 * 1024
 _CHUNKS_PER_SERVER = 20
-"""At least so many where tensors may be cut: loads then differ by less than 5 %."""
+"""Least number of chunks per server if tensors may be cut. Loads then differ by less than 5 %."""
 _SMALLEST_CHUNK_BYTES = 4096
 _ELEMENT_WISE = frozenset(
     (
@@ -33,7 +33,7 @@ _ELEMENT_WISE = frozenset(
     )
 )
 _LOCAL_OPTIONS = {"foreach": None, "fused": None, "capturable": False}
-"""How the arithmetic is launched, which is the server's own affair."""
+"""Options of the implementation, which each server sets itself."""
 _LEFT_OUT = ("params", "param_names", "lr_scheduler")
 
 
@@ -42,19 +42,21 @@ class OptimizerError(TypeError):
 
 
 def element_wise(kind: type) -> bool:
-    """Whether each element's update depends on that element alone, so that tensors can be cut
-    anywhere. Classes that are not PyTorch's own are not known to be: their tensors stay whole, as
-    for Adafactor and Muon.
+    """Whether each element's update depends only on that element, so that tensors can be cut
+    anywhere.
+
+    This is known only for PyTorch's own classes. Tensors of other optimizers stay whole, as for
+    Adafactor and Muon.
     """
     return kind.__name__ in _ELEMENT_WISE and kind is getattr(torch.optim, kind.__name__, None)
 
 
 def recipe(optimizer: Any) -> dict[str, Any]:
-    """What it takes to make the same optimizer elsewhere: its class by name, its arguments, its
-    groups' options.
+    """What another process needs to make the same optimizer: class name, arguments, and options of
+    the groups.
 
     Raises:
-        OptimizerError: It cannot run on servers; says why and what to do.
+        OptimizerError: It cannot run on servers. The message says why and what to do.
     """
     kind = type(optimizer)
     name = kind.__qualname__
@@ -90,7 +92,7 @@ def options(group: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a parameter group as plain values.
 
     Raises:
-        OptimizerError: One of them is something else.
+        OptimizerError: An option is no plain value.
     """
     return {key: plain(value, key) for key, value in group.items() if key not in _LEFT_OUT}
 
@@ -115,17 +117,17 @@ def plain(value: Any, name: str) -> Any:
 def build(
     made: Mapping[str, Any], tensors: Sequence[tuple[torch.Tensor, int]]
 ) -> tuple[Any, dict[int, Any]]:
-    """The optimizer of `recipe` over other tensors.
+    """Make the optimizer of `recipe` for other tensors.
 
     Args:
-        made: What `recipe` gave.
-        tensors: Each with the number of its group.
+        made: The result of `recipe`.
+        tensors: Each tensor with the number of its group.
 
     Returns:
-        The optimizer, and its group by the number that the group had in the recipe.
+        The optimizer, and its groups by their numbers in the recipe.
 
     Raises:
-        OptimizerError: The class cannot be imported here or refuses the tensors.
+        OptimizerError: The class cannot be imported here, or refuses the tensors.
     """
     try:
         kind: Any = importlib.import_module(made["module"])
@@ -173,20 +175,22 @@ class Piece:
 
 @dataclass(frozen=True)
 class ParameterChunk:
-    """What goes to a server and back in one message: pieces of parameters of one type of number."""
+    """Pieces of parameters of one type, sent to a server and back in one message."""
 
     server: int
     pieces: tuple[Piece, ...]
 
 
 def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[ParameterChunk]:
-    """The tensors in chunks over servers, the servers' bytes within 5 % of each other where tensors
-    may be split. The same from the same shapes.
+    """Distribute the tensors in chunks over servers.
+
+    If tensors may be split, the servers' bytes differ by at most 5 %. The result depends only on
+    the shapes.
 
     Args:
         tensors: The parameters, by number.
-        servers: How many there are.
-        split: Whether a tensor may be split; otherwise each stays whole.
+        servers: Number of servers.
+        split: Whether a tensor may be split. Otherwise each stays whole.
     """
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     size = CHUNK_BYTES
@@ -206,8 +210,8 @@ def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[Para
             bytes_so_far, pieces = bundles[bundle]
             pieces.append(piece)
             bundles[bundle] = (bytes_so_far + piece.elements * item, pieces)
-    # The largest first to whoever has least: then in the order of the parameters, so that all
-    # servers are busy.
+    # The largest chunk first, to the server with the least bytes. Then in the order of the
+    # parameters, so that all servers are busy.
     loads = [(0, server) for server in range(servers)]
     owners: dict[int, int] = {}
     for number in sorted(range(len(bundles)), key=lambda number: -bundles[number][0]):
@@ -220,7 +224,7 @@ def cut(tensors: Sequence[torch.Tensor], servers: int, split: bool) -> list[Para
 
 
 def part(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
-    """A piece of a tensor: the tensor itself where it was not split, so that optimizers see its
+    """A piece of a tensor. An unsplit tensor is returned itself, so that optimizers see its
     shape.
     """
     return (
@@ -232,8 +236,8 @@ def part(tensor: torch.Tensor, piece: Piece) -> torch.Tensor:
 
 
 def cut_state(state: Mapping[str, Any], shape: torch.Size, piece: Piece) -> dict[str, Any]:
-    """A parameter's optimizer state as that of a piece: what has the parameter's shape is cut, the
-    rest is kept.
+    """The optimizer state of a piece: entries with the parameter's shape are cut, others are
+    kept.
     """
     return {
         key: part(value, piece)
@@ -246,7 +250,7 @@ def cut_state(state: Mapping[str, Any], shape: torch.Size, piece: Piece) -> dict
 def joined_state(
     parts: Sequence[tuple[Piece, Mapping[str, Any]]], shape: torch.Size
 ) -> dict[str, Any]:
-    """The optimizer state of a parameter from those of all its pieces."""
+    """The optimizer state of a parameter, from those of all its pieces."""
     ordered = sorted(parts, key=lambda item: item[0].start)
     first_piece, first = ordered[0]
     if len(ordered) == 1:

@@ -1,4 +1,4 @@
-"""What a server does, by the job's plan."""
+"""Selects the services of a server by the job's plan."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headgate.torch.ps.transport.timing import RoundSpans
 
 
 def services(server: Server) -> list[Service]:
-    """The services of a server: sums where workers step together; calls in any case, for tables if
-    for nothing else.
+    """The services of a server: sums if workers step together; calls always, at least for
+    tables.
     """
     plan = server.plan
     together: bool = plan["synchronous"]

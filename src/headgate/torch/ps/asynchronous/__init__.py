@@ -1,3 +1,3 @@
-"""Workers that do not wait for each other: the optimizer is on the servers, and server 0 bounds how
-stale they get.
+"""Asynchronous plans, whose workers do not wait for each other: the optimizer is on the servers,
+and server 0 bounds staleness.
 """

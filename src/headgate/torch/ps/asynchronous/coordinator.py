@@ -1,5 +1,5 @@
-"""What server 0 of an asynchronous plan decides: how far workers may run ahead, which worker trains
-on which batch, and what all take over from the worker with the lowest number.
+"""The decisions of server 0 in an asynchronous plan: how far workers may run ahead, which worker
+trains on which batch, and the values that all take from the worker with the lowest number.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from headgate.torch.ps.transport.views import View
 class Coordinator(Handler):
     """Keeps the steps of all workers, and the leases.
 
-    After a restart it waits until every worker that counts has told what it did and has: only then
-    are batches leased again.
+    After a restart it waits until every worker that counts has told what it did and holds. Only
+    then are batches leased again.
 
     Args:
         bound: Most steps that a worker may be ahead; None: no bound.
-        saved: What `state` gave to a former life of the server.
-        again: Whether the server was started again.
+        saved: The result of `state` in a former life of the server.
+        again: Whether the server was restarted.
         tell: Tells the user something.
     """
 
@@ -127,7 +127,7 @@ class Coordinator(Handler):
         self._freezing.pop(name, None)
 
     def _settle(self) -> None:
-        """Answer whoever can be answered."""
+        """Answer all requests that can be answered."""
         if self._unheard and not self._active <= self._entered:
             return
         self._unheard = False
@@ -158,8 +158,8 @@ class Broadcasts(Handler):
     """Values, numbered from 0 in an order that is the same for all. They are kept until all workers
     that count have them.
 
-    A worker that gives a value is answered only then. So it gives the value again to a server that
-    was started again before. The other workers tell such a server how many values they have had.
+    Only then is the worker that gives a value answered. So it gives the value again to a restarted
+    server. The other workers tell such a server how many values they have had.
     """
 
     operations = frozenset({"broadcast.give", "broadcast.take", "broadcast.had"})

@@ -1,6 +1,4 @@
-"""What a worker trains on where workers go at their own pace: whole batches, each leased to one of
-them.
-"""
+"""The batches of a worker whose pace is its own: whole batches, each leased to one worker."""
 
 from __future__ import annotations
 
@@ -13,25 +11,25 @@ from headgate.torch.ps.transport.calls import Caller
 from headgate.torch.sharding import Assigner, Pass, ShardAssignment
 
 Key = tuple[int, int]
-"""A loader's number, and that of the pass over it."""
+"""Number of a loader, and number of the pass over it."""
 
 
 class LeaseClient(Assigner):
     """Takes leases from server 0.
 
     Args:
-        caller: Asks the servers.
-        refresh: Brings new values, after others went on without this worker.
+        caller: Calls the servers.
+        refresh: Brings new values after others continued without this worker.
         note: Tells the user something.
         freeze: Holds the others before their next step, and sets `positions`.
 
     Attributes:
-        positions: Batches of each pass under which all are done, when the others were last held;
-            empty while they are not.
-        ahead: Batches past `positions` that were done then, and past the pass of each loader that
-            this worker is in.
-        schedules: Schedulers that count the batches of all workers; passes over the first loader
-            are theirs.
+        positions: For each pass, the number below which all batches were done when the others were
+            last held; empty while they are not held.
+        ahead: Batches past `positions` that were done then, and past this worker's pass of each
+            loader.
+        schedules: Schedulers that count the batches of all workers, by passes over the first
+            loader.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class LeaseClient(Assigner):
         self._pace: PassProgress | None = None
 
     def assign(self, coming: Pass) -> ShardAssignment:
-        # Passes are counted alike by all workers, and later ones have higher numbers.
+        # All workers count passes alike, and later passes have higher numbers.
         number = ((coming.phase + 1) << 40) + ((coming.epoch + 1) << 20) + coming.nth
         key = (coming.loader, number)
         for past in [k for k in self._done if k[0] == key[0] and k[1] < number]:
@@ -74,9 +72,7 @@ class LeaseClient(Assigner):
         self._given.setdefault(self._passes[loader], []).append(number)
 
     def take_given(self) -> list[tuple[int, int, list[int]]]:
-        """The batches that the gradients of this step are of, by pass: they are done once the step
-        is.
-        """
+        """Take the batches of this step's gradients, by pass. They are done once the step is."""
         given = [(*key, numbers) for key, numbers in self._given.items() if numbers]
         self._given = {}
         for loader, number, numbers in given:
@@ -87,8 +83,8 @@ class LeaseClient(Assigner):
         return given
 
     def take_positions(self, positions: Iterable[tuple[int, int, int, Sequence[int]]]) -> None:
-        """The others are held: of each pass, by loader and number, under which batch all are done,
-        and which others.
+        """Set positions while the others are held: for each pass, by loader and number, the number
+        below which all batches are done, and other done batches.
         """
         positions = list(positions)
         self.positions = {(loader, number): below for loader, number, below, _ in positions}
@@ -100,18 +96,16 @@ class LeaseClient(Assigner):
             )
 
     def told(self) -> list[tuple[int, int, list[int], list[int]]]:
-        """What this worker did and has, for a server that was started again."""
+        """The batches that this worker did and holds, for a restarted server."""
         keys = dict.fromkeys((*self._done, *self.held))
         return [(*key, list(self._done.get(key, ())), list(self.held.get(key, ()))) for key in keys]
 
     def over(self) -> list[tuple[int, int]]:
-        """The last pass over each loader that a server said is over: its worker forgets what it did
-        in it.
-        """
+        """The last finished pass over each loader. Its worker has forgotten what it did in it."""
         return list(self._over.items())
 
     def ask(self, key: Key, below: int) -> int | str:
-        """The number of the next batch of a pass; `OVER` or `LATER` where there is none."""
+        """The number of the next batch of a pass; `OVER` or `LATER` if there is none."""
         self.positions = {}
         content: Mapping[str, Any] = {"loader": key[0], "epoch": key[1], "below": below}
 
@@ -197,7 +191,7 @@ class _LeasedHand(ShardAssignment):
         return self._assigner.positions.get(self._key, self._below)
 
     def _acknowledge_given(self) -> bool:
-        """Batches that were given and that no step followed are done; whether there were any."""
+        """Report batches that were given without a step as done. Returns whether there were any."""
         leases = self._assigner.take_given()
         if leases:
             self._assigner.caller.ask(0, "coordinator.done", {"leases": leases})

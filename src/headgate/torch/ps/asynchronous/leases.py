@@ -1,5 +1,5 @@
-"""Which worker trains on which batch, where workers do not wait: server 0 leases the batches of an
-epoch one by one.
+"""Leases the batches of an epoch one by one to workers that do not wait for each other. Server 0
+keeps the leases.
 
 No clock and no sockets: requests in, answers out.
 """
@@ -14,8 +14,8 @@ from typing import Any, Union
 OVER = "over"
 """No batch of the epoch is left, and none will be."""
 LATER = "later"
-"""None is left now; some that others hold may come back. Given only to a worker that holds some
-itself.
+"""No batch is left now, but leased ones may come back. Only a worker that holds leases gets this
+answer.
 """
 Answer = Union[int, str]
 """Number of a batch, `OVER` or `LATER`."""
@@ -28,9 +28,9 @@ class _Epoch:
     returned: list[int] = field(default_factory=list)
     held: dict[int, str] = field(default_factory=dict)
     below: int = 0
-    """All batches under this number are done."""
+    """All batches below this number are done."""
     ahead: set[int] = field(default_factory=set)
-    """Done ones above it."""
+    """Done batches above `below`."""
 
     def complete(self, number: int) -> None:
         if number >= self.below:
@@ -44,12 +44,12 @@ class _Epoch:
 
 
 class Leases:
-    """The batches of the epochs of one job. All workers count epochs alike. A worker that asks for
-    a batch of an epoch has left the epochs before it.
+    """The leases of one job's epochs. All workers count epochs alike. A worker that asks for a
+    batch of an epoch has left the earlier epochs.
 
     A batch is held from the answer that names it until it is done. The batches of a lost worker
-    come back, and are the next to be given out. A worker that is given a batch it has passed
-    already looks back.
+    come back, and are the next to be leased. A worker that gets a batch it has passed already goes
+    back to it.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class Leases:
         self._oldest = 0
 
     def begin(self, epoch: int, below: int, ahead: Iterable[int]) -> None:
-        """An epoch that a checkpoint was taken in: batches under `below`, and those in `ahead`, are
-        done. Later calls for the same epoch change nothing.
+        """Begin an epoch that a checkpoint was saved in. Batches below `below`, and those in
+        `ahead`, are done. Later calls for the same epoch change nothing.
         """
         if epoch not in self._epochs:
             state = self._epochs[epoch] = _Epoch(next=below, below=below)
@@ -68,14 +68,14 @@ class Leases:
                 state.complete(number)
 
     def ask(self, worker: str, epoch: int) -> None:
-        """A worker wants a batch; `answers` has it once there is one."""
+        """Note that a worker wants a batch. `answers` returns it once there is one."""
         self._inside[worker] = epoch
         self._asking[worker] = epoch
         self._forget()
 
     def ends(self, epoch: int, total: int) -> None:
-        """A worker found that the epoch has so many batches; numbers past them were given in
-        vain.
+        """Note the number of batches of an epoch, found by a worker. Batches leased past it do not
+        exist.
         """
         state = self._epoch(epoch)
         if state.total is None or total < state.total:
@@ -85,7 +85,7 @@ class Leases:
             heapq.heapify(state.returned)
 
     def done(self, worker: str, epoch: int, numbers: Iterable[int]) -> None:
-        """A worker's update with these batches has been applied."""
+        """Note that a worker's update with these batches was applied."""
         state = self._epochs.get(epoch)
         if state is None:
             return
@@ -98,7 +98,7 @@ class Leases:
         heapq.heapify(state.returned)
 
     def gone(self, worker: str) -> dict[int, list[int]]:
-        """A worker is gone; the numbers that came back by it, by epoch."""
+        """Take back the batches of a lost worker. Returns their numbers by epoch."""
         self._asking.pop(worker, None)
         self._inside.pop(worker, None)
         back: dict[int, list[int]] = {}
@@ -113,7 +113,7 @@ class Leases:
         return back
 
     def back(self, worker: str, epoch: int, numbers: Iterable[int]) -> None:
-        """A worker gives back what it will not train on."""
+        """Take back batches that a worker will not train on."""
         state = self._epoch(epoch)
         for number in numbers:
             if state.held.get(number) == worker:
@@ -121,7 +121,7 @@ class Leases:
                 heapq.heappush(state.returned, number)
 
     def answers(self) -> list[tuple[str, Answer]]:
-        """Workers that asked and can be answered now."""
+        """The workers whose requests can be answered now, with the answers."""
         answers = []
         for worker, epoch in list(self._asking.items()):
             answer = self._answer(worker, epoch)
@@ -131,17 +131,15 @@ class Leases:
         return answers
 
     def positions(self) -> list[tuple[int, int, list[int]]]:
-        """Of each epoch that is gone through what is done: its number, under which number all
-        batches are, and which others.
+        """The position in each running epoch: its number, the number below which all batches are
+        done, and other done batches.
         """
         return [
             (number, epoch.below, sorted(epoch.ahead)) for number, epoch in self._epochs.items()
         ]
 
     def retell(self, worker: str, epoch: int, done: Iterable[int], held: Iterable[int]) -> None:
-        """What a worker did and holds, told again to a server that was started again and knows
-        less.
-        """
+        """Note what a worker did and holds, told to a restarted server that knows less."""
         state = self._epoch(epoch)
         self._inside[worker] = epoch
         for number in done:
@@ -156,13 +154,11 @@ class Leases:
         heapq.heapify(state.returned)
 
     def over(self, epoch: int) -> None:
-        """A worker was told that an epoch is over, as a server that was started again may not
-        know.
-        """
+        """Note that an epoch is over, which a restarted server may not know."""
         self._oldest = max(self._oldest, epoch + 1)
 
     def state(self) -> dict[str, Any]:
-        """As plain values, for a snapshot; what is held counts as not done."""
+        """The leases as plain values, for a snapshot. Held batches count as not done."""
         return {
             str(key): {"total": epoch.total, "below": epoch.below, "ahead": sorted(epoch.ahead)}
             for key, epoch in self._epochs.items()
@@ -170,7 +166,7 @@ class Leases:
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Leases:
-        """From `state`: all that is not done can be given out again."""
+        """Make leases from `state`. Everything not done can be leased again."""
         leases = cls()
         for key, saved in state.items():
             epoch = leases._epochs[int(key)] = _Epoch(
@@ -183,8 +179,8 @@ class Leases:
         return leases
 
     def _raise(self, epoch: _Epoch, to: int) -> None:
-        """Numbers under `to` are no longer new; those of them that nobody did or holds were others'
-        who may be gone.
+        """Mark batches below `to` as no longer new. Those that no worker did or holds were held by
+        workers that may be gone.
         """
         for number in range(epoch.next, to):
             if not epoch.is_done(number) and number not in epoch.held:
@@ -214,7 +210,7 @@ class Leases:
         return self._epochs.setdefault(number, _Epoch())
 
     def _forget(self) -> None:
-        """Drop epochs that every worker has left; what is held in them will never be done."""
+        """Drop epochs that every worker has left. Batches held in them will never be done."""
         oldest = min(self._inside.values(), default=None)
         if oldest is not None:
             self._oldest = max(self._oldest, oldest)

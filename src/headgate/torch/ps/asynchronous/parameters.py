@@ -1,5 +1,5 @@
-"""The server's side of plans in which workers do not wait for each other: parameters that live
-here, with their optimizers, and step when a gradient arrives.
+"""The server's side of asynchronous plans: holds parameters with their optimizers, and steps them
+when a gradient arrives.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from headgate.torch.ps.transport.requests import Handler, Request
 
 
 class ServerChunk:
-    """The pieces of a chunk, one after the other in one tensor, and the optimizer that steps them.
+    """The pieces of a chunk, concatenated in one tensor, and the optimizer that steps them.
 
     Args:
-        values: The first values of each piece, in its shape; of one type of number.
-        states: The optimizer's first state of each.
-        groups: Number of the parameter group of each.
-        recipe: What `optimizers.recipe` gave; None: nobody steps these.
+        values: The initial values of each piece, in its shape, all of the same type.
+        states: The optimizer's initial state of each piece.
+        groups: Number of each piece's parameter group.
+        recipe: The result of `optimizers.recipe`; None: the pieces are not stepped.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class ServerChunk:
         """Take a step.
 
         Args:
-            gradients: Those of the pieces that have one, one after the other.
-            present: Which pieces those are; None: all.
-            changed: New options by number of the group.
+            gradients: Concatenated gradients of the pieces that have one.
+            present: The pieces that have one; None: all.
+            changed: New options, by number of the group.
         """
         for number, options in changed.items():
             if number in self._options:
@@ -81,7 +81,7 @@ class ServerChunk:
         return [dict(self._optimizer.state.get(piece, {})) for piece in self._pieces]
 
     def saved(self) -> dict[str, Any]:
-        """All of it, for `restored`."""
+        """The contents, for `restored`."""
         recipe = None
         if self._recipe is not None:
             current = list(self._recipe["groups"])
@@ -97,10 +97,10 @@ class ServerChunk:
 
 
 class Parameters(Handler):
-    """Chunks by name. A request about one that nobody has created yet waits until somebody does.
+    """Chunks by name. A request about a missing chunk waits until it is created.
 
     Args:
-        saved: What `state` gave to a former life of the server.
+        saved: The result of `state` in a former life of the server.
     """
 
     operations = frozenset(
@@ -143,9 +143,7 @@ class Parameters(Handler):
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state in memory of its own: what came over the wire or lies in a file is not to be
-    changed.
-    """
+    """A copy of a state. Values in received messages and files must not be changed."""
     return {
         key: value.clone() if isinstance(value, torch.Tensor) else value
         for key, value in state.items()

@@ -1,5 +1,5 @@
-"""A worker's side of an optimizer on the servers, where workers do not wait for each other.
-Gradients go there chunk by chunk, and each chunk comes back with new values.
+"""A worker's side of an optimizer on asynchronous servers. Gradients go to the servers chunk by
+chunk, and each chunk returns with new values.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ class RemoteOptimizer:
     """An optimizer whose parameters are on the servers.
 
     Args:
-        number: Of the optimizer, in the order in which they were prepared.
-        optimizer: It.
-        caller: Asks the servers.
+        number: Number of the optimizer, in the order of preparation.
+        optimizer: The script's optimizer.
+        caller: Calls the servers.
     """
 
     def __init__(self, number: int, optimizer: Any, caller: Caller) -> None:
@@ -50,7 +50,7 @@ class RemoteOptimizer:
         self._taken: dict[int, torch.Tensor] = {}
 
     def create(self) -> None:
-        """Give the servers these values, and this state of the optimizer, unless they have
+        """Give the servers the present values and the optimizer's state, unless they have
         others.
         """
         calls = [
@@ -62,7 +62,7 @@ class RemoteOptimizer:
             answer.wait()
 
     def creation(self, server: int, states: bool) -> list[tuple[str, dict[str, Any]]]:
-        """What a server is told to make its chunks."""
+        """The calls that have a server create its chunks."""
         calls = []
         for number, chunk in enumerate(self._chunks):
             if chunk.server == server:
@@ -82,13 +82,13 @@ class RemoteOptimizer:
 
     @torch.no_grad()
     def step(self, ends: int | None) -> list[Answer]:
-        """Push gradients, and take the new values; the answers with these.
+        """Push gradients and take the new values. Returns the answers with the values.
 
         Args:
             ends: Number of the step, if servers are to time it.
 
         Raises:
-            RuntimeError: The script changed a parameter by itself.
+            RuntimeError: The script changed a parameter itself.
         """
         self._check_unchanged()
         changed = self._changed()
@@ -113,7 +113,7 @@ class RemoteOptimizer:
 
     @torch.no_grad()
     def pull(self) -> None:
-        """Take the values that the servers have."""
+        """Take the present values from the servers."""
         asked = [
             self._caller.call(chunk.server, "parameters.pull", {"name": self._name(number)})
             for number, chunk in enumerate(self._chunks)
@@ -122,7 +122,7 @@ class RemoteOptimizer:
             self._take(number, answer.wait()["values"])
 
     def with_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A state dict of the optimizer, with the state that is on the servers."""
+        """A state dict of the optimizer, with the state on the servers."""
         asked = [
             self._caller.call(chunk.server, "parameters.state", {"name": self._name(number)})
             for number, chunk in enumerate(self._chunks)
@@ -160,7 +160,7 @@ class RemoteOptimizer:
         return part(self._parameters[piece.parameter], piece)
 
     def _gradients(self, pieces: Sequence[Piece], chunk: ParameterChunk) -> torch.Tensor:
-        """The gradients of these pieces of a chunk, one after the other."""
+        """The concatenated gradients of these pieces of a chunk."""
         if len(pieces) == 1:
             return self._gradient(pieces[0])
         nothing = torch.empty(0, dtype=self._parameters[chunk.pieces[0].parameter].dtype)
@@ -177,10 +177,8 @@ class RemoteOptimizer:
         return cut_state(self.optimizer.state.get(parameter, {}), parameter.shape, piece)
 
     def _check_unchanged(self) -> None:
-        """
-        Raises:
-            RuntimeError: A parameter has other values than it was given, or the optimizer others
-                than it had.
+        """Raises:
+        RuntimeError: A parameter or an optimizer's state was changed by the script.
         """
         known = set(map(id, self._parameters))
         for parameter in (

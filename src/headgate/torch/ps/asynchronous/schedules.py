@@ -1,4 +1,4 @@
-"""Learning-rate schedulers where workers go at their own pace."""
+"""Learning-rate schedulers of workers that do not wait for each other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass
 class PassProgress:
-    """How far a pass over the training data is.
+    """How far a pass over the training data has come.
 
     Attributes:
-        batches: Global batches that it has; None where the loader does not tell.
+        batches: Number of its global batches; None if the loader does not tell.
         first: Number of its first batch, which a resume may have moved.
-        reached: One more than the largest number that this worker was given.
-        taken: Batches that this worker was given.
-        over: Whether no batch is left to be given.
+        reached: One more than the largest number given to this worker.
+        taken: Batches given to this worker.
+        over: Whether no batch is left.
     """
 
     batches: int | None
@@ -35,16 +35,16 @@ class PassProgress:
 
 
 class Schedule:
-    """Has a scheduler that is stepped with the batches count those of all workers, as it would in
-    one process.
+    """Makes a scheduler that is stepped by batch count the batches of all workers, as in one
+    process.
 
-    A worker takes some batches of a pass. Of a scheduler that the script steps with each of them
-    (or with every so many), a step stands for as many as the pass has come on. One that is stepped
-    between passes, or told where it is (`step(metric)`), is left as it is.
+    A worker takes only some batches of a pass. If the script steps a scheduler with each batch, or
+    every so many, a step stands for the progress of the whole pass. A scheduler that is stepped
+    between passes, or with an argument (`step(metric)`), is left as it is.
 
     Args:
-        scheduler: Its class is exchanged for a subclass with another `step`: an attribute of its
-            own would be saved with its state.
+        scheduler: Its class is replaced by a subclass with another `step`, because an attribute of
+            its own would be saved with its state.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -62,12 +62,12 @@ class Schedule:
         scheduler.__class__ = type(kind.__name__, (kind,), namespace)
 
     def enter(self, progress: PassProgress) -> None:
-        """A pass begins."""
+        """Begin a pass."""
         self.finish()
         self._progress, self._calls, self._made = progress, 0, 0
 
     def finish(self) -> None:
-        """The pass is over for all workers."""
+        """End the pass, for all workers."""
         if self._progress is not None and self._calls:
             self._reach(self._progress, self._progress.end)
 

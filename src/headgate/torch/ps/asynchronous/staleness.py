@@ -19,12 +19,12 @@ class _Worker:
 
 
 class Staleness:
-    """Counts the steps of each worker; a step that would be more than `bound` ahead of the slowest
+    """Counts the steps of each worker. A step that would be more than `bound` ahead of the slowest
     is held.
 
-    A worker asks, may step, and says when it has. One that is idle (it waits for data that others
-    have to give back) is not waited for, nor one that is gone. A worker that comes, and one that
-    goes on after it was idle, is put beside the slowest of the others, and has to take new values.
+    A worker asks, may step, and says when it has. The others do not wait for an idle worker, which
+    waits for data that others may give back, or for a lost one. A worker that joins, or resumes
+    after it was idle, gets the clock of the slowest other worker, and has to take new values.
 
     Args:
         bound: Most steps ahead, at least 1; None: no bound.
@@ -41,21 +41,21 @@ class Staleness:
         self.largest = 0
 
     def enter(self, worker: str, clock: int | None = None) -> None:
-        """A worker comes, or tells the clock that it has to a server that was started again."""
+        """Add a worker. `clock`: the clock that it tells a restarted server."""
         if clock is None:
             clock = self._slowest(leaving_out=worker) or 0
         self._workers[worker] = _Worker(clock)
 
     def ask(self, worker: str) -> None:
-        """A worker has gradients and wants to step; `allowed` names it once it may."""
+        """Note that a worker has gradients and wants to step. `allowed` names it once it may."""
         state = self._known(worker)
         state.asking, state.idle = True, False
         self._frozen.discard(worker)
 
     def allowed(self) -> list[str]:
-        """Workers that asked and may step now: each is named once."""
+        """Workers that asked and may step now. Each is named once."""
         names = []
-        # The slowest first: where it steps, those that are ahead of it may as well.
+        # The slowest first: after its step, those ahead of it may step as well.
         for name, worker in sorted(self._workers.items(), key=lambda item: item[1].clock):
             if not worker.asking or self._frozen - {name}:
                 continue
@@ -69,18 +69,20 @@ class Staleness:
         return names
 
     def stepped(self, worker: str) -> None:
-        """All servers have applied the step of a worker."""
+        """Note that all servers have applied a worker's step."""
         state = self._known(worker)
         if state.stepping:
             state.stepping = False
             state.clock += 1
 
     def rest(self, worker: str) -> None:
-        """A worker has nothing to train on."""
+        """Note that a worker has nothing to train on."""
         self._known(worker).idle = True
 
     def resume(self, worker: str) -> bool:
-        """It has again; whether it has to take new values, because the others went on meanwhile."""
+        """Note that a worker has data again. Returns whether it has to take new values, because
+        others have stepped meanwhile.
+        """
         state = self._known(worker)
         state.idle = False
         slowest = self._slowest(leaving_out=worker)
@@ -90,13 +92,13 @@ class Staleness:
         return True
 
     def gone(self, worker: str) -> None:
-        """A worker has ended."""
+        """Remove a worker that has ended."""
         self._workers.pop(worker, None)
         self._frozen.discard(worker)
 
     def freeze(self, worker: str) -> None:
-        """Let nobody but `worker` begin a step until it asks for its own next one: it wants to save
-        a state that all agree on.
+        """Hold all workers but `worker` until it asks for its own next step. It is about to save a
+        state that all agree on.
         """
         self._frozen.add(worker)
 

@@ -1,5 +1,5 @@
-"""A worker of an asynchronous plan. Gradients go to the servers, where the optimizers are. New
-values come back, chunk by chunk in one round trip.
+"""A worker of an asynchronous plan. It pushes gradients to the servers, which hold the optimizers.
+Each chunk returns with new values in one round trip.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _GOODBYE_SECONDS = 1.0
 
 
 class AsynchronousWorker(Asynchronous):
-    """The worker.
+    """A worker of an asynchronous plan.
 
     Args:
-        channel: To the hub; was welcomed, and has told a first view.
-        links: To the servers; not started yet.
-        loop: Drives them.
-        folder: Where files go that hold a whole table; None: where temporary files go.
+        channel: The channel to the hub, after its welcome and a first view.
+        links: Links to the servers, not started yet.
+        loop: Drives the links.
+        folder: Folder of files that hold a whole table; None: that of temporary files.
     """
 
     def __init__(self, channel: Channel, links: Links, loop: Loop, folder: str | None) -> None:
@@ -61,7 +61,7 @@ class AsynchronousWorker(Asynchronous):
         return self.caller.lowest
 
     def failed(self, error: BaseException) -> None:
-        """The loop has ended with an error: whoever waits is to raise it."""
+        """Fail all waiting calls with the error that ended the loop."""
         self.caller.fail(error)
 
     def adopt(self, model: nn.Module, optimizer: Any) -> None:
@@ -134,7 +134,7 @@ class AsynchronousWorker(Asynchronous):
         hooked: Any = torch.optim.Optimizer.profile_hook_step(
             functools.wraps(type(optimizer).step)(step)
         )
-        # Schedulers look whether they have to count the steps; that they need not.
+        # Schedulers check whether they have to count the steps. Here they do not have to.
         hooked._wrapped_by_lr_sched = True
         optimizer.step = types.MethodType(hooked, optimizer)
         optimizer.register_state_dict_post_hook(lambda _, state: adopted.with_state(state))
@@ -168,7 +168,7 @@ class AsynchronousWorker(Asynchronous):
             self._done()
 
     def _begin(self) -> None:
-        """Wait until server 0 lets this worker step."""
+        """Wait until server 0 allows this worker's step."""
         self._leased.positions = {}
         self.staleness = max(self.staleness, self.caller.ask(0, "coordinator.begin", {})["largest"])
 
@@ -179,15 +179,15 @@ class AsynchronousWorker(Asynchronous):
     # --- values -----------------------------------------------------------------------------------
 
     def _freeze(self) -> None:
-        """Hold the others before their next step, until this worker's own: what is saved is what
-        all agree on.
+        """Hold the others before their next step, until this worker's own, so that all agree on the
+        saved state.
         """
         if not self._leased.positions and self.lowest:
             positions = self.caller.ask(0, "coordinator.freeze", {})["positions"]
             self._leased.take_positions(positions)
 
     def _refresh(self) -> None:
-        """Bring the values that the servers have now."""
+        """Take the present values from the servers."""
         for adopted in self._adopted:
             adopted.pull()
 
@@ -201,7 +201,7 @@ class AsynchronousWorker(Asynchronous):
                 ("coordinator.enter", {"clock": self._clock, "told": leases, "over": over})
             )
         for adopted in self._adopted if again else []:
-            # Of what no snapshot has, the values here are the best that is left.
+            # If no snapshot has a value, this worker's is the best that is left.
             calls += adopted.creation(server, states=False)
             adopted.forget_options()
         return calls

@@ -1,3 +1,3 @@
-"""Synchronous rounds: workers push gradients chunk by chunk, servers add them up, and all take the
-sums.
+"""Synchronous rounds: workers push gradients chunk by chunk, servers sum them, and all workers take
+the sums.
 """

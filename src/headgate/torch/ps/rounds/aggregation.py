@@ -1,10 +1,9 @@
-"""Adding up what workers push, chunk by chunk, in rounds: no sockets, no clock, one call for each
-message.
+"""Sums the chunks that workers push, in rounds: no sockets, no clock, one call for each message.
 
-A round is tried under a view. Once all workers that count have pushed a chunk (or as many as have
-to), its sum is fixed and handed out. When the view changes, fixed sums stay and the rest is
-dropped. What a server says of an attempt under a former view never changes again. So all workers
-that ask all servers come to the same conclusion.
+A round is attempted under a view. Once all workers that count, or as many as needed, have pushed a
+chunk, its sum is fixed and sent. When the view changes, fixed sums stay and unfinished ones are
+dropped. A server's answers about an attempt under a former view never change. So all workers that
+ask all servers come to the same conclusion.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import NamedTuple
 import torch
 
 HISTORY, LONGEST_HISTORY = 16, 1024
-"""Rounds, at least and at most, whose sums a server keeps for workers that are behind, where a
-round need not wait for all: as many as fit in `HISTORY_BYTES`.
+"""Least and most rounds whose sums a server keeps for workers that are behind, if rounds need not
+wait for all workers. The number depends on `HISTORY_BYTES`.
 """
 HISTORY_BYTES = 64 << 20
 _LOCKSTEP_HISTORY = 2
@@ -33,7 +32,7 @@ class ChunkSum:
         size: Bytes of the sum.
         weight: Sum of the weights.
         pushed: When each worker's contribution arrived, in seconds.
-        places: Where the sum goes in the memory that a worker shares with the server.
+        places: The sum's offsets in memory shared with workers.
         fixed: Whether the sum is final.
     """
 
@@ -58,7 +57,7 @@ class _Attempt:
 
 
 class Reply(NamedTuple):
-    """A sum that a worker is due."""
+    """A sum to send to a worker."""
 
     worker: int
     round: int
@@ -70,16 +69,16 @@ class Reply(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What a worker pushed, or a sum that it had received.
+    """A worker's contribution, or a sum that it had received.
 
     Args:
-        values: A flat tensor that may be written to unless it has a place; None: zeros.
+        values: A flat tensor, which may be written to unless it has a place; None: zeros.
         dtype: Type of the values, as in a header.
         size: Bytes of the values.
         weight: Its weight.
         at: When it arrived, in seconds.
-        place: Where in the memory that it shares with the server the worker's values are, and its
-            sum goes; None: it shares none. Such values have to be copied to be kept.
+        place: Offset of the values, and of their sum, in memory shared with the worker; None: not
+            shared. Shared values have to be copied to be kept.
         of_all: Whether the sum needs the contributions of all.
     """
 
@@ -96,8 +95,8 @@ class Rounds:
     """The rounds of one server.
 
     Attributes:
-        late: Contributions that came after the sum was fixed.
-        completed: The last round that each worker has all sums of; -1 before the first.
+        late: Contributions that arrived after the sum was fixed.
+        completed: The last round for which each worker has all sums; -1 before the first.
     """
 
     def __init__(self) -> None:
@@ -112,12 +111,12 @@ class Rounds:
         self.completed: dict[int, int] = {}
 
     def enter(self, view: int, active: frozenset[int], needed: int | None = None) -> None:
-        """The view changed: attempts that are not complete by now never will be.
+        """Change the view. Attempts that are not complete by now never will be.
 
         Args:
-            view: Its number.
-            active: The workers that count. A new one is waited for until it is in step with the
-                others.
+            view: Number of the view.
+            active: The workers that count. Rounds wait for a new one until it has caught up with
+                the others.
             needed: Contributions that fix a sum; None: those of all workers that count.
         """
         self._awaited = (self._awaited | (active - self._active)) & active
@@ -130,22 +129,24 @@ class Rounds:
         }
 
     def pause(self, worker: int) -> None:
-        """A worker will be a while: it is waited for until it is in step with the others again."""
+        """Note that a worker pauses. Rounds wait for it until it has caught up with the others
+        again.
+        """
         self._awaited |= self._active & {worker}
 
     def push(
         self, worker: int, number: int, view: int, chunk: int, count: int, given: Contribution
     ) -> list[Reply]:
-        """A contribution arrived; what is to be sent now. One under a former view comes too late to
-        count.
+        """Take a contribution. Returns the sums to send now. A contribution under a former view
+        comes too late to count.
 
         Args:
             worker: Index of the worker that pushed it.
-            number: Of the round.
-            view: View that the worker acts in.
+            number: Number of the round.
+            view: The worker's view.
             chunk: Number of the chunk.
             count: Chunks of this round on this server.
-            given: What it contributes.
+            given: The contribution.
         """
         if view != self._view or worker not in self._active or self.gone(number):
             return []
@@ -182,8 +183,8 @@ class Rounds:
     def pull(
         self, worker: int, number: int, view: int, chunks: Iterable[int]
     ) -> tuple[list[Reply], list[int], frozenset[int]]:
-        """The sums of these chunks that are fixed, the chunks that this worker has yet to push, and
-        the workers that the others wait for.
+        """The fixed sums of these chunks, the chunks that this worker has yet to push, and the
+        workers that the others wait for.
         """
         replies: list[Reply] = []
         needed: list[int] = []
@@ -211,12 +212,12 @@ class Rounds:
         )
 
     def gone(self, number: int) -> bool:
-        """Whether the sums of a round are not kept any more."""
+        """Whether the sums of a round are no longer kept."""
         return number <= self._forgotten
 
     def supply(self, number: int, view: int, chunk: int, count: int, given: Contribution) -> bool:
-        """A worker hands back a sum that a former life of this server had fixed; whether that was
-        the last one.
+        """Take back from a worker a sum that a former life of this server had fixed. Returns
+        whether it was the last one.
         """
         attempt = self._attempts.setdefault((number, view), _Attempt(count))
         if chunk not in attempt.slots:
@@ -226,7 +227,7 @@ class Rounds:
         return attempt.complete
 
     def forget(self, number: int) -> None:
-        """The sums up to that round are not to be had."""
+        """Note that sums up to this round are not available."""
         if number <= self._forgotten:
             return
         self._forgotten = number
@@ -235,7 +236,7 @@ class Rounds:
         }
 
     def tell(self, worker: int, completed: int) -> None:
-        """A worker says which round it completed last."""
+        """Note the round that a worker completed last."""
         self._progressed(worker, completed)
 
     def _progressed(self, worker: int, completed: int) -> None:

@@ -1,4 +1,4 @@
-"""Which server adds up which bytes: every worker computes the same from the sizes alone."""
+"""Assigns bytes to servers. Every worker computes the same assignment from the sizes alone."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 CHUNK_BYTES = 512 * 1024
-"""Largest part that is sent as one message: smaller ones cost more CPU, with larger ones push and
+"""Largest part that is sent as one message. Smaller parts cost more CPU; with larger ones, push and
 pull overlap less.
 """
 _SMALL_CHUNK_BYTES = 64 * 1024
 _CHUNKS = 48
-"""Of each server, if they need not be smaller than small ones: while the first is pushed and the
-last is pulled, nothing goes the other way.
+"""Chunks per server, unless they would be smaller than the least size. Nothing is sent the other
+way while the first is pushed and the last is pulled.
 """
 _GRAIN_BYTES = 1024
 """Smallest part that a buffer is split into."""
@@ -24,12 +24,12 @@ class Chunk(NamedTuple):
     """A part of a buffer.
 
     Args:
-        number: Of all chunks, in the order in which they are pushed.
+        number: Number among all chunks, in the order in which they are pushed.
         buffer: Index of the buffer.
-        offset: Where in the buffer it begins, in bytes.
+        offset: Offset in the buffer, in bytes.
         size: Bytes.
-        server: Index of the server that adds it up.
-        place: Where it begins among all the bytes of that server.
+        server: Index of the server that sums it.
+        place: Offset among all bytes of that server.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkLayout:
-    """How buffers are spread over servers.
+    """The distribution of buffers over servers.
 
     Args:
         buffers: The chunks of each buffer.
@@ -60,12 +60,12 @@ class ChunkLayout:
 
 
 def lay_out(sizes: Sequence[int], servers: int) -> ChunkLayout:
-    """Split buffers over servers, each so that all servers have had the same by then: early buffers
-    keep all at work.
+    """Split buffers over servers. After each buffer all servers have the same number of bytes, so
+    that early buffers keep all at work.
 
     Args:
         sizes: Bytes of each buffer, in the order in which they become ready.
-        servers: How many servers there are.
+        servers: Number of servers.
     """
     loads, counts = [0] * servers, [0] * servers
     most = min(CHUNK_BYTES, max(_SMALL_CHUNK_BYTES, sum(sizes) // (servers * _CHUNKS)))
@@ -79,7 +79,7 @@ def lay_out(sizes: Sequence[int], servers: int) -> ChunkLayout:
                 queue.append((server, offset, piece))
                 offset += piece
             queues.append(queue)
-        # One of each server in turn, so that no server waits for the parts of another.
+        # A chunk for each server in turn, so that no server waits for the chunks of another.
         for rank in range(max(map(len, queues), default=0)):
             for server, begin, piece in (queue[rank] for queue in queues if rank < len(queue)):
                 chunks.append(Chunk(number, buffer, begin, piece, server, loads[server]))
@@ -91,7 +91,7 @@ def lay_out(sizes: Sequence[int], servers: int) -> ChunkLayout:
 
 
 def _parts(size: int, loads: Sequence[int]) -> list[tuple[int, int]]:
-    """Server and bytes of each part of a buffer: the servers that had least so far are filled up to
+    """Server and bytes of each part of a buffer. The servers with the least bytes are filled up to
     one level.
     """
     order = sorted(range(len(loads)), key=lambda server: (loads[server], server))
@@ -110,7 +110,7 @@ def _parts(size: int, loads: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _pieces(size: int, most: int) -> list[int]:
-    """`size` in parts of about the same size, none larger than `most`, or hardly."""
+    """`size` in parts of similar size, at most about `most`."""
     count = -(-size // most)
     piece = -(-size // (count * _ALIGN_BYTES)) * _ALIGN_BYTES
     return [min(piece, size - begin) for begin in range(0, size, piece)]

@@ -1,5 +1,5 @@
-"""A worker's side of synchronous rounds: pushes chunks as buffers fill, takes sums, and stays of
-one mind with the other workers when tasks come and go.
+"""A worker's side of synchronous rounds: pushes chunks as buffers fill, takes sums, and keeps in
+agreement with the other workers when tasks come and go.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _VIEWS_KEPT = 64
 
 
 class _Offers:
-    """What is offered for the exchange that rounds are held on. In the loop's thread only.
+    """Offers of shared memory for the current exchange. Use only in the loop's thread.
 
     Args:
-        links: To the servers.
+        links: Links to the servers.
     """
 
     def __init__(self, links: Links) -> None:
@@ -46,7 +46,7 @@ class _Offers:
         self._offer()
 
     def _offer(self) -> None:
-        """Offer memory to each life of a server beside this worker once; take it back from one that
+        """Offer memory to each life of a server on this node once. Withdraw it from a server that
         is gone.
         """
         exchange = self._exchange
@@ -72,27 +72,27 @@ class _Offers:
 
 
 class SumsExpired(Exception):
-    """The servers do not keep the sums that this worker needs next any more."""
+    """The servers no longer keep the sums that this worker needs next."""
 
 
 class HubLost(Exception):
-    """Nothing moves, and the hub, which would replace what is gone, is gone itself."""
+    """No message arrives, and the hub, which would replace lost tasks, is gone itself."""
 
 
 class RoundClient:
-    """Takes part in rounds, one at a time. Methods with an underscore run in the loop's thread
-    only.
+    """Takes part in rounds, one at a time. Call methods with an underscore only in the loop's
+    thread.
 
     Args:
-        links: To the servers.
-        loop: Drives them.
-        first: Number of this worker's first round: where it joins others, of the one that follows
-            on the state that it was given.
+        links: Links to the servers.
+        loop: Drives the links.
+        first: Number of this worker's first round. If it joins others, that is the round after the
+            state that it was given.
         note: Tells the user something.
-        hub_gone: Whether the hub is.
+        hub_gone: Whether the hub is gone.
 
     Attributes:
-        error: What ended the loop's thread, or keeps this worker from going on.
+        error: The error that ended the loop's thread, or stops this worker.
     """
 
     def __init__(
@@ -128,31 +128,27 @@ class RoundClient:
         links.watchers.append(self._entered)
         loop.call(self._look)
 
-    # --- from the thread that trains --------------------------------------------------------------
+    # --- from the training thread -----------------------------------------------------------------
 
     def offer_memory(self, exchange: Exchange) -> None:
-        """Exchange what is on this exchange through shared memory with servers beside this
-        worker.
-        """
+        """Exchange these buffers through shared memory with servers on this node."""
         self._loop.call(self._offers.make, exchange)
 
     def begin(
         self, exchange: Exchange, weight: float, lowest_only: bool = False, step: int = 0
     ) -> Round:
-        """Begin the next round; returns at once."""
+        """Begin the next round. Returns at once."""
         began = Round(self._next, exchange, weight, lowest_only, step)
         self._loop.call(self._begin, began)
         return began
 
     def launch(self, running: Round, index: int) -> None:
-        """Buffer `index` holds this worker's contribution, and does so until the round is done;
-        returns at once.
-        """
+        """Push buffer `index`, which must not change until the round is done. Returns at once."""
         self._loop.call(self._launch, running, index)
 
     def pause(self) -> int:
-        """Between two rounds: have the others wait for this worker, which will be a while; number
-        of its next round.
+        """Pause between two rounds: the others wait for this worker. Returns the number of its next
+        round.
         """
         self._loop.call(self._pause)
         return self._next
@@ -160,16 +156,16 @@ class RoundClient:
     def wait(
         self, running: Round, look: Callable[[], None], event: threading.Event | None = None
     ) -> None:
-        """Wait until all sums are there.
+        """Wait for all sums.
 
         Args:
             running: The round.
-            look: Called now and then meanwhile; what it raises ends the wait.
-            event: That of one buffer, to wait for its sum alone.
+            look: Called at intervals; its exceptions end the wait.
+            event: The event of one buffer, to wait only for its sum.
 
         Raises:
-            SumsExpired: They are not to be had any more.
-            HubLost: Nobody is left to send them.
+            SumsExpired: The servers no longer keep the sums.
+            HubLost: No server is left to send them.
         """
         while not (event or running.done).wait(_LOOK_SECONDS):
             if self.error is not None:
@@ -179,15 +175,13 @@ class RoundClient:
             raise self.error
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more can be had: whoever waits is told."""
+        """Fail the running round with an error, and tell all who wait."""
         self.error = error
         if self._round is not None:
             self._round.end()
 
     def view(self, running: Round) -> View | None:
-        """The view in which a round was completed; None for one that was before this worker
-        joined.
-        """
+        """The view in which a round was completed. None for a round before this worker joined."""
         return self._views.get(running.under)
 
     def take_lost(self) -> set[str]:
@@ -260,11 +254,11 @@ class RoundClient:
         self._next += 1
         self._answers.clear()
         if self._under < self._links.view.number:
-            # Others may have gone on under the former view before they saw the present one.
+            # Others may have continued under the former view before they saw the present one.
             self._ask()
         running.done.set()
 
-    # --- what a change of the view left open ------------------------------------------------------
+    # --- after a change of the view ---------------------------------------------------------------
 
     def _entered(self, former: View) -> None:
         view = self._links.view
@@ -282,9 +276,7 @@ class RoundClient:
         self._ask()
 
     def _ask(self) -> None:
-        """Tell the servers how far this worker is, and have them say what became of its next
-        round.
-        """
+        """Tell the servers this worker's progress, and ask them about its next round."""
         view = self._links.view
         if self._links.index not in view.active:
             return
@@ -309,8 +301,8 @@ class RoundClient:
         self._settle()
 
     def _settle(self) -> None:
-        """Once it is known what became of earlier attempts at the round: take the sums of one that
-        all servers completed, or else push.
+        """Settle earlier attempts at the round: take the sums of one that all servers completed, or
+        push again.
         """
         running, view = self._round, self._links.view.number
         if running is None or running.target is not None:
@@ -330,7 +322,7 @@ class RoundClient:
             self._pusher.give(running, running.exchange.layout.buffers[index])
 
     def _wanted(self, server: int, message: Message) -> None:
-        """A server that was started again lacks the sums of a round that this worker has."""
+        """Give a restarted server the sums of a round that this worker has."""
         kept = self._last
         if kept is None or kept.number != message.header.round or not kept.whole:
             return
@@ -351,10 +343,10 @@ class RoundClient:
             )
             self._links.send(server, header, *(() if received is None else (received,)))
 
-    # --- when nothing moves -----------------------------------------------------------------------
+    # --- when no message arrives ------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Ask again for what is long in coming: a connection that broke may have lost it."""
+        """Ask again for messages that are overdue. A broken connection may have lost them."""
         self._loop.after(_ASK_AGAIN_SECONDS, self._look)
         running = self._round
         if running is None or len(running.launched) < len(running.exchange.buffers):

@@ -1,4 +1,4 @@
-"""Dense synchronous training over parameter servers, as the reducer sees it."""
+"""Dense synchronous training over parameter servers, as a backend of the reducer."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Dense(Backend):
     """The worker of a synchronous `ps` plan.
 
     Args:
-        channel: To the hub; was welcomed, and has told a first view.
-        links: To the servers.
-        loop: Drives them.
-        joined: What `before_save` gave with the state of others that this worker joins; None where
-            all begin.
+        channel: The channel to the hub, after its welcome and a first view.
+        links: Links to the servers.
+        loop: Drives the links.
+        joined: The result of `before_save` with the state that this worker joined with; None if all
+            begin.
 
     Attributes:
-        counted: The workers whose gradients the last sums are of: `members`, and those that leave
-            after that.
+        counted: The workers that contributed to the last sums: `members`, and those that leave
+            after it.
     """
 
     bucket_bytes = MIB
@@ -76,7 +76,7 @@ class Dense(Backend):
         self.tables: RemoteTables
 
     def failed(self, error: BaseException) -> None:
-        """The loop has ended with an error: whoever waits is to raise it."""
+        """Fail all waiting calls with the error that ended the loop."""
         self._client.fail(error)
         self.tables.caller.fail(error)
 
@@ -106,7 +106,7 @@ class Dense(Backend):
         self.tables.fraction = fraction
 
     def barrier(self) -> None:
-        """Wait until all workers call it, between two rounds."""
+        """Wait until all workers call this, between two rounds."""
         self.broadcast([torch.zeros(1)])
 
     def overflows(self) -> list[bool]:
@@ -141,7 +141,7 @@ class Dense(Backend):
         if view is not None:
             self.members, self.counted = tuple(sorted(view.staying)), tuple(sorted(view.active))
         self._round = None
-        # What of the wait was exposed, as the chunk that came last saw it.
+        # The exposed part of the wait, as measured on the last chunk.
         arrived, sent, _ = (min(max(at, begun), ended) for at in running.last)
         sent = max(arrived, sent)
         transfers = self._transfers(running) if self.traced else ()
@@ -198,7 +198,7 @@ class Dense(Backend):
         self._closed = True
         self._loop.close(_GOODBYE_SECONDS)
 
-    # --- what a round came to ---------------------------------------------------------------------
+    # --- the result of a round --------------------------------------------------------------------
 
     def _wait(self, running: Round, event: threading.Event | None = None) -> None:
         try:
@@ -215,8 +215,8 @@ class Dense(Backend):
             raise Stop from error
 
     def _even_out(self, running: Round) -> None:
-        """Where a sum need not be of all, each chunk's may be of other workers: have all stand for
-        as many samples.
+        """Rescale the sums if their chunks may come from different workers, so that all stand for
+        the same number of samples.
         """
         chunks = running.exchange.chunks
         wanted = running.weights[chunks[-1].number]
@@ -241,7 +241,7 @@ class Dense(Backend):
         )
 
     def _count_loss(self, running: Round, seconds: float) -> None:
-        """Tell what it cost that tasks were lost while this round ran."""
+        """Report the time that the loss of tasks cost in this round."""
         lost = self._client.take_lost()
         usual = statistics.median(self._seconds) if self._seconds else seconds
         if lost and (running.again or any(task.startswith("server-") for task in lost)):
@@ -277,9 +277,9 @@ class Dense(Backend):
         return self._exchange
 
     def _check_between(self) -> None:
-        """
-        Raises:
-            ReduceError: A round is open: what began it failed, and the script has gone on.
+        """Raises:
+        ReduceError: A round is open: the code that began it failed, and the script has
+            continued.
         """
         if self._round is not None:
             raise ReduceError(

@@ -1,5 +1,5 @@
-"""What a worker gives to rounds and gets from them: buffers, their sums, and the state of the round
-that runs.
+"""What a worker contributes to rounds and receives: buffers, their sums, and the state of the
+running round.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headgate.torch.ps.transport.wire import DTYPES, Buffer, memory
 
 
 class Exchange:
-    """Buffers whose sums are formed, in one round after another, and where the sums go.
+    """Buffers that are summed in one round after another, and their sums.
 
     Args:
-        buffers: Flat contiguous tensors of the CPU.
-        servers: How many servers there are.
+        buffers: Flat contiguous CPU tensors.
+        servers: Number of servers.
 
     Attributes:
-        sums: One for each buffer.
-        layout: Which chunk is whose.
-        chunks: All of them, by number.
+        sums: A sum for each buffer.
+        layout: The assignment of chunks to servers.
+        chunks: All chunks, by number.
         dtypes: Type of each buffer, as in a header.
-        regions: Memory shared with servers beside this worker, by server.
+        regions: Memory shared with servers on this node, by server.
     """
 
     def __init__(self, buffers: Sequence[torch.Tensor], servers: int) -> None:
@@ -49,18 +49,17 @@ class Exchange:
         return self._contributions[chunk.buffer][chunk.offset : chunk.offset + chunk.size]
 
     def total(self, chunk: Chunk) -> memoryview:
-        """Where the bytes of the sum go."""
+        """The memory for the bytes of the sum."""
         return self._sums[chunk.buffer][chunk.offset : chunk.offset + chunk.size]
 
     def scale(self, chunk: Chunk, factor: float) -> None:
-        """Multiply the sum of a chunk."""
         width = self.sums[chunk.buffer].element_size()
         self.sums[chunk.buffer][chunk.offset // width : (chunk.offset + chunk.size) // width].mul_(
             factor
         )
 
     def offer(self, server: int) -> dict[str, object] | None:
-        """New memory to share with a server beside this worker, as it is told of it; None where
+        """New memory to share with a server on this node, as the message to the server. None if
         there is none.
         """
         self.withdraw(server)
@@ -72,25 +71,25 @@ class Exchange:
         return {"pid": os.getpid(), "descriptor": region.descriptor, "size": size}
 
     def accepted(self, server: int, descriptor: int) -> None:
-        """A server has mapped what it was offered."""
+        """Note that a server has mapped the offered memory."""
         region = self._offered.get(server)
         if region is not None and region.descriptor == descriptor:
             self.regions[server] = self._offered.pop(server)
             region.release()
 
     def withdraw(self, server: int) -> None:
-        """The server is not there any more."""
+        """Withdraw the memory from a server that is gone."""
         self.regions.pop(server, None)
         if server in self._offered:
             self._offered.pop(server).release()
 
 
 class Traffic:
-    """Bytes that went to a server and came from it in a round, and when, by our clock.
+    """Bytes sent to and received from a server in a round, with times of this worker's clock.
 
     Attributes:
-        pushed: When the first left and the last arrived there.
-        pulled: When the first left there and the last arrived here.
+        pushed: When the first byte was sent, and when the last arrived at the server.
+        pulled: When the server sent the first byte, and when the last arrived here.
     """
 
     def __init__(self) -> None:
@@ -110,34 +109,33 @@ class Traffic:
 
 
 class Round:
-    """A round as one worker takes part in it.
+    """A round, as one worker takes part in it.
 
     Args:
-        number: Counts the rounds of the job, from 0.
-        exchange: What is summed.
-        weight: What this worker's contribution counts.
-        lowest_only: Whether only the lowest worker contributes: the others push zeros.
-        step: Number of the worker's step that it is of, from 1; 0 where it is of none.
+        number: Number among the rounds of the job, from 0.
+        exchange: The buffers that are summed.
+        weight: Weight of this worker's contribution.
+        lowest_only: Whether only the lowest worker contributes and the others push zeros.
+        step: Number of the worker's step, from 1; 0: not part of a step.
 
     Attributes:
         under: View of the attempt whose sums are in the exchange; -1: none.
-        target: View of the attempt that this worker is after; None while that is not settled.
+        target: View of the attempt that this worker takes part in; None while that is undecided.
         pulling: Whether that attempt is complete on all servers, so that nothing is to be pushed.
         launched: Buffers that hold the contribution.
-        received: For the chunks whose sum is there, the memory that it came in (None: zeros); kept
-            until the next round is as far, because a server that is started again may have to be
-            told.
+        received: Memory of the received sums by chunk (None: zeros). It is kept until the next
+            round has come as far, because a restarted server may need it.
         weights: The weight of each of these sums.
-        late: Whether some sum was formed without this worker.
+        late: Whether a sum was formed without this worker.
         ahead: Servers that have all sums of the round already.
         again: Whether it had to be pushed again.
-        moved: When something of it last arrived.
-        waited: Tasks that were seen to be waited for.
+        moved: When a message of it last arrived.
+        waited: Tasks that the round was seen to wait for.
         changed: Whether the view changed while it ran.
-        arrived: For each buffer, whether its sum is there.
-        done: Whether all are, or nothing will come any more.
-        last: When the push of the chunk that came last arrived at its server, when its sum was
-            sent, and when it came.
+        arrived: Event for each buffer's sum.
+        done: Event for all sums, or for the end of the round without them.
+        last: Times of the last chunk: when its push arrived at its server, when its sum was sent,
+            and when it arrived.
     """
 
     def __init__(
@@ -167,17 +165,17 @@ class Round:
         self.done = threading.Event()
 
     def end(self) -> None:
-        """Nothing will come any more: whoever waits is not to."""
+        """End the round, so that nothing waits for it any longer."""
         for event in (*self.arrived, self.done):
             event.set()
 
     @property
     def whole(self) -> bool:
-        """Whether all sums are there."""
+        """Whether all sums have arrived."""
         return len(self.received) == len(self.exchange.chunks)
 
     def missing(self, server: int) -> list[int]:
-        """The chunks of a server whose sums are not there though this worker has pushed them."""
+        """Chunks of a server that this worker has pushed and whose sums have not arrived."""
         launched = [
             chunk for index in self.launched for chunk in self.exchange.layout.buffers[index]
         ]
@@ -188,7 +186,7 @@ class Round:
         ]
 
     def aim(self, view: int, pulling: bool) -> None:
-        """Go for the attempt under that view."""
+        """Take part in the attempt under that view."""
         if self.under != view:
             self.again = self.under >= 0
             self.received.clear()

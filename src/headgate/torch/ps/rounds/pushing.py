@@ -1,4 +1,6 @@
-"""What a worker sends in a round: its contribution, chunk by chunk, and questions for sums."""
+"""The messages that a worker sends in a round: its contribution, chunk by chunk, and requests for
+sums.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from headgate.torch.ps.transport.wire import Header, MessageKind
 
 
 class Pusher:
-    """Sends what belongs to the running round. In the loop's thread only.
+    """Sends the messages of the running round. Use only in the loop's thread.
 
     Args:
-        links: To the servers.
-        loop: Drives them.
+        links: Links to the servers.
+        loop: Drives the links.
     """
 
     def __init__(self, links: Links, loop: Loop) -> None:
@@ -29,7 +31,7 @@ class Pusher:
         self._windows: list[SendWindow] = []
 
     def open(self, running: Round) -> None:
-        """The round goes for another attempt: what was to be pushed for the last one is not."""
+        """Begin another attempt at the round. Pending pushes of the last attempt are dropped."""
         self.close()
         self._windows = [
             SendWindow(self._loop, interval, lambda chunk: self._push(running, chunk))
@@ -37,22 +39,22 @@ class Pusher:
         ]
 
     def close(self) -> None:
-        """Push nothing more: which attempt the round goes for is not settled."""
+        """Push nothing more, because the attempt to take part in is undecided."""
         for window in self._windows:
             window.close()
 
     def came(self, server: int, now: float) -> None:
-        """A sum came from a server."""
+        """Note that a sum arrived from a server."""
         self._windows[server].came(now)
 
     def again(self, running: Round, server: int, chunks: Sequence[int]) -> None:
-        """A server says that it has not got these chunks."""
+        """Push chunks again that a server has not got."""
         self._windows[server].forget(chunks)
         for number in chunks:
             self._push(running, running.exchange.chunks[number])
 
     def give(self, running: Round, chunks: Sequence[Chunk]) -> None:
-        """Push these chunks, as fast as it is their turn."""
+        """Push these chunks, paced by the send window."""
         for chunk in chunks:
             if chunk.server in running.exchange.regions or self._gives_zeros(running):
                 self._push(running, chunk)  # takes nothing of the network
@@ -95,7 +97,7 @@ class Pusher:
             self._links.send(server, header, exchange.contribution(chunk))
 
     def pull(self, running: Round, only: Container[int] | None = None) -> None:
-        """Ask for the sums that are missing, of `only` these chunks where they are given."""
+        """Ask for missing sums; only for those of the chunks in `only`, if given."""
         assert running.target is not None
         header = Header(MessageKind.PULL, view=running.target, round=running.number)
         for server in range(self._links.servers):

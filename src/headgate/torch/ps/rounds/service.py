@@ -1,5 +1,5 @@
-"""The server's side of synchronous rounds: takes pushes, hands out sums, and settles what a view
-change left open.
+"""The server's side of synchronous rounds: takes pushes, sends sums, and settles open attempts
+after a change of the view.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headgate.torch.ps.transport.wire import Header, Message, MessageKind
 
 @dataclass(frozen=True)
 class _Request:
-    """What a worker said of itself when it saw a view.
+    """A worker's state when it saw a view.
 
     Args:
         round: The round that it is in, or comes to next.
-        completed: The last round that it has all sums of.
+        completed: The last round for which it has all sums.
         whole: Whether it still has those sums.
     """
 
@@ -33,7 +33,7 @@ class _Request:
 
 
 class Synchronous(Service):
-    """Adds up dense gradients in rounds."""
+    """Sums dense gradients in rounds."""
 
     kinds = frozenset(
         {
@@ -67,7 +67,7 @@ class Synchronous(Service):
             worker: region for worker, region in self._regions.items() if worker in view.workers
         }
         if self._settled is None:
-            # A former life of this server fixed sums that some workers may have and others not.
+            # A former life of this server fixed sums that some workers may have and others may not.
             self._settled = self._server.life == 1
 
     def received(self, worker: int, message: Message) -> None:
@@ -75,7 +75,7 @@ class Synchronous(Service):
             self._spans.bytes_in += message.header.size
             self._pushed(worker, message)
         elif message.header.kind == MessageKind.ASK:
-            # else the worker asks again once it sees this view
+            # otherwise the worker asks again once it sees this view
             if message.header.view == self._server.view.number:
                 self._asked(worker, _Request(**message.json()))
         elif message.header.kind == MessageKind.PULL:
@@ -161,7 +161,7 @@ class Synchronous(Service):
             worker, Header(MessageKind.MAPPED), {"descriptor": content["descriptor"]}
         )
 
-    # --- what a change of the view left open ------------------------------------------------------
+    # --- after a change of the view ---------------------------------------------------------------
 
     def _asked(self, worker: int, asked: _Request) -> None:
         self._requests[worker] = asked
@@ -172,8 +172,8 @@ class Synchronous(Service):
             self._answer(worker, asked.round)
 
     def _settle(self) -> None:
-        """Once all workers have said which round they completed last, have the sums of the last one
-        handed back if one of them lacks it.
+        """Settle the last round, once all workers have reported their last completed one. If a
+        worker lacks its sums, have them handed back.
         """
         if not self._everybody_asked():
             return

@@ -1,11 +1,10 @@
-"""How fast chunks go to a server: in step with the other workers, so that sums come back from the
+"""Paces the chunks sent to a server, in step with the other workers, so that sums return from the
 first moment on.
 
-TCP shares a server's NIC between workers unfairly for seconds. If one got far ahead, no sum could
-be formed until the others had caught up, and all would come back at the end, with nothing going the
-other way. So only a few chunks are under way before their sums are there. A worker that waits
-because others have not begun goes on all the same, at its usual rate: the NIC would be idle
-otherwise.
+TCP divides a server's NIC unfairly between workers for seconds. If one worker got far ahead, no sum
+could be formed until the others had caught up. Then all sums would return at the end, with nothing
+sent the other way. So only a few chunks are in flight before their sums return. If the others have
+not begun, a worker continues at its usual rate, because the NIC would be idle otherwise.
 """
 
 from __future__ import annotations
@@ -18,37 +17,35 @@ from headgate.torch.ps.rounds.chunks import Chunk
 from headgate.torch.ps.transport.loop import Loop
 
 WINDOW = 8
-"""Chunks under way to a server."""
+"""Chunks in flight to a server."""
 _FIRST_SECONDS = 0.05
 _PATIENCE = 4
-"""Usual intervals between two sums without one, after which the others are taken not to have
-begun.
-"""
+"""Usual intervals without a sum after which the others are assumed not to have begun."""
 _WEIGHT = 0.1
 
 
 class SumInterval:
-    """How long it usually takes from one sum of a server to the next.
+    """The usual interval between two sums of a server.
 
     Attributes:
-        seconds: So long.
+        seconds: The interval.
     """
 
     def __init__(self) -> None:
         self.seconds = _FIRST_SECONDS
 
     def observe(self, seconds: float) -> None:
-        """Take in how long a sum took; a pause does not count."""
+        """Note the time that a sum took. Pauses do not count."""
         if seconds < 2 * _PATIENCE * self.seconds:
             self.seconds += _WEIGHT * (seconds - self.seconds)
 
 
 class SendWindow:
-    """The chunks of a round that go to one server. In the loop's thread only.
+    """The chunks of a round for one server. Use only in the loop's thread.
 
     Args:
         loop: Keeps the time.
-        interval: Between the sums of that server.
+        interval: The usual interval between sums of that server.
         push: Sends a chunk.
     """
 
@@ -63,12 +60,12 @@ class SendWindow:
         self._closed = False
 
     def add(self, chunk: Chunk) -> None:
-        """This chunk may go."""
+        """Queue a chunk."""
         self._waiting.append(chunk)
         self._go_on()
 
     def came(self, now: float) -> None:
-        """A sum has come."""
+        """Note that a sum has arrived."""
         if self._under_way > 1:
             self._interval.observe(now - self._moved)
         self._moved = now
@@ -76,12 +73,12 @@ class SendWindow:
         self._go_on()
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """These chunks need not go any more."""
+        """Drop queued chunks."""
         gone = set(numbers)
         self._waiting = deque(chunk for chunk in self._waiting if chunk.number not in gone)
 
     def close(self) -> None:
-        """Nothing is to go any more."""
+        """Drop all queued chunks."""
         self._waiting.clear()
         self._closed = True
 

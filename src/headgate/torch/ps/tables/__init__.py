@@ -1,3 +1,3 @@
-"""Sparse tables that no worker holds: rows live on the servers, and workers look up and update
-those they use.
+"""Sparse tables that no worker holds. Rows live on the servers; workers look up and update the rows
+that they use.
 """

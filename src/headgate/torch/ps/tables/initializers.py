@@ -1,4 +1,4 @@
-"""What was done to a table in place before it had a storage, kept so that servers can do it to
+"""In-place operations on a table before it had storage, recorded so that servers can apply them to
 their rows.
 """
 
@@ -23,10 +23,10 @@ class Operation:
     """One operation on the rows from `start` to `stop`.
 
     Args:
-        name: Of the method of a tensor.
+        name: Name of the tensor method.
         arguments: Its arguments: numbers, or one tensor that is broadcast over the rows; for `to`,
-            a type's name; for `rows`, the numbers of rows and their values.
-        named: Those given by name.
+            the name of a type; for `rows`, row numbers and their values.
+        named: Keyword arguments.
         random: State of the random generator before it; None: it draws nothing.
     """
 
@@ -38,15 +38,15 @@ class Operation:
     random: torch.Tensor | None = None
 
     def sent(self) -> dict[str, Any]:
-        """As plain values and tensors."""
+        """The operation as plain values and tensors."""
         return {**self.__dict__}
 
     @classmethod
     def received(cls, sent: Mapping[str, Any]) -> Operation:
-        """From `sent`.
+        """Read an operation from `sent`.
 
         Raises:
-            ValueError: It is none that can be done.
+            ValueError: The operation is not supported.
         """
         operation = cls(**sent)
         if operation.name not in (*RANDOM, *PLAIN, CONVERSION, INDEXED):
@@ -54,8 +54,8 @@ class Operation:
         return operation
 
     def draw_and_discard(self, width: int, dtype: torch.dtype, generator: torch.Generator) -> None:
-        """Leave `generator` as if the operation had been done, in memory that does not grow with
-        the table.
+        """Advance `generator` as the operation would, in memory that does not grow with the
+        table.
         """
         if self.name not in RANDOM:
             return
@@ -67,8 +67,8 @@ class Operation:
 def filled(
     operations: Sequence[Operation], rows: Rows, server: int, width: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """A server's rows of a table of `dtype` after these operations, bit by bit as one process has
-    them.
+    """A server's rows of a table of type `dtype` after these operations, bit for bit as in one
+    process.
     """
     values = torch.zeros(rows.count(server), width, dtype=dtype)
     for operation in operations:
@@ -101,8 +101,8 @@ def filled(
 
 
 def coalesced(operations: Sequence[Operation], dtype: torch.dtype) -> list[Operation]:
-    """The same operations on a table of `dtype`. Consecutive operations that each overwrite some
-    rows become one, because a script may set the rows of a vocabulary one by one.
+    """Merge operations on a table of type `dtype`. Consecutive operations that overwrite rows
+    become one, because a script may set the rows of a vocabulary one by one.
     """
     merged: list[Operation] = []
     run: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -119,7 +119,7 @@ def coalesced(operations: Sequence[Operation], dtype: torch.dtype) -> list[Opera
 
 
 def _joined(run: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[Operation]:
-    """Rows with values for them, one after the other, as one operation: what came last counts."""
+    """Combine writes of rows into one operation. The last write of a row counts."""
     if not run:
         return []
     rows, places = torch.unique(torch.cat([rows for rows, _ in run]), return_inverse=True)
@@ -131,9 +131,7 @@ def _joined(run: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[Operation]
 
 
 def _written(operation: Operation, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The rows that an operation overwrites with values of their own, and these; None where it does
-    something else.
-    """
+    """The rows that an operation overwrites, and their values. None if it does something else."""
     if operation.name == INDEXED:
         rows, values = operation.arguments
         return rows, values

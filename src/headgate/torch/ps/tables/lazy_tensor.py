@@ -1,9 +1,9 @@
 """Tables that no worker holds: the weight of an `Embedding` or `EmbeddingBag` with `sparse=True`
 under a plan with parameter servers.
 
-Their constructors (`headgate.torch.sparse_layers`) make it a tensor without storage. What is done
-to it in place before training (its first values) is recorded, and done on the servers. Where the
-script puts all values in place itself, they are kept as they are until the servers have them.
+Their constructors (`headgate.torch.sparse_layers`) make a tensor without storage. In-place
+operations before training (its initial values) are recorded, and applied on the servers. If the
+script sets all values itself, they are kept in this process until the servers have them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LIKE = {
     _aten.ones_like.default: 1,
     _aten.full_like.default: 0,
 }
-"""What makes a table of the same shape, as optimizers do for their state, and what it is filled
-with.
+"""Operations that make a table of the same shape, as optimizers do for their state, and the fill
+value.
 """
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _OF_STORAGE = frozenset(
@@ -45,14 +45,15 @@ _OF_STORAGE = frozenset(
         torch.Tensor.apply_,
     )
 )
-"""What goes past the operations that are dispatched, to a storage that a table does not have."""
+"""Functions that bypass operator dispatch and access a storage, which a table does not have."""
 _MOST_BROADCAST_BYTES = 1 << 24
 
 
 class LazyTensor(torch.Tensor):
-    """A table, some of its rows, or a field of its optimizer's state, without storage. It is read
-    row by row in the layer's lookup, and as a whole only into a file: by `torch.save`, and by
-    `clone`.
+    """A table, some of its rows, or a field of its optimizer's state, without storage.
+
+    The layer's lookup reads single rows. Only `torch.save` and `clone` read the whole table, into a
+    file.
     """
 
     _deferred: DeferredTable
@@ -70,14 +71,13 @@ class LazyTensor(torch.Tensor):
         device: torch.device | None = None,
         row: bool = False,
     ) -> LazyTensor:
-        """
-        Args:
-            deferred: The table.
-            rows: From which row to which; None: all.
-            field: Name in the optimizer's state; None: the table itself.
-            dtype: Type; None: the table's.
-            device: Where looked up rows go.
-            row: Whether it is the one row of `rows`, not a matrix of one row.
+        """Args:
+        deferred: The table.
+        rows: First row, and one past the last; None: all.
+        field: Name in the optimizer's state; None: the table itself.
+        dtype: Type; None: the table's.
+        device: Device of looked-up rows.
+        row: Whether it is the single row of `rows`, not a matrix of one row.
         """
         first, last = rows or (0, deferred.rows)
         shape = (deferred.width,) if row else (last - first, deferred.width)
@@ -112,10 +112,10 @@ class LazyTensor(torch.Tensor):
         return self.whole().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def whole(self) -> torch.Tensor:
-        """All values in a tensor whose memory is a file, brought from the servers in pieces.
+        """All values, fetched from the servers piece by piece into a tensor whose memory is a file.
 
         Raises:
-            TableError: There are none on servers yet.
+            TableError: The servers have no values yet.
         """
         if self._deferred.table is None:
             raise refused("reading all values")
@@ -201,8 +201,8 @@ class LazyTensor(torch.Tensor):
 
     @property
     def here(self) -> torch.Tensor | None:
-        """Its values, where they lie in this process: the script put them in place, and no server
-        has them yet.
+        """Its values, if they are in this process: the script has set them, and no server has them
+        yet.
         """
         deferred = self._deferred
         if deferred.values is None or deferred.table is not None:
@@ -249,9 +249,7 @@ class LazyTensor(torch.Tensor):
         return self
 
     def _set_data(self, value: torch.Tensor) -> None:
-        """`self.data = value`: as in one process, the values are those of that tensor from now on,
-        and so is its shape.
-        """
+        """`self.data = value`: take the values and the shape of that tensor, as in one process."""
         deferred = self._deferred
         if isinstance(value, LazyTensor):
             if value._deferred is not deferred:
@@ -277,7 +275,7 @@ class LazyTensor(torch.Tensor):
         self._deferred, self._rows = made, (0, made.rows)
 
     def _indexed(self, name: str, index: torch.Tensor, values: torch.Tensor) -> LazyTensor:
-        """Values for the rows that a tensor of row numbers, or of whether each is meant, names."""
+        """Write values to the rows selected by a tensor of row numbers or a mask."""
         if index.dtype == torch.bool:
             index = index.nonzero().squeeze(-1)
         if index.dim() != 1 or self.dim() != 2 or self.device.type != "cpu":
@@ -327,14 +325,14 @@ class LazyTensor(torch.Tensor):
 
 
 def table_for(name: str, layer: Mapping[str, Any]) -> LazyTensor:
-    """The weight of a sparse layer that is about to be made.
+    """The weight of a sparse layer that is about to be constructed.
 
     Args:
-        name: Of the layer's class.
-        layer: What its constructor was given, by name.
+        name: Name of the layer's class.
+        layer: Arguments of its constructor, by name.
 
     Raises:
-        TableError: The layer cannot be had on parameter servers.
+        TableError: The layer is not possible on parameter servers.
     """
     check(name, layer)
     dtype = layer["dtype"] or torch.get_default_dtype()
@@ -350,7 +348,7 @@ def defer(model: nn.Module) -> None:
     parameter) to the servers. The parameter object stays the same, because the optimizer has it as
     well.
 
-    A weight that anything but sparse layers uses, or that autograd holds on to, stays where it is.
+    A weight stays in the process if anything but sparse layers uses it, or if autograd holds it.
     """
     users: dict[int, list[nn.Module]] = {}
     for module in model.modules():
@@ -374,13 +372,12 @@ def defer(model: nn.Module) -> None:
 
 
 def check(name: str, layer: Mapping[str, Any]) -> None:
-    """
-    Args:
-        name: Of a sparse layer's class.
+    """Args:
+        name: Name of a sparse layer's class.
         layer: Its options.
 
     Raises:
-        TableError: It cannot be had on parameter servers.
+        TableError: The layer is not possible on parameter servers.
     """
     if layer["max_norm"] is not None:
         raise TableError(
@@ -397,7 +394,7 @@ def check(name: str, layer: Mapping[str, Any]) -> None:
 def _written(
     name: str, args: Sequence[Any], given: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The rows that an operation overwrites, and with what; None where it does something else."""
+    """The rows that an operation overwrites, and their values. None if it does something else."""
     if (
         name == "index_put_"
         and len(args[1]) == 1
@@ -411,7 +408,7 @@ def _written(
 
 
 def _is_whole(table: LazyTensor, source: Any) -> bool:
-    """Whether a tensor has all values of the table, rather than some that are broadcast over it."""
+    """Whether a tensor has all values of the table, rather than values to broadcast over it."""
     return (
         isinstance(source, torch.Tensor)
         and source.shape == table.shape

@@ -1,5 +1,5 @@
-"""Lookups in tables that no worker holds: they bring the rows that the batch uses, whose gradient
-is a sparse gradient of the weight, as torch has it.
+"""Lookups in tables that no worker holds. They fetch the rows that the batch uses. The gradient of
+these rows is a sparse gradient of the weight, as in torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headgate.torch.ps.tables.rows import add_rows
 
 
 class _Lookup(torch.autograd.Function):
-    """The rows that were brought; their gradient is a sparse one of the table."""
+    """The fetched rows. Their gradient is a sparse one of the table."""
 
     @staticmethod
     def forward(
@@ -39,9 +39,10 @@ class _Lookup(torch.autograd.Function):
 
 
 class _SumOfRows(torch.autograd.Function):
-    """Of each sample the sum of its rows, each times its factor. PyTorch's own sorts the indices
-    again to find the gradients of rows that are stored one after the other, which takes longer than
-    all the rest of a step.
+    """The sum of each sample's rows, each times its factor.
+
+    PyTorch's own operation sorts the indices again for the gradients, which takes longer than the
+    rest of a step.
     """
 
     @staticmethod
@@ -69,9 +70,9 @@ class _SumOfRows(torch.autograd.Function):
 
 
 def _distinct(indices: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Different numbers, ascending, and the place among them of each index.
+    """The distinct numbers, ascending, and the position of each index among them.
 
-    NumPy sorts whole numbers several times as fast as PyTorch, but tells no places. So each number
+    NumPy sorts integers several times as fast as PyTorch, but returns no positions. So each number
     carries its own.
     """
     bits = indices.numel().bit_length()
@@ -103,7 +104,7 @@ def _distinct(indices: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Ten
 def _looked_up(
     indices: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Different rows that are used, the number among them of each index, and their values."""
+    """The distinct rows in use, the position of each index among them, and their values."""
     deferred = getattr(weight, "_deferred", None)
     if not isinstance(deferred, DeferredTable):
         raise TypeError(f"a table was given as indices of a lookup in a {type(weight).__name__}")
@@ -122,7 +123,7 @@ def _looked_up(
 
 
 def _padding(rows: torch.Tensor, padding_idx: int | None, total: int) -> int | None:
-    """The number of the padding row among `rows`; None where it is not used."""
+    """The position of the padding row among `rows`; None if it is not used."""
     if padding_idx is None:
         return None
     nonzero = (rows == (padding_idx + total if padding_idx < 0 else padding_idx)).nonzero()

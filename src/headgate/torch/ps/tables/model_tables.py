@@ -1,5 +1,5 @@
-"""The sparse tables of prepared models: has the servers make and step them, and ties them to layers
-and optimizers.
+"""The sparse tables of prepared models: creates and steps them on the servers, and connects them to
+layers and optimizers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headgate.torch.ps.transport.calls import Answer, Caller
 
 
 def sparse(rows: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """A sparse gradient of different rows."""
+    """A sparse gradient of distinct rows."""
     return torch.sparse_coo_tensor(
         rows.unsqueeze(0), values, shape, check_invariants=False, is_coalesced=True
     )
@@ -32,7 +32,7 @@ def check(optimizer: Any, group: Mapping[str, Any]) -> None:
     """Try an optimizer on a table of two rows.
 
     Raises:
-        OptimizerError: It takes no sparse gradients, or moves rows that the batch does not use.
+        OptimizerError: It accepts no sparse gradients, or changes rows that the batch does not use.
     """
     made = {**optimizers.recipe(optimizer), "groups": [optimizers.options(group)]}
     table = torch.ones(2, 1)
@@ -62,11 +62,11 @@ class _Adopted:
     """A table of a prepared model.
 
     Args:
-        table: It.
-        deferred: What it was before it was there.
-        weight: What stands for it in the model.
-        optimizer: What steps it; None: nobody.
-        made: What it takes to make it.
+        table: The table.
+        deferred: Its recorded operations.
+        weight: The tensor that stands for it in the model.
+        optimizer: The optimizer that steps it; None: none.
+        made: What the servers need to create it.
     """
 
     table: RemoteTable
@@ -80,18 +80,18 @@ class RemoteTables:
     """The tables of all prepared models.
 
     Args:
-        caller: Asks the servers; not connected yet.
+        caller: Calls the servers; not connected yet.
         together: Whether the workers step together.
-        folder: Where files go that hold a whole table.
-        observer: Gives whom to tell of lookups, and of pushes where the workers step together.
-        members: Workers that take part in the step that ends now.
+        folder: Folder of files that hold a whole table.
+        observer: Returns the observer of lookups, and of pushes if the workers step together.
+        members: Workers that take part in the ending step.
         meet: Waits until all workers that step together call it.
 
     Attributes:
-        arriving: Is given what stands for a table, when a gradient of it is about to come with a
+        arriving: Called with the tensor of a table when a gradient of it is about to arrive in a
             backward.
-        fraction: This worker's part of the mean that the last gradients are of; None: they are of a
-            sum.
+        fraction: This worker's part of the mean that the last gradients belong to; None: they
+            belong to a sum.
     """
 
     def __init__(
@@ -117,14 +117,13 @@ class RemoteTables:
     def adopt(
         self, number: int, model: nn.Module, optimizer: Any, steps: Mapping[str, int] | None = None
     ) -> None:
-        """Have the servers make the tables of a model and step them, and its layers use them.
+        """Have the servers create and step the tables of a model, and its layers use them.
 
         Args:
-            number: Of the model, in the order in which they are prepared.
+            number: Number of the model, in the order of preparation.
             model: The model.
             optimizer: Its optimizer, or None.
-            steps: By name of a table, the steps of it that others have taken before this worker
-                joins them.
+            steps: For each table, the steps that others have taken before this worker joins.
 
         Raises:
             OptimizerError: The optimizer cannot step a table.
@@ -168,8 +167,8 @@ class RemoteTables:
             optimizer.register_state_dict_post_hook(self._with_state)
 
     def push(self, optimizer: Any) -> list[Answer]:
-        """Push the gradients of the optimizer's tables, and hide them from it; what the servers
-        will answer.
+        """Push the gradients of the optimizer's tables, and hide them from the optimizer. Returns
+        the pending answers.
         """
         pushed = []
         for adopted in self._of(optimizer):
@@ -187,11 +186,11 @@ class RemoteTables:
         return pushed
 
     def steps(self) -> dict[str, int]:
-        """By name of a table, the steps of it that this worker knows of."""
+        """The number of steps of each table that this worker knows of."""
         return {adopted.table.name: adopted.table.steps for adopted in self._adopted}
 
     def overflows(self) -> list[bool]:
-        """For each table, whether the gradient that is to be pushed is not finite."""
+        """For each table, whether the gradient to push is not finite."""
         return [
             adopted.weight.grad is not None and not _finite(adopted.weight.grad.detach())
             for adopted in self._adopted
@@ -199,12 +198,12 @@ class RemoteTables:
 
     @torch.no_grad()
     def overflowed(self, anywhere: Sequence[bool]) -> None:
-        """Whether, for each table, the gradient of any worker that counts in this round is not
+        """Set for each table whether the gradient of any worker that counts in this round is not
         finite.
 
-        A scaler that finds such a gradient leaves out the step: all have to find one, or none. So
-        where another's is, this worker's gets a row that is; and where this worker's does not
-        count, it is dropped.
+        A gradient scaler that finds such a gradient skips the step, so all workers have to find
+        one, or none. If another worker has one, this worker's gradient gets a row that is not
+        finite. If this worker's does not count, it is dropped.
         """
         for adopted, is_anywhere, is_here in zip(self._adopted, anywhere, self.overflows()):
             weight = adopted.weight
@@ -219,17 +218,17 @@ class RemoteTables:
             weight.grad = marked if kept is None else kept + marked
 
     def settle(self) -> None:
-        """Wait until all that was pushed is part of the tables."""
+        """Wait until everything that was pushed is part of the tables."""
         for adopted in self._adopted:
             adopted.table.settle()
 
     def finish(self, seconds: float) -> None:
-        """Wait so long until what was pushed to tables has come."""
+        """Wait up to `seconds` until pushes to tables have arrived."""
         for adopted in self._adopted:
             adopted.table.finish(seconds)
 
     def traffic(self) -> str:
-        """What tables cost on the wire, in words; empty where there are none."""
+        """The network traffic of tables, in words; empty without tables."""
         if not self._adopted:
             return ""
         size = sum(a.weight.numel() * a.weight.element_size() for a in self._adopted)
@@ -256,7 +255,7 @@ class RemoteTables:
         return (adopted for adopted in self._adopted if adopted.optimizer is optimizer)
 
     def _made(self, weight: LazyTensor, optimizer: Any, group: Any) -> dict[str, Any]:
-        """What it takes to make a table."""
+        """What the servers need to create a table."""
         deferred = weight._deferred
         made: dict[str, Any] = {
             "rows": deferred.rows,
@@ -274,12 +273,12 @@ class RemoteTables:
         return made
 
     def _create(self, adopted: _Adopted) -> None:
-        """Make a table on the servers, with the values and the optimizer's state that were loaded
-        here.
+        """Create a table on the servers, with the values and the optimizer's state that were loaded
+        in this process.
         """
         table, weight = adopted.table, adopted.weight
         state = {} if adopted.optimizer is None else adopted.optimizer.state.get(weight, {})
-        # What the optimizer's constructor made without a storage, it makes on the servers too.
+        # The servers also make the state that the optimizer's constructor made without storage.
         state = {name: value for name, value in state.items() if not isinstance(value, LazyTensor)}
         by_row = {
             name: v
@@ -320,8 +319,8 @@ class RemoteTables:
         return calls
 
     def _greet(self, server: int, again: bool) -> list[tuple[str, Mapping[str, Any]]]:
-        """What a server that was started again is told: what it needs to make the tables that no
-        snapshot of it has, as they were in the beginning, and which steps are known here.
+        """The calls for a restarted server: how to create the tables of no snapshot, with their
+        initial values, and the known steps.
         """
         calls: list[tuple[str, Mapping[str, Any]]] = []
         for adopted in self._adopted if again else []:
@@ -334,8 +333,8 @@ class RemoteTables:
         return calls
 
     def _with_state(self, optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
-        """The optimizer's state dict with what the servers have, which is brought when it is
-        saved.
+        """The optimizer's state dict, with references to the state on the servers, which is fetched
+        when it is saved.
         """
         ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for adopted in self._of(optimizer):
@@ -356,7 +355,7 @@ def _finite(gradient: torch.Tensor) -> bool:
 
 
 def _group(optimizer: Any, weight: torch.Tensor) -> Any:
-    """The parameter group that a weight is in; None: none."""
+    """The parameter group of a weight; None: none."""
     groups = [] if optimizer is None else optimizer.param_groups
     return next(
         (group for group in groups if any(parameter is weight for parameter in group["params"])),

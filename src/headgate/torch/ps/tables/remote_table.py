@@ -1,4 +1,4 @@
-"""A worker's side of one sparse table: it pulls the rows that a batch uses, and pushes their
+"""A worker's side of one sparse table: pulls the rows that a batch uses, and pushes their
 gradients.
 """
 
@@ -22,19 +22,19 @@ _PIECE_BYTES = 4 << 20
 
 
 class TableError(RuntimeError):
-    """Something was asked of a table that cannot be done where nobody holds all of it."""
+    """An operation on a table that is impossible, because no process holds all of it."""
 
 
 class DeferredTable:
-    """What all tensors that stand for one table share.
+    """State shared by all tensors that stand for one table.
 
     Attributes:
-        operations: What was done to it in place, in that order.
-        values: All of its values, where the script put them in place; until there is a table, what
-            is done to it is done to them. None: it did not.
+        operations: In-place operations on it, in order.
+        values: All of its values, if the script has set them; until the table exists, operations
+            are applied to them. None: not set.
         table: The table on the servers; None before the model was prepared.
         dtype: Its type; `first_dtype` before all operations.
-        arriving: Is given what stands for it, when a gradient of it is about to come with a
+        arriving: Called with the tensor of the table when a gradient of it is about to arrive in a
             backward.
     """
 
@@ -76,17 +76,17 @@ class RemoteTable:
     """One table on the servers.
 
     Args:
-        caller: Asks them.
-        name: Of the table, the same for all workers.
-        deferred: What stands for it here.
-        folder: Where files go that hold all of it; None: where temporary files go.
-        observer: Gives whom to tell of lookups.
+        caller: Calls the servers.
+        name: Name of the table, the same for all workers.
+        deferred: What stands for it in this process.
+        folder: Folder of files that hold all of it; None: that of temporary files.
+        observer: Returns the observer of lookups.
         meet: Waits until all workers that step together call it.
-        steps: Steps of it that were taken before this worker takes part.
+        steps: Steps of it before this worker takes part.
 
     Attributes:
-        steps: Steps that this worker knows of: those before, and those that it pushed for.
-        taken: The last step that the servers have said was taken.
+        steps: Steps that this worker knows of: earlier ones, and those that it pushed for.
+        taken: The last step that the servers reported as taken.
     """
 
     def __init__(
@@ -119,7 +119,9 @@ class RemoteTable:
             answer.wait()
 
     def pull(self, rows: torch.Tensor) -> torch.Tensor:
-        """The values of these rows (ascending, each once), after what was pushed here before."""
+        """The values of these rows (ascending, distinct), after all earlier pushes of this
+        worker.
+        """
         begin = time.perf_counter()
         self.settle()
         settled = time.perf_counter()
@@ -145,11 +147,11 @@ class RemoteTable:
         return values
 
     def push(self, gradient: torch.Tensor | None, head: Mapping[str, Any]) -> list[Answer]:
-        """Push the sparse gradient of a step; returns at once, with what the servers will answer.
+        """Push the sparse gradient of a step. Returns the pending answers at once.
 
         Args:
-            gradient: It; None: this worker did not use the table.
-            head: What goes with it: `fraction`, `members`, `options`.
+            gradient: The gradient; None: this worker did not use the table.
+            head: Values sent with it: `fraction`, `members`, `options`.
         """
         if gradient is None:
             rows = torch.empty(0, dtype=torch.int64)
@@ -157,8 +159,8 @@ class RemoteTable:
         else:
             gradient = each_row_once(gradient)
             rows, values = gradient.indices()[0].cpu(), gradient.values().cpu()
-        # Counted here, not by the servers: where some may be left out, they are ahead of a worker
-        # that is late.
+        # Counted by the worker, not by the servers: if some pushes may be left out, servers are
+        # ahead of a late worker.
         self.steps += 1
         head = {**head, "step": self.steps, "used": gradient is not None}
         pushed = []
@@ -169,29 +171,27 @@ class RemoteTable:
         return pushed
 
     def settle(self) -> None:
-        """Wait until what was pushed is part of the table."""
+        """Wait until everything that was pushed is part of the table."""
         pushed, self._pushed = self._pushed, []
         for answer in pushed:
             answer.wait()
         self.taken = self.steps
 
     def finish(self, seconds: float) -> None:
-        """Wait so long until what was pushed has come: servers no longer listen to a worker that
+        """Wait up to `seconds` until pushes have arrived. Servers no longer listen to a worker that
         has left.
         """
         for answer in self._pushed:
             answer.there_within(seconds)
 
     def fields(self) -> dict[str, Any]:
-        """The state of the table's optimizer; None for what it has for each row, which `read`
-        gives.
-        """
+        """The state of the table's optimizer. None for state per row, which `read` returns."""
         self.settle()
         fields: dict[str, Any] = self._ask(0, "fields").wait()["fields"]
         return fields
 
     def read(self, field: str | None) -> torch.Tensor:
-        """All rows, in a tensor whose memory is a file that nobody else sees.
+        """All rows, in a tensor whose memory is a private file.
 
         Args:
             field: Name in the optimizer's state; None: the values.
@@ -205,7 +205,7 @@ class RemoteTable:
                 for start, stop in pieces[:2]
             ]
             for number, (start, stop) in enumerate(pieces):
-                # the next piece is on its way while this one is stored
+                # the next piece is fetched while this one is stored
                 if number + 2 < len(pieces):
                     begin, end = pieces[number + 2]
                     asked.append(self._ask(server, "read", field=field, start=begin, stop=end))
@@ -215,7 +215,7 @@ class RemoteTable:
         return values
 
     def write(self, field: str | None, values: torch.Tensor) -> None:
-        """Overwrite all rows, with the values that the lowest of the workers gives."""
+        """Overwrite all rows with the lowest worker's values."""
         self.settle()
         self._barrier()  # nobody looks up rows as they were before
         if self._caller.lowest:
@@ -239,7 +239,7 @@ class RemoteTable:
         return self._caller.call(server, f"table.{verb}", {"name": self.name, **content})
 
     def _parted(self, rows: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each server, which of `rows` it has: their places among them, and as they are
+        """For each server, its rows among `rows`: their positions, and the rows as they are
         sent.
         """
         sent = rows.to(torch.int32) if self._deferred.rows < 2**31 else rows
@@ -250,7 +250,7 @@ class RemoteTable:
         return [(owner, sent[owner]) for owner in places]
 
     def _pieces(self, server: int) -> list[tuple[int, int]]:
-        """Places on a server in pieces of a few MiB."""
+        """Ranges of places on a server, a few MiB each."""
         item = torch.empty((), dtype=self._deferred.dtype).element_size()
         size = max(1, _PIECE_BYTES // max(1, item * self._deferred.width))
         count = self._rows.count(server)

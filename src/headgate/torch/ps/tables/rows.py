@@ -1,5 +1,5 @@
-"""Which server has which rows of a table, and how its first values come about without anybody
-holding all of them.
+"""Assigns the rows of a table to servers, and makes its initial values without any process that
+holds all rows.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import torch
 
 _LARGEST_BLOCK = 4096
 _BLOCKS_PER_SERVER = 64
-"""At least so many where the table has as many rows: servers then differ by less than 2 %."""
+"""Least number of blocks per server, if the table has as many rows. Servers then differ by less
+than 2 %.
+"""
 _FILL_ELEMENTS = 1 << 20
 _GROUP = 16
-"""PyTorch draws normal numbers on the CPU in groups of so many, and the last group anew where it is
-not whole.
+"""PyTorch draws normal numbers on the CPU in groups of this size, and draws an incomplete last
+group anew.
 """
 
 
 @dataclass(frozen=True)
 class Rows:
-    """How `total` rows lie on `servers` servers: in blocks, dealt out in turn. Rows that are used
-    often tend to have neighbouring numbers; so they do not all lie on one server.
+    """The distribution of `total` rows over `servers` servers, in blocks assigned in turn.
+
+    Often-used rows tend to have neighbouring numbers. In blocks they are on several servers.
     """
 
     total: int
@@ -30,7 +33,7 @@ class Rows:
 
     @property
     def block(self) -> int:
-        """Rows of a block."""
+        """Number of rows in a block."""
         if self.servers == 1:
             return max(1, self.total)
         return max(1, min(_LARGEST_BLOCK, self.total // (self.servers * _BLOCKS_PER_SERVER)))
@@ -47,15 +50,15 @@ class Rows:
         return round_ * self.block + rows % self.block
 
     def count(self, server: int) -> int:
-        """Rows that a server has."""
+        """Number of rows on a server."""
         if self.servers == 1:
             return self.total
         whole, rest = divmod(self.total, self.block * self.servers)
         return whole * self.block + max(0, min(self.block, rest - server * self.block))
 
     def runs(self, server: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Places `start` to `stop` on a server as runs of neighbouring rows of the table: (row,
-        place, rows).
+        """Places `start` to `stop` on a server, as runs of neighbouring rows of the table: (row,
+        place, number of rows).
         """
         place = start
         while place < stop:
@@ -65,8 +68,8 @@ class Rows:
             place += length
 
     def within(self, server: int, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows from `start` to `stop` of the table that a server has: counted from `start`, and
-        their places.
+        """The rows from `start` to `stop` of the table that a server has: their offsets from
+        `start`, and their places.
         """
         rows = torch.arange(start, stop)
         owned = rows if self.servers == 1 else rows[self.owner(rows) == server]
@@ -74,12 +77,12 @@ class Rows:
 
 
 def blocks(start: int, stop: int, width: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of `width` numbers such that random numbers drawn range by range are those of
-    one draw.
+    """Ranges of rows of `width` numbers such that random numbers drawn range by range equal those
+    of one draw.
 
-    Normal numbers are drawn in groups. Those of a whole group depend on where it begins, and those
-    of an incomplete last group on the numbers before it. So each range but the last consists of
-    whole groups, and the last has at least one.
+    Normal numbers are drawn in groups. A whole group depends on its begin, an incomplete last group
+    also on the numbers before it. So each range but the last consists of whole groups, and the last
+    has at least one.
     """
     rows = _GROUP * max(1, _FILL_ELEMENTS // (_GROUP * max(1, width)))
     while start < stop:
@@ -93,8 +96,9 @@ def blocks(start: int, stop: int, width: int) -> Iterator[tuple[int, int]]:
 def add_rows(
     values: torch.Tensor, rows: torch.Tensor, added: torch.Tensor, factor: float = 1.0
 ) -> None:
-    """Add to rows of a matrix, in place; one that is named twice gets both. For rows of one number
-    PyTorch has a faster way than for those of several: as a vector.
+    """Add to rows of a matrix, in place. Additions to a row that occurs twice add up.
+
+    For rows of one number PyTorch has a faster way, as a vector.
     """
     if values.shape[1] == 1 and values.is_contiguous():
         values, added = values.view(-1), added.reshape(-1)

@@ -1,4 +1,4 @@
-"""The server's side of sparse tables: makes them, answers lookups, and has them stepped."""
+"""The server's side of sparse tables: creates them, answers lookups, and steps them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headgate.torch.ps.transport.views import View
 
 
 class Tables(Handler):
-    """Tables by name. A request about one that is not complete yet waits until it is.
+    """Tables by name. A request about an incomplete table waits until it is complete.
 
     Args:
         server: Index of this server.
         together: Whether the workers step together.
-        backups: Of how many workers the pushes may be missing from a step of a table then.
-        saved: What `state` gave to a former life of the server.
+        backups: If they do, the number of workers whose pushes a step of a table may lack.
+        saved: The result of `state` in a former life of the server.
         note: Tells the user something.
     """
 
@@ -89,7 +89,7 @@ class Tables(Handler):
         if late:
             self._note(f"{late} gradients of sparse tables came too late to count")
 
-    # --- how a table comes about ------------------------------------------------------------------
+    # --- creating a table -------------------------------------------------------------------------
 
     def _create(self, name: str, request: Request) -> None:
         content = request.content
@@ -119,10 +119,10 @@ class Tables(Handler):
         for operation, waiting in self._waiting.pop(name, []):
             self.handle(operation, waiting)
 
-    # --- how it is used ---------------------------------------------------------------------------
+    # --- using a table ----------------------------------------------------------------------------
 
     def _open(self, name: str, request: Request) -> None:
-        """A worker comes to know of a table, or tells which step of it it knows of."""
+        """Note that a worker uses a table, with the step that it knows of."""
         self._steps[name].told(request.content["taken"])
         request.answer()
         self._take_steps(name)
@@ -150,8 +150,8 @@ class Tables(Handler):
     def _take_steps(self, name: str) -> None:
         steps = self._steps[name]
         while True:
-            # One that joins does not count: it waits for the others' state, and they would wait for
-            # its push.
+            # A joining worker does not count: it waits for the others' state, and they would wait
+            # for its push.
             pushes = steps.next(self._view.active, self._view.needed(self._backups))
             if pushes is None:
                 return

@@ -17,8 +17,8 @@ class Shard:
     """A server's rows of one table.
 
     Args:
-        rows: How the table lies on the servers.
-        server: Which of them this is.
+        rows: The distribution of the table over the servers.
+        server: Index of this server.
         values: Its rows.
     """
 
@@ -34,8 +34,8 @@ class Shard:
         """Step the rows with this optimizer from now on.
 
         Args:
-            recipe: What `optimizers.recipe` gave, with one group.
-            state: The optimizer's state: what it has for each row is written later.
+            recipe: The result of `optimizers.recipe`, with one group.
+            state: The optimizer's state. State per row is written later.
         """
         self.recipe = dict(recipe)
         self._optimizer, self._options = optimizers.build(recipe, [(self.values, 0)])
@@ -51,7 +51,7 @@ class Shard:
     def apply(
         self, rows: torch.Tensor, gradients: torch.Tensor, options: Mapping[str, Any]
     ) -> None:
-        """Take a step with these gradients; a row may be named more than once."""
+        """Take a step with these gradients. A row may occur more than once."""
         if self._optimizer is None:
             raise CallError("a table that no optimizer steps was given gradients")
         self._options[0].update(options)
@@ -69,8 +69,8 @@ class Shard:
         self.values.grad = None
 
     def _only_adds(self) -> bool:
-        """Whether a step adds each gradient to its row, times a number: those of a row need not be
-        summed before.
+        """Whether a step only adds a multiple of each gradient to its row. Then gradients of the
+        same row need not be summed first.
         """
         group = self._options[0]
         return (
@@ -80,12 +80,12 @@ class Shard:
         )
 
     def fields(self) -> dict[str, Any]:
-        """The optimizer's state: None for what it has for each row, which `read` gives."""
+        """The optimizer's state. None for state per row, which `read` returns."""
         state = {} if self._optimizer is None else self._optimizer.state.get(self.values, {})
         return {name: None if self._by_row(value) else value for name, value in state.items()}
 
     def read(self, field: str | None, start: int, stop: int) -> torch.Tensor:
-        """Rows from one place to another on this server.
+        """Read rows on this server.
 
         Args:
             field: Name in the optimizer's state; None: the values.
@@ -95,13 +95,13 @@ class Shard:
         return self._field(field)[start:stop].clone()
 
     def write(self, field: str | None, start: int, values: torch.Tensor) -> None:
-        """Overwrite rows from a place on."""
+        """Overwrite rows from place `start` on."""
         if field is not None and field not in self._optimizer.state[self.values]:
             self._optimizer.state[self.values][field] = torch.zeros_like(self.values)
         self._field(field)[start : start + len(values)] = values.to(self.values.dtype)
 
     def saved(self) -> dict[str, Any]:
-        """All of it, for `restored`."""
+        """The contents, for `restored`."""
         recipe = self.recipe
         if recipe is not None:
             recipe = {**recipe, "groups": [optimizers.options(self._options[0])]}

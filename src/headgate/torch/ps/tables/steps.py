@@ -1,4 +1,4 @@
-"""When the pushes of several workers are one step of a sparse table, and what it is made of."""
+"""Combines the pushes of several workers into steps of a sparse table."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headgate.torch.ps.transport.requests import Request
 
 
 def merged(pushes: Sequence[Mapping[str, Any]]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Rows and gradients of one step from the pushes of its workers; None where nobody used the
+    """Rows and gradients of one step, from the pushes of its workers. None if no worker used the
     table.
 
-    Each worker's gradients come as its contribution to the mean, with its part of the batch: where
-    contributions are missing, those that are there stand for all.
+    Each worker's gradients are its contribution to the mean, with its fraction of the batch. If
+    contributions are missing, the others are scaled up to stand for all.
     """
     used = [push for push in pushes if push["used"]]
     if not used:
@@ -29,7 +29,7 @@ def merged(pushes: Sequence[Mapping[str, Any]]) -> tuple[torch.Tensor, torch.Ten
 
 
 class Pushes(NamedTuple):
-    """What a step is made of.
+    """The pushes of a step.
 
     Args:
         requests: The pushes, by worker.
@@ -41,11 +41,11 @@ class Pushes(NamedTuple):
 
 
 class Steps:
-    """Which pushes make up which step of a table, where workers step together.
+    """Assigns pushes to steps of a table, if workers step together.
 
     Attributes:
         taken: Steps taken so far.
-        late: Pushes that came after their step.
+        late: Pushes that arrived after their step.
     """
 
     def __init__(self, taken: int = 0) -> None:
@@ -54,19 +54,19 @@ class Steps:
         self._waiting: dict[int, dict[int, Request]] = {}
 
     def push(self, request: Request) -> None:
-        """A worker's push."""
         self._waiting.setdefault(request.content["step"], {})[request.worker] = request
 
     def told(self, step: int) -> None:
-        """A worker knows of this step, which a former life of the server took."""
+        """Note a step known to a worker, which a former life of the server took."""
         self.taken = max(self.taken, step)
 
     def next(self, present: frozenset[int], needed: int | None) -> Pushes | None:
-        """The pushes of a step that is due now; None: there is none.
+        """The pushes of a step that is due now; None: no step is due.
 
         Args:
             present: Workers that count.
-            needed: How many pushes make a step; None: those of all workers that took part in it.
+            needed: Number of pushes that make a step; None: those of all workers that took part in
+                it.
         """
         for step in sorted(self._waiting)[:1]:
             pushes = self._waiting[step]
@@ -77,8 +77,8 @@ class Steps:
             self.taken = max(self.taken, step)
             if late and needed is not None:
                 self.late += len(pushes)
-            # Late where all are needed: the others' part was taken before the server was started
-            # again.
+            # Late though all are needed: the others' part was taken before the server was
+            # restarted.
             return Pushes(
                 [pushes[worker] for worker in sorted(pushes)], counts=not late or needed is None
             )

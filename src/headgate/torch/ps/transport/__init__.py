@@ -1,3 +1,3 @@
-"""What workers and servers talk over: sockets, messages, requests with their answers, and
+"""Communication between workers and servers: sockets, messages, calls with answers, and
 snapshots.
 """

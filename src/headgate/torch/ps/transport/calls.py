@@ -1,7 +1,6 @@
-"""Remote calls of workers to servers, each with one answer, however long that takes.
+"""Remote calls of workers to servers, each with one answer, however long it takes.
 
-Asynchronous plans and sparse tables are made of them. Dense synchronous rounds have messages of
-their own.
+Asynchronous plans and sparse tables use them. Dense synchronous rounds have messages of their own.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ _ORPHANED_SLICES = 12
 
 
 class CallError(RuntimeError):
-    """A server could not do what it was asked for; says why."""
+    """A server could not do what it was asked. The message says why."""
 
 
 class Answer:
-    """What a server will answer.
+    """A server's pending answer.
 
     Attributes:
         server: Index of the server.
         bytes_out: Bytes of the request.
         bytes_in: Bytes of the answer.
-        sent: When the request left, by our clock, in seconds; as the others, known once the answer
-            is there.
-        reached: When it had reached the server.
-        left: When the answer left there.
-        came: When it came.
-        then: Is given what was found, in the loop's thread, before anybody waiting is.
+        sent: When the request was sent, by this worker's clock, in seconds. Like the other times,
+            it is known once the answer has arrived.
+        reached: When it arrived at the server.
+        left: When the server sent the answer.
+        came: When the answer arrived.
+        then: Called with the result in the loop's thread, before any waiting thread gets it.
     """
 
     def __init__(
@@ -67,11 +66,11 @@ class Answer:
         self.error: BaseException | None = None
 
     def there_within(self, seconds: float) -> bool:
-        """Whether the answer is there in so many seconds."""
+        """Whether the answer arrives within `seconds`."""
         return self._caller.there_within(self, seconds)
 
     def wait(self) -> Any:
-        """The answer, once it is there.
+        """Wait for the answer.
 
         Raises:
             CallError: The server could not do what it was asked.
@@ -83,21 +82,21 @@ class Answer:
 
 
 class Caller:
-    """Asks the servers. A server that was started again is first told what it has to know. Then it
-    is asked again what its former life did not answer.
+    """Calls the servers. It first tells a restarted server what it has to know. Then it repeats the
+    calls that the former life did not answer.
 
     Args:
-        links: To the servers; not started yet.
-        loop: Drives them.
-        channel: To the hub.
+        links: Links to the servers, not started yet.
+        loop: Drives the links.
+        channel: The channel to the hub.
 
     Attributes:
-        index: Of this worker.
-        servers: How many servers there are.
-        greetings: Asked, in the loop's thread, for the calls (operation, content) that a server has
-            to be told first; given its index and whether it was started again.
-        bytes_in: Bytes of the answers of each server so far.
-        bytes_out: Bytes of what each was asked.
+        index: Index of this worker.
+        servers: Number of servers.
+        greetings: Called in the loop's thread with a server's index and whether it was restarted.
+            Returns the calls (operation, content) to make first.
+        bytes_in: Bytes of each server's answers so far.
+        bytes_out: Bytes of each server's requests so far.
     """
 
     def __init__(self, links: Links, loop: Loop, channel: Channel) -> None:
@@ -122,7 +121,7 @@ class Caller:
 
     @property
     def lowest(self) -> bool:
-        """Whether this is the first of the workers that count; waits for the first view."""
+        """Whether this is the first of the workers that count. Waits for the first view."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._links.view.number >= 0 or self._failure is not None
@@ -136,14 +135,14 @@ class Caller:
         content: Mapping[str, Any],
         then: Callable[[Any], None] = lambda value: None,
     ) -> Answer:
-        """Ask a server; returns at once. The tensors in `content` must not change until the answer
-        is there.
+        """Call a server. Returns at once. The tensors in `content` must not change until the answer
+        has arrived.
 
         Args:
-            server: Its index.
-            operation: What to do.
-            content: What it takes.
-            then: As `Answer.then`: for what a server that is started again has to be told.
+            server: Index of the server.
+            operation: The operation.
+            content: Its arguments.
+            then: As `Answer.then`, for state that a restarted server has to be told.
         """
         frames = _framed(operation, content)
         answer = Answer(self, server, sum(map(len, frames)), then)
@@ -151,21 +150,21 @@ class Caller:
         return answer
 
     def ask(self, server: int, operation: str, content: Mapping[str, Any]) -> Any:
-        """Ask a server and wait for its answer.
+        """Call a server and wait for its answer.
 
         Raises:
-            CallError: The server could not do it.
+            CallError: The server could not do what it was asked.
         """
         return self.call(server, operation, content).wait()
 
     def compare_clocks(self) -> None:
-        """Compare our clock with the servers', if that is due: at a time when nothing else is under
-        way.
+        """Compare this worker's clock with the servers', if it is due. Call it while no other
+        message is in flight.
         """
         self._loop.call(self._links.compare_clocks)
 
     def fail(self, error: BaseException) -> None:
-        """The loop has ended with an error: whoever waits is to raise it."""
+        """Fail all waiting calls with the error that ended the loop."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
@@ -176,8 +175,8 @@ class Caller:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Calls meanwhile need other workers for their answers. They are not waited for any longer
-        once one of these is gone, or this task was asked to stop.
+        """A context for calls that need other workers for their answers. They end once one of these
+        is gone, or this task was asked to stop.
         """
         self._with = self._workers()
         try:
@@ -186,11 +185,11 @@ class Caller:
             self._with = None
 
     def await_answer(self, answer: Answer) -> None:
-        """Wait until the answer is there.
+        """Wait for the answer.
 
         Raises:
-            headgate.task.Stop: Nobody will give it any more, and this task was asked to stop.
-            headgate.task.PeerLost: Nobody will give it any more: another worker is gone.
+            headgate.task.Stop: No server will answer any more, and this task was asked to stop.
+            headgate.task.PeerLost: No server will answer any more, because another worker is gone.
         """
         alone = 0
         while True:
@@ -201,7 +200,7 @@ class Caller:
                     break
             if self._with is not None:
                 self._look_round(self._with)
-            # Servers outlive the hub for a while; then nobody starts them again.
+            # Servers outlive the hub for a while. Then nothing restarts them.
             alone = alone + 1 if self._channel.stopping == "orphaned" else 0
             if alone > _ORPHANED_SLICES:
                 raise Stop
@@ -224,7 +223,6 @@ class Caller:
             raise PeerLost(text)
 
     def _workers(self) -> frozenset[int]:
-        """Indices of the workers that the engine lists."""
         return frozenset(
             m["index"] for m in self._channel.peers.get("members", ()) if m["role"] == "worker"
         )
@@ -270,7 +268,7 @@ class Caller:
         if answer is None:
             return
         answer.bytes_in, answer.came = size, message.at
-        # The clocks of two nodes differ by what their comparison cannot know.
+        # The clocks of two nodes differ by an amount that their comparison cannot know.
         answer.reached = min(
             max(self._links.ours(index, message.header.asked), answer.sent), message.at
         )
@@ -289,7 +287,7 @@ class Caller:
 
 
 def transfers(answers: Iterable[Answer]) -> list[Transfer]:
-    """The bytes of answered requests to the servers, and of their answers."""
+    """The bytes of answered calls to the servers, and of their answers."""
     by_server: dict[int, list[Answer]] = {}
     for answer in answers:
         by_server.setdefault(answer.server, []).append(answer)

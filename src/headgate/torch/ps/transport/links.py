@@ -1,4 +1,4 @@
-"""A worker's end: a socket to each server that is there, kept in step with the hub's views."""
+"""A worker's connections: a socket to each running server, updated with the hub's views."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from headgate.torch.ps.transport.views import Member, View
 from headgate.torch.ps.transport.wire import Buffer, Header, Message, MessageKind, Socket
 
 _CLOCK_SECONDS = 10.0
-"""How often the clocks of both ends are compared."""
+"""Interval between two comparisons of the clocks."""
 _PINGS = 4
-"""Messages to and fro in a comparison; the fastest counts, because the first waits for the
-connection.
-"""
+"""Round trips in a comparison. The fastest counts, because the first waits for the connection."""
 
 
 class _Link:
@@ -35,18 +33,18 @@ class _Link:
 
 
 class Links:
-    """The connections of a worker. Everything but `start` belongs to the loop's thread.
+    """The connections of a worker. Call everything but `start` in the loop's thread.
 
     Args:
-        channel: To the hub; was welcomed.
+        channel: The channel to the hub, after its welcome.
         loop: Drives the sockets.
 
     Attributes:
-        index: Of this worker.
+        index: Index of this worker.
         node: Name of its node.
-        servers: How many servers the plan has.
+        servers: Number of servers in the plan.
         view: The present view.
-        handlers: The handler of each kind of message, given the server's index.
+        handlers: The handler of each kind of message; it gets the server's index.
         watchers: Called with the former view after each change.
     """
 
@@ -78,8 +76,8 @@ class Links:
         self._loop.call(self._watch, self._channel.peers)
 
     def send(self, server: int, header: Header, *frames: Buffer) -> bool:
-        """Send a message to a server; whether there is one to send it to. Large frames must not
-        change until it was answered.
+        """Send a message to a server. Returns whether it is connected. Large frames must not change
+        until they are answered.
         """
         link = self._links.get(server)
         if link is None:
@@ -93,18 +91,18 @@ class Links:
         return self.send(server, header, json.dumps(content).encode())
 
     def member(self, server: int) -> Member | None:
-        """The server of that index, if we are connected to it."""
+        """The server of that index, if it is connected."""
         link = self._links.get(server)
         return None if link is None else link.member
 
     def ours(self, server: int, seconds: float) -> float:
-        """A time of the server's clock, by ours."""
+        """Convert a time of the server's clock to this worker's clock."""
         link = self._links.get(server)
         return seconds if link is None else seconds - link.clock
 
     def compare_clocks(self) -> None:
-        """Compare our clock with those of the servers, if that is due: at a time when nothing else
-        is under way.
+        """Compare this worker's clock with the servers', if it is due. Call it while no other
+        message is in flight.
         """
         now = time.monotonic()
         for server, link in self._links.items():
@@ -121,7 +119,7 @@ class Links:
         link = self._links[server]
         header = message.header
         forth, back = header.asked - link.pinged, header.sent - message.at
-        # As NTP does: what the way there and the way back take is taken to be the same.
+        # As in NTP, both ways are assumed to take the same time.
         link.fastest = min(link.fastest, (forth - back, (forth + back) / 2))
         if link.pings:
             self._ping(server, link)

@@ -1,4 +1,4 @@
-"""The one thread of a task that drives its sockets; everybody else hands work to it."""
+"""The one thread of a task that drives its sockets. Other threads hand work to it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from typing import Any
 import zmq
 
 _AT_A_TIME = 16
-"""Messages that are taken from one socket before the others have their turn."""
+"""Messages taken from one socket before the others have their turn."""
 
 
 class Loop:
-    """Polls sockets and runs what other threads hand over. Sockets are made and used in its thread
-    only.
+    """Polls sockets and runs calls of other threads. Make and use sockets only in its thread.
 
     Args:
-        name: Of the thread.
-        failed: Called in the thread, which then ends, with an exception that nobody caught.
+        name: Name of the thread.
+        failed: Called in the thread with an uncaught exception, which ends the thread.
 
     Attributes:
-        context: Makes the sockets; not the process's own, which may be the script's.
+        context: Makes the sockets. It is not the process's own context, which may be the script's.
         idle_seconds: Seconds spent waiting so far.
     """
 
@@ -50,7 +49,7 @@ class Loop:
         self._thread.start()
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Have the thread call this soon; calls keep their order. From any thread."""
+        """Have the thread make this call soon. Calls keep their order. From any thread."""
         self._calls.append((function, arguments))
         try:
             os.write(self._wake_write, b"w")
@@ -58,18 +57,18 @@ class Loop:
             return  # the pipe is full, so the thread is waking up already; or it has ended
 
     def after(self, seconds: float, function: Callable[[], None]) -> None:
-        """Have the thread call this in `seconds`. From its thread only."""
+        """Have the thread make this call in `seconds`. Only from its thread."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), function))
 
     def add(self, socket: zmq.Socket[bytes], receive: Callable[[], None]) -> None:
-        """Call `receive` whenever the socket has something, until it raises `zmq.Again`. From the
-        thread only.
+        """Call `receive` whenever the socket has a message, until it raises `zmq.Again`. Only from
+        the thread.
         """
         self._receivers[socket] = receive
         self._poller.register(socket, zmq.POLLIN)
 
     def remove(self, socket: zmq.Socket[bytes]) -> None:
-        """Forget the socket; its owner closes it."""
+        """Forget the socket. Its owner closes it."""
         del self._receivers[socket]
         self._poller.unregister(socket)
 
@@ -77,7 +76,7 @@ class Loop:
         """End the thread and close all sockets.
 
         Args:
-            linger_seconds: How long to go on sending what was not sent yet.
+            linger_seconds: Longest time to send pending messages.
         """
         if self._ending or os.getpid() != self._pid:
             return  # the thread and the sockets of a forked child are its parent's

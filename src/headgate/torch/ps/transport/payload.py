@@ -1,5 +1,5 @@
-"""Tensors among plain values as one JSON text and raw bytes: on the wire and in snapshots, without
-running code.
+"""Tensors and plain values as one JSON text and raw bytes, for messages and snapshots. Reading them
+runs no code.
 """
 
 from __future__ import annotations
@@ -31,25 +31,27 @@ _DTYPES = {
 
 
 class PayloadError(ValueError):
-    """Something that cannot be sent, or that was not made by `pack`."""
+    """A value that cannot be sent, or that `pack` did not make."""
 
 
 def pack(tree: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """JSON of `tree` (numbers, strings, None, tensors; lists, tuples and dicts of them) and its
-    tensors: on the CPU, contiguous, in the order of the JSON.
+    """JSON of `tree` (numbers, strings, None, tensors; lists, tuples and dicts of them), and its
+    tensors.
+
+    The tensors are on the CPU, contiguous, in the order of the JSON.
 
     Raises:
-        PayloadError: It holds something else.
+        PayloadError: `tree` holds something else.
     """
     tensors: list[torch.Tensor] = []
     return json.dumps(_packed(tree, tensors), separators=(",", ":")).encode(), tensors
 
 
 def unpack(text: bytes, buffers: Sequence[Any]) -> Any:
-    """What `pack` was given; its tensors may share the memory of `buffers`.
+    """The tree that `pack` was given. Its tensors may share the memory of `buffers`.
 
     Raises:
-        PayloadError: The text or the buffers are not what `pack` makes.
+        PayloadError: The text or the buffers were not made by `pack`.
     """
     try:
         tree = json.loads(text)
@@ -59,16 +61,16 @@ def unpack(text: bytes, buffers: Sequence[Any]) -> Any:
 
 
 def octets(tensor: torch.Tensor) -> Buffer:
-    """The bytes of a contiguous CPU tensor, without a copy; they keep it alive."""
+    """The bytes of a contiguous CPU tensor, without a copy. They keep the tensor alive."""
     return memory(tensor) if tensor.numel() else b""
 
 
 def from_octets(buffer: Any, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
-    """The tensor whose bytes `buffer` holds: in the same memory, but for small ones, which lie at
-    any address.
+    """The tensor whose bytes `buffer` holds, in the same memory. Small ones are copied, because
+    they may be unaligned.
 
     Raises:
-        ValueError: It has another size.
+        ValueError: The buffer has another size.
     """
     view = memoryview(buffer).cast("B") if memoryview(buffer).nbytes else memoryview(b"")
     count = 1

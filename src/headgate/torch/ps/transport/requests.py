@@ -1,5 +1,5 @@
-"""The server's side of calls: the dispatcher hands each request to the handler that answers it, and
-saves what handlers know.
+"""The server's side of calls: a dispatcher passes each request to its handler, and saves the
+handlers' state.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from headgate.torch.ps.transport.wire import Buffer, Header, Message
 
 
 class Request:
-    """A call as a server has it: answered once, now or later.
+    """A call on the server's side, to be answered once, now or later.
 
     Attributes:
         worker: Index of the worker that asks.
-        content: What was asked.
+        content: Arguments of the call.
     """
 
     def __init__(self, dispatcher: Dispatcher, worker: int, message: Message) -> None:
@@ -43,7 +43,7 @@ class Request:
         self._at = message.at
 
     def answer(self, **content: Any) -> None:
-        """Send the answer, if whoever asked is still there. The tensors in it must not change
+        """Send the answer, if the worker is still connected. The tensors in it must not change
         afterwards.
         """
         member = self._dispatcher.server.view.workers.get(self.worker)
@@ -58,9 +58,9 @@ class Handler(ABC):
     """Answers some operations.
 
     Attributes:
-        operations: Which.
-        without_snapshot: What it means, in words, that a server which was started again without a
-            snapshot is asked for one of these operations.
+        operations: Names of the operations.
+        without_snapshot: In words, the consequence when a server restarted without a snapshot is
+            asked for one of these operations.
     """
 
     operations: frozenset[str]
@@ -71,34 +71,34 @@ class Handler(ABC):
         """Answer, or keep the request and answer later.
 
         Raises:
-            CallError: It cannot be done; the worker is told.
+            CallError: It cannot be done. The worker is told.
         """
 
     def entered(self, view: View) -> None:  # noqa: B027 - not all care who is there
-        """The view changed."""
+        """Note a change of the view."""
 
     def state(self) -> Mapping[str, Any]:
-        """What a snapshot has to hold, as `pack` takes it."""
+        """The state for a snapshot, in the form that `pack` takes."""
         return {}
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """The server ends."""
+        """Release resources when the server ends."""
 
 
 Handlers = Callable[[Mapping[str, Any], bool], Mapping[str, Handler]]
 
 
 class Dispatcher(Service):
-    """Hands calls to handlers.
+    """Passes calls to handlers.
 
     Args:
         server: The server.
-        handlers: Makes the handlers by name, given what was saved by name and whether the server
-            was started again.
-        folder: Where snapshots go; None: nowhere.
-        away: That folder goes with its node: copies of snapshots are told of, to be brought to the
-            run.
-        spans: Times the rounds of this server; a call may say that it ends one.
+        handlers: Makes the handlers by name, from the saved states by name and whether the server
+            was restarted.
+        folder: Folder of snapshots; None: no snapshots.
+        away: Whether that folder disappears with its node. Then copies of snapshots are reported,
+            to be brought to the run.
+        spans: Times the rounds of this server. A call may end one.
     """
 
     kinds = frozenset({CALL})
@@ -143,7 +143,7 @@ class Dispatcher(Service):
             spans.completed(ended + 1)
 
     def _answer(self, worker: int, message: Message) -> int | None:
-        """Have a call answered; the number of the worker's step, counted from 0, if the call is the
+        """Have a call answered. Returns the number of the worker's step, from 0, if the call is the
         last of it.
         """
         request = Request(self, worker, message)
@@ -185,7 +185,7 @@ class Dispatcher(Service):
             self._writer.finish()
 
     def _begin(self) -> None:
-        """The first view tells which life of the server this is."""
+        """Begin at the first view, which tells which life of the server this is."""
         again = self.server.life > 1
         saved = self._restored() if again else {}
         self._bare = again and not saved
@@ -213,7 +213,7 @@ class Dispatcher(Service):
                 self.server.note(str(error))
         if not snapshots:
             return {}
-        # it may have been on this node before
+        # the server may have been on this node before
         saved = max(snapshots, key=lambda snapshot: list(snapshot["order"]))
         age = max(0.0, time.time() - saved["at"])
         text = (
@@ -228,7 +228,7 @@ class Dispatcher(Service):
         self.server.notify({"type": "snapshot", "path": str(path), "bytes": size})
 
     def _tell_of_loss(self, handler: Handler, operation: str) -> None:
-        """A worker makes anew what a former life of the server had, and no snapshot has."""
+        """Note that a worker recreates what a former life of the server had and no snapshot has."""
         text = handler.without_snapshot.get(operation) if self._bare else None
         if text is not None and text not in self._told:
             self._told.add(text)

@@ -19,7 +19,7 @@ from headgate.torch.ps.transport.views import View
 from headgate.torch.ps.transport.wire import Buffer, Header, Message, MessageKind
 
 ORPHANED_SECONDS = 10.0
-"""How long a server whose hub is gone goes on without a word from any worker."""
+"""Time after which a server without a hub ends if no worker sends a message."""
 
 
 class Service(ABC):
@@ -29,36 +29,36 @@ class Service(ABC):
 
     @abstractmethod
     def received(self, worker: int, message: Message) -> None:
-        """A worker that is in the present view sent a message of one of the kinds."""
+        """Handle a message from a worker of the present view."""
 
     @abstractmethod
     def entered(self, view: View) -> None:
-        """The view changed."""
+        """Note a change of the view."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """The server ends."""
+        """Release resources when the server ends."""
 
 
 class Server:
-    """Receives for its services and sends for them.
+    """Receives and sends for its services.
 
-    A message from a worker whose view is newer than the server's waits for that view. A message
-    from a former life of a worker, or from a worker that has left, is dropped.
+    A message from a worker whose view is newer than the server's waits for that view. Messages from
+    a former life of a worker, or from a worker that has left, are dropped.
 
     Args:
-        channel: To the hub; was welcomed.
+        channel: The channel to the hub, after its welcome.
         services: Makes the services, given the server.
-        beside: Of a Unix socket for workers on this node; only its user may be able to enter its
-            folder.
+        beside: Path of a Unix socket for workers on this node. Only its user may be able to enter
+            its folder.
 
     Attributes:
-        index: Of this server.
+        index: Index of this server.
         life: How often it was started.
         plan: The fields of the job's plan.
         loop: Drives the socket.
         view: The present view.
         socket: The socket.
-        notify: Sends a message up to the hub.
+        notify: Sends a message to the hub.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Server:
     # --- for services -----------------------------------------------------------------------------
 
     def send(self, worker: int, header: Header, *frames: Buffer) -> None:
-        """Send a message to a worker; one that never said anything cannot be reached and is
+        """Send a message to a worker. A worker that never sent anything cannot be reached and is
         skipped.
         """
         route = self._routes.get(worker)
@@ -107,7 +107,7 @@ class Server:
     # --- the process ------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Serve until the hub says stop, or is gone and no worker speaks any more; the exit
+        """Serve until the hub says stop, or is gone and no worker sends any more. Returns the exit
         code.
         """
         self._channel.wait_for(lambda: self.failed, threading.TIMEOUT_MAX)
@@ -147,7 +147,7 @@ class Server:
         self.failed = True
         self._channel.close()  # whoever waits for the hub is to wake up
 
-    # --- what arrives -----------------------------------------------------------------------------
+    # --- arriving messages ------------------------------------------------------------------------
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         view = View.read(message) if message.get("type") == "peers" else self.view

@@ -1,8 +1,9 @@
-"""Memory that a worker and the server beside it both map, so that only headers go through a socket.
+"""Memory shared by a worker and a server on the same node, so that only headers go through a
+socket.
 
-It has no name in any folder (`memfd_create`): the server opens it through `/proc` of the worker,
-and nothing is left when both are gone, however they ended. Where the server cannot open it, as from
-another container, the socket carries everything.
+It has no name in any folder (`memfd_create`). The server opens it through `/proc` of the worker.
+Nothing is left when both are gone, however they ended. If the server cannot open it, for example
+from another container, the socket carries everything.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from headgate.torch.ps.transport.wire import DTYPES
 
 
 class Region:
-    """The bytes of one server in a layout, twice: first what the worker pushes, then the sums.
+    """The bytes of one server in a layout, twice: first the worker's pushes, then the sums.
 
     Args:
-        descriptor: Of the memory.
+        descriptor: Descriptor of the memory.
         size: Bytes of one half.
 
     Attributes:
@@ -34,11 +35,11 @@ class Region:
 
     @classmethod
     def make(cls, size: int) -> Region:
-        """New memory; has to be kept open until the other side has mapped it.
+        """Make new memory. It has to be kept open until the other side has mapped it.
 
         Raises:
-            OSError: There is none.
-            ValueError: The same.
+            OSError: The kernel cannot make it.
+            ValueError: The kernel cannot make it.
         """
         descriptor = os.memfd_create("headgate-ps", os.MFD_CLOEXEC)
         try:
@@ -50,11 +51,11 @@ class Region:
 
     @classmethod
     def open(cls, pid: int, descriptor: int, size: int) -> Region:
-        """The memory behind a descriptor of another process.
+        """Map the memory behind a descriptor of another process.
 
         Raises:
-            OSError: It cannot be opened from here.
-            ValueError: It is not as large.
+            OSError: It cannot be opened from this process.
+            ValueError: It has less than the expected size.
         """
         opened = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -63,22 +64,22 @@ class Region:
             os.close(opened)
 
     def release(self) -> None:
-        """The other side has mapped it, or never will."""
+        """Close the descriptor: the other side has mapped the memory, or never will."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     def put(self, offset: int, content: memoryview) -> None:
-        """The worker pushes this."""
+        """Write a worker's push."""
         self._bytes[offset : offset + len(content)] = content
 
     def pushed(self, offset: int, size: int, dtype: int) -> torch.Tensor:
-        """What the worker pushed there, as a flat tensor in this memory."""
+        """A worker's push at that offset, as a flat tensor in this memory."""
         kind = DTYPES[dtype]
         return torch.frombuffer(self._map, dtype=kind, count=size // _width(kind), offset=offset)
 
     def summed(self, offset: int, size: int) -> memoryview:
-        """Where the sum of what the worker pushed at `offset` is."""
+        """The memory of the sum of what the worker pushed at `offset`."""
         return self._bytes[self._size + offset : self._size + offset + size]
 
 

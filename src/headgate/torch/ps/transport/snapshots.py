@@ -1,12 +1,12 @@
-"""What a server alone knows, on disk every few seconds: a server that is started again goes on from
-there.
+"""Writes the state that only a server knows to disk every few seconds. A restarted server continues
+from it.
 
-Where the folder goes with its node, a copy is brought to the run now and then, from which the
-server goes on elsewhere.
+If the folder disappears with its node, a copy is brought to the run at intervals. The server
+continues from the copy on another node.
 
-A snapshot is written from the living tensors while they change: it holds each number as it was at
-some moment of the writing. Nothing is held up and no memory is taken twice; where workers do not
-wait for each other, no moment is better than another.
+A snapshot is written from the live tensors while they change, so each number is from some moment of
+the writing. Training does not wait, and no memory is copied. If workers do not wait for each other,
+no moment is better than another.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ EVERY_SECONDS = 10.0
 VARIABLE = "HEADGATE_SNAPSHOT_SECONDS"
 """Environment variable with another interval, in seconds."""
 BROUGHT_BYTES_PER_SECOND = 1.25e6
-"""Copies are not told of faster than that: 1 % of a network of 1 Gbit/s, which training needs
-itself.
-"""
+"""Highest rate of copies: 1 % of a network of 1 Gbit/s, which training needs itself."""
 _MAGIC = b"headgate server 3\n"
 _HEAD = struct.Struct("<QQQ")
 _END = struct.Struct("<QI")
@@ -42,7 +40,6 @@ class SnapshotError(Exception):
 
 
 def interval() -> float:
-    """Seconds between two snapshots."""
     try:
         return max(0.1, float(os.environ.get(VARIABLE, "")))
     except ValueError:
@@ -50,25 +47,24 @@ def interval() -> float:
 
 
 def copy_of(path: Path) -> Path:
-    """The copy of a snapshot that is brought to the run."""
+    """Path of the copy of a snapshot that is brought to the run."""
     return path.with_suffix(".copy")
 
 
 def former_of(path: Path) -> Path:
-    """The snapshot before one, should that be damaged."""
+    """Path of the previous snapshot, used if this one is damaged."""
     return path.with_suffix(".former")
 
 
 def write(path: Path, text: bytes, tensors: list[Any]) -> int:
-    """Write what `pack` gave, whole or not at all; the bytes. What was there before is the former
-    one from then on.
+    """Write what `pack` returned, atomically. The previous snapshot is kept. Returns the bytes.
 
     Raises:
-        SnapshotError: It could not be written; what was there before is untouched.
+        SnapshotError: It could not be written. The previous one is untouched.
     """
     partial = _partial(path)
-    # At its beginning and its end: whoever reads it in parts while another takes its place can
-    # tell.
+    # At the beginning and the end, so that a reader of parts can detect that another file has
+    # replaced this one.
     stamp = time.time_ns()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +74,7 @@ def write(path: Path, text: bytes, tensors: list[Any]) -> int:
                 content = memoryview(octets(tensor)).cast("B")
                 checksum = _put(file, struct.pack("<Q", len(content)), checksum)
                 for begin in range(0, len(content), _PIECE):
-                    # A copy: the checksum has to be that of the numbers that are written, which
+                    # A copy, because the checksum has to be of the numbers that are written, which
                     # change meanwhile.
                     checksum = _put(file, bytes(content[begin : begin + _PIECE]), checksum)
             file.write(_END.pack(stamp, checksum))
@@ -101,10 +97,10 @@ def _put(file: BinaryIO, content: bytes, checksum: int) -> int:
 
 
 def read(path: Path) -> Any:
-    """What was written; its tensors lie in the file until they are changed.
+    """Read a snapshot. Its tensors are in the file until they are changed.
 
     Raises:
-        SnapshotError: There is none, or it cannot be read.
+        SnapshotError: It does not exist, or cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -133,14 +129,14 @@ def read(path: Path) -> Any:
 
 
 class Writer:
-    """Writes one snapshot at a time, in a thread of its own.
+    """Writes one snapshot at a time, in its own thread.
 
     Args:
-        path: Of the snapshot.
-        life: Which life of the server this is, counted from 1.
-        failed: Told once what went wrong; from the writing thread.
-        away: Told of each copy and its bytes, from the writing thread; None: the folder stays, and
-            needs none.
+        path: Path of the snapshot.
+        life: Which life of the server this is, from 1.
+        failed: Called once with what went wrong, from the writing thread.
+        away: Called with each copy and its bytes, from the writing thread; None: the folder stays,
+            and needs no copies.
     """
 
     def __init__(
@@ -159,7 +155,7 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def take(self, state: Any) -> bool:
-        """Begin to write; False while the one before is still being written."""
+        """Begin to write. Returns False while the previous snapshot is still being written."""
         if self._thread is not None and self._thread.is_alive():
             return False
         self._order[1] += 1
@@ -171,13 +167,13 @@ class Writer:
         return True
 
     def finish(self) -> None:
-        """Wait until nothing is being written, then remove the snapshot: the job ended well."""
+        """Wait for the end of writing, then remove the snapshot, because the job ended well."""
         if self._thread is not None:
             self._thread.join()
         self.remove()
 
     def remove(self) -> None:
-        """Remove the snapshot, the former one and the copy."""
+        """Remove the snapshot, the previous one and the copy."""
         for path in (self._path, former_of(self._path), copy_of(self._path)):
             path.unlink(missing_ok=True)
 
@@ -194,7 +190,7 @@ class Writer:
 
 
 def _copied(path: Path) -> Path:
-    """A copy, which takes no room until the next snapshot takes the place of this one.
+    """Make a copy, which takes no space until the next snapshot replaces this one.
 
     Raises:
         SnapshotError: It cannot be made.

@@ -1,4 +1,6 @@
-"""Where the time of a server's rounds goes: `receive, update, send, idle`, told for some rounds."""
+"""Divides the time of a server's rounds into `receive`, `update`, `send` and `idle`, and reports it
+for some rounds.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ _IN_A_ROW = 2
 
 
 class RoundSpans:
-    """Times one round after another, and tells of those that a worker's sampled steps fall on.
+    """Times rounds, and reports those of the workers' measured steps.
 
     Args:
-        loop: The thread that everything is done in.
+        loop: The thread that does everything.
         send: Takes the `spans` message.
 
     Attributes:
         bytes_in: Bytes received in the running round.
         bytes_out: Bytes sent in it.
-        update: Seconds of adding up in it.
+        update: Seconds of summing in it.
         send: Seconds of sending in it.
     """
 
@@ -32,9 +34,7 @@ class RoundSpans:
         self._restart()
 
     def completed(self, step: int) -> None:
-        """A round of the workers' step of this number, counted from 1, is complete; one of no step
-        has number 0.
-        """
+        """End a round of the workers' step `step`, from 1; 0 for a round of no step."""
         now, idle = time.monotonic(), self._loop.idle_seconds
         if step in _FIRST or (step > _FIRST[-1] and step % _EVERY < _IN_A_ROW):
             seconds = now - self._since

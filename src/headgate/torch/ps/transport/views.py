@@ -1,4 +1,4 @@
-"""Who is there: the job's tasks as the hub last told (docs/channel.md, `peers`)."""
+"""The job's running tasks, from the hub's latest `peers` message (docs/channel.md)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Member:
-    """A task that is there.
+    """A running task.
 
     Args:
-        index: Of its role.
+        index: Index in its role.
         node: Name of its node.
         life: How often it was started.
-        active: Whether it counts, or is still to be given the state of the others.
-        endpoint: Where it is reached; empty before it listens.
-        leaving: Whether it ends before the others: it takes no samples any more.
-        beside: Where tasks on its node may reach it as well; empty: nowhere.
+        active: Whether it counts. A task that has yet to get the others' state does not.
+        endpoint: Its address; empty before it listens.
+        leaving: Whether it ends before the others and takes no more samples.
+        beside: Its address for tasks on its node; empty: none.
     """
 
     index: int
@@ -32,13 +32,13 @@ class Member:
 
 @dataclass(frozen=True)
 class View:
-    """The tasks that were there at one time.
+    """The running tasks at one time.
 
     Args:
-        number: Grows with every change.
-        planned: How many workers there are to be.
-        workers: By index.
-        servers: By index.
+        number: Number of the view, which grows with every change.
+        planned: Planned number of workers.
+        workers: Workers by index.
+        servers: Servers by index.
     """
 
     number: int = -1
@@ -48,10 +48,10 @@ class View:
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> View:
-        """The view in a `peers` message; the empty one if there is none in it.
+        """The view in a `peers` message; an empty view if it has none.
 
         Raises:
-            RuntimeError: The servers are another library's.
+            RuntimeError: The servers belong to another library.
         """
         if not message:
             return cls()
@@ -78,8 +78,8 @@ class View:
         return cls(message["view"], message["workers"], roles["worker"], roles["server"])
 
     def needed(self, backups: int) -> int | None:
-        """Contributions that make a sum where those of so many workers may be left out; None: those
-        of all.
+        """Contributions that make a sum if those of `backups` workers may be left out; None: those
+        of all workers.
         """
         leaving = len(self.active) - len(self.staying)  # they count while they are there
         return self.planned + leaving - backups if backups else None
@@ -91,5 +91,7 @@ class View:
 
     @property
     def staying(self) -> frozenset[int]:
-        """Those of them between which the next samples are divided."""
+        """Indices of the active workers that are not leaving. The next samples are divided between
+        them.
+        """
         return frozenset(index for index in self.active if not self.workers[index].leaving)

@@ -1,11 +1,10 @@
-"""What goes between workers and parameter servers: messages of a fixed header and raw frames, over
-ZeroMQ.
+"""The messages between workers and parameter servers: a fixed header and raw frames, over ZeroMQ.
 
 A server has one ROUTER socket, a worker one DEALER for each server. No message is ever dropped at a
-high-water mark: the rounds bound what is under way. With keys (CURVE), a server admits only holders
-of the job's own client key. Without keys, each header carries a token of the job, and messages with
-another token are ignored. A worker beside the server takes its Unix socket, in a folder that only
-their user can enter: there nothing is encrypted.
+high-water mark, because the rounds bound the messages in flight. With keys (CURVE), a server admits
+only holders of the job's own client key. Without keys, each header carries a token of the job, and
+messages with another token are ignored. A worker on the server's node uses a Unix socket, in a
+folder that only their user can enter. There nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ DTYPES = (
     torch.bfloat16,
     torch.int32,
 )
-"""Types of payloads; a header has a type's place in this list."""
+"""Types of payloads. A header has the index of a type in this list."""
 LATE = 1
 """Flag: the sum was formed without the receiver's contribution."""
 COMPLETE = 2
@@ -50,7 +49,7 @@ COMPLETE = 2
 EMPTY = 4
 """Flag: a contribution of zeros, without payload."""
 SHARED = 8
-"""Flag: the payload is in the memory that both map, at `offset`."""
+"""Flag: the payload is at `offset` in shared memory."""
 ALL = 16
 """Flag: the sum needs the contributions of all workers that count, whatever the plan says."""
 
@@ -61,7 +60,7 @@ _UNIX = "ipc://"
 
 
 class MessageKind(IntEnum):
-    """What a message is. Dense synchronous rounds use those below 32."""
+    """Kind of a message. Dense synchronous rounds use those below 32."""
 
     PING = 1
     PONG = 2
@@ -82,20 +81,20 @@ class Header(NamedTuple):
     """The first frame of every message.
 
     Args:
-        kind: What the message is.
-        flags: Of what is in this module in capitals.
-        dtype: Type of the payload: its place in `DTYPES`.
+        kind: Kind of the message.
+        flags: Combination of the flags in this module.
+        dtype: Type of the payload, as an index in `DTYPES`.
         sender: Index of the worker or server that sends it.
         life: How often that task was started.
         view: Number of the view that the sender acts in.
         round: Number of the round.
         chunk: Number of the chunk.
         chunks: Chunks of the round on that server.
-        offset: Where the payload is in shared memory, in bytes.
+        offset: Offset of the payload in shared memory, in bytes.
         size: Bytes of the payload.
-        weight: Weight of the contribution, or of all in a sum.
+        weight: Weight of the contribution, or total weight of a sum.
         asked: When the message that this one answers arrived, on the sender's clock, in seconds.
-        step: Number of the sender's step, from 1; 0 where the message belongs to none.
+        step: Number of the sender's step, from 1; 0 if the message belongs to none.
         sent: When this message was sent, on the sender's clock, in seconds.
     """
 
@@ -123,10 +122,10 @@ class Message(NamedTuple):
     """A message that arrived.
 
     Args:
-        route: Where an answer goes to; empty on a worker.
+        route: Route of an answer; empty on a worker.
         header: Its header.
-        frames: What follows the header.
-        at: When it arrived, on our clock, in seconds.
+        frames: The frames after the header.
+        at: When it arrived, by this task's clock, in seconds.
     """
 
     route: bytes
@@ -135,15 +134,15 @@ class Message(NamedTuple):
     at: float
 
     def json(self) -> Any:
-        """The first frame as JSON; an empty object where there is none."""
+        """The first frame as JSON; an empty object without frames."""
         return json.loads(self.frames[0].bytes) if self.frames else {}
 
     def tensor(self) -> torch.Tensor:
         """The first frame as a flat tensor of the header's type, in the memory that it arrived in.
 
-        The memory is the receiver's alone: it may be written to.
+        Only the receiver has this memory, so it may be written to.
         """
-        # Small frames lie within the buffer that they were read into, at any address.
+        # Small frames are unaligned within the buffer that they were read into.
         frame = self.frames[0]
         data = bytearray(frame.buffer) if len(frame.buffer) < _SMALL_BYTES else frame.buffer
         return (
@@ -152,7 +151,7 @@ class Message(NamedTuple):
 
 
 def memory(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor of the CPU, without a copy; keeps the tensor alive."""
+    """The bytes of a contiguous CPU tensor, without a copy. They keep the tensor alive."""
     array = (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(
         tensor.data_ptr()
     )
@@ -161,7 +160,7 @@ def memory(tensor: torch.Tensor) -> memoryview:
 
 
 class Socket:
-    """One end: frames messages."""
+    """A socket that frames messages."""
 
     def __init__(self, socket: zmq.Socket[bytes], secrets: Mapping[str, Any], routed: bool) -> None:
         self.zmq = socket
@@ -169,7 +168,7 @@ class Socket:
         self._routed = routed
 
     def send(self, header: Header, *frames: Buffer, route: bytes = b"") -> None:
-        """Send a message; returns at once. The memory of a large frame must not change until it was
+        """Send a message. Returns at once. The memory of a large frame must not change until it is
         answered.
         """
         first = _LAYOUT.pack(self._token, *header[:-1], time.monotonic())
@@ -177,10 +176,10 @@ class Socket:
         self.zmq.send_multipart(parts, copy=False)
 
     def receive(self) -> Message | None:
-        """The next message of this job; None for one that is no such message.
+        """The next message of this job. None for a message that is malformed or of another job.
 
         Raises:
-            zmq.Again: Nothing has arrived.
+            zmq.Again: No message has arrived.
         """
         parts = self.zmq.recv_multipart(zmq.NOBLOCK, copy=False)
         now = time.monotonic()
@@ -197,7 +196,7 @@ class Socket:
 
 
 def token(secrets: Mapping[str, Any]) -> bytes:
-    """What marks the messages of a job."""
+    """The token that marks the messages of a job."""
     keys = f"{secrets['server_public']} {secrets['client_public']}"
     return hashlib.sha256(keys.encode()).digest()[:8]
 
@@ -208,16 +207,16 @@ def serve(
     """A server's socket, bound to a free port of `address`, and its endpoints.
 
     Args:
-        loop: Drives it; is given the gatekeeper too.
-        secrets: Those of the task's welcome.
+        loop: Drives the socket and the gatekeeper.
+        secrets: Secrets of the task's welcome.
         address: IP address of the task's node.
-        beside: Of a Unix socket for workers on the same node; only their user may be able to enter
-            its folder.
+        beside: Path of a Unix socket for workers on the same node. Only their user may be able to
+            enter its folder.
     """
     socket = _socket(loop, zmq.ROUTER, address)
     near = []
     if beside is not None:  # before there are keys: they hold for what is bound from then on
-        # as in a container that may not write there: workers take the other
+        # as in a container that may not write there; workers use the other endpoint
         with suppress(zmq.ZMQError):
             socket.bind(f"{_UNIX}{beside}")
             near = [f"{_UNIX}{beside}"]
@@ -231,7 +230,7 @@ def serve(
 
 
 def reaches(endpoint: str) -> bool:
-    """Whether the Unix socket of an endpoint can be reached from here."""
+    """Whether this process can reach the Unix socket of an endpoint."""
     with Connection(AF_UNIX) as probe:
         try:
             probe.connect(endpoint.removeprefix(_UNIX))
@@ -267,7 +266,7 @@ def _host(address: str) -> str:
 
 
 def _keep_gate(loop: Loop, client_public: bytes) -> None:
-    """Answer the library's question whom to admit (ZAP, RFC 27): whoever has the job's client
+    """Answer the library's requests for admission (ZAP, RFC 27): admit holders of the job's client
     key.
     """
     admitted = z85.decode(client_public)
