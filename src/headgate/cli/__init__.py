@@ -50,7 +50,7 @@ VERBS = {
 
 
 _COMPLETES = "_HEADGATE_COMPLETE"
-"""Variable that is set by a shell that asks what may come next."""
+"""The variable that a shell sets to ask for completions."""
 _CALLED_ELSEWHERE = {
     **dict.fromkeys(("list", "ls", "history"), "ps"),
     **dict.fromkeys(("queue", "jobs", "squeue", "show", "info"), "status"),
@@ -72,11 +72,11 @@ _CALLED_ELSEWHERE = {
     "help": "--help",
     "version": "--version",
 }
-"""What people type who know other programs, and how it is called here."""
+"""Names of verbs in other programs, and the verbs of Headgate."""
 
 
 class _ReaderGoneError(Exception):
-    """Nobody reads standard output any more."""
+    """Standard output has no reader any more."""
 
 
 class _Verbs(click.Group):
@@ -150,7 +150,9 @@ def headgate(verbose: int) -> None:
 
 
 def main() -> None:
-    """Run the command; an error that Headgate raises on purpose is one message and an exit code."""
+    """Run the command. An error that Headgate raises on purpose becomes one message and an exit
+    code.
+    """
     streams.prepare()
     if _COMPLETES in os.environ:
         from headgate.cli.completing import quietly
@@ -158,7 +160,7 @@ def main() -> None:
         quietly(lambda: headgate(prog_name="headgate", complete_var=_COMPLETES))
     try:
         code = headgate(standalone_mode=False, prog_name="headgate")
-        # Closing standard output shows a reader that has gone (`headgate ps | head`).
+        # A closed reader (`headgate ps | head`) may only be noticed when standard output is closed.
         sys.stdout.flush()
     except HeadgateError as error:
         click.echo(f"headgate: {say_text(str(error))}", err=True)
@@ -182,7 +184,7 @@ def main() -> None:
 
 
 def _said(error: OSError) -> str:
-    """What the system refused, in one line."""
+    """The system's error in one line."""
     if error.filename is None and error.errno in (
         errno.ENOSPC,
         errno.EDQUOT,

@@ -1,5 +1,5 @@
-"""What a shell completes (TAB): names of runs, jobs, policies, engines and isolations; files
-wherever one may stand.
+"""Completion in a shell (TAB) of names of runs, jobs, policies, engines and isolations, and of
+files.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import click
 from click.shell_completion import CompletionItem
 
 _MOST_RUNS = 50
-"""The latest runs, whose jobs are looked at."""
+"""Number of latest runs whose jobs are completed."""
 
 
 class _Completed(click.types.StringParamType):
-    """Text, with what it may be."""
+    """Text with completions."""
 
     def __init__(self, names: Callable[[str], Iterable[str]] | None, files: bool) -> None:
         self._names = names
@@ -42,9 +42,9 @@ class _Completed(click.types.StringParamType):
 
 
 def completed(command: click.Command) -> click.Command:
-    """A verb whose options and arguments are completed by what they are called and stand for."""
+    """A verb whose options and arguments are completed by their names."""
     for param in command.params:
-        # a path of click's completes files by itself
+        # click completes files for its own type of path
         if isinstance(param.type, click.types.StringParamType):
             names, files = _BY_NAME.get(str(param.name)), _takes_a_file(param)
             if command.name == "explain" and param.name == "run":  # which may be a job's name alone
@@ -125,7 +125,7 @@ _BY_NAME: dict[str, Callable[[str], Iterable[str]]] = {
 
 
 def quietly(act: Callable[[], Any]) -> Any:
-    """Answer a shell; whatever goes wrong, it completes nothing and prints nothing."""
+    """Answer a shell. If anything fails, complete nothing and print nothing."""
     try:
         return act()
     except SystemExit:

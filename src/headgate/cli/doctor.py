@@ -32,7 +32,7 @@ from headgate.sampling.machine import Survey
 from headgate.task import mpi
 
 _UNTOLD = 1 << 30
-"""Bytes of a GPU that a driver and a display may have: nothing is said of those."""
+"""Bytes of a GPU that a driver and a display may hold. Less is not reported."""
 
 
 @click.command()
@@ -100,7 +100,9 @@ def command(as_json: bool) -> None:
 
 
 def _engines() -> list[str]:
-    """What can start tasks here; without importing what engines need, which takes seconds."""
+    """The engines that can start tasks here. It does not import what engines need, which takes
+    seconds.
+    """
     return [
         LOCAL.name,
         *map(_installed, declared().values()),
@@ -109,7 +111,7 @@ def _engines() -> list[str]:
 
 
 def _installed(engine: Declaration) -> str:
-    """An engine's name, with the version of what it needs."""
+    """An engine's name, with the version of the package that it needs."""
     if not engine.distribution:
         return engine.name
     try:
@@ -121,7 +123,7 @@ def _installed(engine: Declaration) -> str:
 
 
 def _containers() -> str:
-    """The Docker Engine that `isolation: container` would use, or why there is none."""
+    """The Docker Engine for `isolation: container`, or why there is none."""
     from headgate.isolation.container.daemon import Daemon, default_url
 
     try:
@@ -132,8 +134,8 @@ def _containers() -> str:
 
 
 def _guests() -> str:
-    """What boots the guests of `isolation: vm`, or why there are none, and what starts containers
-    in them.
+    """The hypervisor for `isolation: vm`, or why there is none, and the container runtime in its
+    guests.
     """
     from headgate.isolation.vm import machines, probe
 
@@ -160,7 +162,7 @@ def _guests() -> str:
 
 
 def _mpi() -> str:
-    """The `mpirun` that `launch: mpi` would use, or how to get one."""
+    """The `mpirun` for `launch: mpi`, or how to get one."""
     program, says = mpi.found()
     version = " ".join(line.strip() for line in says.splitlines()[:2] if line.strip())
     return f"{version} at {program}" if program else f"none: for launch mpi, {says}"
@@ -229,7 +231,7 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
 
 
 def _gpus(survey: Survey) -> Iterator[str]:
-    """A line for each GPU and for each process that holds memory of it."""
+    """A line for each GPU, and for each process that holds memory of it."""
     if not survey.gpus:
         yield survey.missing_nvml.in_words() if survey.missing_nvml is not None else "none"
     for gpu in survey.gpus:

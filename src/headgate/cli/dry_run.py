@@ -1,4 +1,4 @@
-"""`headgate run --dry-run`: exactly what would be started."""
+"""`headgate run --dry-run`: exactly what a run would start."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from headgate.verification.wording import kept_alone, sentence
 
 @dataclass(frozen=True, slots=True)
 class PlannedStart:
-    """How a job would begin.
+    """The start of a job.
 
     Args:
-        plan: By which plan.
-        verdict: Whether its workers are known to train what one does; None: that is no question.
-        kept_alone: Whether it begins with one worker because of that, where Headgate would give it
-            several.
-        is_profiled: Whether there is a profile of it.
-        facts: What its script tells.
+        plan: Its plan.
+        verdict: Whether several workers are known to train what one does; None: not applicable.
+        kept_alone: Whether it begins with one worker for lack of that knowledge, although Headgate
+            would give it several.
+        is_profiled: Whether it has a profile.
+        facts: Facts about its script.
     """
 
     plan: Plan
@@ -67,10 +67,10 @@ class PlannedStart:
 def planned(
     submission: Submission, cluster: Cluster, this_node: Node, home: Path
 ) -> dict[str, PlannedStart]:
-    """How the jobs would begin if no other job ran, by name.
+    """The start of each job, by name, if no other job ran.
 
     Raises:
-        UsageError: One can run nowhere.
+        UsageError: A job can run nowhere.
     """
     facts = {job.name: facts_of(job) for job in submission.jobs}
     for job in submission.jobs:
@@ -108,8 +108,8 @@ def planned(
 def _verdict(
     job: Job, facts: ScriptFacts, plan: Plan, submission: Submission, this_node: Node, home: Path
 ) -> Verification | None:
-    """Whether the workers of a plan are known to train what one does; None: there is one, they
-    share nothing, or it is not to be verified.
+    """Whether the workers of a plan are known to train what one does. None: there is one worker,
+    they share nothing, or it is not to be verified.
     """
     shares_nothing = job.contract is None and facts.shares_nothing  # which is told
     if plan.workers < 2 or shares_nothing or is_off(job, submission.environment):
@@ -121,11 +121,12 @@ def _verdict(
 def starts(
     submission: Submission, policy: str, cluster: Cluster, plans: Mapping[str, Plan]
 ) -> list[events.StartTask]:
-    """What would be started by these plans, in its order, as the controller says: no job fails, and
-    each ends only when another waits for an end.
+    """The starts that the controller would order for these plans.
+
+    It assumes that no job fails, and that a job ends only when another waits for it.
     """
     controller = Controller(policies.make(policy))
-    # Without timeouts the controller asks to be woken for starts alone.
+    # Without timeouts, the controller only asks to be woken for starts.
     jobs = [replace(job, timeout=None) for job in submission.jobs]
     names = tuple(node.name for node in cluster.nodes)
     pending: deque[events.Event] = deque(events.NodeJoined(node) for node in cluster.nodes)
@@ -139,7 +140,7 @@ def starts(
     running: deque[TaskId] = deque()
     serving: deque[TaskId] = deque()  # these end last, as they do
     now = 0.0
-    # later only the policy wants to be woken
+    # later only the policy asks to be woken
     latest = most = max((job.at for job in jobs), default=0.0)
     while pending:
         actions, wake_at = controller.step(now, pending.popleft())
@@ -221,7 +222,7 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
 
 
 def _start(entry: Mapping[str, Any]) -> str:
-    """When and where a task would start, and how large."""
+    """When and where a task would start, and its size."""
     first = entry["after"]
     delay = f"{entry['at']:g} s "
     when = f"{delay}in"
@@ -241,8 +242,8 @@ def _start(entry: Mapping[str, Any]) -> str:
 
 
 def _details(entry: Mapping[str, Any]) -> dict[str, str]:
-    """The environment of a task and what is done for it, by the same with `JOB` and `TASK` in place
-    of its own names: several tasks have most of that alike.
+    """The environment of a task, and the preparations for it. `JOB` and `TASK` replace its names,
+    so that tasks with the same details can share them.
     """
     lines = [f"{key}={shlex.quote(value)}" for key, value in entry["env"].items()] + entry["box"]
     if entry["gpu_memory"] is not None:
@@ -263,10 +264,10 @@ def _entries(
     *,
     once: bool,
 ) -> list[dict[str, Any]]:
-    """What would be started, one after the other, as plain values.
+    """The starts, in order, as plain values.
 
     Args:
-        once: Leave out of what is done for a task the folders that were made for one before it.
+        once: Leave out folders that were made for an earlier task.
     """
     home = runs.home()
     boxes: dict[str, isolation.Isolation] = {}
@@ -335,7 +336,7 @@ def _entries(
 
 
 def _gpu_need(job: Job, this_node: Node, home: Path) -> GpuNeed:
-    """What a job is expected to hold of the memory of its GPUs."""
+    """The expected GPU memory of a job."""
     key = store.key(job, this_node)
     before = lengths.gpu_memory_bytes(home / "lengths", store.script_of(key), key)
     return gpu_need(job.limits, store.load(home / "profiles", key), before)

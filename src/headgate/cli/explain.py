@@ -15,11 +15,11 @@ from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.recorded import runs
 
 _PAUSES_TOLD = 20
-"""Lines of a proof's progress: it may need a thousand pauses."""
+"""Most lines of a proof's progress, which may have a thousand pauses."""
 
 
 def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """A part of time: `10%` or `0.1`."""
+    """Parse a fraction of time: `10%` or `0.1`."""
     if text is None:
         return None
     try:
@@ -92,7 +92,7 @@ def command(
 def _prove(
     run: str | None, job: str | None, neighbour: str | None, most: float | None, as_json: bool
 ) -> None:
-    """Have the hub prove who slows the jobs of a running run, and say what came of it."""
+    """Have the hub prove which jobs slow the jobs of a running run, and print the result."""
     from headgate.hub.parts.proving import MOST_PART
 
     folder, job = _meant(run, job) if run is not None else (None, None)
@@ -130,8 +130,8 @@ def _prove(
 
 
 def _is_news(message: Mapping[str, Any], shown: dict[tuple[str, str], int]) -> bool:
-    """Whether a message is worth a line: of the pauses of a pair the first, and about
-    `_PAUSES_TOLD` in all.
+    """Whether to print a message: the first pause of a pair, and about `_PAUSES_TOLD` pauses in
+    all.
     """
     if "pauses" not in message:
         return True
@@ -146,7 +146,7 @@ def _is_news(message: Mapping[str, Any], shown: dict[tuple[str, str], int]) -> b
 
 
 def _meant(run: str | None, job: str | None) -> tuple[Path, str | None]:
-    """The folder of the run and the job; one name alone is a job's where any run has a job of that
+    """The folder of the run, and the job. A single name is a job's if any run has a job of that
     name.
     """
     if run is None or job is not None:

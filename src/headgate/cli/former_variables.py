@@ -1,5 +1,5 @@
-"""The variables that a run goes on with: those that it was submitted with, and what differs from
-them here.
+"""The environment variables of a resumed run: those that it was submitted with. Prints how this
+terminal's differ.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from headgate.scripts import variables
 from headgate.scripts.program import program
 
 _MOST = 12
-"""Variables that differ: so many are told."""
+"""Most differing variables that are printed."""
 _CURE = "`--env NAME` takes the value of this terminal, `--env NAME=VALUE` another one"
 
 
 def kept(submission: Submission, folder: Path, overridden: Collection[str]) -> Submission:
-    """A submission that goes on with a run, with the variables of that; tells what differs from
-    them here.
+    """A submission that resumes a run with its variables. Prints how this terminal's differ.
 
     Args:
         folder: The former run.
-        overridden: Names of variables that the command line gives its jobs.
+        overridden: Names of variables that the command line sets for its jobs.
     """
     former, present = variables.read(folder), dict(os.environ)
     if former is None:
@@ -64,14 +63,14 @@ def _shown(
 
 
 def _stated(jobs: Sequence[Job]) -> Iterator[str]:
-    """Variables that every job states for itself."""
+    """Variables that every job sets itself."""
     return (name for name in jobs[0].env if all(name in job.env for job in jobs))
 
 
 def _interpreters(
     jobs: Sequence[Job], former: Mapping[str, str], present: Mapping[str, str]
 ) -> Iterator[str]:
-    """Which Python runs each job, where this terminal would take another one."""
+    """The Python of each job, if this terminal would use another one."""
     paths = {}
     for job in jobs:
         if program(job) is not None:

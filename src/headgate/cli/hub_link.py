@@ -1,4 +1,4 @@
-"""An engine's cluster, for commands that look at it and run nothing there."""
+"""Connects to an engine's cluster, for commands that inspect it without running anything there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headgate.recorded import runs
 
 @contextmanager
 def reached(spec: EngineSpec) -> Iterator[Engine]:
-    """The engine of a cluster that is there already, open for as long as the context.
+    """An existing cluster's engine, open within the context.
 
     Raises:
-        UsageError: It is not said which cluster.
-        HeadgateError: It cannot be reached.
+        UsageError: No cluster is named.
+        HeadgateError: The cluster cannot be reached.
     """
     if not spec.address:
         raise UsageError(f"found --engine {spec} without --address; expected that of a cluster")
@@ -34,7 +34,7 @@ def reached(spec: EngineSpec) -> Iterator[Engine]:
 
 
 class _Warnings(Listener):
-    """Prints what was worked around; there are no tasks to be told of."""
+    """Prints warnings. There are no tasks to report on."""
 
     def started(self, task: TaskId, pid: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Options that state fields of jobs, made from what these fields declare."""
+"""Command-line options for fields of jobs, made from the declarations of these fields."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _READERS: Mapping[Kind | None, Callable[[object], Any]] = {
     Kind.COUNT: units.count,
 }
 LAUNCHED = ("launch", "batch", "parameters")
-"""What is said of scripts of other launchers."""
+"""Fields about scripts of other launchers."""
 LAID_OUT = ("moves", "encrypt", "verify")
-"""What is said of jobs beside their plans."""
+"""Fields of jobs that stand beside their plans."""
 
 
 class _Written(click.ParamType[Any]):
-    """A value with a unit, as files have it."""
+    """A value with a unit, as in files."""
 
     name = "text"
 
@@ -46,11 +46,11 @@ class _Written(click.ParamType[Any]):
 
 
 def of_jobs(*places: str, **helps: str) -> Callable[[_F], _F]:
-    """Gives a command the options that state these fields of jobs, which `stated` then gives.
+    """Give a command the options for these fields of jobs. `stated` returns their values.
 
     Args:
-        places: Fields, such as `retries` and `limits.cores`; none: all that have an option.
-        helps: Another help than declared, by the field's key.
+        places: Fields, for example `retries` and `limits.cores`; none: all that have an option.
+        helps: Help texts that replace the declared ones, by the field's key.
     """
     known = {place: (field, option) for place, field, option in _declared(Job)}
 
@@ -64,12 +64,12 @@ def of_jobs(*places: str, **helps: str) -> Callable[[_F], _F]:
 
 
 def stated(ctx: click.Context) -> dict[str, Any]:
-    """What the command line states of jobs, by field."""
+    """The fields of jobs that the command line states, by field."""
     return dict(ctx.meta.get(_STATED, {}))
 
 
 def goes_with_plans(stated: Mapping[str, Any]) -> bool:
-    """Whether something is stated that stands beside a job's plan in its file."""
+    """Whether a stated field stands beside a job's plan in its file."""
     return "moves" in stated or "encrypt" in stated
 
 
@@ -102,7 +102,7 @@ def _option(
 
 
 def _typed(field: DeclaredField) -> dict[str, Any]:
-    """What click is told of the values of an option."""
+    """Arguments for click about the values of an option."""
     declaration, kind = field.declaration, field.members[0]
     least, above, most = declaration.least, declaration.above, declaration.most
     if declaration.kind in _READERS:
@@ -122,7 +122,7 @@ def limits(stated: Mapping[str, Any]) -> Limits:
     """The limits that a command line states.
 
     Raises:
-        UsageError: They make no sense.
+        UsageError: They are invalid.
     """
     below = _below("limits", stated)
     if below.get("gpus") == 0 and ("exclusive" in below or "gpu_memory_bytes" in below):
@@ -141,10 +141,10 @@ def _below(field: str, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def applied(jobs: Sequence[Job], stated: Mapping[str, Any]) -> list[Job]:
-    """The jobs with what a command line states of them, but for their limits.
+    """The jobs with the fields that a command line states, except limits.
 
     Raises:
-        UsageError: It makes no sense.
+        UsageError: A field is invalid.
     """
     fields = {place: value for place, value in stated.items() if "." not in place}
     mounts = tuple(str(Mount.of(path, os.getcwd())) for path in fields.pop("mounts", ()))

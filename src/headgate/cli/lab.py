@@ -120,7 +120,7 @@ def execute(node: str, words: tuple[str, ...], as_json: bool) -> None:
         )
         raise SystemExit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
     lab.enter(node)
-    # which Python ignores, and what it starts would too
+    # Python ignores the signal, and so would the programs that it starts
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:

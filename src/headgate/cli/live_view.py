@@ -1,5 +1,5 @@
-"""Watching a run until it ends: a live table on a terminal, lines elsewhere; Ctrl-C acts on the
-run's jobs.
+"""Shows a run until it ends: a live table on a terminal, lines elsewhere. Ctrl-C acts on the run's
+jobs.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def follow(
     interrupts: Interrupts,
     watch: Callable[[], None] = lambda: None,
 ) -> int:
-    """Show a run until its report is written; call `watch` again and again.
+    """Show a run until its report is written. Calls `watch` repeatedly.
 
     Returns:
-        The exit code: 0 when every job is done, 130 after a Ctrl-C, 1 otherwise.
+        The exit code: 0 if every job is done, 130 after a Ctrl-C, 1 otherwise.
     """
     console = _PlainConsole(stderr=as_json)
     view = (
@@ -79,10 +79,10 @@ def follow(
 
 @contextmanager
 def left_alone(run: str) -> Iterator[None]:
-    """Leave a run to itself where nobody reads what is printed of it any more.
+    """Leave a run to itself once its output has no reader any more.
 
     Raises:
-        HeadgateError: Nobody does: how its jobs end is not known.
+        HeadgateError: There is no reader, so that the end of its jobs is unknown.
     """
     try:
         yield
@@ -96,7 +96,7 @@ def left_alone(run: str) -> Iterator[None]:
 def _watched(
     watched: Watch, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
 ) -> tuple[dict[str, Any], str | None]:
-    """How a run ended, and the path of its report, once both are told."""
+    """How a run ended, and the path of its report, once both are known."""
     end: dict[str, Any] = {}
     report = None
     with view:
@@ -119,14 +119,14 @@ def _watched(
 
 
 def resume_hint(folder: Path) -> str:
-    """What to type to go on with the jobs of a run that has ended."""
+    """The command that resumes the jobs of a run that has ended."""
     with RunReader(folder / runs.STORE) as reader:
         rows = [row for row in reader.records(JobRow) if row.state != "done"]
     return runs.resume_hint(folder, [row.job() for row in rows])
 
 
 def conclude(folder: Path, report: str | None, as_json: bool) -> None:
-    """Print what a run that has ended came to."""
+    """Print the result of a run that has ended."""
     if as_json:
         click.echo(json.dumps({**asdict(runs.summary(folder)), "report": report}, indent=2))
         return
@@ -139,8 +139,8 @@ class Interrupts:
     """First Ctrl-C: stop with a checkpoint. Second: kill. SIGTERM counts as one. A closed terminal
     detaches.
 
-    Counts them from the moment it is entered, and acts on them once it knows which run is watched:
-    what is being handed in may begin, whatever becomes of this process.
+    It counts signals from its entry on, and acts once the run is known. A run that is being
+    submitted may begin even if this process ends.
     """
 
     def __init__(self) -> None:
@@ -160,21 +160,21 @@ class Interrupts:
         self.release()
 
     def release(self) -> None:
-        """Leave the signals to whoever had them; may be called twice."""
+        """Restore the former signal handlers. May be called twice."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
     def watch(self, watched: Watch, say: Callable[[str], None]) -> None:
-        """Act on a run from now on, and tell of it through `say`."""
+        """Act on a run from now on, and report it through `say`."""
         self._watched, self._say = watched, say
 
     def _count(self, _number: int, _frame: FrameType | None) -> None:
-        # Nothing else in a handler: the main loop may be in the middle of a message.
+        # Nothing else in a handler, because the main loop may be in the middle of a message.
         self.count += 1
 
     def pass_on(self) -> None:
-        """Tell the hub what was asked for since the last call."""
+        """Tell the hub the requests since the last call."""
         if self._watched is None or self._sent == min(self.count, 2):
             return
         self._sent = min(self.count, 2)
@@ -210,7 +210,8 @@ class _Lines:
         click.echo(text, err=True)
 
     def event(self, event: dict[str, Any]) -> None:
-        # Only the snapshot after a job's end surely has its last progress, which is printed before.
+        # Only the snapshot after a job's end is sure to have its last progress, which is printed
+        # first.
         if self._held or event["kind"] in ENDED:
             self._held.append(event)
         else:
@@ -271,13 +272,13 @@ class _JobTable:
         self._console.print(f"[{event['t']:7.1f} s] {who}{what}", style=style, markup=False)
 
     def snapshot(self, snapshot: dict[str, Any]) -> None:
-        # The cursor rests on an empty line: a terminal that echoes ^C at the end of a full one
-        # moves to the next, and then a line too few is erased.
+        # The cursor rests on an empty line. A terminal that echoes ^C at the end of a full line
+        # moves to the next, and then one line too few is erased.
         self._live.update(Group(self._fitting(snapshot), ""), refresh=True)
 
     def _fitting(self, snapshot: dict[str, Any]) -> Table:
-        """A table that the terminal has lines for: without the tasks where they are too many, of
-        too many jobs those that run or failed first.
+        """A table that fits the terminal's lines. If there are too many tasks, it leaves them out.
+        If there are too many jobs, running and failed ones come first.
         """
         room = self._console.height - 1
         jobs = snapshot["jobs"]
@@ -336,8 +337,8 @@ class _JobTable:
 
 
 def position(job: dict[str, Any]) -> str:
-    """`epoch 3/5 step 120/200`, as far as it is known; a number that is passed is not that of
-    all.
+    """`epoch 3/5 step 120/200`, as far as it is known. A total below the current number is left
+    out.
     """
     parts = []
     for name in ("epoch", "step"):
@@ -361,8 +362,8 @@ def gpu_cells(of: dict[str, Any], live: bool, on_gpus: bool) -> list[str]:
 
 
 def task_cells(task: dict[str, Any], on_gpus: bool) -> tuple[str, ...]:
-    """A task of a job as a row below it: name, state, node and NIC, nothing, share, CPU, memory;
-    and GPUs.
+    """The row of a task below its job: name, state, node and NIC, an empty cell, share, CPU,
+    memory; and GPUs.
     """
     ended = task["state"] == "ended"
     rates = [
@@ -383,7 +384,7 @@ def task_cells(task: dict[str, Any], on_gpus: bool) -> tuple[str, ...]:
 
 
 def progress(job: dict[str, Any]) -> str:
-    """One line of how a job gets on."""
+    """A job's progress in one line."""
     parts = [position(job)]
     if job["loss"] is not None:
         parts.append(f"loss {job['loss']:.4g}")
@@ -393,17 +394,15 @@ def progress(job: dict[str, Any]) -> str:
 
 
 class _PlainConsole(Console):
-    """One that leaves it to the command what comes of a reader that has gone; rich would end the
-    process.
-    """
+    """A console that leaves a closed reader to the command. rich would end the process."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def wide_console(otherwise: int = 10_000) -> Console:
-    """Standard output; where nobody looks at a terminal, it is so wide that nothing is folded or
-    cut, or as wide as is said.
+    """A console for standard output. Without a terminal it is so wide that nothing is folded or
+    cut, or has the given width.
     """
     console = _PlainConsole()
     if not console.file.isatty():  # whatever FORCE_COLOR says
@@ -412,8 +411,8 @@ def wide_console(otherwise: int = 10_000) -> Console:
 
 
 def print_table(table: Table) -> None:
-    """Print a table to standard output, or a line for each of its rows where the terminal is too
-    narrow for it.
+    """Print a table to standard output, or a line for each of its rows if the terminal is too
+    narrow.
     """
     from headgate.reports.table_parts import fitting
 

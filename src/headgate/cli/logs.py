@@ -76,7 +76,7 @@ def command(
 
 
 def _find(text: str, run: str | None) -> tuple[Path, str, TaskName | None]:
-    """Folder of the run, name of the job, and the task, that `[RUN/]JOB[/TASK]` means."""
+    """The folder of the run, the job and the task named by `[RUN/]JOB[/TASK]`."""
     job, task = job_and_task(text)
     if task is not None:
         try:
@@ -87,7 +87,7 @@ def _find(text: str, run: str | None) -> tuple[Path, str, TaskName | None]:
 
 
 class _Headings:
-    """Says whose log the next lines are from, where that is another one than before."""
+    """Prints a heading with the log of the next lines if it differs from the last one."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted
@@ -101,7 +101,7 @@ class _Headings:
 
 
 def _print_all(log: Path) -> LogPosition:
-    """Print what is left of a log, and how much of it is gone."""
+    """Print what remains of a log, and say how much of it is gone."""
     if gone := gone_before(log):
         click.echo(f"the first {say_bytes(gone)} of this log are gone; it goes on with:", err=True)
     former = Path(f"{log}.1")
@@ -139,7 +139,7 @@ def _follow(chosen: JobLogs, printed: dict[Path, LogPosition], headings: _Headin
 
 
 def _print_on(path: Path, place: LogPosition | None, headings: _Headings) -> LogPosition:
-    """Print what has come to a log since it was printed up to `place`."""
+    """Print the lines added to a log since `place`."""
     status = path.stat()
     if place == LogPosition(status.st_ino, status.st_size):
         return place

@@ -1,5 +1,5 @@
-"""Options and arguments that several verbs take, apart from what acts on them: help is at hand at
-once.
+"""Options and arguments shared by several verbs. The code that acts on them is elsewhere, so that
+help is fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXAMPLE = " " * 13 + "headgate"  # how a further example begins in a docstring
 
 
 class Whole(click.IntRange):
-    """A whole number in a range, by that name in messages."""
+    """A whole number in a range, called so in messages."""
 
     name = "whole number"
 
@@ -32,7 +32,9 @@ _COUNT = Whole(min=1)
 
 
 class Finite(click.FloatRange):
-    """A number in a range, which by itself takes NaN, and infinity where it has no end."""
+    """A finite number in a range. click's own type accepts NaN, and infinity in a range without an
+    end.
+    """
 
     name = "number"
 
@@ -47,13 +49,13 @@ class Finite(click.FloatRange):
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What a command line names to be run, beside its files.
+    """The part of a command line that names what to run, except files.
 
     Args:
-        command: A command's words, such as `python -m package.train --epochs 5`.
+        command: The words of a command, for example `python -m package.train --epochs 5`.
         module: A Python module.
         python: The interpreter of scripts and of the module.
-        rest: Arguments, as they follow `--`.
+        rest: Arguments after `--`.
     """
 
     command: tuple[str, ...] = ()
@@ -63,18 +65,18 @@ class CommandLine:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """As a command line has them, behind its files."""
+        """The words of a command line after its files."""
         rest = ("--", *self.rest) if self.rest else ()
         return (*(("-m", self.module) if self.module else ()), *self.command, *rest)
 
 
 class OfJobs(click.Command):
-    """A verb that is given scripts, job files or a command: keeps a command's words apart, and what
-    follows `--`.
+    """A verb that takes scripts, job files or a command. It separates a command's words, and
+    arguments after `--`.
 
-    A word that is the name of a program on the PATH, and of no file here, begins a command: all
-    that follows is the command's, options too. So is all that follows a `--` before which no file
-    is named.
+    A word that is the name of a program on the PATH, and of no file here, begins a command. All
+    following words belong to the command, including options. So do all words after a `--` without a
+    file before it.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -108,9 +110,9 @@ class OfJobs(click.Command):
         return left
 
     def _command(self, ctx: click.Context, args: list[str]) -> tuple[str, ...]:
-        """The words of a command that is to be run; empty: files are named, or nothing is."""
+        """The words of a command to run; empty if there are only files, or nothing."""
         parser = self.make_parser(ctx)
-        # the first word that is no option begins what is left
+        # the first word that is no option begins the remaining words
         parser.allow_interspersed_args = False
         try:
             options, _, _ = parser.parse_args(list(args))
@@ -128,8 +130,8 @@ class OfJobs(click.Command):
 
 
 def is_program(word: str) -> bool:
-    """Whether a word of a command line begins a command: it is the name of a program, and of no
-    file here. A launcher that Headgate takes the place of need not be installed.
+    """Whether a word begins a command: it is the name of a program, and of no file here. A launcher
+    that Headgate replaces need not be installed.
     """
     if word.endswith((".py", ".yaml", ".yml")) or os.path.isfile(word):
         return False
@@ -141,7 +143,7 @@ def is_program(word: str) -> bool:
 
 
 def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:
-    """What to say of an option that a verb has not."""
+    """The message about an option that a verb does not have."""
     name = error.option_name
     known = {
         option: param
@@ -179,7 +181,7 @@ def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) ->
 
 
 def _mentions(file: str, text: str) -> bool:
-    """Whether a word is the name of a file that has this text in it."""
+    """Whether a word is the name of a file that contains this text."""
     if not os.path.isfile(file):
         return False
     with open(file, encoding="utf-8", errors="replace") as script:
@@ -187,7 +189,7 @@ def _mentions(file: str, text: str) -> bool:
 
 
 def of_engines(name: str) -> Callable[[_F], _F]:
-    """Gives a command an option that engines declare, as the keyword argument of that name."""
+    """Give a command an option that engines declare, as the keyword argument of that name."""
     takes = {
         engine.name: option
         for engine in declared().values()
@@ -207,7 +209,7 @@ def of_engines(name: str) -> Callable[[_F], _F]:
 
 
 def environment(command: _F) -> _F:
-    """Gives a command `--env`, as the keyword argument `given`."""
+    """Give a command `--env`, as the keyword argument `given`."""
     return click.option(
         "--env",
         "given",
@@ -218,11 +220,10 @@ def environment(command: _F) -> _F:
 
 
 def example(words: str) -> Callable[[_F], _F]:
-    """Adds one example for each engine behind the others of a command's help.
+    """Add an example for each engine to a command's help.
 
     Args:
-        words: The command line, to which the options are added that say where the engine's cluster
-            is.
+        words: The command line. The options that name the engine's cluster are added to it.
     """
 
     def add(command: _F) -> _F:
@@ -250,7 +251,7 @@ def _engines() -> str:
 
 
 def stated_plan(command: _F) -> _F:
-    """Gives a command the options that state a plan, as keyword arguments of
+    """Give a command the options that state a plan, as keyword arguments of
     `placement.PlacementOptions`.
     """
     for option in reversed(
@@ -304,7 +305,7 @@ def stated_plan(command: _F) -> _F:
 
 
 def layout(command: _F) -> _F:
-    """Gives a command the options that `placement.PlacementOptions` takes, as keyword arguments."""
+    """Give a command the options that `placement.PlacementOptions` takes, as keyword arguments."""
     for option in reversed(
         (
             click.option(

@@ -1,4 +1,4 @@
-"""How a command line says on which nodes jobs run, and how they are laid out."""
+"""Command-line options for the nodes of jobs, and for their layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.scripts.launchers import has_launcher, without_strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementOptions:
-    """What a command line says of where and how; None, False: nothing."""
+    """The options for nodes and layout; None or False: not given."""
 
     engine: str | None = None
     address: str | None = None
@@ -35,7 +35,7 @@ class PlacementOptions:
 
     @property
     def states_plan(self) -> bool:
-        """Whether it says anything of a job's plan."""
+        """Whether an option states a job's plan."""
         return self.plan_file is not None or self._flagged
 
     @property
@@ -44,16 +44,16 @@ class PlacementOptions:
         return self.asynchronous or any(flag is not None for flag in flags)
 
     def applied(self, job: Job) -> Job:
-        """A job with what is said of its plan.
+        """A job with the stated plan.
 
         Raises:
-            UsageError: It makes no sense.
+            UsageError: The plan is invalid.
         """
         if not self.states_plan:
             return job
         try:
             plan = self._plan(job)
-            # Who asks for it on the command line allows it.
+            # An option on the command line implies permission.
             extra: frozenset[Allowed] = frozenset(() if plan.synchronous else {"async"})
             return replace(job, plan=plan, allow=job.allow | extra)
         except ValueError as error:
@@ -96,10 +96,10 @@ class PlacementOptions:
         return replace(before, **changes, worker_nodes=(), server_nodes=())
 
     def place(self, before: Where | None = None) -> Where:
-        """Where jobs are to run: as is said and, where nothing is, as `before`.
+        """Where jobs run, according to the options, or else as `before`.
 
         Raises:
-            HeadgateError: There is no such cluster or node, it is out of reach, or the options
+            HeadgateError: The cluster or a node does not exist or is out of reach, or the options
                 contradict each other.
         """
         before = before or Where()
@@ -142,7 +142,7 @@ class PlacementOptions:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where jobs run, as `Submission` has it."""
+    """Where jobs run, as in `Submission`."""
 
     cluster: str = ""
     nodes: tuple[Node, ...] = ()
@@ -150,7 +150,6 @@ class Where:
     only: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """By name."""
         return {
             "cluster": self.cluster,
             "nodes": self.nodes,

@@ -242,10 +242,10 @@ def _measured(
     where: Callable[[], Mapping[str, Any]],
     probes: int,
 ) -> RankedPlans:
-    """The answer as past runs and probes correct it.
+    """The answer, corrected by past runs and probes.
 
     Raises:
-        UsageError: The job states its plan, or probes are asked for on nodes that are not there.
+        UsageError: The job states its plan, or probes are requested on nodes that do not exist.
     """
     from headgate.planning.correcting import (
         Corrected,  # its numerics take a quarter of a second to import
@@ -303,7 +303,7 @@ def _together(
     """Plan jobs that run side by side.
 
     Raises:
-        UsageError: One states its plan, or can run nowhere.
+        UsageError: A job states its plan, or can run nowhere.
     """
     for job, _ in asked:
         if job.plan is not None:

@@ -1,4 +1,4 @@
-"""What `headgate plan` prints."""
+"""Prints the result of `headgate plan`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _WIDTH = 150  # of the table where the output is no terminal
 
 @dataclass(frozen=True, slots=True)
 class RankedPlans:
-    """A job's candidates on a cluster; the first that is shown is the choice.
+    """A job's candidates on a cluster. The first is the choice.
 
     Args:
-        measured: Samples a second of candidates that were measured, in past runs or by probes.
-        failed: Candidates that did not run when they were to be measured, and why.
+        measured: Samples per second of candidates that were measured, in past runs or by probes.
+        failed: Candidates that failed when they were measured, and why.
     """
 
     job: Job
@@ -47,12 +47,12 @@ class RankedPlans:
 def show(
     answer: RankedPlans, before: RankedPlans | None, changes: Sequence[str], explain: int | None
 ) -> None:
-    """Print the four answers, the candidates, and what was asked besides.
+    """Print the four answers, the candidates, and other requested details.
 
     Args:
-        answer: What was found.
-        before: What was found without the changes; None: there are none.
-        changes: Them.
+        answer: The answer.
+        before: The answer without the changes; None: there are none.
+        changes: The changes.
         explain: Number of the candidate whose seconds are listed.
     """
     for line in _words(answer):
@@ -81,7 +81,7 @@ def show(
 
 
 def show_together(answers: Sequence[RankedPlans], division: JointPlans) -> None:
-    """Print the four answers of jobs that run side by side, and how they fare."""
+    """Print the four answers of jobs that run side by side, and the effect on each job."""
     for answer, part, fair in zip(answers, division.normalised, division.fair):
         click.echo(answer.job.name)
         for line in _words(answer):
@@ -98,7 +98,7 @@ def show_together(answers: Sequence[RankedPlans], division: JointPlans) -> None:
 def together_as_data(
     answers: Sequence[RankedPlans], division: JointPlans, changes: Sequence[str]
 ) -> dict[str, Any]:
-    """The same for programs."""
+    """The answers of jobs that run side by side, for `--json`."""
     return {
         "jobs": [
             {
@@ -117,7 +117,7 @@ def together_as_data(
 
 
 def _words(answer: RankedPlans) -> list[str]:
-    """The four answers, and why."""
+    """The four answers, with their reasons."""
     best = answer.found.best
     plan, memory = best.plan, answer.costs.memory(best.plan)
     sizes = (
@@ -163,7 +163,7 @@ def _words(answer: RankedPlans) -> list[str]:
 
 
 def _on(names: Sequence[str]) -> str:
-    """Nodes, and how many tasks each has where that is more than one."""
+    """Nodes, with the number of tasks on each if it is more than one."""
     counter = Counter(names)
     shown = [
         name if count == 1 else f"{name} ({count})" for name, count in list(counter.items())[:8]
@@ -236,14 +236,14 @@ def _certainty(answer: RankedPlans) -> str:
 
 
 def _round(value: float) -> str:
-    """Three digits at least."""
+    """Round to at least three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def as_data(
     answer: RankedPlans, before: RankedPlans | None, changes: Sequence[str], explain: int | None
 ) -> dict[str, Any]:
-    """The same for programs."""
+    """The answer for `--json`."""
     result = answer.found
     data: dict[str, Any] = {
         "job": answer.job.name,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _WIDEST = 100
 _READING_SECONDS = 5.0
-"""What tasks used is read over so long at once: each was read several times."""
+"""Usage of tasks is averaged over this time: each task was read several times in it."""
 _PLACE = ("step", "epoch", "epochs", "within", "steps", "remaining")
 _UNTIL = {
     "epochs": "the end of its {whole}",
@@ -94,8 +94,8 @@ def command(job: str, run: str | None, as_json: bool) -> None:
 def _reports(
     reader: RunReader, job: JobId, rule: ProgressRule
 ) -> list[tuple[float, float | None, Progress]]:
-    """What the first of a job's workers that reported has told, in the order of time: when, its
-    metric, and all.
+    """The reports of the first of a job's workers that reported, in order of time: time, metric,
+    and progress.
     """
     tasks = [row.of_run() for row in reader.records(TaskRow, "job = ?", [job.name])]
     for task in sorted(
@@ -116,7 +116,7 @@ def _reports(
 
 
 def _whole(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
-    """All that a job is to do, as it said last."""
+    """The total work of a job, by its latest report."""
     for *_, last_report in reversed(reports):
         for count, what in ((last_report.steps, "steps"), (last_report.epochs, "epochs")):
             if count is not None:
@@ -125,7 +125,9 @@ def _whole(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
 
 
 def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:
-    """Cores that a job's tasks used together on average until each time, in the order of time."""
+    """The mean number of cores that a job's tasks used together until each time, in order of
+    time.
+    """
     tasks = [row.id for row in reader.records(TaskRow, "job = ?", [job])]
     of_each = (
         "SELECT max(t) AS t, avg(cpu_cores) AS cores, CAST(t / ? AS INT) AS part FROM usage WHERE "
@@ -144,7 +146,7 @@ def _said(
     until: str,
     waited: float | None,
 ) -> Sequence[str]:
-    """The drawing, and what it says, so many seconds after the last report; None: the job has
+    """The drawing, and its text. `waited`: seconds since the last report; None: the job has
     ended.
     """
     from headgate.forecast.curves import FEWEST_POINTS
@@ -210,7 +212,7 @@ def _said(
 
 
 def _clock(seconds: float) -> str:
-    """The time so many seconds from now, with its day where that is another one."""
+    """The time of day in that many seconds, with the date if it is another day."""
     if seconds > 366 * 86_400:
         return "in more than a year"
     return say_time(time.time() + seconds, seconds=True)

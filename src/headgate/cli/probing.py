@@ -1,4 +1,4 @@
-"""Short runs that measure plans, for `headgate plan --probe`."""
+"""Short runs that measure candidate plans, for `headgate plan --probe`."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def probe(
     where: Mapping[str, Any],
     count: int,
 ) -> None:
-    """Measure the plans that are most worth it, one after the other, each in a run of its own that
-    is ended as soon as it has shown how fast it is. One that others were in the way of is tried
-    again, and left out where they stay.
+    """Measure the most promising plans, one after the other. Each has a run of its own, which is
+    ended once its speed is known. A run that other programs disturbed is repeated, and left out if
+    they go on.
 
     Args:
-        corrected: The plans; told what each brought.
-        job: What runs.
+        corrected: The plans; gets each result.
+        job: The job.
         cluster: Its nodes.
-        profile: What it costs.
-        where: Fields of a `Submission` that say where these are.
-        count: How many plans to measure.
+        profile: Its profile.
+        where: Fields of a `Submission` that name the nodes.
+        count: Number of plans to measure.
 
     Raises:
         HeadgateError: No hub can be started, or it refuses the job.
@@ -83,7 +83,7 @@ def probe(
 
 
 def _run(job: Job, where: Mapping[str, Any]) -> Path:
-    """Run a job until it has shown how fast it is; the run's store."""
+    """Run a job until its speed is known. Returns the path of the run's store."""
     handed_in = submitting.submission([job], **where)
     with submitting.submitted(handed_in, None, kill=True) as watch:
         shown = ShownSteps(time.monotonic())
@@ -98,7 +98,7 @@ def _run(job: Job, where: Mapping[str, Any]) -> Path:
 
 
 def _reason(store: Path) -> str:
-    """Why a probe showed nothing."""
+    """Why a probe gave no result."""
     try:
         with RunReader(store) as reader:
             [row] = reader.records(JobRow)

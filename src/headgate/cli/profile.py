@@ -91,7 +91,7 @@ def _show(message: dict[str, Any]) -> None:
 
 
 def describe(profile: Profile) -> str:
-    """A profile in words and figures."""
+    """A profile, in words and figures."""
     lines = [
         (
             f"{profile.framework} {profile.framework_version}, measured in a {profile.source} "
@@ -151,7 +151,7 @@ def _size(count: float | None) -> str:
 
 
 def _unsure(time: StepTime) -> str:
-    """How far apart steps were, and whether others used the machine."""
+    """The spread of the steps' times, and whether other programs used the machine."""
     spread = f", ±{time.spread:.1%}" if time.spread is not None else ""
     return spread + (
         f", threads waited {time.waited:.0%} of the time" if (time.waited or 0.0) > BUSY else ""

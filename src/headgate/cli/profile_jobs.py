@@ -1,4 +1,4 @@
-"""What `headgate plan` is asked to plan: jobs with their profiles, and nodes."""
+"""The jobs with their profiles, and the nodes, that `headgate plan` plans for."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def jobs(
     this_node: Node,
     stated: Mapping[str, Any],
 ) -> list[tuple[Job, Profile]]:
-    """The jobs of a command line, each with what it costs.
+    """The jobs of a command line, each with its profile.
 
     Raises:
-        UsageError: It makes no sense.
+        UsageError: The command line is invalid.
         NotFoundError: A profile is not stored.
     """
     if not scripts and asked == CommandLine() and key is not None:
-        # It is never started: a name for what the profile was measured of.
+        # The job is never started. This is a name for whatever the profile was measured on.
         named = Job(name="job", run="true", limits=job_options.limits(stated))
         return [(job_options.applied([named], stated)[0], stored(key))]
     jobs = read(scripts, asked, None, job_options.limits(stated))
@@ -88,7 +88,7 @@ def _own(job: Job, this_node: Node) -> Profile:
 
 
 def stored(key: str) -> Profile:
-    """The profile whose key begins so, or that of a file.
+    """The profile whose key begins with `key`, or that of a file.
 
     Raises:
         NotFoundError: There is none, or several.
@@ -126,11 +126,10 @@ def stored(key: str) -> Profile:
 
 
 def nodes(name: str | None, engine: EngineSpec, this_node: Node) -> Cluster:
-    """The nodes of a file, of a lab that is up, or of an engine; this machine where nothing is
-    said.
+    """The nodes of a file, of a running lab, or of an engine; by default this machine.
 
     Raises:
-        HeadgateError: They are not there, or both are said.
+        HeadgateError: They do not exist, or both a name and an engine are given.
     """
     if engine != LOCAL:
         if name is not None:
@@ -150,10 +149,10 @@ def nodes(name: str | None, engine: EngineSpec, this_node: Node) -> Cluster:
 
 
 def place(name: str | None, engine: EngineSpec) -> dict[str, Any]:
-    """Fields of a `Submission` that say where jobs run on these nodes.
+    """Fields of a `Submission` that place jobs on these nodes.
 
     Raises:
-        HeadgateError: They are not there.
+        HeadgateError: The nodes do not exist.
     """
     if name is None:
         return {"engine": engine}

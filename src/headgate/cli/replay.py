@@ -16,7 +16,7 @@ from headgate.reports.words import counted, say
 from headgate.simulation.replay import ChangedDecision, ReplayResult, load, replay, save
 
 _SHOWN = 10
-"""Differences that are printed."""
+"""Most differences that are printed."""
 
 
 @click.command("replay")

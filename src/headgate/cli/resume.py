@@ -104,7 +104,7 @@ def command(
 def _laid_out(
     submission: Submission, options: PlacementOptions, stated: Mapping[str, Any], folder: Path
 ) -> Submission:
-    """A submission with what the command line says of where and how."""
+    """A submission with the nodes and layout of the command line."""
     states_plan = options.states_plan or job_options.goes_with_plans(stated)
     if states_plan and len(submission.jobs) > 1:
         names = ", ".join(job.name for job in submission.jobs)
@@ -126,17 +126,17 @@ def _where(folder: Path) -> Where:
 
 
 def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = False) -> Submission:
-    """The jobs of a run that are not done, and where to go on from.
+    """The unfinished jobs of a run, and their checkpoints.
 
     Args:
         folder: The run.
-        named: Checkpoints to go on from, `FILE` or `JOB=FILE`.
-        from_scratch: Jobs without a whole checkpoint start from the beginning; where all have one,
-            all do.
+        named: Checkpoints to resume from, `FILE` or `JOB=FILE`.
+        from_scratch: Jobs without an intact checkpoint start from the beginning. If all have one,
+            all start from the beginning.
 
     Raises:
-        UsageError: It or a run that goes on from it is running, there is nothing left to do, or
-            what a job has done would be lost unasked.
+        UsageError: The run, or a run that resumed it, is running; no job is left; or progress would
+            be lost without `from_scratch`.
     """
     resuming.check_ended(folder)
     left = [job.name for job in runs.summary(folder).jobs if job.state != "done"]
@@ -188,7 +188,7 @@ def _files(named: Sequence[str], jobs: Sequence[str]) -> dict[str, str]:
     """The files of `--checkpoint`, by job.
 
     Raises:
-        UsageError: The job of a checkpoint cannot be told, or a job has two checkpoints.
+        UsageError: The job of a checkpoint is not clear, or a job has two checkpoints.
     """
     files: dict[str, str] = {}
     for checkpoint_path in named:

@@ -1,4 +1,4 @@
-"""Jobs as a command line names them, handed in and watched."""
+"""Submits and watches the jobs of a command line."""
 
 from __future__ import annotations
 
@@ -32,16 +32,18 @@ from headgate.scripts.program import program, python_name, source
 
 
 def stated_variables(given: Sequence[str]) -> dict[str, str]:
-    """What `--env` says, by name.
+    """The variables of `--env`, by name.
 
     Raises:
-        UsageError: A variable has no name, or no value here.
+        UsageError: A variable has no name, or no value in this environment.
     """
     return dict(map(_variable, given))
 
 
 def with_variables(jobs: Sequence[Job], added: Mapping[str, str]) -> list[Job]:
-    """The jobs with more variables; where a role has one of these itself, its own changes too."""
+    """The jobs with additional variables. If a role sets one of them itself, the role's value
+    changes too.
+    """
     return [
         replace(
             job, env={**job.env, **added}, roles=tuple(_of_role(role, added) for role in job.roles)
@@ -72,20 +74,20 @@ def _variable(given: str) -> tuple[str, str]:
 
 
 def submission(jobs: Sequence[Job], options: PlacementOptions) -> Submission:
-    """Jobs, and where and how they are to run.
+    """A submission of jobs with these options.
 
     Raises:
-        HeadgateError: Something of that makes no sense, or is out of reach.
+        HeadgateError: An option is invalid, or names something out of reach.
     """
     return submitting.submission([options.applied(job) for job in jobs], **options.place().fields())
 
 
 def submit(submission: Submission, policy: str | None, detach: bool, as_json: bool) -> int:
-    """Hand jobs in and watch them; the exit code."""
+    """Submit jobs and watch them. Returns the exit code."""
     clean()
     handed = Handover.of(submission, detach)
     with connect_or_start() as hub, Interrupts() as interrupts:
-        # From here on a Ctrl-C is one to the run, which may have begun before its id is known.
+        # From here on a Ctrl-C is for the run, which may have begun before its id is known.
         watched = submitting.hand_in(hub, handed.submission, policy, handed.given)
         if handed.given is not None:
             handed.given.let_go()
@@ -112,7 +114,7 @@ def read(
     """The jobs that a command line names.
 
     Raises:
-        UsageError: It makes no sense.
+        UsageError: The command line is invalid.
     """
     files = [target for target in targets if Path(target).suffix in (".yaml", ".yml")]
     if files:
@@ -148,8 +150,8 @@ def read(
 
 
 def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
-    """Say of an option of Headgate's that it is among a script's arguments, where the script does
-    not know it.
+    """Print a hint if an option of Headgate is among the arguments of a script that does not know
+    it.
     """
     default = click.core.ParameterSource.DEFAULT
     free = {
@@ -180,7 +182,7 @@ def hint_at_misplaced(ctx: click.Context, jobs: Sequence[Job]) -> None:
 
 
 def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What each job is called where no name is given, and the fields that say what it runs."""
+    """The name of each job if none is given, and the fields that say what it runs."""
     if asked.module is not None:
         if targets:
             raise UsageError(
@@ -200,7 +202,7 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
             )
         job = Job(name="job", run=asked.command, workdir=os.getcwd())
         with suppress(UsageError):  # it is told once all is known of the job
-            # a launcher that Headgate takes the place of need not be there
+            # a launcher that Headgate replaces need not be installed
             if (launcher := parse_launcher(job)) is not None:
                 first = launcher.command[0]
         if shutil.which(first) is None:
@@ -234,7 +236,9 @@ def _file(target: str, asked: CommandLine) -> dict[str, Any]:
 
 
 def _meant(target: str) -> str:
-    """What its user may have meant by a file that is not there; empty: nothing comes near."""
+    """A guess at the file that its user meant, for one that does not exist; empty: no name is
+    similar.
+    """
     first, _, rest = target.partition(" ")
     if rest and (os.path.isfile(first) or shutil.which(first) is not None):
         words = f"{first} -- {rest}" if first.endswith(".py") else target
@@ -248,6 +252,6 @@ def _meant(target: str) -> str:
         names = [file.name for file in folder.iterdir() if file.suffix in (".py", ".yaml", ".yml")]
     except (OSError, ValueError):
         return ""
-    # a folder that both are in makes nothing alike
+    # a common folder is no similarity
     close = difflib.get_close_matches(Path(target).name, names, n=1)
     return f"did you mean {folder / close[0]}?" if close else ""

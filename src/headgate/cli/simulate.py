@@ -26,7 +26,9 @@ _LARGEST_LOAD = 1e6
 _PATIENCE_SECONDS = 1.0
 _SAYS_SECONDS = 0.5
 _SHORTEST = 1e-3
-"""Seconds: a clock that has come far no longer tells shorter times apart."""
+"""Shortest time step, in seconds: a simulated clock cannot represent shorter ones after a long
+time.
+"""
 
 
 def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
@@ -238,7 +240,7 @@ def command(
 
 @contextmanager
 def _progress(name: str, count: int) -> Iterator[Callable[[int, float], None] | None]:
-    """What says on a terminal how far a simulation is that takes its time."""
+    """A function that prints the progress of a long simulation on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -265,11 +267,11 @@ def _progress(name: str, count: int) -> Iterator[Callable[[int, float], None] | 
 
 
 def _check(names: Sequence[str], shared: bool, output: Path | None) -> None:
-    """Whether every policy is there and a page can be written, before what may take long.
+    """Check that every policy exists and a page can be written, before a long simulation.
 
     Raises:
-        UsageError: A policy is not.
-        StorageError: It cannot.
+        UsageError: A policy does not exist.
+        StorageError: The page cannot be written.
     """
     from headgate.simulation import named_policies
 
@@ -277,7 +279,7 @@ def _check(names: Sequence[str], shared: bool, output: Path | None) -> None:
         named_policies.choose(name, lambda job, now: 0.0, shared=shared)
     if output is not None and (output.is_file() or not output.exists()):
         try:
-            # beside it: what is there stays until the page is
+            # beside it, because the former page stays until the new one is complete
             TemporaryFile(dir=output.absolute().parent).close()
         except OSError as error:
             cure = "name another file with --output"
@@ -287,7 +289,7 @@ def _check(names: Sequence[str], shared: bool, output: Path | None) -> None:
 
 
 def _profiles(names: Sequence[str]) -> tuple[dict[str, Profile], Node | None]:
-    """Stored profiles by what a trace calls them, and the node that they were measured on."""
+    """Stored profiles by their names in a trace, and the node on which they were measured."""
     if not names:
         return {}, None
     from headgate.cli import profile_jobs

@@ -83,7 +83,7 @@ def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
 
 
 def _print_group(group: Sequence[TaskStacks], every: bool) -> None:
-    """The tasks of one place, and the stack of the first of them."""
+    """Print the tasks at one place, and the stack of the first."""
     click.echo(f"{', '.join(task.task for task in group)}:")
     first = group[0]
     if not first.threads:

@@ -1,4 +1,4 @@
-"""What becomes of a command's standard input: its one job reads it, or the command is refused."""
+"""Gives a command's standard input to its only job, or refuses the command."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _PINNED = (
 
 @dataclass(slots=True)
 class Handover:
-    """What is handed in, with what becomes of standard input.
+    """A submission, and the use of standard input.
 
     Args:
-        submission: What is handed in.
-        given: What its one job reads; None: nothing.
-        unread: What nobody reads, and holds nothing so far.
+        submission: The submission.
+        given: The input that its only job reads; None: none.
+        unread: An input that nobody reads, and that holds no data so far.
     """
 
     submission: Submission
@@ -41,7 +41,7 @@ class Handover:
 
     @classmethod
     def of(cls, submission: Submission, detach: bool) -> Self:
-        """By what this process has, and what the jobs are.
+        """Decide from this process's standard input and the jobs.
 
         Raises:
             UsageError: As `settled`.
@@ -52,10 +52,10 @@ class Handover:
     def settled(
         cls, submission: Submission, detach: bool, handed_over: StandardInput | None
     ) -> Self:
-        """By what there is (None: nothing), and what the jobs are.
+        """Decide from an input (None: there is none) and the jobs.
 
         Raises:
-            UsageError: It holds data, and no job can be given them.
+            UsageError: It holds data, and no job can read it.
         """
         if handed_over is None:
             return cls(_as_before(submission))
@@ -77,7 +77,7 @@ class Handover:
         return cls(submission, given=handed_over)
 
     def watch(self) -> None:
-        """Say once of data that nobody reads."""
+        """Print once that there are data which nobody reads."""
         if self.unread is not None and self.unread.holds_data():
             self.unread = None
             click.echo(
@@ -86,10 +86,10 @@ class Handover:
 
 
 def refuse(what: str) -> None:
-    """For a verb that gives its jobs no standard input.
+    """Refuse standard input, for a verb whose jobs have none.
 
     Raises:
-        UsageError: There is some, and it holds data.
+        UsageError: There is an input that holds data.
     """
     handed_over = StandardInput.of_this_process()
     if handed_over is not None and handed_over.holds_data():
@@ -128,7 +128,7 @@ def _reasons(submission: Submission, detach: bool, handed_over: StandardInput) -
 
 
 def _may_be_planned(job: Job) -> bool:
-    """Whether Headgate may give a job several workers by itself."""
+    """Whether Headgate may give a job several workers unasked."""
     if job.limits.workers == (1, 1):
         return False
     return job.contract is not None or bool(facts_of(job).source.libraries)
@@ -138,7 +138,7 @@ def _as_before(submission: Submission) -> Submission:
     """A submission without standard input.
 
     Raises:
-        UsageError: It goes on with a run that had some.
+        UsageError: It resumes a run that had some.
     """
     former = submission.resumed_from
     if former is not None and runs.meta(runs.find(former)).get("stdin"):

@@ -20,9 +20,9 @@ from headgate.recorded import runs, status
 from headgate.reports import run_verdicts
 
 _MOST_ROWS = 100
-"""Of jobs."""
+"""Most rows of jobs."""
 _WARNINGS = 10
-"""Most that are shown."""
+"""Most warnings that are shown."""
 
 
 @click.command()
@@ -113,7 +113,7 @@ def command(run: str | None, as_json: bool) -> None:
 
 
 def _tell_verified(verified: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say whether the workers of jobs train what one does."""
+    """Print whether the workers of jobs train what one does."""
     if verified:
         from headgate.verification import store  # which takes its time
         from headgate.verification.wording import sentence
@@ -123,8 +123,8 @@ def _tell_verified(verified: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _shown(jobs: Sequence[runs.JobSummary]) -> list[runs.JobSummary]:
-    """The jobs that have a row, as they were handed in: of very many those that run and those that
-    failed first.
+    """The jobs that get a row, in order of submission. If there are too many, running and failed
+    ones come first.
     """
     if len(jobs) <= _MOST_ROWS:
         return list(jobs)
@@ -136,8 +136,8 @@ def _shown(jobs: Sequence[runs.JobSummary]) -> list[runs.JobSummary]:
 
 
 def _decisions(jobs: Iterable[dict[str, Any]]) -> Table:
-    """What was decided last of each job, and why: a table of its own, since a reason is as long as
-    a line of theirs.
+    """The latest decision about each job, and its reason. It is a table of its own, because a
+    reason is as long as a line.
     """
     table = Table("share of", "since", "weight", "cores", "why", box=None, pad_edge=False)
     for job in jobs:
@@ -152,7 +152,7 @@ def _decisions(jobs: Iterable[dict[str, Any]]) -> Table:
 
 
 def _warned(warnings: Sequence[Mapping[str, Any]]) -> Table:
-    """The last warnings; the report has them all."""
+    """The last warnings. The report has all of them."""
     more = (
         f" ({len(warnings) - _WARNINGS} earlier ones are in the report)"
         if len(warnings) > _WARNINGS

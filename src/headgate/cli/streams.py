@@ -1,6 +1,4 @@
-"""Standard output and error: letters that they have no code for are spelt in others, and readers
-may go.
-"""
+"""Makes standard output and error take any text, and survive the loss of their readers."""
 
 from __future__ import annotations
 
@@ -42,12 +40,12 @@ _SPELT = {
     "Σ": "sum",
     "σ": "sigma",
 }
-"""What is printed in the place of letters that a terminal has no code for."""
+"""Replacements for letters that a terminal cannot encode."""
 
 
 def prepare() -> None:
-    """Have both streams take any text: a locale or `PYTHONIOENCODING` may know few letters, and a
-    path that is not UTF-8 is told as the bytes that it is.
+    """Make both streams accept any text. A locale or `PYTHONIOENCODING` may lack letters. A path
+    that is not UTF-8 is printed as its bytes.
     """
     codecs.register_error(_ERRORS, _spelt)
     for stream in (sys.stdout, sys.stderr):
@@ -74,7 +72,7 @@ def _encoded(letter: str, encoding: str) -> bytes:
 
 
 def abandon() -> None:
-    """Write no more to standard output, whose reader has gone: Python would try again at its
+    """Write no more to standard output, whose reader has gone. Python would try again at its
     end.
     """
     null = os.open(os.devnull, os.O_WRONLY)

@@ -130,7 +130,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
             kept.describe({**kept.about, **about})
             _say_machine(kept)
         click.echo(f"study {kept.folder.name} in {kept.folder}", err=True)
-        # As Ctrl-C: what was started for a cell goes with it.
+        # As Ctrl-C: programs started for a cell end with it.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             running.StudyRun(
@@ -210,7 +210,7 @@ def compare(first: str, second: str, as_json: bool) -> None:
 
 
 def _known(before: list[Journal]) -> dict[str, float]:
-    """Seconds of a run by workload, as former studies of that name measured them."""
+    """Seconds of a run by workload, measured by earlier studies of that name."""
     from headgate.studies import journal
 
     took: dict[str, list[float]] = {}
@@ -250,7 +250,7 @@ def _key(study: Study, cell: Cell) -> dict[str, str]:
 
 
 def _say_machine(kept: Journal) -> None:
-    """Say what has changed of the machine since a study began."""
+    """Print how the machine has changed since a study began."""
     from headgate.studies import journal
 
     was, present_machine = kept.about["machine"], journal.machine()
@@ -276,7 +276,7 @@ def _findings(kept: Journal) -> Findings:
 
 
 def _conclude(kept: Journal, as_json: bool) -> Findings:
-    """Write the page of a study, and say what it came to."""
+    """Write the page of a study, and print its result."""
     from headgate.studies import report
 
     findings = _findings(kept)

@@ -1,6 +1,6 @@
-"""What starts tasks: this machine, or a cluster of others.
+"""Engines start tasks: on this machine, or on a cluster of others.
 
-Names of the contract are handed out lazily: help needs what engines declare, and none of that.
+Names of the contract are imported lazily, because help only needs the engines' declarations.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ __all__ = ["LOCAL", "Engine", "EngineSpec", "make"]
 
 
 def make(spec: EngineSpec, home: Path) -> Engine:
-    """An engine that starts tasks elsewhere, Headgate's own or one that registered under
-    `headgate.engines`; not yet open. That of this machine is made by the hub, of what the hub has.
+    """Make an engine for other machines: Headgate's own, or one registered under
+    `headgate.engines`. It is not open yet.
+
+    The hub itself makes the engine of this machine.
 
     Args:
-        spec: Which.
-        home: Headgate's folder, for what it learns of a cluster.
+        spec: The engine.
+        home: Headgate's folder, for what the engine learns about a cluster.
 
     Raises:
-        UsageError: None is so called.
-        MissingExtraError: What it needs is not installed.
+        UsageError: There is no engine of that name.
+        MissingExtraError: A package that it needs is not installed.
     """
     from headgate.engines.base import LOCAL, Engine
     from headgate.model import registry

@@ -1,4 +1,4 @@
-"""The contract of an engine: what starts tasks."""
+"""The contract of an engine, which starts tasks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """Which engine: what it is called by, and what it needs to know of the cluster that it starts
-    tasks on.
+    """An engine by name, and its cluster.
 
     Args:
         name: As `Engine.name`.
-        address: Where that cluster is reached, as the engine has it; empty: the engine finds or
-            starts one.
-        shared_files: The nodes have the same files as this machine, under the same paths; nothing
-            is sent there.
+        address: The address of the cluster, in the engine's form; empty: the engine finds or starts
+            one.
+        shared_files: Whether the nodes have the same files as this machine, under the same paths.
+            Then no files are sent.
     """
 
     name: str = "local"
@@ -44,13 +43,13 @@ LOCAL = EngineSpec()
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What a task takes of a node, for engines that keep accounts.
+    """What a task takes of a node, for engines with accounts.
 
     Args:
         node: Name of the node.
-        cores: That its plan gives it; fractions are allowed, 0 where its plan says nothing.
-        memory_bytes: That its job is limited to; None: not told.
-        gpus: How many GPUs of the node are its own.
+        cores: Cores of its plan, which may be fractional; 0 if the plan states none.
+        memory_bytes: Memory limit of its job; None: no limit.
+        gpus: Number of the node's GPUs that are its own.
     """
 
     node: str
@@ -60,8 +59,8 @@ class Slot:
 
 
 class Listener(ABC):
-    """What an engine reports to. Calls may come from any thread. For each task they come one at a
-    time, in the order in which things happened.
+    """Receives an engine's reports. Calls may come from any thread. For each task they come one at
+    a time, in order.
     """
 
     @abstractmethod
@@ -70,7 +69,7 @@ class Listener(ABC):
     @abstractmethod
     def output(self, task: TaskId, lines: Sequence[str]) -> None:
         """Lines of the task's output. Carriage returns and line feeds both end a line. A flood may
-        be thinned out here, never in the log.
+        be thinned out here, but never in the log.
         """
 
     @abstractmethod
@@ -79,38 +78,42 @@ class Listener(ABC):
 
     @abstractmethod
     def exited(self, task: TaskId, exit: Exit) -> None:
-        """The task has ended, all its output was delivered, and its box is gone. Exactly once for
-        each `start`.
+        """The task has ended, all its output was delivered, and its box is gone. Called exactly
+        once for each `start`.
         """
 
     @abstractmethod
     def warned(self, task: TaskId | None, text: str) -> None:
-        """Something was worked around."""
+        """Report a workaround."""
 
     def waits(self, task: TaskId, what: str) -> None:
-        """A task waits for what `Engine.reserve` is to set aside: `for the cluster: 2 CPUs on node
-        b`, say.
+        """A task waits for what `Engine.reserve` is to set aside, for example `for the cluster: 2
+        CPUs on node b`.
         """
         self.warned(task, f"it waits {what}")
 
     def usage(self, target: str, reading: Mapping[Column, float]) -> None:  # noqa: B027  # those who do not record
-        """What a task or a node on another machine used since the last time: once a second while a
-        task runs there. `target` is the task's id, or `node:` and the node's name. Tasks on this
-        machine are read from `Engine.boxes`.
+        """Usage of a task or a node on another machine since the last call, once a second while a
+        task runs there.
+
+        `target` is the task's id, or `node:` and the node's name. Tasks on this machine are read
+        from `Engine.boxes`.
         """
 
     def joined(self, node: Node) -> None:  # noqa: B027  # those whose nodes stay as they are
-        """A node came, or has changed, after `Engine.open`."""
+        """A node joined or changed after `Engine.open`."""
 
     def left(self, name: str, reason: str, for_good: bool = False) -> None:  # noqa: B027  # as above
-        """A node is gone. `for_good`: no node by that name can join while the engine is open; this
-        may also be told later. Each of its tasks then has `exited`, `lost`, which is no failure of
-        its own.
+        """A node is gone. Each of its tasks then has `exited`, `lost`, which is no failure of its
+        own.
+
+        `for_good`: no node by that name can join while the engine is open. This may also be
+        reported later.
         """
 
 
 class Engine(ABC):
-    """What starts tasks on the nodes of a cluster.
+    """Starts tasks on the nodes of a cluster.
 
     An implementation must behave so:
 
@@ -140,12 +143,14 @@ class Engine(ABC):
     def cluster(self) -> Cluster: ...
 
     def uncontrolled(self) -> tuple[Uncontrolled, ...]:
-        """What cannot be controlled where the tasks run."""
+        """What cannot be controlled on the nodes of the tasks."""
         return ()
 
     def called(self) -> str:
-        """A name for its cluster that fits into a file's name, and is the same however the cluster
-        was reached. Calibrations of its nodes are kept under it. Empty where none are kept.
+        """A name for its cluster that fits into a file name, and does not depend on how the cluster
+        was reached.
+
+        Calibrations of its nodes are kept under it; empty: none are kept.
         """
         return ""
 
@@ -154,14 +159,16 @@ class Engine(ABC):
         result are pickled.
 
         Raises:
-            HeadgateError: It raised, the node is gone, or no code of Headgate's is there.
+            HeadgateError: The function raised, the node is gone, or the node has no code of
+                Headgate's.
         """
         raise HeadgateError(f"engine {self.name!r} has nobody on its nodes who could measure them")
 
     def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:  # noqa: B027  # as below
-        """Reserve what tasks of an attempt take. This adds to the reservations of the attempt's
-        other tasks, and replaces those of the same tasks. Returns at once. Engines whose nodes have
-        no accounts ignore it.
+        """Reserve what tasks of an attempt take. Returns at once.
+
+        This adds to the reservations of the attempt's other tasks, and replaces those of the same
+        tasks. Engines whose nodes have no accounts ignore it.
         """
 
     def release(self, job: JobId, attempt: int, tasks: Collection[TaskId]) -> None:  # noqa: B027  # as above
@@ -170,28 +177,26 @@ class Engine(ABC):
         """
 
     def waiting(self) -> frozenset[JobId]:
-        """Jobs without a running task, because their reservations are not free now."""
+        """Jobs without a running task, because their reservations cannot be granted now."""
         return frozenset()
 
     @abstractmethod
     def start(self, launch: Launch, share: Share, log: str) -> None:
-        """Start a task; `log` is the path of the file its output is appended to, in an existing
-        folder.
-        """
+        """Start a task. `log` is the path of the file for its output, in an existing folder."""
 
     @abstractmethod
     def set_share(self, task: TaskId, share: Share) -> None: ...
 
     @abstractmethod
     def send(self, task: TaskId, message: Mapping[str, object]) -> None:
-        """Send a message down the task channel; dropped when the task is not connected."""
+        """Send a message down the task channel. It is dropped if the task is not connected."""
 
     @abstractmethod
     def stop(self, task: TaskId, grace: float) -> None: ...
 
     @abstractmethod
     def boxes(self) -> Mapping[TaskId, Box]:
-        """The boxes of the tasks on this machine, for the samplers. `Listener.usage` tells of tasks
+        """The boxes of the tasks on this machine, for the samplers. `Listener.usage` reports tasks
         elsewhere.
         """
 

@@ -15,26 +15,26 @@ from typing import Any
 from headgate.model.identifiers import TaskId
 
 LINE_BYTES = 4 * 2**20
-"""Longest message that is taken in of a task."""
+"""Longest message that is accepted from a task."""
 _HELLO_BYTES = 2**16
 _LINE_SHOWN = 80
 
 HELLO_SECONDS = 30.0
-"""How long a connection may take to say hello."""
+"""Time for a connection to say hello."""
 
 MESSAGES_A_SECOND = 500
-"""Most that is taken in of one connection, over time; the library sends some ten a second."""
+"""Most messages a second that are accepted from one connection. The library sends about ten."""
 
 BURST_MESSAGES = 10 * MESSAGES_A_SECOND
-"""Most that is taken in at once of a connection that was quiet."""
+"""Most messages that are accepted at once from a connection that was quiet."""
 
 MESSAGE_BYTES = 2048
-"""What is as much as another message, where messages are long."""
+"""Bytes of a long message that count as another message."""
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, in place of one that a dead process left; only its user can
-    connect.
+    """A listening socket at `path`, which only its user can connect to. It replaces one left by a
+    dead process.
     """
     path.unlink(missing_ok=True)
     server = socket.socket(
@@ -47,11 +47,11 @@ def listen(path: Path) -> socket.socket:
 
 
 class Connection:
-    """One task's connection; not trusted before it said hello with the task's key.
+    """One task's connection. It is not trusted before it said hello with the task's key.
 
     Args:
         peer: The connected socket.
-        key_of: The key of a task that runs, None of any other.
+        key_of: Returns the key of a running task; None for any other.
     """
 
     def __init__(self, peer: socket.socket, key_of: Callable[[TaskId], str | None]) -> None:
@@ -64,9 +64,9 @@ class Connection:
         self._credited = self.since = time.monotonic()
         self.task: TaskId | None = None
         self.pid = 0
-        """Of the process that said hello; 0 where it did not tell."""
+        """Process id in the hello; 0 if not given."""
         self.over = False
-        """Whether the task has closed its end, as far as sending has shown."""
+        """Whether the task has closed its end, as noticed by sending."""
         self.is_endless = False
         """Whether it was refused for a line that is too long."""
 
@@ -74,9 +74,9 @@ class Connection:
         return self._peer.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Messages that have become whole with what is read now, hello first; None once the
-        connection is over or was refused. A line that is no message comes as one of type
-        `unreadable`.
+        """Read messages, hello first. None once the connection is over or was refused.
+
+        A line that is no message is returned as one of type `unreadable`.
 
         Raises:
             BlockingIOError: Nothing has arrived.
@@ -103,8 +103,8 @@ class Connection:
         return messages
 
     def resumes_in(self, now: float) -> float:
-        """Seconds from `now` on until more may be read, so that what is read can be worked off; 0
-        when at once.
+        """Seconds from `now` on until more may be read; 0: at once. The pause lets the hub handle
+        what was read.
         """
         earned = (now - self._credited) * MESSAGES_A_SECOND
         self._credit, self._credited = min(self._credit + earned, BURST_MESSAGES), now
@@ -120,15 +120,15 @@ class Connection:
         return True
 
     def send(self, message: Mapping[str, object]) -> bool:
-        """Send a message; False when the task does not read or is gone."""
+        """Send a message. Returns False if the task does not read or is gone."""
         data = json.dumps(message).encode() + b"\n"
         try:
             if self._unsent:
                 self._unsent = self._unsent[self._peer.send(self._unsent) :]
             if self._unsent:
                 return False
-            # A message that was begun is ended before the next one, so that a slow reader never
-            # sees a torn line.
+            # A begun message is finished before the next one, so that a slow reader never sees a
+            # torn line.
             self._unsent = data[self._peer.send(data) :]
         except ConnectionError:
             self.over = True
@@ -138,9 +138,7 @@ class Connection:
         return not self._unsent
 
     def hung_up(self) -> bool:
-        """Whether the task has closed its end, or died, whatever of what it sent is still
-        unread.
-        """
+        """Whether the task has closed its end, or died, even if data are still unread."""
         ended = select.poll()
         ended.register(self._peer, select.POLLRDHUP)
         return bool(ended.poll(0))
@@ -162,5 +160,5 @@ def _read(line: bytes) -> dict[str, Any]:
 
 
 def _bytes(key: object) -> bytes:
-    # JSON can spell half of a surrogate pair, which UTF-8 cannot.
+    # JSON can spell half of a surrogate pair, which UTF-8 cannot encode.
     return str(key).encode("utf-8", "surrogatepass")

@@ -1,6 +1,4 @@
-"""The connections to an engine's task channel, and what tasks say on them. The engine's one thread
-drives them.
-"""
+"""The connections to an engine's task channel, driven by the engine's one thread."""
 
 from __future__ import annotations
 
@@ -21,28 +19,28 @@ from headgate.engines.channel import (
 from headgate.model.identifiers import TaskId
 
 ACCEPT_PAUSE_SECONDS = 1.0
-"""How long tasks wait to connect while this process can take in no more of them."""
+"""Pause after the process has run out of descriptors or memory for new connections."""
 
 _DRAIN_ACCEPTS = 64
 MOST_STRANGERS = 64
-"""The most connections that have not said hello. If there are more, the oldest is closed."""
+"""Most connections that have not said hello. If there are more, the oldest is closed."""
 
 
 class Connections:
-    """Accepts connections of tasks, and reads what they say no faster than the engine can handle
-    it.
+    """Accepts connections of tasks, and reads their messages no faster than the engine can handle
+    them.
 
-    A task that says more finds its socket full. It waits, or leaves out what may be missed. Other
-    tasks are not affected.
+    A task that sends more finds its socket full. It waits, or drops what can be missed. Other tasks
+    are not affected.
 
     Args:
-        path: Where the channel's socket is made. Only this user may be able to enter its folder.
+        path: Path of the channel's socket. Only this user may be able to enter its folder.
         selector: The selector of the engine's thread. The data of each entry is the function to
             call.
-        key_of: Gives the key of a running task; None for any other.
+        key_of: Returns the key of a running task; None for any other.
         greeted: Called when a task has said hello, before its other messages.
         said: Called with the messages of tasks.
-        listener: Gets warnings about what was worked around.
+        listener: Gets warnings about workarounds.
     """
 
     def __init__(
@@ -74,8 +72,8 @@ class Connections:
         selector.register(self._server, selectors.EVENT_READ, self._accept)
 
     def keep(self) -> None:
-        """Make the channel's socket again where somebody removed it: tasks that start could not
-        connect. Connections that there are go on.
+        """Make the channel's socket again if it was removed, so that new tasks can connect.
+        Existing connections stay.
         """
         with suppress(OSError):
             if self._path.stat().st_ino == self._number:
@@ -113,8 +111,8 @@ class Connections:
         return [*self._paused.values(), *again, *hello]
 
     def read_on(self, now: float) -> None:
-        """Go on with what has waited long enough, and close what has not said hello for too
-        long.
+        """Read connections whose pause is over, and close those that have not said hello in
+        time.
         """
         for stranger in [
             unknown_connection
@@ -132,7 +130,7 @@ class Connections:
             self._watch(connection)
 
     def settle(self, task: TaskId) -> None:
-        """Read all that a task said before it ended, then close its connections."""
+        """Read everything that a task sent before it ended, then close its connections."""
         for _ in range(_DRAIN_ACCEPTS):
             try:
                 self._accept_one()
@@ -146,13 +144,12 @@ class Connections:
         self._flooding.discard(task)
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._open:
             connection.close()
         self._server.close()
         self._path.unlink(missing_ok=True)
 
-    # --- who connects -----------------------------------------------------------------------------
+    # --- new connections --------------------------------------------------------------------------
 
     def _accept(self) -> None:
         try:
@@ -161,7 +158,7 @@ class Connections:
         except (BlockingIOError, ConnectionError):  # it has gone again
             return
         except OSError as error:
-            # Out of descriptors or memory: whoever waits there would be announced again and again.
+            # Out of descriptors or memory: a waiting connection would be announced again and again.
             self._selector.unregister(self._server)
             self._accepts_again = time.monotonic() + ACCEPT_PAUSE_SECONDS
             if not self._crowded:
@@ -192,7 +189,7 @@ class Connections:
             connection, selectors.EVENT_READ, lambda: self._readable(connection)
         )
 
-    # --- what they say ----------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def _readable(self, connection: Connection) -> None:
         if not self._receive(connection):
@@ -214,7 +211,7 @@ class Connections:
             )
 
     def _receive(self, connection: Connection) -> bool:
-        """Read what has arrived. False if that was nothing, or the end."""
+        """Read what has arrived. Returns False if it was nothing, or the end."""
         known = connection.task
         try:
             messages = connection.receive()
@@ -239,7 +236,7 @@ class Connections:
                 self._of[task] = connection
                 self._greeted(task, connection)
             elif first.pid and connection.pid not in (0, first.pid):
-                # a task has one that trains; the first stays
+                # a task has one connection that trains; the first stays
                 connection.send({"type": "refused", "pid": first.pid})
                 self._disconnect(connection)
                 return False

@@ -1,8 +1,7 @@
-"""What Headgate's own engines of clusters say of themselves before one is made, for commands and
-their help.
+"""Declarations of Headgate's own cluster engines, for commands and their help.
 
-Each is a package of this folder that has an `ENGINE`. Importing that package imports nothing that
-the engine needs.
+Each engine is a package of this folder with an `ENGINE`. Importing that package imports nothing
+that the engine needs.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option that an engine takes, on the command line and from Python.
+    """An option of an engine, on the command line and from Python.
 
     Args:
-        name: A field of `EngineSpec`; with hyphens it is the command line's.
-        help: What it says, in a few words without a full stop.
-        metavar: What its value is called in help; empty: it has none, it is a flag.
-        variable: Environment variable that gives the value where nobody else does; empty: none.
+        name: A field of `EngineSpec`; with hyphens, the command-line option.
+        help: Its help in a few words, without a full stop.
+        metavar: Name of its value in help; empty: it is a flag.
+        variable: Environment variable with a default value; empty: none.
     """
 
     name: str
@@ -42,14 +41,14 @@ class Declaration:
     """An engine as commands know it.
 
     Args:
-        name: What `--engine` calls it.
-        make: Makes one, not yet open, from its `EngineSpec` and Headgate's folder. There it may
-            keep what it learns of a cluster. Raises `MissingExtraError` where what it needs is not
-            installed.
-        options: Options that it takes.
-        example: Options of a command line that uses it, for help; empty: none is shown.
-        distribution: What has to be installed for it; empty: nothing.
-        requirement: The same with its versions, as pip takes it.
+        name: Its name for `--engine`.
+        make: Makes an engine, not yet open, from its `EngineSpec` and Headgate's folder, where it
+            may keep what it learns about a cluster. Raises `MissingExtraError` if a package that it
+            needs is not installed.
+        options: Its options.
+        example: Options of a command line that uses it, for help; empty: none.
+        distribution: The distribution that it needs; empty: none.
+        requirement: The same with versions, in pip's form.
     """
 
     name: str
@@ -76,7 +75,7 @@ def declared() -> Mapping[str, Declaration]:
 
 
 def usual(engine: str, option: str) -> str:
-    """The value that the environment gives an engine's option; empty: none."""
+    """The value of an engine's option in the environment; empty: none."""
     options = declared()[engine].options if engine in declared() else ()
     variables = [
         engine_option.variable

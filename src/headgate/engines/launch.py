@@ -1,4 +1,4 @@
-"""From a task to exactly what is started."""
+"""Makes the exact launch of a task."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _THREAD_VARIABLES = (
     *("NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"),
 )
 COLUMNS = "120"
-"""The width of a terminal that tasks print for, where nothing states another: without one, bars and
-tables are cut.
+"""Terminal width for the output of tasks, unless another is set. Otherwise bars and tables are
+cut.
 """
 _TERMINAL = "xterm-256color"
 _MOST_DIGITS = 5
-"""Of a number of threads: more is a slip, and neither the hub nor its records could hold all of
-them.
+"""Most digits of a number of threads. More is a mistake, and neither the hub nor its records could
+hold as many threads.
 """
 
 
@@ -48,9 +48,8 @@ def is_foreign(job: Job) -> bool:
 
 
 def interpreter(job: Job, path: str | None) -> str:
-    """The Python that runs the job's program: the one that the job names, or the first `python`
-    (then `python3`) on `path`. An image's files are not here; there it is the one that the job
-    names, or `python`.
+    """The Python that runs the job's program: the job's own, or the first `python` (then `python3`)
+    on `path`. For an image, whose files are not visible here: the job's own, or `python`.
 
     Raises:
         UsageError: There is none.
@@ -84,7 +83,7 @@ def command(job: Job, path: str | None, first: tuple[str, ...] = ()) -> tuple[st
         at = len(words) - len(program_run.args)
         return (*words[:at], *first, *words[at:])
     if isinstance(job.run, str):
-        # "$@" hands the arguments through the shell without its reading them.
+        # "$@" passes the arguments through the shell unparsed.
         return (
             "/bin/sh",
             "-c",
@@ -97,29 +96,29 @@ def command(job: Job, path: str | None, first: tuple[str, ...] = ()) -> tuple[st
 
 def server_command(python: str, libraries: Collection[str] = ()) -> tuple[str, ...]:
     """Program and arguments of a parameter server: TensorFlow's for a script that imports
-    `headgate.keras`, else ours.
+    `headgate.keras`, otherwise Headgate's.
 
     Args:
         python: The interpreter of the job's script.
-        libraries: Headgate's that the script imports.
+        libraries: Headgate's libraries that the script imports.
     """
     server = "headgate.keras.server" if "keras" in libraries else "headgate.torch.ps"
     return (python, "-m", server)
 
 
 def snapshot_of(task: TaskId) -> str:
-    """Name of the file, in its job's folder of checkpoints, that a server started again on another
-    node goes on from; empty for a worker.
+    """Name of a server's snapshot in its job's folder of checkpoints, for a restart on another
+    node; empty for a worker.
     """
     return f"{task.name}.copy" if task.name.is_server else ""
 
 
 def inject(folder: Path) -> Path:
-    """A folder for a task's PYTHONPATH that holds `headgate` and nothing else of the environment it
-    is installed in. Beside it comes one that holds `zmq` alone, see `transport`.
+    """A folder for a task's PYTHONPATH with `headgate` and nothing else of its environment. It also
+    makes a folder with only `zmq`, see `transport`.
 
     Raises:
-        StorageError: It cannot be made.
+        StorageError: The folder cannot be made.
     """
     package = Path(headgate.__file__).parent
     injected = folder / headgate.__version__
@@ -128,30 +127,28 @@ def inject(folder: Path) -> Path:
     if (spec := find_spec("zmq")) is not None and spec.origin is not None:
         zmq = Path(spec.origin).parent
         _link(transport(injected) / "zmq", zmq)
-        # a wheel's; one built here uses the machine's own
+        # from a wheel; a package built on this machine uses its libraries
         if (libraries := zmq.with_name("pyzmq.libs")).is_dir():
             _link(transport(injected) / libraries.name, libraries)
     return injected
 
 
 def observation(injected: Path) -> Path:
-    """The folder, beside that from `inject`, whose module has Python observe a script that calls
+    """The folder, next to that of `inject`, whose module has Python observe a script that calls
     none of Headgate's libraries.
     """
     return injected.with_name(f"{injected.name}-observe")
 
 
 def transport(injected: Path) -> Path:
-    """The folder, beside that from `inject`, from which a task that has no pyzmq of its own may
-    import it.
+    """The folder, next to that of `inject`, from which a task without its own pyzmq may import
+    it.
     """
     return injected.with_name(f"{injected.name}-zmq")
 
 
 def files_of(injected: Path) -> list[str]:
-    """What a task sees of the folder from `inject`, and of that beside it: themselves and what they
-    lead to.
-    """
+    """The paths of `inject` that a task sees: both folders, and the targets of their links."""
     folders = [
         injected_files
         for injected_files in (injected, observation(injected), transport(injected))
@@ -197,32 +194,31 @@ def launch(
     stdin: int | None = None,
     daemon: str = "",
 ) -> Launch:
-    """What is started for a task. Its engine adds where the task finds the channel. A worker runs
-    the job's command; a parameter server runs under the interpreter of the job's script.
+    """The launch of a task. Its engine adds the address of the channel. A worker runs the job's
+    command; a parameter server runs under the interpreter of the job's script.
 
     Args:
-        facts: Of the script that the task runs.
-        environment: That of the person who submitted the job.
-        threads: Compute threads to start with; a variable that the user set stays.
+        facts: Facts about the task's script.
+        environment: The submitter's environment.
+        threads: Initial number of compute threads. Variables set by the user take precedence.
         injected: Folder from `inject`.
         checkpoints: Folder of the job's checkpoints.
-        resume: Where to go on from.
-        gpus: Numbers of the GPUs that it may see; None: all.
-        gpu_names: What `CUDA_VISIBLE_DEVICES` calls them, where that is not their number.
+        resume: The checkpoint to resume from.
+        gpus: Indices of the visible GPUs; None: all.
+        gpu_names: Their names in `CUDA_VISIBLE_DEVICES`, if these are not their indices.
         mode: `run` or `profile`.
-        place: Where on this machine it runs; None: on the machine as it is.
+        place: The place on this machine where it runs; None: the machine itself.
         attributes: Attributes of its process, from the terminal that submitted the job; None: those
             of the hub.
-        turns: Folder of the files by which tasks take turns on the GPUs of this machine; None: its
-            engine has one elsewhere, or they take none.
-        group: The workers of the attempt, where its job says by which contract they find each
-            other.
-        addresses: Where the tasks of the attempt are reached, where its job is made of roles.
-        observe: Have its steps seen from outside, as it calls none of Headgate's libraries.
-        importable: Let it import `headgate`; not where its environment has another package of that
-            name.
-        stdin: Descriptor of its standard input; None: it has none.
-        daemon: Where the daemon of containers listens; empty: as its engine is told.
+        turns: Folder of the lock files for turns on this machine's GPUs; None: its engine has
+            another folder, or there are no turns.
+        group: The workers of the attempt, if its job has another launcher's contract.
+        addresses: Addresses of the attempt's tasks, if its job is made of roles.
+        observe: Whether to observe its steps, because it calls none of Headgate's libraries.
+        importable: Whether it may import `headgate`. It may not if its environment has another
+            package of that name.
+        stdin: Descriptor of its standard input; None: none.
+        daemon: Address of the container daemon; empty: that of its engine.
 
     Raises:
         UsageError: There is no such interpreter.
@@ -292,7 +288,7 @@ def launch(
 
 
 def _is_folder(path: str | None, folder: str) -> bool:
-    """Whether a path leads to a folder, maybe by links."""
+    """Whether a path leads to a folder, possibly by links."""
     try:
         return path is not None and os.path.samefile(path, folder)
     except OSError:
@@ -300,7 +296,7 @@ def _is_folder(path: str | None, folder: str) -> bool:
 
 
 def _addressed(job: Job, addresses: Addresses, task: TaskName) -> Job:
-    """A job that runs the command of a role, with what one task of it is told of the others."""
+    """A job that runs the command of a role, with the addresses of the other tasks in it."""
 
     def filled(text: str) -> str:
         return addresses.fill(text, task)
@@ -321,16 +317,14 @@ def _with_defaults(
     threads: int,
     serves: bool,
 ) -> dict[str, str]:
-    """A job's environment, with what says how many threads compute and how they wait where the user
-    does not.
-    """
+    """A job's environment, with defaults for the number of threads and how they wait."""
     env = {} if is_foreign(job) else dict(environment)
     for variable, count in _thread_counts(called, {**env, **job.env}, threads).items():
         env.setdefault(variable, count)
     if "OMP_WAIT_POLICY" not in env and (serves or "torch" not in called):
-        # Threads that spin for long while they wait steal the cores of the other jobs; ones that
-        # never do cost a job that is alone 40 % where its operations are small. GCC's OpenMP, which
-        # PyTorch brings, spins so often before it sleeps.
+        # Threads that spin long while they wait steal cores from other jobs. Threads that never
+        # spin slow a single job by 40 % if its operations are small. GCC's OpenMP, which PyTorch
+        # brings, spins for this count before it sleeps.
         env["OMP_WAIT_POLICY"] = "PASSIVE"
         env.setdefault("GOMP_SPINCOUNT", "2000")
     env.setdefault("PYTHONUNBUFFERED", "1")
@@ -341,15 +335,15 @@ def _with_defaults(
 
 
 def stated_threads(job: Job, task: TaskName) -> int | None:
-    """How many threads the job, or the task's role in it, gives OpenMP; None: as many as it is
-    granted.
+    """The number of OpenMP threads that the job, or the task's role in it, sets; None: the granted
+    number.
     """
     role = job.role_of(task)
     return _count((job.of_role(role) if role is not None else job).env)
 
 
 def _count(env: Mapping[str, str]) -> int | None:
-    """The number that OpenMP is told; None: none, or one that no machine has."""
+    """The valid number of OpenMP threads in an environment; None: none."""
     stated = env.get("OMP_NUM_THREADS", "")
     return (
         int(stated) if stated.isdecimal() and len(stated) <= _MOST_DIGITS and int(stated) else None
@@ -357,9 +351,8 @@ def _count(env: Mapping[str, str]) -> int | None:
 
 
 def _thread_counts(called: Collection[str], env: Mapping[str, str], threads: int) -> dict[str, str]:
-    """How many threads each library starts with: as many as OpenMP has, which the user may have
-    said. MKL would take more than that where it is told so. TensorFlow has two at least for
-    operations that wait.
+    """The number of threads that each library starts with: that of OpenMP, which the user may have
+    set. MKL may have less, if set. TensorFlow has at least two for operations that wait.
     """
     count = _count(env) or threads
     thread_settings = dict.fromkeys(_THREAD_VARIABLES, str(count))
@@ -367,7 +360,7 @@ def _thread_counts(called: Collection[str], env: Mapping[str, str], threads: int
         "TF_NUM_INTRAOP_THREADS": str(count),
         "TF_NUM_INTEROP_THREADS": str(max(2, count)),
     }
-    # `headgate.jax` sets it as its task begins, by what that has then.
+    # `headgate.jax` sets it when its task begins, to the present grant.
     if "NPROC" not in env and "jax" not in called:
         thread_settings["PJRT_NPROC"] = str(count)
     return thread_settings
@@ -376,20 +369,20 @@ def _thread_counts(called: Collection[str], env: Mapping[str, str], threads: int
 def _with_gpus(
     gpus: tuple[int, ...], called: Mapping[int, str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """What tells a task of its GPUs."""
+    """Variables about a task's GPUs."""
     names = [called.get(gpu, str(gpu)) for gpu in gpus]
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(names)}
     if names and not any(name.isdigit() for name in names):
         visible["HEADGATE_GPUS"] = ",".join(map(str, gpus))
     if "CUDA_VISIBLE_DEVICES" not in env and "CUDA_DEVICE_ORDER" not in env:
-        # as the numbers count; CUDA's own order puts the fastest first
+        # by index; CUDA's own order begins with the fastest
         visible["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return visible
 
 
 def _leaving_memory(env: Mapping[str, str]) -> dict[str, str]:
-    """What has a task take memory of a GPU as it needs it. JAX and TensorFlow would take most of it
-    as they begin, and leave none to the jobs that they take turns with.
+    """Variables that make a task allocate GPU memory as it needs it. By default JAX and TensorFlow
+    allocate most of it at once, and leave none to jobs that they take turns with.
     """
     states = any(f"XLA_PYTHON_CLIENT_{name}" in env for name in ("ALLOCATOR", "MEM_FRACTION"))
     return {"TF_FORCE_GPU_ALLOW_GROWTH": "true"} | (
@@ -400,7 +393,7 @@ def _leaving_memory(env: Mapping[str, str]) -> dict[str, str]:
 def _told(
     task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str
 ) -> dict[str, str]:
-    """What the library in a task is told by its environment."""
+    """The variables for the library in a task."""
     variables = {
         "HEADGATE_TASK": task,
         "HEADGATE_CHECKPOINTS": str(checkpoints),
@@ -413,8 +406,8 @@ def _told(
 def _files(
     facts: ScriptFacts, injected: Path, checkpoints: Path, resume: Checkpoint | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a task has to see, and what it has to write, besides its folder and what the job names:
-    its script's folder, the task library with what that leads to, and checkpoints.
+    """The paths that a task reads, and those that it writes, besides its folder and those that the
+    job names.
     """
     reads = [str(facts.file.parent)] if facts.file is not None else []
     reads += [*files_of(injected), *([resume.path] if resume is not None else [])]

@@ -39,18 +39,18 @@ _READ_BYTES = 1 << 16
 _DRAIN_READS = 64
 
 REST_SECONDS = 2.0
-"""How long before the end of its grace what is left of a task is asked to end; its first process
-was asked first.
+"""Time before the end of a task's grace at which its remaining processes are asked to end. The
+first process was asked earlier.
 """
 LEFT_SECONDS = 1.0
-"""How long what the first process of a task left behind may take to end by itself, as its helpers
+"""Time for processes left behind by a task's first process to end by themselves, as its helpers
 do.
 """
 _LOOK_SECONDS = 0.05
 CLOSE_SECONDS = 15.0
-"""How long `close` waits for tasks that it killed."""
+"""Longest time that `close` waits for tasks that it killed."""
 FILES_OF_A_TASK = 11
-"""Its output, log, end and connection, the files of its cgroups, and some while it starts."""
+"""Its output, log, end and connection, the files of its cgroups, and some during its start."""
 _OTHER_FILES = 32
 """For the stores of runs, clients and samplers."""
 _AMPLE_FILES = 4096  # of some 360 tasks
@@ -60,11 +60,12 @@ class LocalEngine(Engine):
     """Starts tasks on this machine, in boxes of `isolation`.
 
     Args:
-        cluster: This machine, or the nodes that are places on it; one alone will do.
-        isolation: What the tasks are boxed in.
+        cluster: This machine, or nodes that are places on it; a single one is possible.
+        isolation: The isolation of the tasks.
         channel: Path of the task channel's socket, in a folder that only this user can enter.
-        registry: Told of each box, so that it outlives this process no longer than it should.
-        logs: What a task's output is written to, made from what `start` was told of as its log.
+        registry: Registers each box, so that it does not outlive this process for longer than it
+            should.
+        logs: Makes the log of a task's output from the `log` of `start`.
         others: Makes the isolation of a name that a launch asks for; None: there is no other.
     """
 
@@ -179,7 +180,7 @@ class LocalEngine(Engine):
             self._try(self._commands.popleft())
 
     def _try(self, act: Callable[[], object]) -> None:
-        """What goes wrong with one task must not end the thread that looks after all of them."""
+        """Call `act`. An error of one task must not end the thread that serves all of them."""
         try:
             act()
         except Exception as error:  # noqa: BLE001
@@ -202,7 +203,7 @@ class LocalEngine(Engine):
     def _watch(self) -> None:
         while self._starts or self._tasks or self._closing_at is None:
             for key, _ in self._selector.select(self._next_time()):
-                # What came before it may have closed it: a task's end closes its output and its
+                # An earlier event may have closed it: a task's end closes its output and its
                 # connection.
                 if self._selector.get_map().get(key.fd) is key:
                     self._try(key.data)
@@ -329,14 +330,14 @@ class LocalEngine(Engine):
         return isolation
 
     def _stop_start(self, id: TaskId) -> None:
-        """Let a start end that has not begun, or that waits for others to be there."""
+        """End a start that has not begun, or that waits for others to be ready."""
         self._starts[id].stopped.set()
         self._executor.forgo(id)
 
     def _box(
         self, isolation: Isolation, stopped: threading.Event, launch: Launch, share: Share
     ) -> tuple[Box, int]:
-        """Start a task; its box, and the descriptor that its output is read from."""
+        """Start a task. Returns its box, and the descriptor of its output."""
         columns = launch.env.get("COLUMNS", "")
         read_end, write_end = terminal(columns) if launch.tty else os.pipe2(os.O_CLOEXEC)
         try:
@@ -419,7 +420,7 @@ class LocalEngine(Engine):
             task.reads_again = None if ended else now + pause
 
     def _read(self, task: Task) -> bool:
-        """Read once; False at the end of the output."""
+        """Read once. Returns False at the end of the output."""
         try:
             data = os.read(task.output, _READ_BYTES)
         except BlockingIOError:
@@ -457,15 +458,15 @@ class LocalEngine(Engine):
                 self._conclude(task)
 
     def _conclude(self, task: Task) -> None:
-        """Take what is left of a task that has ended, and tell of its end."""
+        """Finish a task that has ended, and report its end."""
         exit = task.exit or task.told()
         try:
             if task.waits_until is not None:
                 exit = task.exit = replace(
                     exit, left=() if task.killed else tuple(at_work(task.box.pids()))
                 )
-            # What it forked and left behind would hold its output open, and its share; where others
-            # are to be asked, its box goes beside this thread.
+            # Processes that it left behind would hold its output and its share. If removing its box
+            # may block, another thread does it.
             if not task.isolation.waits:
                 task.box.kill()
             self._connections.settle(task.id)
@@ -495,24 +496,26 @@ class LocalEngine(Engine):
         self._try(done.result)
         if self._registry is not None:
             self._registry.remove(task.id)
-        # else it was given up when this engine closed
+        # otherwise it was given up when this engine closed
         if self._tasks.pop(task.id, None) is not None:
             self._listener.exited(task.id, exit)
 
 
 class Descriptors:
-    """How many tasks the open files allow that a process may have (`ulimit -n`): one too many would
-    cost others their output. It counts what this process has open besides tasks, as it is made.
+    """Counts how many tasks the limit on open files allows (`ulimit -n`). One task too many would
+    cost others their output.
+
+    It counts the other open files of this process when it is made.
     """
 
     def __init__(self) -> None:
         self._besides = len(os.listdir("/proc/self/fd")) + _OTHER_FILES
 
     def check(self, tasks: int) -> None:
-        """Whether so many tasks can be at once.
+        """Check that `tasks` tasks can run at once.
 
         Raises:
-            HeadgateError: They cannot; the message says what to raise.
+            HeadgateError: They cannot. The message says which limit to raise.
         """
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if self._besides + tasks * FILES_OF_A_TASK <= most:

@@ -1,4 +1,4 @@
-"""A task's output: all of it to a file, its lines to whoever reads progress from them."""
+"""A task's output: all of it goes to a file, its lines to readers of progress."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections import deque
 from pathlib import Path
 
 LOG_BYTES = 32 * 2**20
-"""Size at which a log is renamed to `.1` (replacing the former `.1`) and begun anew."""
+"""Size at which a log is renamed to `.1`, in place of an earlier `.1`, and a new one is begun."""
 GONE = ".gone"
-"""What the name of a file ends with that counts the bytes of a log that were replaced."""
+"""Suffix of the file that counts the bytes of replaced logs."""
 
 _LINE_MOST = 2**20
-"""A log that is full is renamed at the end of a line, unless one is longer than this."""
+"""A full log is renamed at the end of a line, unless the line is longer than this."""
 
 BYTES_A_SECOND = 32 * 2**20
-"""Most that is read of a task's output in a second; a task that writes faster waits, and the others
+"""Most bytes a second that are read of a task's output. A task that writes faster waits; the others
 do not.
 """
 
 GATHER_SECONDS = 0.02
-"""How long output of a task that prints all the time is left in its pipe. Each line that is waited
-for wakes this process, and that costs the task more than writing it.
+"""How long output of a task that prints all the time stays in its pipe. Each line read at once
+wakes this process, which costs the task more than writing it.
 """
 _LITTLE_BYTES = 1 << 14
-"""A quarter of a pipe: a task that prints more meanwhile is read on at once, so that it does not
-wait for room.
+"""A quarter of a pipe. A task that prints more meanwhile is read at once, so that it does not wait
+for space.
 """
 
 LINES_A_SECOND = 1000
 _LAST_LINES = 100
-"""Of a flood so many are handed on at its end: there stands why a script failed."""
+"""Lines of a flood that are passed on at its end, where the cause of a failure is."""
 _LINE_CHARACTERS = 4096
-"""Of a line so many are handed on, the first ones."""
+"""Characters of a line that are passed on, from its beginning."""
 _LINE_BYTES = 4 * _LINE_CHARACTERS  # of UTF-8, at the most
 _LINE_ENDS = re.compile(rb"[\r\n\b]+")  # a bar is drawn again after each
 
@@ -56,8 +56,8 @@ class TaskLog:
         self.trouble: str | None = None
 
     def write(self, data: bytes, now: float) -> list[str]:
-        """Append `data`; its complete lines, at most `LINES_A_SECOND` of them. A file that cannot
-        be written sets `trouble`.
+        """Append `data`. Returns its complete lines, at most `LINES_A_SECOND`. If the file cannot
+        be written, `trouble` is set.
         """
         self._append(data)
         self._gathers = now - self._read_at < 2 * GATHER_SECONDS and len(data) <= _LITTLE_BYTES
@@ -77,13 +77,13 @@ class TaskLog:
         return [_decoded(line) for line in lines[:room]]
 
     def resumes_in(self, now: float) -> float:
-        """Seconds until more may be read; 0 when at once."""
+        """Seconds until more may be read; 0: at once."""
         if self._bytes < BYTES_A_SECOND or int(now) != self._second:
             return GATHER_SECONDS if self._gathers else 0.0
         return int(now) + 1 - now
 
     def rest(self) -> list[str]:
-        """The last lines of a flood, and the very last when it has no end."""
+        """The last lines of a flood, and the last line if it has no end."""
         lines = [*self._skipped, *([self._partial] if self._partial else [])]
         self._partial = b""
         self._skipped.clear()
@@ -114,9 +114,7 @@ class TaskLog:
             self.trouble = None
 
     def _rest_of_line(self, data: bytes) -> int:
-        """Bytes that still belong to the last line of a full log; none of a line that is too
-        long.
-        """
+        """Bytes that still belong to the last line of a full log; 0 if that line is too long."""
         first = _LINE_ENDS.search(data)
         if first is not None:
             return first.end()
@@ -135,7 +133,7 @@ class TaskLog:
     def _write(self, data: bytes) -> None:
         if data:
             self._at_line_start = _ends_line(data)
-        # a disk that fills up takes a part, and says so only when asked to take the rest
+        # a full disk takes a part, and only refuses the rest
         while data:
             assert self._fd is not None
             written = os.write(self._fd, data)
@@ -143,8 +141,8 @@ class TaskLog:
             data = data[written:]
 
     def _begin_anew(self) -> None:
-        """Rename the log, in the place of what was renamed before. A file beside it counts the
-        bytes of that.
+        """Rename the log, in place of the one renamed before. A file next to it counts the replaced
+        bytes.
         """
         self.close()
         former = Path(f"{self._path}.1")
@@ -160,7 +158,7 @@ def _ends_line(data: bytes) -> bool:
 
 
 def gone_before(log: Path) -> int:
-    """Bytes that a log once held before what is left of it."""
+    """Number of bytes replaced before the remaining log."""
     try:
         return int(Path(f"{log}{GONE}").read_text())
     except (OSError, ValueError):

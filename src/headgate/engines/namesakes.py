@@ -1,5 +1,5 @@
-"""Another package called `headgate` in the environment of a task: a stranger's, which its script
-may import.
+"""Detects another package called `headgate` in the environment of a task, which its script may
+import.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.scripts.facts import ScriptFacts
 
 _ASK_SECONDS = 20.0
 _OURS = os.path.join("task", "channel.py")
-"""A file that only this package has."""
+"""A file that only Headgate has."""
 _LOOK = """
 import importlib.machinery, sys
 spec = importlib.machinery.PathFinder.find_spec("headgate", [path for path in sys.path if path])
@@ -82,12 +82,12 @@ def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:
 
 
 def _strangers(path: str) -> str:
-    """A path, where it is that of another package; else empty."""
+    """The path if it is that of another package; otherwise empty."""
     return "" if not path or os.path.exists(os.path.join(path, _OURS)) else path
 
 
 def _folders(python: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Where an interpreter may have packages."""
+    """Folders where an interpreter may have packages."""
     yield from filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     prefixes = {
         Path(python).absolute().parents[1],
@@ -110,7 +110,7 @@ def _folders(python: str, environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _may_have_one(folder: str) -> bool:
-    """Whether something in a folder may be a package of that name, or lead to one."""
+    """Whether a folder may hold a package of that name, or a link to one."""
     with suppress(OSError):
         return any(
             name.startswith(("headgate", "__editable__.headgate")) for name in os.listdir(folder)

@@ -1,5 +1,5 @@
-"""Processes of a task that the kernel kills for want of memory: told while it runs, and told from
-what ends it.
+"""Detects processes of a task that the kernel kills for lack of memory, and attributes the task's
+end to them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from headgate.isolation.base import Box
 from headgate.model.events import Exit
 
 LOOK_SECONDS = 0.5
-"""How often the kernel's count is read."""
+"""Interval at which the kernel's counter is read."""
 _MAIN_SECONDS = 10.0
-"""The kernel counts a kill at once, and a large process takes a while until it is gone."""
+"""The kernel counts a kill at once, but a large process takes this time to disappear."""
 _NAMED_SECONDS = 120.0
 """An exit that names an OOM kill is attributed to it within this time."""
 _SOON_SECONDS = 5.0
 """An exit that a kill may well have caused is attributed to it within this time."""
 _MOST_PAUSE_SECONDS = 60.0
-"""Longest between two tellings of kills of a task whose processes are started and killed again and
-again.
+"""Longest interval between two reports about a task whose processes are repeatedly started and
+killed.
 """
 _LINES = 200
 
@@ -43,10 +43,10 @@ _LIKELY = re.compile(
 
 
 class OomMonitor:
-    """Follows the count of one task.
+    """Follows the counter of one task.
 
     Args:
-        box: The task's.
+        box: The task's box.
     """
 
     def __init__(self, box: Box) -> None:
@@ -59,15 +59,15 @@ class OomMonitor:
         self._pause = LOOK_SECONDS
 
     def read(self, lines: Sequence[str]) -> None:
-        """Take note of what the task printed."""
+        """Note lines that the task printed."""
         self._lines += lines
 
     def look(self, now: float) -> str | None:
-        """Read the count; what people should know of the kills that the look before found and that
-        the task outlived.
+        """Read the counter. Returns a message about kills since the last look that the task
+        survived.
 
         Args:
-            now: Seconds on a clock that never goes back.
+            now: Seconds of a monotonic clock.
         """
         notice = None
         if self._untold and now >= self._tells_at:
@@ -80,13 +80,13 @@ class OomMonitor:
         return notice
 
     def ended(self, exit: Exit, now: float, by_us: bool) -> tuple[Exit, str | None]:
-        """How the task ended, its kills as the reason only where they are; and what people should
-        know of kills that no reason tells.
+        """How the task ended, with OOM kills as the reason only if they caused it; and a message
+        about other kills.
 
         Args:
-            exit: As `Box.reap` has it, which puts any end that is not a good one down to kills.
-            now: As `look`.
-            by_us: Headgate killed it.
+            exit: The result of `Box.reap`, which attributes any bad end to kills.
+            now: As in `look`.
+            by_us: Whether Headgate killed it.
         """
         self._note(exit.kills, now)
         # a container's cgroup may be gone before it was read
@@ -116,8 +116,8 @@ class OomMonitor:
         return f"{were} killed: {self._box.shortage()}; {cure}"
 
     def _caused(self, exit: Exit, main: bool, now: float) -> bool:
-        """Whether kills ended it: its first process was killed, or it says that it missed another,
-        or it failed soon after and says of nothing else.
+        """Whether kills caused the end: the first process was killed, or the output names a lost
+        process, or it failed soon after and names no other cause.
         """
         if exit.ok or self._last is None:
             return False
@@ -131,7 +131,7 @@ class OomMonitor:
 
 
 def _last_words(lines: Sequence[str]) -> Sequence[str]:
-    """The last traceback of an output, with those that it came of; without any, the last lines."""
+    """The last traceback of an output, with its causes; without any, the last lines."""
     kept = list(lines)
     starts = [i for i, line in enumerate(kept) if _TRACEBACK in line]
     if not starts:

@@ -10,14 +10,14 @@ from typing import Any
 from headgate.model.identifiers import TaskId
 
 AT_ONCE = 16
-"""Most that is done at the same time."""
+"""Most operations that run at the same time."""
 
 Act = Callable[[], Any]
 Then = Callable[["Future[Any]"], None]
 
 
 def now(act: Act, then: Then) -> None:
-    """Do something here, and hand on what came of it as `PerTaskExecutor.do` would."""
+    """Run an operation in this thread, and pass on its result as `PerTaskExecutor.do` would."""
     done = Future[Any]()
     try:
         done.set_result(act())
@@ -27,10 +27,10 @@ def now(act: Act, then: Then) -> None:
 
 
 class PerTaskExecutor:
-    """Threads for what waits for others.
+    """Threads for operations that may block.
 
     Args:
-        hand_back: Has something called in the engine's thread.
+        hand_back: Has a function called in the engine's thread.
     """
 
     def __init__(self, hand_back: Callable[[Callable[[], None]], None]) -> None:
@@ -42,11 +42,10 @@ class PerTaskExecutor:
         self._closed = False
 
     def do(self, task: TaskId, act: Act, then: Then) -> None:
-        """Do something after all that is to be done of this task before it; called in the engine's
-        thread.
+        """Run an operation after all earlier ones of this task. Call it in the engine's thread.
 
         Args:
-            then: Called in the engine's thread with what came of it.
+            then: Called in the engine's thread with the result.
         """
         waiting = self._waiting.setdefault(task, deque())
         waiting.append((act, then))
@@ -54,23 +53,23 @@ class PerTaskExecutor:
             self._submit(task)
 
     def do_at_once(self, act: Act, then: Then) -> None:
-        """Do something before all that waits; called in the engine's thread.
+        """Run an operation before all that wait. Call it in the engine's thread.
 
         Args:
-            then: As of `do`.
+            then: As in `do`.
         """
         self._urgent.submit(act).add_done_callback(lambda done: self._hand_back(lambda: then(done)))
 
     def forgo(self, task: TaskId) -> None:
-        """Leave out what is next to be done of a task, unless it has begun; it then comes to a
+        """Skip the next operation of a task, unless it has begun. Its result is then a
         `CancelledError`.
         """
         if (first := self._first.get(task)) is not None:
             first.cancel()
 
     def close(self) -> None:
-        """Wait for what has begun or is next; what it comes to is still handed back. What comes
-        after it is done at once, where that is handed.
+        """Wait for operations that run or are next. Their results are still passed on. Later
+        operations run at once, in the calling thread.
         """
         self._urgent.shutdown()
         self._pool.shutdown()

@@ -11,10 +11,10 @@ _ROWS, _COLUMNS, _MOST_COLUMNS = 40, 120, 9999
 
 
 def terminal(columns: str) -> tuple[int, int]:
-    """Open one; the descriptor that is read, and the one that is written.
+    """Open a pseudo-terminal. Returns the descriptor for reading, and the one for writing.
 
     Args:
-        columns: Its width; where that is no usual number, 120.
+        columns: Its width; 120 if this is no usual number.
     """
     reads, writes = os.openpty()
     wide = int(columns) if columns.isdecimal() and 0 < int(columns) <= _MOST_COLUMNS else _COLUMNS

@@ -1,4 +1,4 @@
-"""What the engine `local` knows of its tasks."""
+"""The engine `local`'s records of its tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headgate.model.shares import NOTHING, Lever, Share, Uncontrolled
 
 
 class BoxRegistry(Protocol):
-    """What looks after the boxes in case this process dies."""
+    """Looks after boxes in case this process dies."""
 
     def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None: ...
 
@@ -29,8 +29,8 @@ class BoxRegistry(Protocol):
 
 @dataclass(slots=True)
 class PendingStart:
-    """A task that is being started: its key, whether it is to be stopped, and what is to be done of
-    it as soon as it runs.
+    """A task that is being started: its key, whether it is to be stopped, and actions to take once
+    it runs.
     """
 
     key: str
@@ -40,7 +40,7 @@ class PendingStart:
 
 @dataclass(slots=True)
 class Task:
-    """A task that runs; times are those of `time.monotonic`."""
+    """A running task. Times are those of `time.monotonic`."""
 
     id: TaskId
     isolation: Isolation
@@ -63,7 +63,7 @@ class Task:
     exit: Exit | None = None  # None: it has not ended, as far as is known
 
     def told(self) -> Exit:
-        """How it ended, of one that is waited for no longer."""
+        """How the task ended. Nothing waits for it any longer."""
         if self.exit is not None:
             return self.exit
         if self.box.pids():
@@ -71,8 +71,8 @@ class Task:
         return Exit(code=None, reason="it was killed, and how it ended was not told in time")
 
     def change(self) -> tuple[Uncontrolled, ...]:
-        """Bring all into force that is wanted by now: of several changes that waited, the first
-        does the work of all; what `Box.apply` returns.
+        """Apply all pending changes of its share: the first of several waiting changes applies all.
+        Returns the result of `Box.apply`.
         """
         shares = []
         while self.wanted:
@@ -80,8 +80,8 @@ class Task:
         return self.box.apply(reduce(Share.merged, shares, NOTHING)) if shares else ()
 
     def news(self, uncontrolled: Sequence[Uncontrolled]) -> list[Uncontrolled]:
-        """Of what `Box.apply` returns what was not told before: with each change of a share come
-        other figures.
+        """The controls in a result of `Box.apply` that were not reported before. Each change of a
+        share brings other figures.
         """
         news = [limit for limit in uncontrolled if limit.lever not in self.told_of]
         self.told_of.update(limit.lever for limit in news)

@@ -1,8 +1,7 @@
-"""How long a job is to train, by its arguments or, where they say nothing, by the defaults of its
-script.
+"""Finds how long a job is to train: from its arguments, or else from the defaults of its script.
 
-Most scripts print the number of the epoch, but not how many epochs there will be. The user said
-that: `--epochs 14`.
+Most scripts print the number of the current epoch, but not the number of epochs. The user gave it:
+`--epochs 14`.
 """
 
 from __future__ import annotations
@@ -85,15 +84,13 @@ _MOST = 10**12
 
 @dataclass(frozen=True, slots=True)
 class TrainingLength:
-    """Number of epochs and steps that a job is to do; None where it is not stated."""
+    """Number of epochs and steps that a job is to do; None if not stated."""
 
     epochs: int | None = None
     steps: int | None = None
 
     def complete(self, progress_read: Progress) -> Progress:
-        """The report, with the number of epochs and steps filled in where it does not state
-        them.
-        """
+        """Fill in the number of epochs and steps if the report does not state them."""
         epochs, steps = progress_read.epochs, progress_read.steps
         if (
             epochs is None
@@ -190,7 +187,7 @@ def _first(options: Mapping[str, int], names: frozenset[str]) -> int | None:
 
 
 class _Given(NamedTuple):
-    """An option as it is given: its name with its dashes, and its value if that is a whole
+    """An option on the command line: its name with its dashes, and its value if that is a whole
     number.
     """
 
@@ -200,9 +197,10 @@ class _Given(NamedTuple):
 
 
 class _Declared(NamedTuple):
-    """An option that a script declares: how it is written, its names, and its default.
+    """An option that a script declares: its text, its names, and its default.
 
-    `abbreviates`: the beginning of its name will do. `tells_epochs`: its help is about epochs.
+    `abbreviates`: whether the beginning of its name suffices. `tells_epochs`: whether its help is
+    about epochs.
     """
 
     flags: tuple[str, ...]
@@ -230,9 +228,7 @@ def _given(words: Sequence[str]) -> Iterator[_Given]:
 
 
 def _meant(name: str, declared: Sequence[_Declared]) -> _Declared | None:
-    """The option that a name on the command line is one of, or, if that is so of one alone, begins
-    with it.
-    """
+    """The declared option with that name, or the only one that begins with it."""
     exact = [option for option in declared if name in option.flags]
     if exact:
         return exact[-1]
@@ -247,9 +243,7 @@ def _meant(name: str, declared: Sequence[_Declared]) -> _Declared | None:
 
 
 def _may_state_a_length(option: _Given, meant: _Declared | None) -> bool:
-    """Whether an option that is given may say how long the training is, in a way that is not
-    understood here.
-    """
+    """Whether an option on the command line may state the length in another way."""
     plain = _plain(option.name)
     if plain in _HAVE_MORE or option.text.endswith(_FILES):
         return True  # a file that states it
@@ -261,7 +255,7 @@ def _may_state_a_length(option: _Given, meant: _Declared | None) -> bool:
 
 
 def _has_unknown_positions(words: Sequence[str], options: DeclaredOptions) -> bool:
-    """Whether arguments that have no name may say how long the training is."""
+    """Whether arguments without a name may state the length of the training."""
     if any(
         word.startswith("@") or _plain(word.rpartition(".")[2]) in _LENGTHS
         for word in words
@@ -346,13 +340,13 @@ def _constants(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int | None]]:
 
 
 def _changed(nodes: Sequence[ast.AST]) -> frozenset[str]:
-    """The lengths that a script sets otherwise on its way: `args.epochs = 1`, `epochs *= 2`."""
+    """The lengths that a script sets later: `args.epochs = 1`, `epochs *= 2`."""
     names: list[str] = []
     for node in nodes:
         if isinstance(node, ast.AugAssign):
             names.append(_name_of(node.target))
         elif isinstance(node, ast.Assign) and _name_of(node.value) not in _LENGTHS:
-            # else it hands one on
+            # otherwise it passes one on
             options = [target for target in node.targets if isinstance(target, ast.Attribute)]
             names += [option.attr for option in options if _name_of(option.value) != "self"]
     return frozenset(map(_plain, names)) & _LENGTHS

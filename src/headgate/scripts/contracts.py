@@ -26,8 +26,8 @@ _OF_OTHERS = re.compile(
     r"|OMPI_(COMM_WORLD|UNIVERSE)_\w+|OMPI_MCA_orte_hnp_uri|(PMI|PMIX|MV2_COMM_WORLD|MPI)_\w*(RANK|SIZE|ID)"
     r"|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NPROCS|STEP_\w+)"
 )
-"""Variables by which another launcher tells a process its place. They would be wrong for a worker
-of Headgate.
+"""Variables by which another launcher tells a process its place. They would be wrong for Headgate's
+workers.
 """
 _FIRST_PORT, _EPHEMERAL_PORT = 15_000, 32_768
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -39,7 +39,7 @@ _OUT_OF_MEMORY = re.compile(
     r"memory\b|std::bad_alloc|\bMemoryError\b|RESOURCE_EXHAUSTED|ResourceExhaustedError"
     r"|can'?(?:t|not) allocate memory|cudaErrorMemoryAllocation|STATUS_ALLOC_FAILED"
 )
-"""PyTorch on GPUs and CPUs, C++, Python, JAX, TensorFlow, and the system."""
+"""Error messages of PyTorch on GPUs and CPUs, C++, Python, JAX, TensorFlow, and the system."""
 _OF_A_GPU = re.compile(
     r"\b(?:CUDA|HIP)\b[^.]*[Oo]ut of "
     r"memory|cudaErrorMemoryAllocation|STATUS_ALLOC_FAILED|device:GPU|\bGPU_\d+_bfc\b"
@@ -53,7 +53,7 @@ _SHORTAGES = (
         r"memory|cudaErrorMemoryAllocation|\w+_STATUS_ALLOC_FAILED|ResourceExhaustedError"
     ),
 )
-"""PyTorch's, JAX's, TensorFlow's and CUDA's words, without what follows them."""
+"""Error messages of PyTorch, JAX, TensorFlow and CUDA, without the text that follows them."""
 _OF_A_DEVICE = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhaustedError")
 """JAX and TensorFlow do not always name the device."""
 _MEETING: Mapping[Contract, str] = {
@@ -76,14 +76,14 @@ class LaunchedGroup:
     Args:
         id: Unique to the job.
         nodes: The node of each worker.
-        addresses: The address of each worker, for the others to reach it.
-        ports: A free port of each worker; all meet at that of the first.
+        addresses: The address at which the others reach each worker.
+        ports: A free port of each worker. All meet at the first worker's.
         restarts: Attempts before this one.
-        retries: The most attempts after the first that its user allows.
+        retries: Most attempts after the first that the user allows.
         servers: Address and port of each parameter server.
         key: Secret of the attempt.
-        hosted: Whether Headgate hosts the store by which they meet, as torchrun's agent does, so
-            that it is there until the last of them has ended.
+        hosted: Whether Headgate hosts the store by which they meet, as torchrun's agent does. Then
+            the store exists until the last worker has ended.
     """
 
     id: str
@@ -131,12 +131,12 @@ class LaunchedGroup:
         )
 
     def local_rank(self, rank: int) -> int:
-        """How many workers before this one are on its node."""
+        """Number of earlier workers on this worker's node."""
         return self.nodes[:rank].count(self.nodes[rank])
 
 
 def variables(contract: Contract, group: LaunchedGroup, task: TaskName) -> dict[str, str]:
-    """The variables of a worker; under TensorFlow also of a server and of the evaluator."""
+    """The variables of a worker; under TensorFlow also those of a server or the evaluator."""
     rank = task.index
     match contract:
         case "torchrun" | "deepspeed":
@@ -150,12 +150,12 @@ def variables(contract: Contract, group: LaunchedGroup, task: TaskName) -> dict[
 
 
 def arguments(contract: Contract, group: LaunchedGroup, task: TaskName) -> tuple[str, ...]:
-    """Arguments that a worker's script gets before its own."""
+    """Arguments of a worker's script, before its own."""
     return (f"--local_rank={group.local_rank(task.index)}",) if contract == "deepspeed" else ()
 
 
 def wrapper(contract: Contract, group: LaunchedGroup, task: TaskName) -> tuple[str, ...]:
-    """The module that runs a worker's command, and what it is told; empty: none does."""
+    """The module that runs a worker's command, with its arguments; empty: none."""
     if contract == "mpi":
         return (mpi.__name__,)
     if group.hosted and task.index == 0:
@@ -170,24 +170,24 @@ def without_others(environment: Mapping[str, str]) -> dict[str, str]:
 
 def names_one(text: str) -> bool:
     """Whether a script's text names a variable of a launcher, or the argument that deepspeed
-    gives.
+    passes.
     """
     return re.search(rf"\b({_OF_OTHERS.pattern}|local[-_]rank)\b", text) is not None
 
 
 def in_words(contract: Contract) -> str:
-    """Names what workers find each other by."""
+    """The name of the contract, for messages."""
     return _MEETING[contract]
 
 
 def port_taken(text: str, port: int, variables: str = "MASTER_ADDR and MASTER_PORT") -> str:
-    """What the last words of a script say of another program that listens at a port; empty:
+    """What a script's last output says about another program that listens at a port; empty:
     nothing.
 
     Args:
-        text: The words.
-        port: The port that the script was told of.
-        variables: The variables that told it.
+        text: The last output.
+        port: The port that the script was given.
+        variables: The variables with the port.
     """
     if not _PORT_TAKEN.search(text):
         return ""
@@ -201,13 +201,13 @@ def port_taken(text: str, port: int, variables: str = "MASTER_ADDR and MASTER_PO
 
 
 def is_out_of_memory(text: str) -> bool:
-    """Whether the last words of a script say that it ran out of memory."""
+    """Whether a script's last output says that it ran out of memory."""
     return _OUT_OF_MEMORY.search(text) is not None
 
 
 def out_of_gpu_memory(text: str, on_gpu: bool) -> str:
-    """The words that matter of a script's last ones, where these say that it ran out of the memory
-    of a GPU; else empty. `on_gpu`: the script computes on one.
+    """The part of a script's last output which says that it ran out of GPU memory; empty: it does
+    not. `on_gpu`: the script computes on one.
     """
     if _OF_A_GPU.search(text) is None and not (on_gpu and _OF_A_DEVICE.search(text)):
         return ""
@@ -220,10 +220,10 @@ def free_ports(count: int, taken: Collection[int], *, is_here: bool) -> tuple[in
     gives to connections, so a free port stays free until a script listens at it.
 
     Args:
-        count: How many.
-        taken: Ports of others, which may not listen yet.
-        here: Whether the ports are this machine's. Then each is tried. Nodes with ports of their
-            own get drawn ones.
+        count: Number of ports.
+        taken: Ports of other jobs, which may not listen yet.
+        here: Whether the ports are this machine's. Then each is tried. Ports of other nodes are
+            drawn at random.
     """
     low = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else _EPHEMERAL_PORT
     known = range(_FIRST_PORT, low) if low > 2 * _FIRST_PORT else range(2 * _FIRST_PORT, 1 << 16)
@@ -248,7 +248,7 @@ def _is_free(port: int) -> bool:
 
 def _tensorflow_cluster(group: LaunchedGroup, task: TaskName) -> dict[str, object]:
     """The value of `TF_CONFIG`. With parameter servers, the first worker is the chief, which
-    coordinates the others. An evaluator is in no cluster: the others would wait for it.
+    coordinates the others. An evaluator is in no cluster, because the others would wait for it.
     """
     workers = [f"{address}:{port}" for address, port in zip(group.addresses, group.ports)]
     if not group.servers:
@@ -286,8 +286,8 @@ def _of_torchrun(group: LaunchedGroup, rank: int) -> dict[str, str]:
 
 
 def _of_jax(group: LaunchedGroup, rank: int) -> dict[str, str]:
-    """JAX has a variable of its own for the coordinator's address only. It finds the rest as under
-    Open MPI.
+    """The variables for JAX. It has a variable only for the coordinator's address. It finds the
+    rest as under Open MPI.
     """
     address = f"{group.addresses[0]}:{group.ports[0]}"
     size, local = str(len(group.nodes)), str(group.local_rank(rank))
@@ -303,9 +303,7 @@ def _of_jax(group: LaunchedGroup, rank: int) -> dict[str, str]:
 
 
 def _of_mpi(group: LaunchedGroup, rank: int) -> dict[str, str]:
-    """What a worker is told of its `mpirun`, which gives it Open MPI's or MPICH's variables, and
-    Slurm's.
-    """
+    """A worker's `RankInfo`. `mpirun` itself sets the variables of Open MPI, MPICH or Slurm."""
     position = {"rank": rank, "addresses": group.addresses, "ports": group.ports, "key": group.key}
     size = str(len(group.nodes))
     return {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from headgate.model.jobs import Contract
 
 LIBRARIES = frozenset({"torch", "keras", "jax"})
-"""Those of Headgate's that a script trains with."""
+"""Headgate's libraries that a script may train with."""
 TRAINERS = {
     "accelerate": ("Accelerator",),
     "transformers": ("Trainer", "Seq2SeqTrainer", "TrainingArguments", "Seq2SeqTrainingArguments"),
@@ -58,13 +58,13 @@ class DetectedLauncher:
 
     Args:
         contract: The contract of this launcher; None: the script starts its processes itself.
-        why: What in the script says so, to follow the words «its script».
+        why: The evidence in the script, as words that follow «its script».
         needs: Whether a single worker needs the contract too.
         serves: Whether some of its processes are parameter servers.
-        divides: Whether its workers divide the model's memory among them, instead of each holding a
-            whole one.
-        sets: The variable that it always sets to a place of its own, so that all its processes
-            would be the same one; empty: none.
+        divides: Whether its workers divide the model among them, instead of each holding a whole
+            one.
+        sets: The variable that it always sets itself, so that all processes would have the same
+            rank; empty: none.
     """
 
     contract: Contract | None
@@ -76,8 +76,8 @@ class DetectedLauncher:
 
 
 def detect(tree: ast.AST) -> DetectedLauncher | None:
-    """The launcher that a script is written for; None if it does not plainly say, or uses a library
-    of Headgate's.
+    """The launcher that a script is written for. None if it is not plain, or if the script uses a
+    library of Headgate's.
     """
     launcher = _detect(tree)
     return replace(launcher, sets=_sets(tree)) if launcher is not None else None
@@ -133,8 +133,8 @@ def _detect(tree: ast.AST) -> DetectedLauncher | None:
 
 
 def _sets(tree: ast.AST) -> str:
-    """The first of `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `TF_CONFIG` that a script sets in its
-    environment, whatever it finds there.
+    """The first of `RANK`, `WORLD_SIZE`, `LOCAL_RANK` and `TF_CONFIG` that a script always sets in
+    its environment.
     """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Assign):
@@ -154,7 +154,7 @@ def _sets(tree: ast.AST) -> str:
 
 
 def _says_so(tree: ast.AST) -> bool:
-    """Whether a script hands FSDP or DeepSpeed to a trainer: `strategy="fsdp"`,
+    """Whether a script passes FSDP or DeepSpeed to a trainer: `strategy="fsdp"`,
     `deepspeed="zero.json"`.
     """
     for node in ast.walk(tree):
@@ -190,7 +190,7 @@ class _Names:
         )
 
     def needed(self) -> set[str]:
-        """The packages that the script imports and does not do without."""
+        """The packages that the script imports and cannot do without."""
         tries = (node for node in ast.walk(self._tree) if isinstance(node, ast.Try))
         optional = {id(node) for tried in tries for node in ast.walk(tried)}
         imports = [node for node in ast.walk(self._tree) if id(node) not in optional]

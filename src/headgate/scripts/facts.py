@@ -84,9 +84,7 @@ class SourceFacts:
 
     @property
     def library(self) -> str | None:
-        """The library that it trains with, where that is plain to see: it always imports this one,
-        and no other.
-        """
+        """The library that it trains with, if it always imports this one and no other."""
         is_plain = len(self.libraries) == 1 and self.libraries == self.always
         return next(iter(self.libraries)) if is_plain else None
 
@@ -116,8 +114,8 @@ class ScriptFacts:
 
     @property
     def all_packages(self) -> frozenset[str] | None:
-        """The packages that the script imports; None where that does not tell all of it: it may
-        import more, runs other code, or cannot be read.
+        """The packages that the script imports. None if they may not be all: it may import more,
+        runs other code, or cannot be read.
         """
         names, text = self.source.packages, self.source.text
         if self.file is None or names is None or self.imports_neighbours:
@@ -129,20 +127,20 @@ class ScriptFacts:
 
     @property
     def shares_nothing(self) -> bool:
-        """Whether workers share nothing, as the imports tell: it imports none of Headgate's
-        libraries, and nothing that lies beside it and may import one.
+        """Whether workers share nothing: the script imports no library of Headgate's, and no file
+        in its folder that may import one.
         """
         names = self.all_packages
         return names is not None and "headgate" not in names
 
     @property
     def meets_at_our_port(self) -> bool:
-        """Whether workers for torchrun may meet by a store of PyTorch's at the port that Headgate
-        gives them.
+        """Whether torchrun workers may meet by PyTorch's store at the port that Headgate gives
+        them.
 
-        A script that names another address (`tcp://localhost:23456`, a `MASTER_PORT` of its own)
-        lets its first worker listen there. One that imports the standard library alone may listen
-        at the port itself.
+        In a script with another address (`tcp://localhost:23456`, its own `MASTER_PORT`), the first
+        worker listens there. A script that imports only the standard library may listen at the port
+        itself.
         """
         if self.program is None or any("tcp://" in word for word in self.program.args):
             return False
@@ -178,7 +176,7 @@ def facts_of(job: Job) -> ScriptFacts:
 
 
 def source_facts(file: Path) -> SourceFacts:
-    """What the text of a Python file tells; nothing where it cannot be read."""
+    """Read the facts of a Python file; empty facts if it cannot be read."""
     try:
         return read(file)
     except (OSError, ValueError):
@@ -261,7 +259,7 @@ def _read(file: Path, signature: Signature) -> SourceFacts:
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """The libraries that a statement imports, and what it calls each, or something of it."""
+    """The libraries that a statement imports, with the names that it binds."""
     names: list[tuple[str, str]] = []
     if isinstance(node, ast.Import):
         names = [(alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names]
@@ -276,7 +274,7 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _roots(nodes: list[ast.AST]) -> Iterator[str]:
-    """The first part of each name that is imported; empty for one that is relative."""
+    """The first part of each imported name; empty for a relative import."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -1,4 +1,4 @@
-"""Whether a job's program computes on a GPU, as far as its command tells."""
+"""Decides whether a job's program computes on a GPU, as far as its command shows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ON_GPUS = frozenset(
     }
     | {"deepspeed"}
 )
-"""Packages of programs that mostly compute on a GPU where there is one."""
+"""Packages of programs that usually compute on a GPU if there is one."""
 _ON_CPUS = frozenset(
     {
         "numpy",
@@ -62,21 +62,23 @@ _ON_CPUS = frozenset(
         "psutil",
     }
 )
-"""Packages that compute on none."""
+"""Packages that never compute on a GPU."""
 _STARTERS = frozenset({"subprocess", "multiprocessing", "ctypes"})
-"""Of the standard library: what may start or load anything."""
+"""Modules of the standard library that may start or load other programs."""
 _NAMES_ONE = (b"cuda", b"device", b"headgate")
-"""What a script over PyTorch alone says that computes on a GPU."""
+"""Words in a script for a GPU that imports only PyTorch."""
 
 
 def gpu_use(job: Job, facts: ScriptFacts) -> GpuUse:
-    """`yes`: it imports a framework that does, or its user says that it has GPUs. `no`: it computes
-    with packages that are known not to, and imports no others. `maybe`: that cannot be told, as of
-    a command that is none of Python's.
+    """Whether the job computes on a GPU.
 
     Args:
-        job: One with absolute paths.
-        facts: Of its script.
+        job: A job with absolute paths.
+        facts: Facts about its script.
+
+    Returns:
+        `yes`: it imports a framework that does, or its user gives it GPUs. `no`: all packages that
+        it imports are known not to. `maybe`: unknown, as for a command other than Python.
     """
     if (
         job.limits.gpus is not None

@@ -1,4 +1,4 @@
-"""Whether the library that a job's script trains with can do what the job's plan says."""
+"""Checks that the library of a job's script can do what the job's plan says."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ _FIT = (
 
 
 def workers_apart(job: Job, facts: ScriptFacts, workers: int) -> Reason:
-    """What is said of a job whose workers share nothing."""
+    """The message about a job whose workers share nothing."""
     script = facts.file.name if facts.file is not None else None
     return Reason.of(ReasonKind.WORKERS_APART, job=job.name, workers=workers, script=script)
 
 
 def check(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> None:
-    """Whether the library of a job's script can do what the job's plan says, as far as that is
-    plain to see.
+    """Check that the library of a job's script can do what the job's plan says, as far as is plain.
 
     Args:
-        job: One with absolute paths.
-        facts: Of its script.
-        environment: Of the person who submitted it, with the job's own: what its tasks have, but
-            for those in an image, which have the latter alone.
+        job: A job with absolute paths.
+        facts: Facts about its script.
+        environment: The submitter's environment, with the job's own variables. Its tasks have these
+            variables; tasks in an image only the job's own.
 
     Raises:
-        UsageError: It cannot, or that environment names another cluster; the message says why, and
-            what works.
+        UsageError: It cannot, or the environment describes another cluster. The message says why,
+            and what works.
     """
     if job.plan is None or job.plan.strategy == "single" or facts.file is None:
         return
@@ -61,27 +60,26 @@ def check(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> None:
 
 
 def other_cluster(job: Job, environment: Mapping[str, str]) -> str:
-    """The variables that tell the tasks of a job of another cluster, as `task.cluster_variables`
+    """The variables that describe another cluster to a job's tasks, as `task.cluster_variables`
     lists them.
 
-    Headgate's libraries refuse them in several tasks. So Headgate chooses no plan of several tasks
-    for such a job. A job whose workers find each other by another launcher's contract is not handed
-    them.
+    Headgate's libraries refuse them in several tasks, so Headgate plans one task for such a job.
+    Jobs with another launcher's contract do not get these variables.
 
     Args:
-        job: One with absolute paths.
+        job: A job with absolute paths.
         environment: As in `check`.
     """
     return cluster_variables(_seen(job, environment)) if job.contract is None else ""
 
 
 def _seen(job: Job, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """What of an environment, with the job's own, its tasks have."""
+    """The variables of an environment, with the job's own, that its tasks have."""
     return environment if job.image in (None, HOST_IMAGE) else job.env
 
 
 def _against(library: str | None, backend: str, plan: Plan) -> Iterator[tuple[str, str]]:
-    """What a library cannot do of a plan, and what works instead."""
+    """Features of a plan that a library does not support, each with an alternative."""
     ps, allreduce = plan.strategy == "ps", f"run with --strategy allreduce --workers {plan.workers}"
     if library == "jax" and ps:
         yield "its script uses headgate.jax, and JAX has no parameter servers", allreduce
@@ -116,9 +114,7 @@ def _against(library: str | None, backend: str, plan: Plan) -> Iterator[tuple[st
 
 
 def _fits_with_keras_3(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> bool:
-    """Whether a script over TensorFlow trains by `fit` of Keras 3, as far as that is plain to
-    see.
-    """
+    """Whether a TensorFlow script trains by `fit` of Keras 3, as far as is plain."""
     run = facts.program
     if run is None or job.image not in (None, HOST_IMAGE) or not facts.source.fits:
         return False

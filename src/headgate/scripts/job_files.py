@@ -1,5 +1,5 @@
-"""The files that decide what a job does, as far as its command tells: its program, the modules that
-this imports from its own folders, and the settings that its arguments name.
+"""The files that determine what a job does: its program, the modules that this imports from its own
+folders, and the settings files in its arguments.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from headgate.scripts.facts import (
 )
 
 MOST_FILES = 500
-"""Files of a job that are looked at."""
+"""Most files of a job that are read."""
 MOST_BYTES = 1 << 20
-"""What is larger is data."""
+"""Larger files count as data."""
 _PROGRAM = ".py"
 _SETTINGS = frozenset(
     {
@@ -51,16 +51,16 @@ _SETTINGS = frozenset(
     }
     | {".env", ".properties", ".hcl", ".xml", ".sh", ".bash", ".lua", ".pbtxt", ".prototxt"}
 )
-"""Endings of files that say how a program runs."""
+"""Suffixes of settings files."""
 _NAMES_SETTINGS = frozenset({"config", "configs", "conf", "cfg", "settings"})
-"""Words of an option that names a folder of such files."""
+"""Words in the name of an option for a folder of such files."""
 _WRITTEN = frozenset({">", ">>", ">|", "&>", "tee"})
-"""What comes before a file that a shell line writes."""
+"""Words of a shell line before a file that it writes."""
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class FileLook:
-    """One look at the files of several jobs: what they have in common is looked at once."""
+    """Reads the files of several jobs at one moment. Common files are read once."""
 
     def __init__(self) -> None:
         self._states: dict[Path, FileState | None] = {}
@@ -95,7 +95,9 @@ class FileLook:
         return {path: state for path, state in states.items() if state is not None}
 
     def _with_modules(self, file: Path, folders: tuple[Path, ...]) -> tuple[Path, ...]:
-        """A Python file, the modules in these folders that it imports, and those that these do."""
+        """A Python file and all modules in these folders that it imports, directly or
+        indirectly.
+        """
         key = file, folders
         if key not in self._modules:
             seen, left = {file: None}, deque([file])
@@ -116,9 +118,7 @@ class FileLook:
         return source.modules if source is not None else _imports(path, signature)
 
     def _files_of(self, module: Module, importer: Path, folders: tuple[Path, ...]) -> list[Path]:
-        """The file of a module, and those of the packages around it; none where it is not in these
-        folders.
-        """
+        """The files of a module and of its parent packages; empty if it is not in these folders."""
         if module.level:
             folders = tuple(importer.parents[module.level - 1 : module.level])
         for folder in folders:
@@ -143,9 +143,7 @@ class FileLook:
 
 
 def edited(files: Mapping[Path, FileState]) -> list[Path]:
-    """Those that are not what they were, or are gone. It takes a look at each, and reads those that
-    were written.
-    """
+    """The files that have changed or are gone. Files with the same signature are not read again."""
     return [
         path
         for path, before in files.items()
@@ -155,7 +153,7 @@ def edited(files: Mapping[Path, FileState]) -> list[Path]:
 
 
 def _state(path: Path) -> FileState | None:
-    """How a file is now; None: it is not there, cannot be read, or is data."""
+    """The present state of a file. None: it is missing, unreadable, or data."""
     signature = _signature(path)
     digest = _digest(path, signature) if signature is not None else None
     return FileState(signature, digest) if signature is not None and digest is not None else None
@@ -183,7 +181,7 @@ def _digest(path: Path, _as_it_is: Signature) -> bytes | None:
 
 @lru_cache(maxsize=4096)
 def _imports(path: Path, _as_it_is: Signature) -> frozenset[Module]:
-    """What a Python file imports, wherever in it; nothing where it cannot be read."""
+    """The modules that a Python file imports anywhere; empty if it cannot be read."""
     try:
         return frozenset(imported(ast.walk(ast.parse(path.read_bytes()))))
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -193,7 +191,9 @@ def _imports(path: Path, _as_it_is: Signature) -> frozenset[Module]:
 def _folders(
     job: Job, environment: Mapping[str, str], file: Path, as_module: bool
 ) -> tuple[Path, ...]:
-    """Where Python looks for the modules of a program first, but for what is installed."""
+    """The folders that Python searches first for a program's modules, without those of installed
+    packages.
+    """
     own = Path(job.workdir) if as_module else file.parent
     path = {**environment, **job.env}.get("PYTHONPATH", "")
     added = [Path(job.workdir, folder) for folder in path.split(os.pathsep) if folder]
@@ -206,7 +206,7 @@ def _folders(
 
 
 def _named(job: Job) -> Iterator[Path]:
-    """The programs and settings that the commands and variables of a job name, but for what they
+    """The programs and settings files in a job's commands and variables, except files that they
     write.
     """
     parts: list[Job | Role] = [job, *job.roles]
@@ -223,7 +223,7 @@ def _named(job: Job) -> Iterator[Path]:
 
 
 def _settings_in(*folders: Path) -> Iterator[Path]:
-    """The settings in the first of some folders that is there."""
+    """The settings files in the first folder that exists."""
     folder = next((folder for folder in folders if folder.is_dir()), None)
     if folder is not None:
         every = (path for path in folder.rglob("*") if path.suffix in _SETTINGS)
@@ -231,7 +231,7 @@ def _settings_in(*folders: Path) -> Iterator[Path]:
 
 
 def _words(part: Job | Role) -> Iterator[str]:
-    """The words of a command; those of a line for a shell one by one."""
+    """The words of a command; those of a shell line one by one."""
     if part.script is not None:
         yield part.script
     for word in (part.run,) if isinstance(part.run, str) else part.run or ():
@@ -247,7 +247,7 @@ def _split(line: str) -> list[str]:
 
 
 def _values(words: list[str]) -> Iterator[tuple[str, str]]:
-    """The values in a command, each with the option that it is for; empty: for none."""
+    """The values in a command, each with the option before it; empty without an option."""
     option = ""
     for word in words:
         name, equals, value = word.partition("=")

@@ -1,5 +1,5 @@
-"""What a script that uses headgate.keras tells of itself before it is started: what computes, and
-whether it calls `fit` of Keras 3.
+"""Facts about a script that uses headgate.keras: its back end, and whether it calls `fit` of Keras
+3.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _OF_FIT = frozenset(
         "validation_split",
     }
 )
-"""Arguments that `fit` of Keras has, and of scikit-learn has not."""
+"""Arguments of Keras' `fit` that scikit-learn's `fit` lacks."""
 _OWN_LOOP = frozenset(
     {"experimental_distribute_dataset", "distribute_datasets_from_function", "schedule"}
 )
-"""What a loop over several replicas has; a script with one may not call its `fit`."""
+"""Functions of a training loop over replicas. A script with one may not call `fit`."""
 
 
 def backend(text: bytes, own: Mapping[str, str], environment: Mapping[str, str]) -> str:
@@ -47,7 +47,7 @@ def backend(text: bytes, own: Mapping[str, str], environment: Mapping[str, str])
 
 
 def _configured(environment: Mapping[str, str]) -> str:
-    """What Keras' file of settings says."""
+    """The back end in Keras' settings file."""
     folder = environment.get("KERAS_HOME") or Path(environment.get("HOME", ""), ".keras")
     try:
         return str(json.loads(Path(folder, "keras.json").read_text())["backend"])
@@ -72,7 +72,7 @@ def fits(nodes: Iterable[ast.AST]) -> bool:
 
 
 def own_variables(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """What a script itself writes into its environment, where that is a plain text."""
+    """The variables that a script itself sets in its environment to literal values."""
     settings: dict[str, str] = {}
     for node in nodes:
         match node:
@@ -89,12 +89,11 @@ def own_variables(nodes: Iterable[ast.AST]) -> dict[str, str]:
 
 
 def version(python: str | None, path: str | None) -> str:
-    """Version of the Keras that an interpreter finds; empty where that cannot be told without
-    starting it.
+    """The version of Keras that an interpreter imports; empty if unknown without starting it.
 
     Args:
-        python: As a job names it; None: the first `python` on the PATH.
-        path: That PATH.
+        python: The interpreter as a job names it; None: the first `python` on the PATH.
+        path: The PATH.
     """
     interpreter = shutil.which(python or "python", path=path)
     if interpreter is None:
@@ -106,7 +105,7 @@ def version(python: str | None, path: str | None) -> str:
 
 
 def _places(prefix: Path) -> Iterator[Path]:
-    """Where a Python that is installed there looks for packages."""
+    """The folders where a Python installed there looks for packages."""
     for site in prefix.glob("lib/python3*/*-packages"):
         yield site
         for pointer in site.glob("*.pth"):

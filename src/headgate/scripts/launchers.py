@@ -1,7 +1,7 @@
-"""Takes the place of other launchers.
+"""Replaces other launchers.
 
-A command may name one, such as `torchrun --nproc-per-node 2 train.py`. A script may be written for
-one.
+A command may begin with one, for example `torchrun --nproc-per-node 2 train.py`. A script may be
+written for one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READERS: Mapping[Contract, tuple[str, ...]] = {
     "jax": ("jax", "flax", "keras"),
     "mpi": ("mpi4py", "horovod", *_OF_TORCHRUN),
 }
-"""Packages that read what a contract tells."""
+"""Packages that read the variables of a contract."""
 _HIDE_ONE = (
     "hydra",
     "fairseq",
@@ -39,7 +39,7 @@ _HIDE_ONE = (
     "nemo",
     "torchtnt",
 )
-"""Packages that may start a trainer which the script does not name."""
+"""Packages that may start a trainer without naming it in the script."""
 _RULES = (
     "--batch per-worker (each worker has the script's batch) or --batch global (the script divides "
     "it), and Headgate chooses how many"
@@ -48,8 +48,8 @@ _SERVING = "--strategy ps --async --servers M --workers N, at least 2, as the fi
 
 
 def has_launcher(job: Job, facts: ScriptFacts) -> bool:
-    """Whether several workers of a job would find each other by another launcher's contract, not by
-    a library of Headgate's.
+    """Whether a job's workers would find each other by another launcher's contract, not by a
+    library of Headgate's.
     """
     if job.launch is not None:
         return job.contract is not None
@@ -57,7 +57,7 @@ def has_launcher(job: Job, facts: ScriptFacts) -> bool:
 
 
 def without_strategy(facts: ScriptFacts) -> str:
-    """What is said of a job with several workers where nothing says how they train together."""
+    """The message about a job with several workers whose way to train together is unknown."""
     refusal = "found no --strategy; expected --strategy allreduce, or --strategy ps with --servers"
     if facts.source.libraries:
         return refusal
@@ -71,8 +71,8 @@ def without_strategy(facts: ScriptFacts) -> str:
 
 
 def divides_memory(job: Job, facts: ScriptFacts) -> bool:
-    """Whether the workers of a job divide the model's memory among them, as FSDP and DeepSpeed do,
-    as far as its script or its arguments plainly say.
+    """Whether a job's workers divide the model among them, as with FSDP and DeepSpeed, as far as
+    its script or its arguments show.
     """
     written = facts.source.launcher
     asks_for_it = any(re.match(r"--?(fsdp|deepspeed)\b", word) for word in words_of(job))

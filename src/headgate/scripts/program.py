@@ -18,7 +18,7 @@ from headgate.model.jobs import Job
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?|pypy\d*(\.\d+)*")
 _OF_A_SHELL = re.compile(r"[|&;<>()$`\\*?\[\]#~{}\n]")
-"""What a shell reads as more than a word: such a command is not looked into."""
+"""Characters with a meaning for a shell. Commands with one are not parsed."""
 _STARTED = re.compile(
     r"(?:^|[\s/])python[\d.]*\s+(?:-[bBdEIOPqsSuvx]+\s+|-[WX]\s?\S+\s+)*(?:-m\s?(?P<module>[\w.]+)|(?P<script>[\w./-]+\.py)\b)"
 )
@@ -28,13 +28,13 @@ _TAKES_A_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A Python program and what it is started with.
+    """A Python program and its arguments.
 
     Args:
         python: The interpreter as it is named; None: the first `python` on the PATH.
-        file: Its source; None where a module is not found in the folder that it is started in, nor
-            on its PYTHONPATH.
-        module: Its name, where it is started as one; else empty.
+        file: Its source; None if a module is found neither in its working folder nor on its
+            PYTHONPATH.
+        module: Its name if it is started as a module; otherwise empty.
         args: Its arguments.
     """
 
@@ -45,15 +45,15 @@ class Program:
 
     @property
     def named(self) -> str:
-        """How a command line names it."""
+        """The program as a command line names it."""
         if self.module:
             return f"-m {self.module}"
         return self.file.name if self.file is not None else ""
 
 
 def program(job: Job) -> Program | None:
-    """The Python program that a job runs; None where its command is another one, or is a shell's to
-    read.
+    """The Python program that a job runs. None if it runs another command, or one that a shell
+    parses.
     """
     if job.script is not None:
         return Program(job.python, Path(job.workdir, job.script), "", job.args)
@@ -76,7 +76,7 @@ def program(job: Job) -> Program | None:
 
 def python_name(job: Job) -> str:
     """The Python module or script that a job's command runs, whatever starts the interpreter;
-    empty: none that is plain to see.
+    empty: unknown.
     """
     words = words_of(job)
     if not words:
@@ -91,14 +91,16 @@ def python_name(job: Job) -> str:
 
 
 def is_of_a_shell(job: Job) -> bool:
-    """Whether a shell runs what a job runs: its exit status is that of the last program alone."""
+    """Whether a shell runs the job's command. Then the exit status is only that of the last
+    program.
+    """
     return isinstance(job.run, str) or (
         job.run is not None and os.path.basename(job.run[0]) in SHELLS
     )
 
 
 def unprofiled(job: Job) -> str:
-    """Why there is no profile of a job in which `program` finds nothing."""
+    """Why a job without a known program has no profile."""
     if job.roles:
         return (
             f"job {job.name!r} is made of roles, and Headgate measures no profile of these; "
@@ -108,15 +110,13 @@ def unprofiled(job: Job) -> str:
 
 
 def source(job: Job) -> Path | None:
-    """The file of the Python program that a job runs; None where it is not known, or not there."""
+    """The file of the Python program that a job runs; None if it is unknown or missing."""
     run = program(job)
     return run.file if run is not None and run.file is not None and run.file.is_file() else None
 
 
 def words_of(job: Job) -> tuple[str, ...]:
-    """The words of a job's command, or of its script's arguments; none where they are a shell's to
-    read.
-    """
+    """The words of a job's command, or of its script's arguments; empty if a shell parses them."""
     if job.script is not None:
         return job.args
     if not isinstance(job.run, str):
@@ -126,7 +126,7 @@ def words_of(job: Job) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def _split(line: str) -> tuple[str, ...]:
-    """The words of a line; none where it is a shell's to read."""
+    """The words of a line; empty if a shell has to parse it."""
     try:
         return () if _OF_A_SHELL.search(line) else tuple(shlex.split(line))
     except ValueError:  # a quote that nothing closes: the shell's to complain of
@@ -134,9 +134,9 @@ def _split(line: str) -> tuple[str, ...]:
 
 
 def _found(module: str, job: Job) -> Path | None:
-    """The file of a module, where `python -m` finds it first."""
+    """The file that `python -m` runs for a module."""
     below = Path(*module.split("."))
-    # on every task's path
+    # the working folder is on every task's path
     own = [Path(headgate.__file__).parents[1]] if below.parts[0] == headgate.__name__ else []
     for folder in (*_folders(job), *own):
         for file in (folder / below / "__main__.py", folder / below.with_suffix(".py")):

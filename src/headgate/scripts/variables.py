@@ -1,4 +1,4 @@
-"""Environment variables: which are a terminal's own, which hold secrets, and those that a run was
+"""Environment variables: those of a terminal, those with secrets, and those that a run was
 submitted with.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from headgate.machine.allocation import BATCH_JOBS
 
 FILE = "environment.json"
-"""In the folder of a run, for its user alone."""
+"""A file in the folder of a run that only its user can read."""
 
 _SECRET_NAME = re.compile(
     r"TOKEN(?!IZ)(?!S)|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|COOKIE|AUTH(?!OR)|(^|_)(PASS|PAT|PIN|DSN)(_|$)"
@@ -27,7 +27,7 @@ _SECRET_NAME = re.compile(
 _SECRET_VALUE = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@|^(gh[oprsu]_|github_pat_|hf_|sk-|xox[abp]-|glpat-|AKIA|eyJ)\w"
 )
-"""A password in a URL, and how tokens of common services begin."""
+"""A password in a URL, or the prefix of a token of a common service."""
 
 _OF_A_TERMINAL = (
     *(
@@ -83,13 +83,11 @@ _OF_A_TERMINAL = (
     ),
     *("SLURM_*", "SLURMD_*", "PBS_*", "LSB_*", "LSF_*", "OAR_*", "FLUX_*", "COBALT_*"),
 )
-"""Names and patterns of variables that say where somebody sits: their terminal, session, and place
-in a batch job.
-"""
+"""Names and patterns of variables about the user's terminal, session, and place in a batch job."""
 _GIVEN_BY_ONE = frozenset(
     {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "TMPDIR"}
 )
-"""Variables by which a batch system gives a job its part of a machine."""
+"""Variables by which a batch system assigns a part of a machine to a job."""
 
 _SHOWN_LETTERS = 60
 HIDDEN = "(not shown)"
@@ -97,14 +95,14 @@ HIDDEN = "(not shown)"
 
 @dataclass(frozen=True, slots=True)
 class DifferingVariable:
-    """A variable that has two values; None: it is not set."""
+    """A variable with two values; None: not set."""
 
     name: str
     first: str | None
     second: str | None
 
     def shown(self) -> tuple[str, str]:
-        """Both values, as they may be shown: cut, and secrets hidden."""
+        """Both values for display: shortened, without secrets."""
         pair = self.first, self.second
         if is_secret(self.name, self.first) or is_secret(self.name, self.second):
             first, second = ("not set" if value is None else HIDDEN for value in pair)
@@ -120,21 +118,19 @@ class DifferingVariable:
 
 
 def _cut(value: str, alike: int) -> str:
-    """The part of a value in which it differs, behind so many letters that do not."""
+    """The differing part of a value, after `alike` equal characters."""
     begin = max(min(alike - 10, len(value) - _SHOWN_LETTERS), 0)
     part = value[begin : begin + _SHOWN_LETTERS]
     return repr(f"{'…' if begin else ''}{part}{'…' if begin + len(part) < len(value) else ''}")
 
 
 def is_secret(name: str, value: str | None = "") -> bool:
-    """Whether a variable holds a secret, as its name or its value tells."""
+    """Whether a variable holds a secret, as far as its name or its value shows."""
     return bool(_SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value or ""))
 
 
 def without_secrets(words: list[str]) -> list[str]:
-    """The words of a command line, with what its `--env NAME=VALUE` say hidden where that is a
-    secret.
-    """
+    """The words of a command line, with secret values of `--env NAME=VALUE` hidden."""
     shown = []
     for before, word in zip(["", *words], words):
         option, equals, rest = word.partition("=") if word.startswith("--env=") else ("", "", word)
@@ -145,17 +141,17 @@ def without_secrets(words: list[str]) -> list[str]:
 
 
 def is_of_a_terminal(name: str, in_batch_job: bool = False) -> bool:
-    """Whether a variable says where somebody sits, and nothing of what is to be run."""
+    """Whether a variable is about the user's terminal, and not about the program."""
     return any(fnmatchcase(name, pattern) for pattern in _OF_A_TERMINAL) or (
         in_batch_job and name in _GIVEN_BY_ONE
     )
 
 
 def write(run: Path, environment: Mapping[str, str]) -> None:
-    """Keep what a run was submitted with, for who goes on with it.
+    """Save the variables that a run was submitted with, for a resume.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: They cannot be written.
     """
     fd = os.open(run / FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -163,8 +159,8 @@ def write(run: Path, environment: Mapping[str, str]) -> None:
 
 
 def read(run: Path) -> dict[str, str | None] | None:
-    """What a run was submitted with; None for the value of a secret that is gone. None: nothing is
-    known of it.
+    """The variables that a run was submitted with, None for a removed secret. None: they are not
+    known.
     """
     try:
         kept = json.loads((run / FILE).read_text(encoding="utf-8", errors="surrogateescape"))
@@ -174,7 +170,7 @@ def read(run: Path) -> dict[str, str | None] | None:
 
 
 def forget_secrets(run: Path) -> None:
-    """Keep no secrets of a run that nobody goes on with."""
+    """Remove the secrets from a run's saved variables, because nobody resumes it."""
     kept = read(run)
     if kept is not None:
         left = {name: None if is_secret(name, value) else value for name, value in kept.items()}
@@ -186,14 +182,14 @@ def forget_secrets(run: Path) -> None:
 
 
 def _of_terminals(*environments: Mapping[str, str | None]) -> Callable[[str], bool]:
-    """Whether a variable of these environments says where somebody sits."""
+    """A test whether a variable of these environments is about the user's terminal."""
     in_batch_job = any(name in environment for name in BATCH_JOBS for environment in environments)
     return partial(is_of_a_terminal, in_batch_job=in_batch_job)
 
 
 def continued(kept: Mapping[str, str | None], present: Mapping[str, str]) -> dict[str, str]:
-    """What a run goes on with: what it was submitted with, but for what says where somebody
-    sits.
+    """The variables of a resumed run: those that it was submitted with, except those about the
+    user's terminal.
     """
     is_mine = _of_terminals(kept, present)
     mine = {name: value for name, value in present.items() if is_mine(name)}
@@ -205,7 +201,7 @@ def continued(kept: Mapping[str, str | None], present: Mapping[str, str]) -> dic
 def differing(
     first: Mapping[str, str | None], second: Mapping[str, str | None]
 ) -> Iterator[DifferingVariable]:
-    """The variables that differ, but for those that say where somebody sits, by name."""
+    """The variables that differ, by name, except those about the user's terminal."""
     skipped = _of_terminals(first, second)
     for name in sorted(first.keys() | second.keys()):
         one, other = first.get(name), second.get(name)

@@ -73,7 +73,7 @@ class Bridge(ABC):
 
     @abstractmethod
     def wait(self) -> str:
-        """Wait for the end of a bridge that has hung up or is about to; return how it ended."""
+        """Wait for the end of a bridge that has hung up or is about to. Returns how it ended."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -37,8 +37,8 @@ def require(wanted: Open) -> None:
     os.environ.setdefault("RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL", "minor")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if not wanted.address:
-        # A cluster of our own, which listens on every address of this machine: whoever has no token
-        # is not let in. Ray takes it when it is imported; before 2.52 it has none.
+        # Our own cluster listens on every address of this machine, so it admits only holders of the
+        # token. Ray reads the token when it is imported; before 2.52 it has none.
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
     try:
         import_module("ray")
@@ -54,7 +54,7 @@ def connect(wanted: Open) -> str:
         HeadgateError: Nobody answers, or Ray does not let us in.
     """
     if not wanted.address:
-        # A cluster of our own: its workers need not be nice to anybody.
+        # In our own cluster, workers need no lower priority.
         os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
@@ -97,7 +97,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def answers(host: str, port: int, seconds: float) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens at the address."""
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError:

@@ -175,7 +175,7 @@ class Driver:
     # --- nodes ------------------------------------------------------------------------------------
 
     def _newcomers(self) -> list[Mapping[str, Any]]:
-        """Nodes with a CPU that have no agent yet. Nodes that are gone are reported."""
+        """Nodes with a CPU that have no agent yet. Lost nodes are reported."""
         alive = {node["NodeID"]: node for node in _nodes() if node["Alive"]}
         for link in list(self._links.values()):
             if link.id not in alive:

@@ -48,9 +48,9 @@ class _PendingReservation:
     key: str
     granted: wire.Granted | None = None
     told: str = ""
-    """What it waits for."""
+    """The reason for the wait, as last reported."""
     refused: str = ""
-    """Why it is impossible."""
+    """Why the reservation is impossible."""
 
 
 class RayEngine(Engine):
@@ -116,7 +116,7 @@ class RayEngine(Engine):
             raise HeadgateError(
                 f"the process that connects to Ray ended before it was connected: {how}"
             )
-        # what is started here is another each time
+        # a cluster started here is a different one each time
         self._called = f"ray-{answer.head}" if self.address else ""
         self._questions = Questions(self._pipe.send)
         if at != wire.HERE:
@@ -290,7 +290,7 @@ class RayEngine(Engine):
         match report:
             case wire.Started(task, pid):
                 ray_task = self._tasks.get(task)
-                # and not one that waits after its node was lost
+                # and not a task that waits after its node was lost
                 if ray_task is not None and ray_task.held is None:
                     self._listener.started(task, pid)
             case wire.Output(task, data):

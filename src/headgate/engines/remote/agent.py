@@ -272,8 +272,8 @@ class Agent:
         )
 
     def _sample(self) -> None:
-        """From the first command on, read what the node uses, which others may use as well, and its
-        tasks.
+        """From the first command on, read the usage of the node, which others may use as well, and
+        of its tasks.
         """
 
         def report(text: str) -> None:
@@ -292,8 +292,8 @@ class Agent:
         reader.read(time.monotonic(), [])
 
     def _end_if_cut_off(self) -> None:
-        """End if the hub was silent for too long: it takes the node for gone, and may start its
-        tasks again elsewhere. The watchdog clears up.
+        """End if the hub was silent for too long. It assumes that the node is lost, and may restart
+        its tasks elsewhere. The watchdog clears up.
         """
         patience = self._settings.patience_seconds
         if self._heard is not None and time.monotonic() - self._heard > patience:

@@ -149,7 +149,7 @@ class Files:
         return Path(path)
 
     def _readable(self, path: str) -> Path:
-        # What a job goes on from is a file, or a folder with what is in it.
+        # A job resumes from a file, or from a folder and its contents.
         return (
             Path(path) if path in self._read or _is_in(path, self._read) else self._writable(path)
         )
