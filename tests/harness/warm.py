@@ -98,8 +98,8 @@ class WarmPython:
     with `close` or with this process.
 
     Args:
-        *modules: What to import; nothing of Headgate, which looks at its environment when it is
-            imported.
+        *modules: What to import. Where it is something of Headgate, programs have that one, else
+            the one on their own PYTHONPATH.
 
     Example:
         >>> with WarmPython("torch") as python, open("log", "wb") as log:
@@ -129,6 +129,7 @@ class WarmPython:
         env: Mapping[str, str],
         cwd: Path | str,
         output: int,
+        errors: int | None = None,
         options: Sequence[str] = (),
     ) -> WarmProcess:
         """Start a program.
@@ -137,7 +138,8 @@ class WarmPython:
             arguments: A script and its arguments, or `-m` with a module and its.
             env: All variables of the process.
             cwd: Its folder.
-            output: File descriptor of its stdout and stderr.
+            output: File descriptor of its stdout.
+            errors: That of its stderr; None: the same.
             options: Of the interpreter, for example `-W error`.
 
         Raises:
@@ -148,7 +150,8 @@ class WarmPython:
         ).encode()
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(self._server(env, options), [request], [output, theirs.fileno()])
+            descriptors = [output, output if errors is None else errors, theirs.fileno()]
+            socket.send_fds(self._server(env, options), [request], descriptors)
         status.settimeout(_START_SECONDS)  # the interpreter may still be importing
         try:
             answer, fds, _, _ = socket.recv_fds(status, 64, 1)
@@ -214,7 +217,7 @@ def _root() -> Path:
     return Path(headgate.__file__).parents[1]
 
 
-def _serve(control: socket.socket) -> Callable[[], None] | None:
+def _serve(control: socket.socket, keeps_headgate: bool) -> Callable[[], None] | None:
     """Fork a child for each request until there can be no more; returns what to run in a child, and
     None here.
     """
@@ -232,20 +235,21 @@ def _serve(control: socket.socket) -> Callable[[], None] | None:
                 child.status.close()
                 os.close(fd)
                 continue
-            request, fds, _, _ = socket.recv_fds(control, _MESSAGE, 2)
+            request, fds, _, _ = socket.recv_fds(control, _MESSAGE, 3)
             if not request:
                 for child in children.values():
                     os.kill(child.pid, signal.SIGKILL)
                 return None
-            output, status = fds[0], socket.socket(fileno=fds[1])
+            streams, status = fds[:2], socket.socket(fileno=fds[2])
             pid = os.fork()
             if pid == 0:
                 for left in (control, status, *(child.status for child in children.values())):
                     left.close()
                 for pidfd in children:
                     os.close(pidfd)
-                return lambda: _become(json.loads(request), output)
-            os.close(output)
+                return lambda: _become(json.loads(request), streams, keeps_headgate)
+            for stream in streams:
+                os.close(stream)
             pidfd = os.pidfd_open(pid)
             children[pidfd] = _Child(pid, status)
             ready.register(pidfd, select.POLLIN)
@@ -253,12 +257,12 @@ def _serve(control: socket.socket) -> Callable[[], None] | None:
                 socket.send_fds(status, [str(pid).encode()], [pidfd])
 
 
-def _become(request: Mapping[str, object], output: int) -> None:
+def _become(request: Mapping[str, object], streams: Sequence[int], keeps_headgate: bool) -> None:
     """Be a process that was started for this program, and run it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for fd in (1, 2):
-        os.dup2(output, fd)
-    os.close(output)
+    for fd, stream in zip((1, 2), streams, strict=True):
+        os.dup2(stream, fd)
+        os.close(stream)
     env, arguments = request["env"], request["arguments"]
     if not isinstance(env, dict) or not isinstance(arguments, list):
         raise TypeError(f"found a request {request!r}; expected variables and arguments")
@@ -268,8 +272,9 @@ def _become(request: Mapping[str, object], output: int) -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()  # `random` does so itself after a fork
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "headgate"]:
-        del sys.modules[name]  # the program's own is on its PYTHONPATH
+    if not keeps_headgate:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "headgate"]:
+            del sys.modules[name]  # the program's own is on its PYTHONPATH
     module = arguments[1] if arguments[0] == "-m" else None
     script = os.path.abspath(arguments[0])
     # Its own two: the folder that it was started in, and its PYTHONPATH.
@@ -289,7 +294,7 @@ def main(control: str, *modules: str) -> None:
     for name in modules:
         importlib.import_module(name)
     with socket.socket(fileno=int(control)) as requests:
-        run = _serve(requests)
+        run = _serve(requests, any(name.startswith("headgate.") for name in modules))
     if run is not None:
         run()
 

@@ -18,11 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
+from tests.harness.warm import warm_python
 from tests.hub.traces import Traces
 
+from headgate.cli import VERBS
 from headgate.hub.submission import packages
 from headgate.machine.allocation import BATCH_JOBS
 from headgate.model.errors import HeadgateError
@@ -32,6 +35,8 @@ from headgate.sampling import machine
 from headgate.testing import wait
 
 SOURCE = Path(__file__).parents[2] / "src"
+COMMANDS = (*(f"headgate.cli.{verb}" for verb in VERBS), "headgate.cli.live_view")
+"""What commands import, which a warm interpreter has: most of the time of a short one."""
 SECONDS = 60.0
 """Longest that anything is waited for; a busy machine takes its time."""
 
@@ -115,21 +120,24 @@ class User:
 
     def types(self, *words: str, code: int = 0, **variables: str) -> Done:
         """Type a command and wait until it ends, which it must with `code`."""
-        ended = subprocess.run(
-            self.command(*words),
-            cwd=self.folder,
-            env=self.variables | variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert ended.returncode == code, (
-            f"{words} gave {ended.returncode}:\n{ended.stdout}{ended.stderr}"
-        )
-        assert "Traceback" not in ended.stderr, ended.stderr
-        return Done(ended.returncode, ended.stdout, ended.stderr)
+        with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+            process = warm_python(*COMMANDS).start(
+                ["-m", "headgate", *words],
+                cwd=self.folder,
+                env=self.variables | variables,
+                output=output.fileno(),
+                errors=errors.fileno(),
+            )
+            try:
+                ended_with = process.wait(SECONDS)
+            finally:
+                process.kill()
+            output.seek(0)
+            errors.seek(0)
+            done = Done(ended_with, output.read(), errors.read())
+        assert done.code == code, f"{words} gave {done.code}:\n{done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
 
     def json(self, *words: str, code: int = 0) -> Any:
         """What a command answers with --json."""
