@@ -27,7 +27,7 @@ from headgate.diagnosis.findings import (
 )
 from headgate.diagnosis.verdicts import verdict
 from headgate.diagnosis.what_if import NoFigure
-from headgate.model.reason_text import NEXT
+from headgate.model.notice_text import NEXT
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.jobs import Phase, Usage
 from headgate.recorded.rows import EventRow

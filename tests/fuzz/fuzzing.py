@@ -54,6 +54,7 @@ from headgate.model.errors import HeadgateError, StorageError
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
+from headgate.model.reasons import Reason
 from headgate.output.patterns import ProgressReader
 from headgate.recorded import runs
 from headgate.recorded.store import TABLES, Recorder
@@ -404,8 +405,8 @@ class _Task:
         self._log = TaskLog(os.devnull)
         self._live = live
 
-    def _event(self, run: LiveRun, kind: str, text: str, *_: object, **more: object) -> None:
-        run.event(0.0, kind, text)
+    def _event(self, run: LiveRun, kind: str, reason: Reason, *_: object, **more: object) -> None:
+        run.event(kind, reason)
 
     def _fail(self, what: str, error: BaseException, id: str = "") -> None:
         self._failed.append("".join(traceback.format_exception(error)))

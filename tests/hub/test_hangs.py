@@ -26,6 +26,7 @@ from headgate.model.events import (
     Usage,
 )
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import in_words
 
 STUCK = """
 import sys
@@ -44,7 +45,7 @@ class Run:
         self.told: list[tuple[str, str]] = []
         live_runs = SimpleNamespace(
             runs={"r": SimpleNamespace(id="r")},
-            event=lambda run, kind, text, job: self.told.append((kind, text)),
+            event=lambda run, kind, reason, job: self.told.append((kind, in_words(reason))),
         )
         self.tracked = Tracked(time.monotonic())
         self.hangs = HangDetector(

@@ -26,6 +26,8 @@ from headgate.model.events import CheckpointDone, Event, Exit, Progress, TaskExi
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason
 from headgate.output.patterns import ProgressReader
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
@@ -72,9 +74,9 @@ def heard(
             if joins:
                 attempt.connect(TaskName(name))
 
-        def event(_: object, kind: str, text: str, *__: object, **___: object) -> None:
+        def event(_: object, kind: str, reason: Reason, *__: object, **___: object) -> None:
             if (kept := {"warning": warnings, "note": notes}.get(kind)) is not None:
-                kept.append(text)
+                kept.append(in_words(reason))
 
         def failed(what: str, error: BaseException, id: str = "") -> None:
             raise AssertionError(f"{what}: {error!r}")

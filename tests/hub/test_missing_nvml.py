@@ -14,6 +14,7 @@ from headgate.hub.submission import Submission
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job, Limits
+from headgate.model.reasons import ReasonKind
 from headgate.sampling.gpu_holders import missing_nvml
 
 NODE = Node("here", 2.0, 1 << 30)
@@ -54,6 +55,7 @@ def test_who_asks_for_a_gpu_is_refused_with_what_is_missing(
 def test_who_may_use_one_is_warned_and_who_wants_none_is_not(
     with_devices: None, tmp_path: Path
 ) -> None:
-    [told] = doubts.of(handed_in(tmp_path), ())
-    assert told.startswith("/dev/nvidia0 is there, but Headgate sees no GPU: ")
+    [doubt] = doubts.of(handed_in(tmp_path), ())
+    assert doubt.kind is ReasonKind.GPUS_NOT_SEEN
+    assert doubt.facts["text"].startswith("/dev/nvidia0 is there, but Headgate sees no GPU: ")
     assert doubts.of(handed_in(tmp_path, gpus=0), ()) == []

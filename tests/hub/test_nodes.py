@@ -12,6 +12,7 @@ from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.run import LiveRuns
 from headgate.model.cluster import Node
 from headgate.model.events import Event, NodeJoined, NodeLeft
+from headgate.model.reason_text import in_words
 
 ENGINE = EngineSpec("elsewhere")
 HERE, THERE = (Node("here", cores=cores, memory_bytes=2**30) for cores in (4.0, 2.0))
@@ -62,7 +63,7 @@ def test_every_run_on_a_lab_is_told_that_a_node_is_gone(monkeypatch: pytest.Monk
     submission = SimpleNamespace(engine=LOCAL, nodes=(FAR,), cluster="lab")
     runs = {name: SimpleNamespace(id=name, submission=submission) for name in ("first", "second")}
     told: list[object] = []
-    event = lambda run, kind, text: told.append((run.id, kind, text))  # noqa: E731
+    event = lambda run, kind, reason: told.append((run.id, kind, in_words(reason)))  # noqa: E731
     nodes = Nodes(HERE, cast(LiveRuns, SimpleNamespace(runs=runs, event=event)), told.append)
     nodes.join(cast(Any, submission))
     told.clear()

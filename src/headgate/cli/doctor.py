@@ -25,6 +25,7 @@ from headgate.model import registry
 from headgate.model.errors import HeadgateError, HubError
 from headgate.model.extras import install
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import in_words
 from headgate.model.units import say_bytes
 from headgate.recorded import runs
 from headgate.sampling import machine, readings
@@ -208,7 +209,7 @@ def _machine(survey: Survey) -> Iterator[tuple[str, str]]:
     )
     yield "memory", memory
     if (share := slurm_share()) is not None:
-        yield "allocation", str(share)
+        yield "allocation", in_words(share.reason())
     for at, line in enumerate(_gpus(survey)):
         yield "" if at else "GPUs", line
     if (stated := os.environ.get(VARIABLE)) is not None and survey.machine_gpus:

@@ -17,7 +17,8 @@ from headgate.model.errors import HeadgateError
 from headgate.model.events import state_in_words
 from headgate.model.jobs import Job
 from headgate.model.profiles import Profile
-from headgate.planning.choosing import in_words, samples
+from headgate.model.units import say_samples
+from headgate.planning.choosing import in_words
 from headgate.planning.correcting import Corrected
 from headgate.profiling import history
 from headgate.profiling.printed import ShownSteps
@@ -75,7 +76,7 @@ def probe(
         if measured:
             rate = measured[0].throughput
             corrected.tell(plan, rate)
-            text = samples(rate)
+            text = say_samples(rate)
         else:
             text = _reason(store)
             corrected.planner.fail(plan, text)

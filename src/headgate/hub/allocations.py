@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.machine import allocation
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded import runs
 
 _ALLOCATION = "allocation.json"
@@ -39,7 +40,7 @@ def allocation_of(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def overlapping(folder: Path) -> Iterator[tuple[Path, str, str]]:
+def overlapping(folder: Path) -> Iterator[tuple[Path, Reason, Reason]]:
     """The folders of other hubs that have tasks on cores of this one's; what is to be told of that
     here, and there.
     """
@@ -51,8 +52,7 @@ def overlapping(folder: Path) -> Iterator[tuple[Path, str, str]]:
             yield other, _warning(theirs, shared), _warning(ours, shared)
 
 
-def _warning(other: dict[str, Any], shared: frozenset[int]) -> str:
-    return (
-        f"the hub of another allocation of yours ({other['allocation']}; process {other['pid']}) "
-        f"has tasks on CPUs {allocation.say_cpus(shared)} too: these CPUs are oversubscribed"
-    )
+def _warning(other: dict[str, Any], shared: frozenset[int]) -> Reason:
+    cpus = allocation.say_cpus(shared)
+    facts = {"allocation": other["allocation"], "pid": other["pid"], "cpus": cpus}
+    return Reason(ReasonKind.CORES_SHARED, facts)

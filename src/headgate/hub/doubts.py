@@ -10,23 +10,25 @@ from headgate.hub.submission import Submission
 from headgate.isolation.spawning import OWN
 from headgate.machine import gpu_visibility
 from headgate.model.cluster import Gpu
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.sampling.gpu_holders import missing_nvml
 
 
-def of(submission: Submission, gpus: Sequence[Gpu]) -> list[str]:
+def of(submission: Submission, gpus: Sequence[Gpu]) -> list[Reason]:
     """What may go otherwise than its user thinks, each once.
 
     Args:
         gpus: Those of this machine.
     """
     nvml = _missing_nvml(submission, gpus)
+    missing = dict.fromkeys(_missing_gpus(submission, gpus))
     all_doubts = (
-        nvml,
-        *_missing_gpus(submission, gpus),
+        Reason.of(ReasonKind.GPUS_NOT_SEEN, text=nvml) if nvml else None,
+        *(Reason.of(ReasonKind.GPU_MISSING, text=text) for text in missing if text),
         _out_of_reach(submission),
         _emulated_guests(submission),
     )
-    return list(dict.fromkeys(filter(None, all_doubts)))
+    return [doubt for doubt in all_doubts if doubt is not None]
 
 
 def _missing_nvml(submission: Submission, gpus: Sequence[Gpu]) -> str:
@@ -47,28 +49,25 @@ def _missing_gpus(submission: Submission, gpus: Sequence[Gpu]) -> list[str]:
     ]
 
 
-def _out_of_reach(submission: Submission) -> str:
+def _out_of_reach(submission: Submission) -> Reason | None:
     """What tasks on this machine cannot have of the terminal that submitted them, since this hub
     may not give it.
     """
     if submission.attributes is None or submission.engine != LOCAL:
-        return ""
-    missed = ", ".join(submission.attributes.out_of_reach(OWN))
-    cure = "end that hub first, or set HEADGATE_HOME to another folder, which has a hub of its own"
-    return (
-        f"the hub was started elsewhere and may not give its tasks {missed}; {cure}"
-        if missed
-        else ""
-    )
+        return None
+    lacks = tuple(submission.attributes.out_of_reach(OWN))
+    return Reason.of(ReasonKind.OUT_OF_REACH, lacks=lacks) if lacks else None
 
 
-def _emulated_guests(submission: Submission) -> str:
-    """Which jobs run in guests that are emulated; empty where none does."""
+def _emulated_guests(submission: Submission) -> Reason | None:
+    """Which jobs run in guests that are emulated; None where none does."""
     from headgate.isolation.vm import probe
 
-    named = [
+    jobs = tuple(
         job.name
         for job in submission.jobs
         if job.isolation in isolation.IN_GUESTS and submission.engine == LOCAL
-    ]
-    return f"{', '.join(named)}: {emulation}" if named and (emulation := probe.emulation()) else ""
+    )
+    if not jobs or not (emulation := probe.emulation()):
+        return None
+    return Reason.of(ReasonKind.GUESTS_EMULATED, jobs=jobs, text=emulation)

@@ -50,6 +50,9 @@ from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import ENDED, Action, Event
 from headgate.model.identifiers import JobId
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason
+from headgate.model.reasons import ReasonKind as Why
 from headgate.model.shares import Lever
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
@@ -188,9 +191,9 @@ class LiveHub:
         """Whether anything is still to be done."""
         return bool(self.runs or self._background)
 
-    def warn(self, text: str) -> None:
+    def warn(self, reason: Reason) -> None:
         """Tell all runs of something."""
-        self._live_runs.tell_all(text)
+        self._live_runs.tell_all(reason)
 
     @property
     def policy(self) -> str:
@@ -259,12 +262,7 @@ class LiveHub:
             live.profile_key, live.length = inspected_job.profile_key, inspected_job.length
             live.namesake = inspected_job.namesake
             if other := live.namesake:
-                text = (
-                    f"its own environment has another package `headgate` ({other}): it is "
-                    "run and measured "
-                )
-                text += "without ours, and its steps are read from its output alone"
-                self._loop.call_soon(self._live_runs.event, run, "note", text, name)
+                self._tell_soon(run, "note", Reason.of(Why.HAS_NAMESAKE, path=other), name)
             live.script_key = profiles.script_of(live.profile_key)
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
@@ -300,41 +298,36 @@ class LiveHub:
             facts = live.checkpoint, names, needs, took, gpus, divides, memory_bytes, use
             self._step(events.JobSubmitted(job, live.spec, *facts))
             if memory_bytes is None and known is None and use != "no":
-                text = f"its GPU memory is {on_gpu.in_words()}"
-                self._loop.call_soon(self._live_runs.event, run, "note", text, name)
+                unknown = Reason.of(Why.GPU_NEED_UNKNOWN, text=on_gpu.known)
+                self._tell_soon(run, "note", unknown, name)
         unused = frozenset[Lever]() if self._controller.policy.limits_disk else _DISK_LEVERS
         missing = dict.fromkeys(
             limit.lever for limit in engine.uncontrolled() if limit.lever not in unused
         )
         if missing:
-            text = (
-                f"only approximate or missing here: {', '.join(missing)}; `headgate doctor` "
-                "says why and what to do"
-            )
-            # Not at once: whoever submitted it watches it from here on.
-            self._loop.call_soon(self._live_runs.event, run, "warning", text)
+            levers = tuple(map(str, missing))
+            self._tell_soon(run, "warning", Reason.of(Why.LEVERS_MISSING, levers=levers))
         if kept:
-            text = (
-                "these variables of your environment are not sent to nodes: "
-                f"{', '.join(kept)}; name those that "
-            )
-            text += f"jobs need in {more(submission.engine.name)}"
-            self._loop.call_soon(self._live_runs.event, run, "note", text)
+            names_more = more(submission.engine.name)
+            not_sent = Reason.of(Why.VARIABLES_NOT_SENT, variables=kept, variable=names_more)
+            self._tell_soon(run, "note", not_sent)
         if (
             submission.engine == LOCAL
             and not submission.nodes
             and (share := slurm_share()) is not None
         ):
-            self._loop.call_soon(
-                self._live_runs.event, run, "note" if share.here else "warning", str(share)
-            )
-        for text in doubts.of(submission, self._node.gpus):
-            self._loop.call_soon(self._live_runs.event, run, "warning", text)
+            self._tell_soon(run, "note" if share.here else "warning", share.reason())
+        for doubt in doubts.of(submission, self._node.gpus):
+            self._tell_soon(run, "warning", doubt)
         for kind, texts in (("warning", submission.warnings), ("note", submission.notes)):
             for name, text in texts.items():
-                self._loop.call_soon(self._live_runs.event, run, kind, text, name)
+                self._tell_soon(run, kind, Reason.of(Why.CLIENT_SAYS, text=text), name)
         self._origins[run.id] = self._in_background(self._look_around(run))
         return run
+
+    def _tell_soon(self, run: LiveRun, kind: str, reason: Reason, job: str | None = None) -> None:
+        """Tell a run of something once whoever has submitted it watches it."""
+        self._loop.call_soon(self._live_runs.event, run, kind, reason, job)
 
     async def _look_around(self, run: LiveRun) -> None:
         await asyncio.gather(
@@ -342,25 +335,23 @@ class LiveHub:
         )
 
     async def _tell_neighbours(self, run: LiveRun) -> None:
-        for text in await asyncio.to_thread(_neighbours):
-            self._live_runs.event(run, "warning", text)
+        for neighbour in await asyncio.to_thread(_neighbours):
+            self._live_runs.event(run, "warning", neighbour)
 
     async def _retain(self, run: LiveRun) -> None:
         keep = run.submission.environment.get("HEADGATE_KEEP_RUNS")
         try:
             gone = await asyncio.to_thread(runs.retain, keep)
         except HeadgateError as error:
-            self._live_runs.event(run, "warning", f"no old run was deleted: {error}")
+            reason = Reason.of(Why.NO_RUN_DELETED, error=str(error))
+            self._live_runs.event(run, "warning", reason)
             return
         if gone:
-            more = f" and {len(gone) - 1} more" if gone[1:] else ""
-            text = (
-                "deleted the oldest runs, which were short and had no checkpoints: "
-                f"{gone[0]}{more}; HEADGATE_KEEP_RUNS ({keep or 200}) says how many runs are kept"
-            )
-            self._live_runs.event(run, "note", text)
+            deleted = Reason.of(Why.RUNS_DELETED, runs=gone, keep=keep or "200")
+            self._live_runs.event(run, "note", deleted)
             # into the hub's log
-            print(f"{run.id}: {text}: {', '.join(gone)}", file=sys.stderr, flush=True)
+            text = f"{run.id}: {in_words(deleted)}: {', '.join(gone)}"
+            print(text, file=sys.stderr, flush=True)
 
     def stop(self, run: str, jobs: Sequence[str] | None, kill: bool) -> list[str]:
         """Stop jobs of a run (None: all of them); the names of those that had not ended.
@@ -596,7 +587,7 @@ async def _write_report(store: Path, page: Path) -> None:
             writer.kill()
 
 
-def _neighbours() -> list[str]:
+def _neighbours() -> list[Reason]:
     """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told
     here of them.
     """
@@ -605,6 +596,6 @@ def _neighbours() -> list[str]:
         with contextlib.suppress(HeadgateError):  # of another version, or just ending
             if (other := connect(folder)) is not None:
                 with other:
-                    other.ask("warn", text=other_place)
+                    other.ask("warn", reason=other_place.plain())
         neighbours.append(own_place)
     return neighbours

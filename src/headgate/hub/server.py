@@ -24,7 +24,6 @@ from typing import Any
 import headgate
 from headgate import isolation, policies
 from headgate.engines.local import LocalEngine
-from headgate.hub import messages
 from headgate.hub.allocations import publish_allocation
 from headgate.hub.live import LiveHub
 from headgate.hub.standard_input import GivenInput, taken
@@ -33,6 +32,7 @@ from headgate.hub.submission import parse
 from headgate.hub.watchdog import HubWatchdog, leftovers
 from headgate.model import log_levels
 from headgate.model.errors import HeadgateError, HubError, UsageError
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded import runs
 from headgate.sampling import machine
 from headgate.scripts import variables
@@ -87,7 +87,8 @@ class HubServer:
         try:
             while not self.stopping.is_set():
                 if await socket.make():
-                    self._hub.warn(f"somebody removed {path}; it is made again")
+                    removed = Reason.of(ReasonKind.SOCKET_MADE_AGAIN, path=str(path))
+                    self._hub.warn(removed)
                 if self._hub.busy or self._clients:
                     self._idle_since = time.monotonic()
                 left = self._idle_since + idle_seconds() - time.monotonic()
@@ -203,7 +204,7 @@ class HubServer:
             case "attach" | "stop" | "checkpoint" | "resize" | "prove":
                 raise UsageError(f"run {run} is not running")
             case "warn":
-                self._hub.warn(messages.text(request.get("text")))
+                self._hub.warn(Reason.read(request["reason"]))
                 return {"type": "warned"}
             case "runs":
                 return {"type": "runs", "policy": self._hub.policy, "runs": list(self._hub.runs)}

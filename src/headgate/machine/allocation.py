@@ -11,12 +11,12 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headgate.machine import limits
 from headgate.machine.files import content
-from headgate.model.units import say_bytes
+from headgate.model.reasons import Reason, ReasonKind
 
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID", "COBALT_JOBID")
 """Variables by which batch systems name a job."""
@@ -97,27 +97,9 @@ class SlurmShare:
     count: int
     here: bool
 
-    def __str__(self) -> str:
-        parts = []
-        if self.cores is not None:
-            parts.append(f"{self.cores} {'CPU' if self.cores == 1 else 'CPUs'}")
-        parts += (
-            [f"{say_bytes(self.memory_bytes)} of memory"] if self.memory_bytes is not None else []
-        )
-        if self.gpus is not None:
-            parts.append(f"{self.gpus} {'GPU' if self.gpus == 1 else 'GPUs'}")
-        text = f"Slurm job {self.job}" + (f": {', '.join(parts)} on this node" if parts else "")
-        if not self.here:
-            text += (
-                f"; this shell is not on its nodes ({self.nodes}): run headgate there, by "
-                "sbatch or srun --pty"
-            )
-        elif self.count > 1:
-            text += (
-                f"; of its {self.count} nodes ({self.nodes}) Headgate uses this one: to use all, "
-                "start a cluster on them by srun, and name its engine by --engine"
-            )
-        return text
+    def reason(self) -> Reason:
+        """It as facts, which `model.reason_text` words."""
+        return Reason.of(ReasonKind.SLURM_SHARE, **asdict(self))
 
 
 def slurm_share(environment: Mapping[str, str] = os.environ) -> SlurmShare | None:

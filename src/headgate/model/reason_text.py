@@ -7,14 +7,15 @@ each other. Nothing here decides, and no code reads these sentences.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from string import Formatter
+from typing import Any
 
 from headgate.model.endings import Checkpoint, Doubt, Exit, Saved, StopAnswer
+from headgate.model.notice_text import NEXT, NOTICES
 from headgate.model.reasons import CureKind, Facts, Reason, RefusalKind
 from headgate.model.reasons import ReasonKind as Kind
 from headgate.model.units import say_bytes, say_seconds, say_time
 
-NEXT = ". Next: "
-"""Separates a reason from what to do about it."""
 _COMMANDS = 3
 """Most commands named in a sentence."""
 _LETTERS = 60
@@ -25,14 +26,34 @@ _NAMED = 3
 
 def in_words(reason: Reason) -> str:
     """A reason as a phrase for people, without a full stop."""
-    return _WORDS[reason.kind](reason.facts)
+    words = _WORDS[reason.kind]
+    return (
+        _TEMPLATES.vformat(words, (), reason.facts)
+        if isinstance(words, str)
+        else words(reason.facts)
+    )
+
+
+class _Templates(Formatter):
+    """`{after:seconds}`, `{names:list}`, and reasons within reasons. A fact that is left out is
+    empty.
+    """
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return kwargs.get(str(key), "")
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, Reason):
+            return in_words(value)
+        if value == "" or format_spec == "list":
+            return ", ".join(value)
+        return say_seconds(value) if format_spec == "seconds" else format(value, format_spec)
+
+
+_TEMPLATES = _Templates()
 
 
 # --- a waiting job --------------------------------------------------------------------------------
-
-
-def _starts_in(facts: Facts) -> str:
-    return f"starts in {say_seconds(facts['seconds'])}"
 
 
 def _needs_room(facts: Facts) -> str:
@@ -141,11 +162,6 @@ def _resized(facts: Facts) -> str:
 # --- why a job or a task is ended -----------------------------------------------------------------
 
 
-def _goal_reached(facts: Facts) -> str:
-    reached = f"{facts['metric']} {facts['value']:.6g}, asked for {facts['goal']:g}"
-    return f"reached its goal: {reached}"
-
-
 def _node_came(facts: Facts) -> str:
     text = f"node {facts['node']} has come, and"
     if "nodes" in facts:
@@ -213,11 +229,6 @@ def _job_restarted(facts: Facts) -> str:
         where = "from the beginning, because there is no checkpoint"
     which = "all tasks are" if facts["tasks"] > 1 else "it is"
     return f"{_after(facts)}; {which} started again {where}"
-
-
-def _job_widened(facts: Facts) -> str:
-    more = "where each has a batch of its own, a step has more samples"
-    return f"{_after(facts)}, and is started again with {facts['workers']}; {more}"
 
 
 def _cannot_go_on(facts: Facts) -> str:
@@ -354,18 +365,10 @@ def _finished(facts: Facts) -> str:
     return text
 
 
-def _ended_as_asked(facts: Facts) -> str:
-    return f"{_after(facts)}; {ending_in_words(facts['ending'])}"
-
-
 def _in_doubt(facts: Facts) -> str:
     cure = _plainer(facts["ending"])
     text = f"its end is in doubt: {ending_in_words(facts['ending'])}"
     return f"{text}{NEXT}{cure}" if cure else text
-
-
-def _skipped(facts: Facts) -> str:
-    return f"{facts['job']}, which it comes after, ended as {facts['state']}"
 
 
 def _skipped_in_doubt(facts: Facts) -> str:
@@ -415,85 +418,81 @@ def _after(facts: Facts) -> str:
     return in_words(facts["after"])
 
 
-_WORDS: Mapping[Kind, Callable[[Facts], str]] = {
-    Kind.TEXT: lambda facts: facts["text"],
-    Kind.BEING_PLANNED: lambda _: "being planned",
-    Kind.BEING_STARTED: lambda _: "being started",
-    Kind.AFTER_JOBS: lambda facts: f"for {', '.join(facts['jobs'])} to finish",
-    Kind.STARTS_IN: _starts_in,
+_WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
+    Kind.TEXT: "{text}",
+    Kind.BEING_PLANNED: "being planned",
+    Kind.BEING_STARTED: "being started",
+    Kind.AFTER_JOBS: "for {jobs:list} to finish",
+    Kind.STARTS_IN: "starts in {seconds:seconds}",
     Kind.NEEDS_ROOM: _needs_room,
     Kind.AWAITS_NODES: lambda facts: f"for node {' or '.join(facts['nodes'])} to come back",
-    Kind.AWAITS_ENGINE: lambda facts: facts["text"],
-    Kind.STARTED_AGAIN: lambda facts: f"{_after(facts)}; started again",
+    Kind.AWAITS_ENGINE: "{text}",
+    Kind.STARTED_AGAIN: "{after}; started again",
     Kind.TRIED_AGAIN: _tried_again,
-    Kind.TRIED_AS_ONE_TASK: lambda facts: (
-        f"{_after(facts)}; before its first report, so tried again as one task"
-    ),
-    Kind.GIVEN_WORKERS: lambda facts: f"{_after(facts)}; started again with {facts['workers']}",
+    Kind.TRIED_AS_ONE_TASK: "{after}; before its first report, so tried again as one task",
+    Kind.GIVEN_WORKERS: "{after}; started again with {workers}",
     Kind.STARTED: _started,
     Kind.RESIZED: _resized,
-    Kind.EVALUATING: lambda facts: f"its evaluator has {say_seconds(facts['seconds'])} to end",
+    Kind.EVALUATING: "its evaluator has {seconds:seconds} to end",
     Kind.WORKERS_APART: lambda facts: (
         f"the {facts['workers']} workers of job {facts['job']} share nothing: "
         f"{facts.get('script', 'its command')} does not use headgate.torch, headgate.keras or "
         "headgate.jax; each trains the whole job"
     ),
-    Kind.USER_ASKED: lambda _: "as its user asked",
-    Kind.STOPPED_BY_USER: lambda _: "stopped by its user",
-    Kind.KILLED_BY_USER: lambda _: "killed by its user",
+    Kind.USER_ASKED: "as its user asked",
+    Kind.STOPPED_BY_USER: "stopped by its user",
+    Kind.KILLED_BY_USER: "killed by its user",
     Kind.STOPPED_BEFORE_START: lambda facts: (
         f"stopped before {'it was tried again' if facts['attempt'] else 'it started'}"
     ),
-    Kind.STOPPED_DIFFERS: lambda _: (
+    Kind.STOPPED_DIFFERS: (
         "stopped because its workers do not train what one does (`verify: strict`)"
     ),
-    Kind.GOAL_REACHED: _goal_reached,
-    Kind.TIMED_OUT: lambda facts: f"over its timeout of {say_seconds(facts['seconds'])}",
-    Kind.MAKES_ROOM: lambda facts: f"makes room for {facts['job']}",
-    Kind.MADE_ROOM: lambda facts: f"made room for {facts['job']}",
-    Kind.BETTER_PLAN: lambda _: "moved to a better plan",
+    Kind.GOAL_REACHED: "reached its goal: {metric} {value:.6g}, asked for {goal:g}",
+    Kind.TIMED_OUT: "over its timeout of {seconds:seconds}",
+    Kind.MAKES_ROOM: "makes room for {job}",
+    Kind.MADE_ROOM: "made room for {job}",
+    Kind.BETTER_PLAN: "moved to a better plan",
     Kind.NODE_CAME: _node_came,
-    Kind.TRAINING_OVER: lambda _: "the training is over",
+    Kind.TRAINING_OVER: "the training is over",
     Kind.WORKERS_ENDED: _workers_ended,
     Kind.EXIT: _exit,
-    Kind.OF_TASK: lambda facts: f"{facts['task']}: {in_words(facts['reason'])}",
+    Kind.OF_TASK: "{task}: {reason}",
     Kind.OUT_OF_GPU_MEMORY: _out_of_gpu_memory,
-    Kind.TASK_LOST: lambda facts: f"{facts['task']} was lost: {in_words(facts['exit'])}",
-    Kind.NODE_GONE: lambda facts: f"{facts['task']} was lost: its node {facts['node']} is gone",
-    Kind.FELL_BEHIND: lambda facts: f"{facts['task']} fell too far behind the others",
-    Kind.LOST_TOUCH: lambda facts: (
-        f"{facts['task']} could not go on: it lost touch with another task"
-    ),
-    Kind.PORT_TAKEN: lambda facts: f"{facts['task']} found that {facts['text']}",
-    Kind.NOT_READY: lambda _: "ended before it was ready",
-    Kind.CHECKPOINT_LOST: lambda facts: facts["text"],
+    Kind.TASK_LOST: "{task} was lost: {exit}",
+    Kind.NODE_GONE: "{task} was lost: its node {node} is gone",
+    Kind.FELL_BEHIND: "{task} fell too far behind the others",
+    Kind.LOST_TOUCH: "{task} could not go on: it lost touch with another task",
+    Kind.PORT_TAKEN: "{task} found that {text}",
+    Kind.NOT_READY: "ended before it was ready",
+    Kind.CHECKPOINT_LOST: "{text}",
     Kind.OUTGREW_WORKERS: _outgrew_workers,
-    Kind.LOST_AT_END: lambda facts: f"{_after(facts)}; the training was over",
+    Kind.LOST_AT_END: "{after}; the training was over",
     Kind.OTHERS_GO_ON: _others_go_on,
     Kind.TASK_REPLACED: _task_replaced,
     Kind.JOB_RESTARTED: _job_restarted,
-    Kind.JOB_WIDENED: _job_widened,
+    Kind.JOB_WIDENED: (
+        "{after}, and is started again with {workers}; where each has a batch of its own, a step "
+        "has more samples"
+    ),
     Kind.CANNOT_GO_ON: _cannot_go_on,
     Kind.MEMORY_ADVICE: _memory_advice,
     Kind.FINISHED: _finished,
-    Kind.ENDED_AS_ASKED: _ended_as_asked,
+    Kind.ENDED_AS_ASKED: lambda facts: f"{_after(facts)}; {ending_in_words(facts['ending'])}",
     Kind.NO_ANSWER: lambda facts: f"killed: {ending_in_words(facts['ending'])}",
     Kind.IN_DOUBT: _in_doubt,
-    Kind.SKIPPED: _skipped,
+    Kind.SKIPPED: "{job}, which it comes after, ended as {state}",
     Kind.SKIPPED_IN_DOUBT: _skipped_in_doubt,
-    Kind.NO_CHECKPOINT_LEFT: lambda facts: (
-        f"{_after(facts)}, and its run has none before it to go on from"
-    ),
+    Kind.NO_CHECKPOINT_LEFT: "{after}, and its run has none before it to go on from",
     Kind.NO_NODES: _no_nodes,
-    Kind.NO_PLACE: lambda facts: facts["text"],
-    Kind.NO_POLICY: lambda _: "no policy",
-    Kind.LEFT_BY_OTHERS: lambda _: "what others leave",
-    Kind.PINNED: lambda facts: f"pinned to {facts['share']} of its nodes",
-    Kind.LIFTED: lambda _: "lifted to its floor",
-    Kind.BY_POLICY: lambda facts: facts["text"],
+    Kind.NO_PLACE: "{text}",
+    Kind.NO_POLICY: "no policy",
+    Kind.LEFT_BY_OTHERS: "what others leave",
+    Kind.PINNED: "pinned to {share} of its nodes",
+    Kind.LIFTED: "lifted to its floor",
+    Kind.BY_POLICY: "{text}",
     Kind.GOAL_IN_DOUBT: _goal_in_doubt,
-    Kind.POLICY_FAILED: lambda facts: (
-        f"policy {facts['policy']!r} failed, shares stay as they are: {facts['error']}"
-    ),
+    Kind.POLICY_FAILED: "policy {policy!r} failed, shares stay as they are: {error}",
     Kind.SHARE_DROPPED: _share_dropped,
+    **NOTICES,
 }

@@ -97,6 +97,77 @@ class ReasonKind(StrEnum):
     POLICY_FAILED = "policy-failed"
     SHARE_DROPPED = "share-dropped"
 
+    # as a run begins
+    HAS_NAMESAKE = "has-namesake"
+    GPU_NEED_UNKNOWN = "gpu-need-unknown"
+    LEVERS_MISSING = "levers-missing"
+    VARIABLES_NOT_SENT = "variables-not-sent"
+    SLURM_SHARE = "slurm-share"
+    CORES_SHARED = "cores-shared"
+    NO_RUN_DELETED = "no-run-deleted"
+    RUNS_DELETED = "runs-deleted"
+    GPUS_NOT_SEEN = "gpus-not-seen"
+    GPU_MISSING = "gpu-missing"
+    OUT_OF_REACH = "out-of-reach"
+    GUESTS_EMULATED = "guests-emulated"
+    INPUT_ENDS_EARLY = "input-ends-early"
+    CLIENT_SAYS = "client-says"
+
+    # plans, trials and proofs
+    PLANNED = "planned"
+    MOVED = "moved"
+    NO_PLAN = "no-plan"
+    TOO_FEW_SAMPLES = "too-few-samples"
+    TRIED_WITH_MORE = "tried-with-more"
+    VERIFIED = "verified"
+    PROVED = "proved"
+    NOT_PROVED = "not-proved"
+
+    # what tasks do and say
+    TASK_READY = "task-ready"
+    JOINED = "joined"
+    TASK_SAYS = "task-says"
+    ENGINE_SAYS = "engine-says"
+    ENGINE_HOLDS = "engine-holds"
+    RECOVERED = "recovered"
+    CAUGHT_UP = "caught-up"
+    NO_STEP = "no-step"
+    STEPS_AGAIN = "steps-again"
+    LOSS_NOT_A_NUMBER = "loss-not-a-number"
+    METRICS_LEFT_OUT = "metrics-left-out"
+    METRIC_MISSING = "metric-missing"
+    PATTERN_TOO_SLOW = "pattern-too-slow"
+    LINE_UNREADABLE = "line-unreadable"
+    MESSAGE_UNREADABLE = "message-unreadable"
+    MESSAGE_SENSELESS = "message-senseless"
+    UNCONNECTED = "unconnected"
+    OPEN_ENDPOINTS = "open-endpoints"
+    OPEN_MEETING = "open-meeting"
+
+    # files
+    FILES_EDITED = "files-edited"
+    CHECKPOINT_NOT_SAVED = "checkpoint-not-saved"
+    CHECKPOINTS_AGAIN = "checkpoints-again"
+    PROFILE_NOT_STORED = "profile-not-stored"
+    FILE_WRITTEN_TWICE = "file-written-twice"
+    WROTE_OUTSIDE = "wrote-outside"
+    LEFT_SHARED_MEMORY = "left-shared-memory"
+    FOLDER_GONE = "folder-gone"
+    SOCKET_MADE_AGAIN = "socket-made-again"
+    STORE_FAILS = "store-fails"
+    STORE_WRITES = "store-writes"
+
+    # nodes, and what else runs there
+    NODE_JOINED = "node-joined"
+    NODE_LEFT = "node-left"
+    NODE_LEFT_OUT = "node-left-out"
+    NODE_CUT_OFF = "node-cut-off"
+    NODE_LINKED = "node-linked"
+    NODE_SLOW = "node-slow"
+    NODE_NOT_SLOW = "node-not-slow"
+    KILLED_OUTSIDE = "killed-outside"
+    INTERNAL_ERROR = "internal-error"
+
 
 class CureKind(StrEnum):
     """What a user may do about a job that ran out of memory.

@@ -127,6 +127,11 @@ def say_bytes(count: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") + f" {unit}"
 
 
+def say_samples(rate: float, unit: bool = True) -> str:
+    """Samples a second with three digits at least: `1,024 samples/s`, `2.5 samples/s`."""
+    return (f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}") + (" samples/s" if unit else "")
+
+
 def say_seconds(value: float) -> str:
     """`0.25 s`, `12.3 s`, `4 min 5 s`, `2 h 3 min`."""
     if value < 60:

@@ -14,6 +14,7 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan, Prediction
 from headgate.model.profiles import Profile
+from headgate.model.units import say_samples
 from headgate.planning.candidates import candidates, tells
 from headgate.planning.interference import Interference
 from headgate.planning.joining import alone
@@ -220,7 +221,7 @@ def _best(
     )
     if best.runners_up:
         second = best.runners_up[0]
-        why += f"; next best: {in_words(second.plan)}, {samples(second.throughput)}"
+        why += f"; next best: {in_words(second.plan)}, {say_samples(second.throughput)}"
     free = len(cluster.nodes) - len({node.name for node in cluster.nodes} & set(used))
     if used and free < len(cluster.nodes):
         why += f"; {free} of {len(cluster.nodes)} nodes were free"
@@ -274,8 +275,8 @@ def grown(job: Job, profile: Profile, plan: Plan) -> str:
 
 def expected(prediction: Prediction) -> str:
     """A plan and what it is expected to bring, in words."""
-    low, high = samples(prediction.low, unit=False), samples(prediction.high, unit=False)
-    rate = f"{samples(prediction.throughput)} expected ({low} to {high})"
+    low, high = say_samples(prediction.low, unit=False), say_samples(prediction.high, unit=False)
+    rate = f"{say_samples(prediction.throughput)} expected ({low} to {high})"
     return f"{in_words(prediction.plan)}: {rate}, bound by {prediction.binds}"
 
 
@@ -293,8 +294,3 @@ def in_words(plan: Plan) -> str:
     return f"{plan.strategy}{'' if plan.synchronous else ' async'}, {workers}{servers}" + (
         f" on {on}" if on else ""
     )
-
-
-def samples(value: float, unit: bool = True) -> str:
-    """Samples a second with three digits at least."""
-    return (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") + (" samples/s" if unit else "")

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from headgate.model.plans import Plan, Prediction
-from headgate.model.units import say_seconds
-from headgate.planning.choosing import in_words, samples
+from headgate.model.reasons import Reason, ReasonKind
+from headgate.planning.choosing import in_words
 
 _WORTH = 1.5
 """Times its cost that a move has to save: forecasts of what is left are wrong as well."""
@@ -39,10 +39,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Go on by another plan, and why in words."""
+    """Go on by another plan, and why."""
 
     plan: Plan
-    why: str
+    reason: Reason
 
 
 def better(standing: Standing, best: Prediction) -> Move | None:
@@ -62,10 +62,14 @@ def better(standing: Standing, best: Prediction) -> Move | None:
     if saved <= _WORTH * standing.restart_seconds:
         return None
     saved -= standing.restart_seconds
-    why = (
-        f"moved to {in_words(best.plan)}: {samples(best.throughput)} expected, "
-        f"{samples(standing.throughput)} measured under {in_words(standing.plan)}; saves "
-        f"{say_seconds(saved)} of {say_seconds(standing.seconds_left)}, for a restart of "
-        f"{say_seconds(standing.restart_seconds)}"
+    reason = Reason.of(
+        ReasonKind.MOVED,
+        plan=in_words(best.plan),
+        before=in_words(standing.plan),
+        expected=best.throughput,
+        measured=standing.throughput,
+        saves_seconds=saved,
+        left_seconds=standing.seconds_left,
+        restart_seconds=standing.restart_seconds,
     )
-    return Move(best.plan, why)
+    return Move(best.plan, reason)

@@ -41,7 +41,8 @@ from headgate.diagnosis.findings import (
 )
 from headgate.diagnosis.granted import Source, ThreadGrant
 from headgate.diagnosis.what_if import NoFigure, Speedups
-from headgate.model.reason_text import NEXT, in_words
+from headgate.model.notice_text import NEXT
+from headgate.model.reason_text import in_words
 from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.recorded.jobs import CoresSetting
 from headgate.reports.commands import (

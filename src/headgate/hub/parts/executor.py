@@ -41,10 +41,9 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
-from headgate.model.reasons import Reason
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.roles import task_names
 from headgate.model.shares import Share, spare
-from headgate.model.units import say_seconds
 from headgate.output.patterns import ProgressReader
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import facts_of
@@ -132,13 +131,13 @@ class ActionExecutor(Component):
                 self._set_share(action)
             case events.TryJob(job, cores, seconds, beside):
                 run, live = self._live_runs.find(job)
-                names = [other.name if other.run == job.run else str(other) for other in beside]
-                lent = f"which {', '.join(names)} {'lend' if len(names) > 1 else 'lends'} it"
-                text = (
-                    f"tried on {cores:g} cores for {say_seconds(seconds)}, {lent}: nothing "
-                    "tells yet what they bring"
+                lenders = tuple(
+                    other.name if other.run == job.run else str(other) for other in beside
                 )
-                self._live_runs.event(run, events.TRIAL, text, live.spec.name)
+                trial = Reason.of(
+                    ReasonKind.TRIED_WITH_MORE, cores=cores, seconds=seconds, beside=lenders
+                )
+                self._live_runs.event(run, events.TRIAL, trial, live.spec.name)
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._live_runs.find(task)
                 if leaves and live.current is not None:
@@ -206,10 +205,10 @@ class ActionExecutor(Component):
             if action.plan.workers > 1 and not ports and live.facts.shares_nothing:
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
-            if not ports and (empty := _without_samples(action.plan, live.profile)):
-                self._live_runs.event(
-                    run, "warning", f"job {live.spec.name}: {empty}", live.spec.name
-                )
+            if not ports and (batch := _too_small_batch(action.plan, live.profile)) is not None:
+                facts = {"job": live.spec.name, "batch": batch, "workers": action.plan.workers}
+                too_few = Reason(ReasonKind.TOO_FEW_SAMPLES, facts)
+                self._live_runs.event(run, "warning", too_few, live.spec.name)
         else:
             attempt = live.current
         unknown = {"pid": None, "ended": None, "exit": None, "gpus": None}
@@ -227,11 +226,8 @@ class ActionExecutor(Component):
             and meeting.addresses[0] != LOOPBACK
         ):
             where = f"{meeting.addresses[0]}:{meeting.ports[0]}"
-            text = (
-                f"its workers meet at {where} without a key: whoever reaches that can read "
-                "and change the training"
-            )
-            self._live_runs.event(run, "note", text, live.spec.name)
+            is_open = Reason.of(ReasonKind.OPEN_MEETING, address=where)
+            self._live_runs.event(run, "note", is_open, live.spec.name)
         stated = stated_threads(action.spec, action.task.name)
         attempt.start(
             action.task.name, action.node, address(action.node), reader, action.joins, stated
@@ -266,15 +262,9 @@ class ActionExecutor(Component):
         if not (paths := edited(live.files)):
             return
         again = live.current is not None and live.current.number > 1
-        since = "its last start" if again else "the job was handed in"
-        names = [os.path.relpath(path, live.spec.workdir) for path in paths]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        were = f"{', '.join(names[:_MOST_NAMED])}{more} {'were' if names[1:] else 'was'}"
-        text = (
-            f"{were} edited since {since}: it runs as it is now, and the run records the "
-            "commit of before"
-        )
-        self._live_runs.event(run, "warning", text, live.spec.name)
+        files = tuple(os.path.relpath(path, live.spec.workdir) for path in paths)
+        reason = Reason.of(ReasonKind.FILES_EDITED, files=files, again=again)
+        self._live_runs.event(run, "warning", reason, live.spec.name)
         live.files = FileLook().files(live.spec, live.facts, run.submission.environment)
 
     def _used_ports(self) -> set[int]:
@@ -334,25 +324,13 @@ def _remove_copies(checkpoints: Path) -> None:
         copy.unlink(missing_ok=True)
 
 
-def _without_samples(plan: Plan, profile: str | None) -> str:
-    """What is said of a plan with more workers than a step of the job's profile has samples; empty:
-    it has enough.
+def _too_small_batch(plan: Plan, profile: str | None) -> int | None:
+    """The samples of a step by the job's profile, where a plan has more workers; None: there are
+    enough.
     """
     batch = json.loads(profile).get("batch") if profile is not None else None
-    if (
-        not plan.in_step
-        or plan.batch_per_worker is not None
-        or batch is None
-        or batch >= plan.workers
-    ):
-        return ""
-    empty = plan.workers - batch
-    return (
-        f"a step has {batch} {'sample' if batch == 1 else 'samples'}, as its profile says, for "
-        f"{plan.workers} workers: {empty} of them {'gets' if empty == 1 else 'get'} nothing; if "
-        "its items are ready-made batches, have the loader take them as they are "
-        "(batch_size=None), else make batches larger, or workers fewer"
-    )
+    is_divided = plan.in_step and plan.batch_per_worker is None
+    return batch if is_divided and batch is not None and batch < plan.workers else None
 
 
 class Oversubscription(Component):

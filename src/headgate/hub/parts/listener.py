@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
@@ -24,21 +22,17 @@ from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model import events
 from headgate.model.cluster import Node
-from headgate.model.events import Event, Exit, OutsideFiles
+from headgate.model.events import Event, Exit
 from headgate.model.identifiers import TaskId, TaskName
+from headgate.model.notice_text import NEXT
 from headgate.model.plans import APART
-from headgate.model.reason_text import NEXT
 from headgate.model.reasons import Reason, ReasonKind
-from headgate.model.units import say_bytes, say_seconds
 from headgate.output.failures import FailureReader
 from headgate.profiling import store as profiles
-from headgate.sampling.shared_memory import LeftFile, left_since
+from headgate.sampling.shared_memory import left_since
 from headgate.scripts import inspection
 from headgate.scripts.program import is_of_a_shell, program
 
-_OPEN = (
-    "listen without a key ({}): whoever reaches these addresses can read and change the training"
-)
 MOST_COMPLAINTS = 20
 """Warnings of what one task says that makes no sense."""
 
@@ -51,13 +45,6 @@ _INPUT_CURE = (
 _MOST_ENDPOINTS = 16
 _CONNECTS_SECONDS = 30.0
 """A script that tells of progress for so long, and has not connected, will not."""
-_UNCONNECTED = (
-    "its script imports one of Headgate's libraries and has not connected, so it cannot be asked "
-    "for checkpoints: it calls nothing of the library, or what starts it takes Headgate's "
-    "variables away (`python -E`, `PYTHONPATH=…`, `env -i`)"
-)
-_MOST_NAMED = 5
-"""Files that are named."""
 _TEXT_SHOWN = 80
 _LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
 
@@ -125,18 +112,15 @@ class HubListener(Listener):
         except Exception as error:  # noqa: BLE001
             self._live_runs.failed("what its engine told could not be taken in", error, task)
 
-    def _complain(self, task: TaskId, text: str) -> None:
+    def _complain(self, task: TaskId, kind: ReasonKind, **facts: object) -> None:
         """Warn of what a task said, `MOST_COMPLAINTS` times at the most."""
         run, live, attempt, name = self._find(task)
         task_view = attempt.tasks[name]
         task_view.complaints += 1
         if task_view.complaints <= MOST_COMPLAINTS:
-            more = (
-                "; further such warnings are left out"
-                if task_view.complaints == MOST_COMPLAINTS
-                else ""
-            )
-            self._live_runs.event(run, "warning", f"{text}{more}", live.spec.name, task)
+            last = {"is_last": True} if task_view.complaints == MOST_COMPLAINTS else {}
+            complaint = Reason(kind, {**facts, **last})
+            self._live_runs.event(run, "warning", complaint, live.spec.name, task)
 
     def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
         """Run, job and attempt of a task, and its name."""
@@ -162,13 +146,12 @@ class HubListener(Listener):
                 found = task_view.reader.feed([line])
                 readings += [messages.read(task, each, live.spec.progress.metric) for each in found]
             except Exception as error:  # noqa: BLE001  # whatever one line may do, the next ones are read
-                self._complain(
-                    task,
-                    f"a line of its output could not be read: {line[:_TEXT_SHOWN]!r} ({error})",
-                )
+                shown = line[:_TEXT_SHOWN]
+                self._complain(task, ReasonKind.LINE_UNREADABLE, line=shown, error=str(error))
         if task_view.reader.problem is not None and not task_view.reader_failed:
             task_view.reader_failed = True
-            self._live_runs.event(run, "warning", task_view.reader.problem, live.spec.name, task)
+            too_slow = Reason.of(ReasonKind.PATTERN_TOO_SLOW, text=task_view.reader.problem)
+            self._live_runs.event(run, "warning", too_slow, live.spec.name, task)
         if readings and not task_view.reports_itself:
             if task not in self._throttles:
                 self._throttles[task] = ProgressThrottle(
@@ -181,7 +164,8 @@ class HubListener(Listener):
             and not task_view.reports_itself
             and (warning := task_view.reader.missed()) is not None
         ):
-            self._live_runs.event(run, "warning", warning, live.spec.name, task)
+            missing = Reason.of(ReasonKind.METRIC_MISSING, text=warning)
+            self._live_runs.event(run, "warning", missing, live.spec.name, task)
         if readings and run.clock() - (live.started or 0.0) > _CONNECTS_SECONDS:
             self._tell_unconnected(run, live, name)
         if readings and attempt.are_apart(run.clock()):
@@ -214,19 +198,22 @@ class HubListener(Listener):
                 case "writes":
                     node = "" if run.submission.engine == LOCAL else attempt.tasks[name].node
                     folder = f"{node}:{messages.text(message['folder'])}"
-                    if text := attempt.wrote(name, messages.text(message["path"]), folder):
-                        self._live_runs.event(run, "warning", text, job, task)
+                    path = messages.text(message["path"])
+                    if (other := attempt.wrote(name, path, folder)) is not None:
+                        both = Reason.of(
+                            ReasonKind.FILE_WRITTEN_TWICE, path=path, tasks=(other, name)
+                        )
+                        self._live_runs.event(run, "warning", both, job, task)
                 case "fault":
                     self._recovered(task, message)
                 case "note":
                     kind = "warning" if message.get("warns") else "note"
-                    self._live_runs.event(run, kind, messages.text(message["text"]), job, task)
+                    says = Reason.of(ReasonKind.TASK_SAYS, text=messages.text(message["text"]))
+                    self._live_runs.event(run, kind, says, job, task)
                 case "unreadable":
-                    self._complain(
-                        task, f"a message that is no JSON object was left out: {message['line']!r}"
-                    )
+                    self._complain(task, ReasonKind.MESSAGE_UNREADABLE, line=message["line"])
         except Exception as error:  # noqa: BLE001  # whatever one message may do, the next ones are heard
-            self._complain(task, f"a message that makes no sense was left out: {error!r:.300}")
+            self._complain(task, ReasonKind.MESSAGE_SENSELESS, error=f"{error!r:.300}")
 
     def _introduced(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A task told what it is and where it can be found, or asks where the others are."""
@@ -239,14 +226,13 @@ class HubListener(Listener):
                 attempt.connect(name, framework)
                 self._step(events.TaskConnected(task, framework))
             case "listening":
-                endpoints = [
+                endpoints = tuple(
                     messages.text(endpoint)
                     for endpoint in islice(message["endpoints"], _MOST_ENDPOINTS)
-                ]
+                )
                 if attempt.listen(name, endpoints):
-                    self._live_runs.event(
-                        run, "note", f"its tasks {_OPEN.format(', '.join(endpoints))}", job, task
-                    )
+                    is_open = Reason.of(ReasonKind.OPEN_ENDPOINTS, endpoints=endpoints)
+                    self._live_runs.event(run, "note", is_open, job, task)
             case "gpus":
                 attempt.tasks[name].gpus = messages.gpus(message)
                 run.record_gpus(task, attempt.tasks[name].gpus)
@@ -284,15 +270,16 @@ class HubListener(Listener):
         if not exit.ok and run.given is None and _NO_INPUT.search(exit.reason or ""):
             exit = replace(exit, reason=f"{exit.reason}; {_INPUT_CURE}")
         if exit.outside is not None:
-            self._live_runs.event(
-                run, "warning", _written_outside(exit.outside), live.spec.name, task
-            )
+            outside = Reason(ReasonKind.WROTE_OUTSIDE, asdict(exit.outside))
+            self._live_runs.event(run, "warning", outside, live.spec.name, task)
         if exit.ok:
             exit = replace(
                 exit, last_failure=attempt.tasks[name].failure.last(is_of_a_shell(live.spec))
             )
         if run.submission.engine == LOCAL and (left := left_since(attempt.tasks[name].began)):
-            self._live_runs.event(run, "note", _left_behind(left), live.spec.name, task)
+            files, size = tuple(file.name for file in left), sum(file.size for file in left)
+            behind = Reason.of(ReasonKind.LEFT_SHARED_MEMORY, files=files, bytes=size)
+            self._live_runs.event(run, "note", behind, live.spec.name, task)
         exit = attempt.explain_exit(name, exit)
         run.flush_progress(task)
         run.record_task(task, ended=run.clock(), exit=asdict(exit))
@@ -303,7 +290,8 @@ class HubListener(Listener):
             and not task_view.reports_itself
             and (advice := task_view.reader.hint()) is not None
         ):
-            self._live_runs.event(run, "note", advice, live.spec.name, task)
+            missing = Reason.of(ReasonKind.METRIC_MISSING, text=advice)
+            self._live_runs.event(run, "note", missing, live.spec.name, task)
         if exit.ok:
             self._tell_unconnected(run, live, name)
         attempt.remove(name, exit.ok)
@@ -318,19 +306,23 @@ class HubListener(Listener):
         if not live.unconnected_told and name == live.spec.first_task:
             live.unconnected_told = True
             if live.is_unconnected:
-                self._live_runs.event(run, "warning", _UNCONNECTED, live.spec.name)
+                unconnected = Reason(ReasonKind.UNCONNECTED)
+                self._live_runs.event(run, "warning", unconnected, live.spec.name)
 
-    def _warned(self, task: TaskId | None, text: str) -> None:
+    def _warned(
+        self, task: TaskId | None, text: str, kind: ReasonKind = ReasonKind.ENGINE_SAYS
+    ) -> None:
+        reason = Reason.of(kind, text=text)
         if task is None:
-            self._live_runs.trouble(text)
+            self._live_runs.tell_all(reason)
         else:
             run, live, *_ = self._find(task)
-            self._live_runs.event(run, "warning", text, live.spec.name, task)
+            self._live_runs.event(run, "warning", reason, live.spec.name, task)
 
     def _waits(self, task: TaskId, what: str) -> None:
         run, live, *_ = self._find(task)
         if live.begun or live.state != "waiting":  # the others of its job go on
-            self._warned(task, f"it waits {what}")
+            self._warned(task, what, ReasonKind.ENGINE_HOLDS)
             return
         reason = Reason.of(ReasonKind.AWAITS_ENGINE, text=what)
         if live.reason != reason:
@@ -354,9 +346,9 @@ class HubListener(Listener):
         if warning is not None:
             self._live_runs.event(run, "warning", warning, live.spec.name, task)
         if (cost := live.caught_up(run.clock())) is not None:
-            text = f"at step {live.step} again, as before its tasks were lost"
+            again = Reason.of(ReasonKind.CAUGHT_UP, step=live.step)
             self._live_runs.event(
-                run, "fault", text, live.spec.name, seconds=cost[0], steps=cost[1]
+                run, "fault", again, live.spec.name, seconds=cost[0], steps=cost[1]
             )
         self._step(whole)
 
@@ -389,15 +381,17 @@ class HubListener(Listener):
             return
         node, job = attempt.tasks[name].node, live.spec.name
         if change.slow:
-            took = (
-                f"{say_seconds(change.own)} for its own part of a step, the others "
-                f"{say_seconds(change.others)}"
+            slow = Reason.of(
+                ReasonKind.NODE_SLOW,
+                node=node,
+                task=name,
+                own_seconds=change.own,
+                others_seconds=change.others,
             )
-            self._live_runs.event(
-                run, "fault", f"node {node} is slow: its {name} takes {took}", job, task
-            )
+            self._live_runs.event(run, "fault", slow, job, task)
         else:
-            self._live_runs.event(run, "note", f"node {node} is no longer slow", job, task)
+            not_slow = Reason.of(ReasonKind.NODE_NOT_SLOW, node=node)
+            self._live_runs.event(run, "note", not_slow, job, task)
 
     def apart(self, live: LiveJob) -> Reason:
         """Take note that the workers of a job know nothing of each other; what is said of that."""
@@ -417,17 +411,16 @@ class HubListener(Listener):
         run, live, attempt, name = self._find(task)
         checkpoint = run.record_checkpoint(task, message)
         if live.unsaved:
-            text = f"checkpoints are saved again, after {live.unsaved} that could not be"
-            self._live_runs.event(run, "note", text, live.spec.name, task)
+            again = Reason.of(ReasonKind.CHECKPOINTS_AGAIN, failed=live.unsaved)
+            self._live_runs.event(run, "note", again, live.spec.name, task)
             live.unsaved = 0
         live.own_states = message.get("own_states") is True
         live.keep(checkpoint)
         self._step(events.CheckpointDone(task, checkpoint))
         if message.get("why") == "join":
             for joined in attempt.saved(name, checkpoint.path):
-                self._live_runs.event(
-                    run, "note", f"{joined} has joined at step {checkpoint.step}", live.spec.name
-                )
+                reason = Reason.of(ReasonKind.JOINED, task=joined, step=checkpoint.step)
+                self._live_runs.event(run, "note", reason, live.spec.name)
                 self._step(events.TaskJoined(task.job.task(joined)))
 
     def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
@@ -438,8 +431,9 @@ class HubListener(Listener):
                 attempt.failed(name)
             live.unsaved += 1
             if live.unsaved == 1:  # of a disk that stays full, once
-                text = f"no checkpoint was saved: {messages.text(message['error'])}"
-                self._live_runs.event(run, "warning", text, live.spec.name, task)
+                error = messages.text(message["error"])
+                not_saved = Reason.of(ReasonKind.CHECKPOINT_NOT_SAVED, error=error)
+                self._live_runs.event(run, "warning", not_saved, live.spec.name, task)
         elif attempt.tasks[name].state != "joining":  # else it alone ends
             file = Path(str(message["path"])).name
             text = f"checkpoint {file} {message['error']}"
@@ -451,9 +445,10 @@ class HubListener(Listener):
         """
         run, live, _, name = self._find(task)
         seconds, steps = messages.cost(message)
-        text = f"{name}: {messages.text(message['text'])}"
+        text = messages.text(message["text"])
+        reason = Reason.of(ReasonKind.RECOVERED, task=name, text=text)
         self._live_runs.event(
-            run, "fault", text, live.spec.name, task, seconds=seconds, steps=steps
+            run, "fault", reason, live.spec.name, task, seconds=seconds, steps=steps
         )
         if message.get("leaves"):
             self._step(events.TaskLeaves(task))
@@ -479,52 +474,8 @@ class HubListener(Listener):
         try:
             profiles.save(self._profiles, live.profile_key, profile)
         except OSError as error:
-            self._live_runs.event(
-                run, "warning", f"the profile was not stored: {error.strerror}", live.spec.name
-            )
-
-
-def _left_behind(files: Sequence[LeftFile]) -> str:
-    """That shared memory was left."""
-    names = [file.name for file in files[:_MOST_NAMED]]
-    more = f" and {len(files) - len(names)} more" if len(files) > len(names) else ""
-    size = say_bytes(sum(file.size for file in files))
-    paths = " ".join(shlex.quote(f"/dev/shm/{name}") for name in names)
-    return (
-        f"left in /dev/shm: {', '.join(names)}{more}; that takes {size} of memory until it "
-        f"is removed: `rm {paths}`"
-    )
-
-
-def _written_outside(files: OutsideFiles) -> str:
-    """That a task wrote what nobody would find any more."""
-    more = f" and {files.count - 1} more" if files.count > 1 else ""
-    size = f"{say_bytes(files.size)} and more" if files.unsized else say_bytes(files.size)
-    where = f"{files.paths[0]}{more} ({size})"
-    folder = os.path.dirname(files.paths[0])
-    cure = (
-        f'to keep such files where they belong: `mounts: ["{folder}:rw"]`, or --mount {folder}:rw'
-    )
-    if not files.kept:
-        return f"it wrote {where} to its container alone: that is gone with it; {cure}"
-    part = "" if files.copied == files.count else f" of {files.copied}, {_why_not_all(files)},"
-    return f"it wrote {where} to its container alone: copies{part} are in {files.kept}; {cure}"
-
-
-def _why_not_all(files: OutsideFiles) -> str:
-    why = []
-    if files.links:
-        links = (
-            f"{files.astray[0]} is a link that leads"
-            if files.links == 1
-            else f"{files.links} are links that lead"
-        )
-        why.append(f"since {links} elsewhere")
-    if files.unsized:
-        why.append(f"since {files.unsized} are too many to look at")
-    elif files.copied + files.links < files.count:
-        why.append("for want of room")
-    return " and ".join(why)
+            reason = Reason.of(ReasonKind.PROFILE_NOT_STORED, error=error.strerror)
+            self._live_runs.event(run, "warning", reason, live.spec.name)
 
 
 def _reason(exit: Exit, failure: FailureReader) -> str | None:

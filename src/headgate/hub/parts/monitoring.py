@@ -31,6 +31,7 @@ from headgate.model.events import (
     TaskStarted,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.reasons import Facts, Reason, ReasonKind
 from headgate.model.roles import Ready
 from headgate.model.units import say_seconds
 from headgate.output.expressions import Expression, TooSlowError
@@ -280,7 +281,8 @@ class Readiness(Component):
         self._drop(task)
         run, live = self._live_runs.find(task)
         if failure is None:
-            self._live_runs.event(run, "note", f"{task.name} is ready", live.spec.name, task)
+            ready = Reason.of(ReasonKind.TASK_READY, task=task.name)
+            self._live_runs.event(run, "note", ready, live.spec.name, task)
         self._step(TaskReady(task, failure))
 
     def _drop(self, task: TaskId) -> None:
@@ -372,10 +374,8 @@ class HangDetector(Component):
             return
         watched.told_of = None
         if job.run in self._live_runs.runs:
-            run, gap = self._live_runs.runs[job.run], say_seconds(watched.clock.gap)
-            self._live_runs.event(
-                run, "note", f"it makes steps again, after {gap} without one", job.name
-            )
+            again = Reason.of(ReasonKind.STEPS_AGAIN, seconds=watched.clock.gap)
+            self._live_runs.event(self._live_runs.runs[job.run], "note", again, job.name)
 
     def _look_later(self) -> None:
         self._timer = self._loop.call_later(self._least / 10, self._look)
@@ -394,21 +394,18 @@ class HangDetector(Component):
             if is_late and job.run in self._live_runs.runs:
                 watched.told_of = watched.clock.reports
                 run, silence = self._live_runs.runs[job.run], now - watched.clock.at
-                kind, text = "warning", f"no step for {say_seconds(silence)}, far longer than usual"
+                kind, facts = "warning", {"seconds": silence, "is_idle": False}
                 if watched.clock.reports < LEAST_STEPS:
                     kind = "warning" if watched.clock.reports or watched.connects else "note"
-                    text = (
-                        "no step and hardly any CPU used for "
-                        f"{say_seconds(watched.clock.idle_for(now))}"
-                    )
+                    facts = {"seconds": watched.clock.idle_for(now), "is_idle": True}
                 reading = self._loop.create_task(
-                    self._tell(job, run, dict(watched.pids), kind, text)
+                    self._tell(job, run, dict(watched.pids), kind, facts)
                 )
                 self._reading.add(reading)
                 reading.add_done_callback(self._reading.discard)
 
     async def _tell(
-        self, job: JobId, run: LiveRun, pids: dict[TaskId, int], kind: str, text: str
+        self, job: JobId, run: LiveRun, pids: dict[TaskId, int], kind: str, facts: Facts
     ) -> None:
         """Say so, and where its tasks stand; reading that takes some time, and is not done on the
         hub's loop.
@@ -417,7 +414,8 @@ class HangDetector(Component):
         if self._is_here(run):
             where = await asyncio.to_thread(_where, pids)
         if job.run in self._live_runs.runs:
-            self._live_runs.event(run, kind, f"{text}: {where}", job.name)
+            reason = Reason(ReasonKind.NO_STEP, {**facts, "where": where})
+            self._live_runs.event(run, kind, reason, job.name)
 
 
 def _where(pids: dict[TaskId, int]) -> str:

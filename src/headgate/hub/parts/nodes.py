@@ -18,7 +18,7 @@ from headgate.model import events
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import UsageError
 from headgate.model.events import Action, Event
-from headgate.model.units import say_seconds
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.runs import STORE
 
 LOOK_SECONDS = 1.0
@@ -134,7 +134,8 @@ class Nodes(Component):
             nodes = nodes_there(run.submission.cluster)
             for node in run.submission.nodes:
                 if node.name not in nodes and self.get(LOCAL, node.name) is not None:
-                    self._live_runs.event(run, "fault", f"node {node.name} is gone")
+                    reason = Reason.of(ReasonKind.NODE_LEFT, node=node.name)
+                    self._live_runs.event(run, "fault", reason)
                     gone[node.name] = None
         for name in gone:  # once all their runs are told
             self._leave(LOCAL, name, for_good=True)
@@ -170,12 +171,14 @@ class Nodes(Component):
             try:
                 self._refuse_taken(engine, node.name)
             except UsageError as error:
-                self._tell_runs(engine, "warning", f"node {node.name} is left out: {error}")
+                left_out = Reason.of(ReasonKind.NODE_LEFT_OUT, node=node.name, error=str(error))
+                self._tell_runs(engine, "warning", left_out)
                 return
         is_new = node.name not in nodes
         nodes[node.name] = node
         if is_new:
-            self._tell_runs(engine, "note", f"node {node.name} has come, with {node.cores:g} cores")
+            joined = Reason.of(ReasonKind.NODE_JOINED, node=node.name, cores=node.cores)
+            self._tell_runs(engine, "note", joined)
         may_use = [
             run
             for run in self._live_runs.runs.values()
@@ -194,17 +197,19 @@ class Nodes(Component):
         (`for_good`).
         """
         if self.get(engine, name) is not None:
-            self._tell_runs(engine, "fault", f"node {name} is gone: {reason}")
+            self._tell_runs(
+                engine, "fault", Reason.of(ReasonKind.NODE_LEFT, node=name, text=reason)
+            )
             self._leave(engine, name, for_good)
         elif for_good:
             self._miss(engine, name, for_good)
 
     # --- small things -----------------------------------------------------------------------------
 
-    def _tell_runs(self, engine: EngineSpec, kind: str, text: str) -> None:
+    def _tell_runs(self, engine: EngineSpec, kind: str, reason: Reason) -> None:
         for run in self._live_runs.runs.values():
             if run.submission.engine == engine:
-                self._live_runs.event(run, kind, text)
+                self._live_runs.event(run, kind, reason)
 
     def _leave(self, engine: EngineSpec, name: str, for_good: bool) -> None:
         del self._nodes[engine][name]
@@ -278,29 +283,25 @@ class HealthChecks(Component):
         """
         if run.id not in self._vanished and not os.path.exists(run.folder / STORE):
             self._vanished.add(run.id)
-            self._live_runs.event(
-                run,
-                "warning",
-                f"its folder {run.folder} is gone, with its records and checkpoints; nothing is "
-                "kept from now on: stop it and run it again",
-            )
+            gone = Reason.of(ReasonKind.FOLDER_GONE, folder=str(run.folder))
+            self._live_runs.event(run, "warning", gone)
 
     def _compare(self, run: LiveRun, node: str, linked: bool | None) -> None:
         key = run.id, node
         if linked is False and key not in self._cut_off:
             self._cut_off[key] = run.clock()
-            self._tell(run, node, "fault", f"node {node} is cut off: its NIC has no link")
+            self._tell(run, node, "fault", Reason.of(ReasonKind.NODE_CUT_OFF, node=node))
         elif linked and (since := self._cut_off.pop(key, None)) is not None:
-            took = say_seconds(run.clock() - since)
-            self._tell(run, node, "note", f"node {node} is no longer cut off, after {took}")
+            again = Reason.of(ReasonKind.NODE_LINKED, node=node, seconds=run.clock() - since)
+            self._tell(run, node, "note", again)
 
-    def _tell(self, run: LiveRun, node: str, kind: str, text: str) -> None:
+    def _tell(self, run: LiveRun, node: str, kind: str, reason: Reason) -> None:
         """Tell the jobs that have a task there and another elsewhere, whom it may keep waiting."""
         for name, live in run.jobs.items():
             tasks = list(live.current.tasks.values()) if live.current is not None else []
             nodes = {task.node for task in tasks if task.state != "ended"}
             if node in nodes and len(nodes) > 1:
-                self._live_runs.event(run, kind, text, name)
+                self._live_runs.event(run, kind, reason, name)
 
 
 def _linked(node: Node) -> bool | None:

@@ -19,10 +19,9 @@ from headgate.isolation.base import Box
 from headgate.model.cluster import Node
 from headgate.model.events import Action, Event, MemoryUsed, TaskExited, TaskStarted
 from headgate.model.identifiers import TaskId
-from headgate.model.reason_text import NEXT
-from headgate.model.units import say_bytes
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.sampling.available import AvailableMemory
-from headgate.sampling.outside_kills import KilledProcess, OutsideKills, OutsideKillsReader
+from headgate.sampling.outside_kills import OutsideKillsReader
 from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram, OutsideProgramsReader
 
 _LOOK_SECONDS, _APART_SECONDS = 5.0, 1.0
@@ -87,30 +86,10 @@ class OutsideKilled(Component):
         )
         if killed is None:
             return
+        reason = Reason(ReasonKind.KILLED_OUTSIDE, asdict(killed))
         for run in self._live_runs.runs.values():
             if run.submission.engine == LOCAL:
-                self._live_runs.event(run, "warning", in_words(killed))
-
-
-def in_words(killed: OutsideKills) -> str:
-    """What is said of processes that were killed outside."""
-    what = "a program" if killed.count == 1 else f"{killed.count} programs"
-    text = f"the kernel killed {what} outside Headgate's jobs for want of memory"
-    if killed.processes:
-        sure = all(process.sure for process in killed.processes)
-        text += f": {'' if sure else 'probably '}{'; '.join(map(_process, killed.processes))}"
-    else:
-        text += "; which one is not known: the kernel's log tells it to root (`dmesg`)"
-    return (
-        f"{text}{NEXT}state what each job needs (`limits: {{memory: …}}` or --memory), so "
-        "that fewer run at once"
-    )
-
-
-def _process(killed: KilledProcess) -> str:
-    of = f" of {killed.user}" if killed.user else ""
-    held = f", which held {say_bytes(killed.held_bytes)}" if killed.held_bytes is not None else ""
-    return f"{killed.name} (process {killed.pid}{of}){held}"
+                self._live_runs.event(run, "warning", reason)
 
 
 class OutsideUse(Component):

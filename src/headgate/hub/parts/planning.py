@@ -257,7 +257,14 @@ class InitialPlanner(Component):
             self._plans[action.job] = choice.plan
             live.spec, live.plan = action.spec, json.dumps(asdict(choice.plan))
             if choice.why and run.submission.mode == "run":
-                self._live_runs.event(run, "plan", choice.why, live.spec.name)
+                planned = Reason.of(
+                    ReasonKind.PLANNED,
+                    strategy=choice.plan.strategy,
+                    workers=choice.plan.workers,
+                    nodes=choice.plan.worker_nodes,
+                    text=choice.why,
+                )
+                self._live_runs.event(run, "plan", planned, live.spec.name)
             self._step(JobPlanned(action.job, action.revision, choice.plan))
 
     def _give_up(self, actions: Sequence[PlanJob], error: Exception) -> None:
@@ -269,7 +276,8 @@ class InitialPlanner(Component):
     def _refuse(self, actions: Sequence[PlanJob], error: UsageError) -> None:
         for action in actions:
             run, live = self._live_runs.find(action.job)
-            self._live_runs.event(run, "warning", str(error), live.spec.name)
+            reason = Reason.of(ReasonKind.NO_PLAN, text=str(error))
+            self._live_runs.event(run, "warning", reason, live.spec.name)
             self._step(StopRequested(action.job))
 
 
@@ -536,6 +544,7 @@ class Replanning(Component):
         if live.state in ENDED or live.own_states:
             return
         watched.moves += 1
-        why = move.why + grown(live.spec, watched.profile, move.plan)
-        self._live_runs.event(run, "plan", why, live.spec.name)
+        more = {"note": note} if (note := grown(live.spec, watched.profile, move.plan)) else {}
+        moved = Reason(ReasonKind.MOVED, {**move.reason.facts, **more})
+        self._live_runs.event(run, "plan", moved, live.spec.name)
         self._step(MoveRequested(job, move.plan, Reason(ReasonKind.BETTER_PLAN)))

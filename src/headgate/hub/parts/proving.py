@@ -30,6 +30,7 @@ from headgate.model.events import (
     TaskStarted,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_seconds
 
 if TYPE_CHECKING:
@@ -193,12 +194,14 @@ class InterferenceProber(Component):
 
         def tell(message: dict[str, Any]) -> None:
             for text in message.get("reasons", ()):
-                self._live_runs.event(run, "warning", text, victim)
+                reason = Reason.of(ReasonKind.NOT_PROVED, text=text)
+                self._live_runs.event(run, "warning", reason, victim)
 
         try:
             self.begin(run.id, [victim], beside, MOST_PART, tell)
         except HeadgateError as error:
-            self._live_runs.event(run, "warning", str(error), victim)
+            reason = Reason.of(ReasonKind.NOT_PROVED, text=str(error))
+            self._live_runs.event(run, "warning", reason, victim)
 
 
 class ProofUnderWay:
@@ -465,8 +468,10 @@ class ProofUnderWay:
         proofs_told = []
         for proof in founds:
             self.run.record_proof(proof)
-            self.run.event(self.run.clock(), "note", f"proved: {proof}", job=proof.victim)
             row = proof.row()
+            self.run.event(
+                "note", Reason.of(ReasonKind.PROVED, **row, text=str(proof)), proof.victim
+            )
             proofs_told.append({"faster": row.pop("gain"), **row, "text": str(proof)})
         self._tell(
             {"type": "proved", "run": self.run.id, "proofs": proofs_told, "reasons": self._reasons}

@@ -212,9 +212,10 @@ class Verifying(Component):
             live.verified = text
             run.record_job(live.spec.name)
             if tried or verification.answer is not Sameness.UNKNOWN:
-                self._live_runs.event(
-                    run, "warning" if differs else "note", sentence(verification), live.spec.name
-                )
+                facts = {"answer": str(verification.answer), "text": sentence(verification)}
+                verdict = Reason(ReasonKind.VERIFIED, facts)
+                kind = "warning" if differs else "note"
+                self._live_runs.event(run, kind, verdict, live.spec.name)
         running = live.current is not None and live.current.plan.workers > 1
         if differs and live.spec.verify == "strict" and running and live.state not in ENDED:
             reason = Reason(ReasonKind.STOPPED_DIFFERS)

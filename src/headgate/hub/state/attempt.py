@@ -254,9 +254,9 @@ class Attempt:
         self._told_open = self._told_open or tells
         return tells
 
-    def wrote(self, name: TaskName, path: str, folder: str) -> str:
-        """A worker has written a file; what is wrong with that, if another one writes it too.
-        Empty: nothing.
+    def wrote(self, name: TaskName, path: str, folder: str) -> TaskName | None:
+        """A worker has written a file. The worker that writes it too, which is told once; None:
+        there is none.
 
         Args:
             name: The worker.
@@ -266,16 +266,13 @@ class Attempt:
         """
         file = f"{folder}/{os.path.basename(path)}"
         if len(self._written) >= _MOST_FILES:
-            return ""
+            return None
         writer = self._written.setdefault(file, name)
         if writer in (name, None) or self._told_files == _MOST_FILES_TOLD:
-            return ""
+            return None
         self._told_files += 1
         self._written[file] = None
-        return (
-            f"{writer} and {name} both write {path}: what is left is of the last of them, or of "
-            "both; let one write files, under `if hg.is_main():`"
-        )
+        return writer
 
     def mark_leaving(self, name: TaskName) -> None:
         """A worker is to end before the others."""

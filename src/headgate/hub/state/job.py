@@ -186,7 +186,7 @@ class LiveJob:
         self.broke = None
         return now - broke.at, max(broke.step - broke.again_from, 0)
 
-    def within_limits(self, progress: Progress) -> tuple[Progress, str | None]:
+    def within_limits(self, progress: Progress) -> tuple[Progress, Reason | None]:
         """What a task reported, without metrics beyond the first `MOST_METRICS` names; what people
         should be warned of, once.
         """
@@ -198,13 +198,13 @@ class LiveJob:
         warning = (
             None
             if self.names_left_out
-            else f"it tells of more than {MOST_METRICS} metrics; the rest is left out"
+            else Reason.of(ReasonKind.METRICS_LEFT_OUT, most=MOST_METRICS)
         )
         self.names_left_out = True
         kept = {name: value for name, value in progress.metrics.items() if name not in left_out}
         return replace(progress, metrics=kept), warning
 
-    def progressed(self, progress: Progress) -> str | None:
+    def progressed(self, progress: Progress) -> Reason | None:
         """Take note of what the job reported; what people should be warned of, once."""
         for name in ("step", "epoch", "epochs", "steps"):
             if (value := getattr(progress, name)) is not None:
@@ -216,8 +216,7 @@ class LiveJob:
         if progress.loss is None or math.isfinite(progress.loss) or self.not_a_number:
             return None
         self.not_a_number = True
-        where = f" at step {self.step}" if self.step is not None else ""
-        return f"its loss is no longer a number: {progress.loss}{where}"
+        return Reason.of(ReasonKind.LOSS_NOT_A_NUMBER, loss=str(progress.loss), step=self.step)
 
     def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
         """Take note of the script's early stopping.

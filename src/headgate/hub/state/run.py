@@ -32,7 +32,7 @@ from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.paths import below
 from headgate.model.reason_text import in_words
-from headgate.model.reasons import Reason
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import FIELDS, Share, Unlimited
 from headgate.model.units import say_text
 from headgate.recorded import runs
@@ -173,11 +173,8 @@ class LiveRun:
     def left(self) -> None:
         """Whoever handed it in is gone, and may have taken along what its task is still to read."""
         if self.given is not None and not self.given.is_whole and not self.ended:
-            text = (
-                "the terminal is gone that gave it its standard input: what it reads may "
-                "end too early"
-            )
-            self.event(self.clock(), "warning", text, job=next(iter(self.jobs)))
+            reason = Reason.of(ReasonKind.INPUT_ENDS_EARLY)
+            self.event("warning", reason, next(iter(self.jobs)))
 
     @property
     def ended(self) -> bool:
@@ -377,9 +374,21 @@ class LiveRun:
         """Write what pauses of one job told about another."""
         self.recorder.add("proofs", t=self.clock(), **proof.row())
 
-    def event(self, t: float, kind: str, text: str, **more: object) -> None:
-        """Write what happened; `more` names further columns of the table."""
-        self.recorder.add("events", t=t, kind=kind, text=text, **more)
+    def event(
+        self,
+        kind: str,
+        reason: Reason,
+        job: str | None = None,
+        task: TaskOfRun | None = None,
+        **more: object,
+    ) -> dict[str, Any]:
+        """Write what happened, and return it as watchers are told it; `more` names further columns
+        of the table of events.
+        """
+        event = {"t": self.clock(), "kind": kind, "text": say_text(in_words(reason))}
+        event |= {"job": job, "task": task, "why": reason.plain()}
+        self.recorder.add("events", **event, **more)
+        return {"type": "event", **event}
 
     def meet(self, node: Node) -> None:
         """A node has come, or has changed, whose use is recorded from now on."""
@@ -504,7 +513,7 @@ class LiveRuns:
         self,
         run: LiveRun,
         kind: str,
-        what: Reason | str,
+        reason: Reason,
         job: str | None = None,
         task: TaskId | None = None,
         **more: object,
@@ -512,12 +521,8 @@ class LiveRuns:
         """Something happened to a run; `more` names further columns of the store's table of
         events.
         """
-        reason = what if isinstance(what, Reason) else Reason.text(what)
-        at, name = run.clock(), task.of_run if task else None
-        text, why = say_text(in_words(reason)), reason.plain()
-        run.event(at, kind, text, job=job, task=name, why=why, **more)
-        message = {"type": "event", "t": at, "kind": kind, "text": text, "job": job, "task": name}
-        self.watchers.tell(run.id, {**message, "why": why})
+        name = task.of_run if task else None
+        self.watchers.tell(run.id, run.event(kind, reason, job, name, **more))
 
     def failed(self, what: str, error: BaseException, about: str | None = None) -> None:
         """Something could not be done for an error that nobody foresaw.
@@ -526,27 +531,29 @@ class LiveRuns:
             about: Id of a run, a job or a task, whose run is told; None: all are.
         """
         traceback.print_exception(error)
-        text = f"{what}: {error!r:.300}"
+        reason = Reason.of(ReasonKind.INTERNAL_ERROR, text=what, error=f"{error!r:.300}")
         job = about if isinstance(about, JobId) else None
         if isinstance(about, TaskId):
             job = about.job
         run = job.run if job is not None else about
         if run is None:
-            self.tell_all(text)
+            self.tell_all(reason)
         elif run in self.runs:
             task = about if isinstance(about, TaskId) else None
-            self.event(self.runs[run], "warning", text, job.name if job is not None else None, task)
+            name = job.name if job is not None else None
+            self.event(self.runs[run], "warning", reason, name, task)
 
     def trouble(self, text: str | None) -> None:
-        """Something concerns every run, None: no longer; may be called from any thread."""
-        self._loop.call_soon_threadsafe(
-            self.tell_all, text or "the store is written again", bool(text)
-        )
+        """The store of a run cannot be written, None: it can be again; may be called from any
+        thread.
+        """
+        reason = Reason.of(ReasonKind.STORE_FAILS if text else ReasonKind.STORE_WRITES, text=text)
+        self._loop.call_soon_threadsafe(self.tell_all, reason, "warning" if text else "note")
 
-    def tell_all(self, what: Reason | str, warns: bool = True) -> None:
+    def tell_all(self, reason: Reason, kind: str = "warning") -> None:
         """Tell every run of something."""
         for run in self.runs.values():
-            self.event(run, "warning" if warns else "note", what)
+            self.event(run, kind, reason)
 
     def _snapshot(self, run: str) -> dict[str, Any] | None:
         return self.runs[run].snapshot(self._policy()) if run in self.runs else None

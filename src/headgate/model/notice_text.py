@@ -1,0 +1,276 @@
+"""Templates and writers of what happens to a run beside the states of its jobs.
+
+`model.reason_text` words all reasons; these are its notes, warnings and faults.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+from headgate.model.endings import OutsideFiles
+from headgate.model.reasons import Facts
+from headgate.model.reasons import ReasonKind as Kind
+from headgate.model.units import say_bytes, say_samples, say_seconds
+
+NEXT = ". Next: "
+"""Separates a reason from what to do about it."""
+_FILES = 5
+"""Files that are named."""
+
+
+def _slurm_share(facts: Facts) -> str:
+    parts = [_counted(facts["cores"], "CPU")] if "cores" in facts else []
+    parts += [f"{say_bytes(facts['memory_bytes'])} of memory"] if "memory_bytes" in facts else []
+    parts += [_counted(facts["gpus"], "GPU")] if "gpus" in facts else []
+    text = f"Slurm job {facts['job']}" + (f": {', '.join(parts)} on this node" if parts else "")
+    if not facts["here"]:
+        text += (
+            f"; this shell is not on its nodes ({facts['nodes']}): run headgate there, by sbatch "
+            "or srun --pty"
+        )
+    elif facts["count"] > 1:
+        text += (
+            f"; of its {facts['count']} nodes ({facts['nodes']}) Headgate uses this one: to use "
+            "all, start a cluster on them by srun, and name its engine by --engine"
+        )
+    return text
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
+def _runs_deleted(facts: Facts) -> str:
+    first, *others = facts["runs"]
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f"deleted the oldest runs, which were short and had no checkpoints: {first}{more}; "
+        f"HEADGATE_KEEP_RUNS ({facts['keep']}) says how many runs are kept"
+    )
+
+
+def _files_edited(facts: Facts) -> str:
+    files, since = facts["files"], "its last start" if facts["again"] else "the job was handed in"
+    return (
+        f"{_shortened(files)} {'were' if files[1:] else 'was'} edited since {since}: it runs as it "
+        "is now, and the run records the commit of before"
+    )
+
+
+def _shortened(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FILES} more" if len(names) > _FILES else ""
+    return f"{', '.join(names[:_FILES])}{more}"
+
+
+def _too_few_samples(facts: Facts) -> str:
+    batch, workers = facts["batch"], facts["workers"]
+    empty = workers - batch
+    return (
+        f"job {facts['job']}: a step has {batch} {'sample' if batch == 1 else 'samples'}, as its "
+        f"profile says, for {workers} workers: {empty} of them "
+        f"{'gets' if empty == 1 else 'get'} nothing; if its items are ready-made batches, have the "
+        "loader take them as they are (batch_size=None), else make batches larger, or workers fewer"
+    )
+
+
+def _moved(facts: Facts) -> str:
+    text = (
+        f"moved to {facts['plan']}: {say_samples(facts['expected'])} expected, "
+        f"{say_samples(facts['measured'])} measured under {facts['before']}; saves "
+        f"{say_seconds(facts['saves_seconds'])} of {say_seconds(facts['left_seconds'])}, for a "
+        f"restart of {say_seconds(facts['restart_seconds'])}"
+    )
+    return f"{text}{facts.get('note', '')}"
+
+
+def _tried_with_more(facts: Facts) -> str:
+    beside, seconds = facts["beside"], say_seconds(facts["seconds"])
+    lent = f"which {', '.join(beside)} {'lend' if len(beside) > 1 else 'lends'} it"
+    return (
+        f"tried on {facts['cores']:g} cores for {seconds}, {lent}: nothing tells yet what they "
+        "bring"
+    )
+
+
+def _complaint(facts: Facts, text: str) -> str:
+    return f"{text}; further such warnings are left out" if facts.get("is_last") else text
+
+
+def _wrote_outside(facts: Facts) -> str:
+    """That a task wrote what nobody would find any more."""
+    files = OutsideFiles(**facts)
+    more = f" and {files.count - 1} more" if files.count > 1 else ""
+    size = f"{say_bytes(files.size)} and more" if files.unsized else say_bytes(files.size)
+    where = f"{files.paths[0]}{more} ({size})"
+    folder = os.path.dirname(files.paths[0])
+    cure = (
+        f'to keep such files where they belong: `mounts: ["{folder}:rw"]`, or --mount {folder}:rw'
+    )
+    if not files.kept:
+        return f"it wrote {where} to its container alone: that is gone with it; {cure}"
+    part = "" if files.copied == files.count else f" of {files.copied}, {_why_not_all(files)},"
+    return f"it wrote {where} to its container alone: copies{part} are in {files.kept}; {cure}"
+
+
+def _why_not_all(files: OutsideFiles) -> str:
+    why = []
+    if files.links:
+        links = (
+            f"{files.astray[0]} is a link that leads"
+            if files.links == 1
+            else f"{files.links} are links that lead"
+        )
+        why.append(f"since {links} elsewhere")
+    if files.unsized:
+        why.append(f"since {files.unsized} are too many to look at")
+    elif files.copied + files.links < files.count:
+        why.append("for want of room")
+    return " and ".join(why)
+
+
+def _left_shared_memory(facts: Facts) -> str:
+    files = facts["files"]
+    paths = " ".join(shlex.quote(f"/dev/shm/{name}") for name in files[:_FILES])
+    return (
+        f"left in /dev/shm: {_shortened(files)}; that takes {say_bytes(facts['bytes'])} of memory "
+        f"until it is removed: `rm {paths}`"
+    )
+
+
+def _killed_outside(facts: Facts) -> str:
+    count, processes = facts["count"], facts.get("processes", ())
+    programs = "a program" if count == 1 else f"{count} programs"
+    text = f"the kernel killed {programs} outside Headgate's jobs for want of memory"
+    if processes:
+        is_sure = all(process["sure"] for process in processes)
+        text += f": {'' if is_sure else 'probably '}{'; '.join(map(_process, processes))}"
+    else:
+        text += "; which one is not known: the kernel's log tells it to root (`dmesg`)"
+    return (
+        f"{text}{NEXT}state what each job needs (`limits: {{memory: …}}` or --memory), so that "
+        "fewer run at once"
+    )
+
+
+def _process(killed: Facts) -> str:
+    of = f" of {killed['user']}" if killed["user"] else ""
+    held = killed["held_bytes"]
+    size = f", which held {say_bytes(held)}" if held is not None else ""
+    return f"{killed['name']} (process {killed['pid']}{of}){size}"
+
+
+NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
+    Kind.HAS_NAMESAKE: (
+        "its own environment has another package `headgate` ({path}): it is run and measured "
+        "without ours, and its steps are read from its output alone"
+    ),
+    Kind.GPU_NEED_UNKNOWN: "its GPU memory is not known: {text}",
+    Kind.LEVERS_MISSING: (
+        "only approximate or missing here: {levers:list}; `headgate doctor` says why and what to do"
+    ),
+    Kind.VARIABLES_NOT_SENT: (
+        "these variables of your environment are not sent to nodes: {variables:list}; name those "
+        "that jobs need in {variable}"
+    ),
+    Kind.SLURM_SHARE: _slurm_share,
+    Kind.CORES_SHARED: (
+        "the hub of another allocation of yours ({allocation}; process {pid}) has tasks on CPUs "
+        "{cpus} too: these CPUs are oversubscribed"
+    ),
+    Kind.NO_RUN_DELETED: "no old run was deleted: {error}",
+    Kind.RUNS_DELETED: _runs_deleted,
+    Kind.GPUS_NOT_SEEN: "{text}",
+    Kind.GPU_MISSING: "{text}",
+    Kind.OUT_OF_REACH: (
+        "the hub was started elsewhere and may not give its tasks {lacks:list}; end that hub "
+        "first, or set HEADGATE_HOME to another folder, which has a hub of its own"
+    ),
+    Kind.GUESTS_EMULATED: "{jobs:list}: {text}",
+    Kind.INPUT_ENDS_EARLY: (
+        "the terminal is gone that gave it its standard input: what it reads may end too early"
+    ),
+    Kind.CLIENT_SAYS: "{text}",
+    Kind.FILES_EDITED: _files_edited,
+    Kind.TOO_FEW_SAMPLES: _too_few_samples,
+    Kind.PLANNED: "{text}",
+    Kind.MOVED: _moved,
+    Kind.NO_PLAN: "{text}",
+    Kind.TRIED_WITH_MORE: _tried_with_more,
+    Kind.VERIFIED: "{text}",
+    Kind.PROVED: "proved: {text}",
+    Kind.NOT_PROVED: "{text}",
+    Kind.TASK_READY: "{task} is ready",
+    Kind.JOINED: "{task} has joined at step {step}",
+    Kind.TASK_SAYS: "{text}",
+    Kind.ENGINE_SAYS: "{text}",
+    Kind.ENGINE_HOLDS: "it waits {text}",
+    Kind.RECOVERED: "{task}: {text}",
+    Kind.CAUGHT_UP: "at step {step} again, as before its tasks were lost",
+    Kind.NO_STEP: lambda facts: (
+        f"no step {'and hardly any CPU used ' if facts['is_idle'] else ''}for "
+        f"{say_seconds(facts['seconds'])}{'' if facts['is_idle'] else ', far longer than usual'}: "
+        f"{facts['where']}"
+    ),
+    Kind.STEPS_AGAIN: "it makes steps again, after {seconds:seconds} without one",
+    Kind.LOSS_NOT_A_NUMBER: lambda facts: (
+        f"its loss is no longer a number: {facts['loss']}"
+        + (f" at step {facts['step']}" if "step" in facts else "")
+    ),
+    Kind.METRICS_LEFT_OUT: "it tells of more than {most} metrics; the rest is left out",
+    Kind.METRIC_MISSING: "{text}",
+    Kind.PATTERN_TOO_SLOW: "{text}",
+    Kind.LINE_UNREADABLE: lambda facts: _complaint(
+        facts, f"a line of its output could not be read: {facts['line']!r} ({facts['error']})"
+    ),
+    Kind.MESSAGE_UNREADABLE: lambda facts: _complaint(
+        facts, f"a message that is no JSON object was left out: {facts['line']!r}"
+    ),
+    Kind.MESSAGE_SENSELESS: lambda facts: _complaint(
+        facts, f"a message that makes no sense was left out: {facts['error']}"
+    ),
+    Kind.UNCONNECTED: (
+        "its script imports one of Headgate's libraries and has not connected, so it cannot be "
+        "asked for checkpoints: it calls nothing of the library, or what starts it takes "
+        "Headgate's variables away (`python -E`, `PYTHONPATH=…`, `env -i`)"
+    ),
+    Kind.OPEN_ENDPOINTS: (
+        "its tasks listen without a key ({endpoints:list}): whoever reaches these addresses can "
+        "read and change the training"
+    ),
+    Kind.OPEN_MEETING: (
+        "its workers meet at {address} without a key: whoever reaches that can read and change the "
+        "training"
+    ),
+    Kind.CHECKPOINT_NOT_SAVED: "no checkpoint was saved: {error}",
+    Kind.CHECKPOINTS_AGAIN: "checkpoints are saved again, after {failed} that could not be",
+    Kind.PROFILE_NOT_STORED: "the profile was not stored: {error}",
+    Kind.FILE_WRITTEN_TWICE: (
+        "{tasks[0]} and {tasks[1]} both write {path}: what is left is of the last of them, or of "
+        "both; let one write files, under `if hg.is_main():`"
+    ),
+    Kind.WROTE_OUTSIDE: _wrote_outside,
+    Kind.LEFT_SHARED_MEMORY: _left_shared_memory,
+    Kind.KILLED_OUTSIDE: _killed_outside,
+    Kind.NODE_JOINED: "node {node} has come, with {cores:g} cores",
+    Kind.NODE_LEFT: lambda facts: (
+        f"node {facts['node']} is gone{': ' + facts['text'] if 'text' in facts else ''}"
+    ),
+    Kind.NODE_LEFT_OUT: "node {node} is left out: {error}",
+    Kind.NODE_CUT_OFF: "node {node} is cut off: its NIC has no link",
+    Kind.NODE_LINKED: "node {node} is no longer cut off, after {seconds:seconds}",
+    Kind.NODE_SLOW: (
+        "node {node} is slow: its {task} takes {own_seconds:seconds} for its own part of a step, "
+        "the others {others_seconds:seconds}"
+    ),
+    Kind.NODE_NOT_SLOW: "node {node} is no longer slow",
+    Kind.FOLDER_GONE: (
+        "its folder {folder} is gone, with its records and checkpoints; nothing is kept from now "
+        "on: stop it and run it again"
+    ),
+    Kind.SOCKET_MADE_AGAIN: "somebody removed {path}; it is made again",
+    Kind.STORE_FAILS: "{text}",
+    Kind.STORE_WRITES: "the store is written again",
+    Kind.INTERNAL_ERROR: "{text}: {error}",
+}
