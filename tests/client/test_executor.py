@@ -5,12 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.hub.user import SECONDS, User
@@ -18,7 +20,9 @@ from tests.hub.user import SECONDS, User
 from headgate import Client, Executor, Job, Run
 from headgate.client import executor as module
 from headgate.client.executor import CallFuture, CallLostError, RemoteTraceback
-from headgate.hub.connection import connect
+from headgate.client.submitting import hand_in
+from headgate.client.watching import Watch
+from headgate.hub.connection import TAKE_IN_SECONDS, HubConnection, connect
 from headgate.model.errors import HubError, MissingExtraError, NotFoundError, UsageError
 from headgate.recorded import runs
 from headgate.testing import wait
@@ -106,6 +110,67 @@ def test_calls_that_wait_together_are_handed_in_as_one_run(user: User) -> None:
 
 def test_map_keeps_the_order(executor: Executor) -> None:
     assert list(executor.map(pow, [2, 3], [10, 10], timeout=SECONDS)) == [1024, 59049]
+
+
+def test_a_call_that_ends_before_the_hub_s_answer_is_read_has_its_result(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = HubConnection.receive
+
+    def late(hub: HubConnection, timeout: float | None = None) -> dict[str, Any] | None:
+        if timeout == TAKE_IN_SECONDS:  # the answer: read with all that is said of the run
+            wait.until(lambda: b'"reported"' in hub._socket.recv(1 << 16, socket.MSG_PEEK), SECONDS)
+        return receive(hub, timeout)
+
+    monkeypatch.setattr(HubConnection, "receive", late)
+    assert executor.submit(divide, 1.0, by=4.0).result(SECONDS) == 0.25
+
+
+def test_a_message_that_makes_no_sense_fails_its_calls_alone(
+    executor: Executor, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    future = executor.submit(wait_for, "go")
+    wait.until(Path("go-began").exists, SECONDS, "the call began")
+    with monkeypatch.context() as patched:
+        patched.setattr(HubConnection, "receive", lambda *_: {"type": "end", "jobs": [{}]})
+        with pytest.raises(KeyError):
+            future.result(SECONDS)
+    user.touch("go")
+    assert executor.submit(divide, 1.0).result(SECONDS) == 1.0
+
+
+def test_a_callback_of_a_call_that_is_cancelled_may_submit_another(executor: Executor) -> None:
+    blocked = [executor.submit(wait_for, "go") for _ in range(2)]
+    wait.until(Path("go-began").exists, SECONDS, "the call began")
+    others = list[CallFuture[float]]()
+    waiting = executor.submit(divide, 1.0)
+    waiting.add_done_callback(lambda _: others.append(executor.submit(divide, 2.0)))
+    executor.stop(kill=True)
+    assert [future.exception(SECONDS) is not None for future in blocked] == [True, True]
+    assert waiting.cancelled()
+    assert others[0].result(SECONDS) == 2.0
+
+
+def test_a_stop_reaches_a_call_that_is_just_handed_in(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered, goes_on = threading.Event(), threading.Event()
+
+    def slow(*facts: Any) -> Watch:
+        watch = hand_in(*facts)
+        answered.set()
+        assert goes_on.wait(SECONDS)
+        return watch
+
+    monkeypatch.setattr("headgate.client.executor.hand_in", slow)
+    future = executor.submit(wait_for, "go")
+    assert answered.wait(SECONDS)
+    stopping = threading.Thread(target=executor.stop)
+    stopping.start()
+    goes_on.set()
+    stopping.join(SECONDS)
+    with pytest.raises(CallLostError, match="ended without a result, stopped"):
+        future.result(SECONDS)
 
 
 def test_what_cannot_be_pickled_is_refused_or_told(executor: Executor) -> None:

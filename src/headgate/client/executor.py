@@ -182,7 +182,7 @@ class Executor(futures.Executor):
             raise UsageError(str(error)) from None
         self._env = dict(env or {})
         self._lock = threading.Lock()
-        self._handing_in = threading.Lock()
+        self._handing_in = threading.RLock()
         self._waiting: deque[_Call] = deque()
         self._batches: list[_Batch] = []
         self._closed = False
@@ -240,9 +240,9 @@ class Executor(futures.Executor):
         """
         with self._lock:
             self._closed = True
-            if cancel_futures:
-                for call in self._waiting:
-                    call.future.cancel()
+        if cancel_futures:
+            self._cancel()
+        with self._lock:
             self._look()
             if self._thread is None:
                 self._let_go()
@@ -253,12 +253,12 @@ class Executor(futures.Executor):
         """Cancel waiting calls and stop submitted ones: with a checkpoint if they can save one, or
         at once (`kill`).
         """
-        with self._lock:
-            for call in self._waiting:
-                call.future.cancel()
-            for batch in self._batches:
-                with suppress(HubGoneError):  # the calls on it have failed
-                    batch.watch.stop(kill=kill)
+        with self._handing_in:  # what is being handed in is stopped too
+            self._cancel()
+            with self._lock:
+                for batch in self._batches:
+                    with suppress(HubGoneError):  # its calls have failed
+                        batch.watch.stop(kill=kill)
 
     def __enter__(self) -> Self:
         return self
@@ -308,26 +308,44 @@ class Executor(futures.Executor):
         with suppress(OSError):  # the pipe is full, or the thread has ended
             os.write(self._wake, b"+")
 
+    def _cancel(self) -> None:
+        """Cancel the calls that wait; without the lock, as callbacks may submit others."""
+        with self._lock:
+            calls = list(self._waiting)
+            self._waiting.clear()
+        for call in calls:
+            call.future.cancel()
+            call.file.unlink(missing_ok=True)
+
     def _serve(self) -> None:
         while True:
-            self._hand_in(self._most - sum(len(batch.left) for batch in self._batches))
+            self._hear()
+            if self._hand_in(self._most - sum(len(batch.left) for batch in self._batches)):
+                # With its answer the hub may have told all that there is to tell: nothing would
+                # wake this thread for that.
+                continue
             with self._lock:
                 if not self._waiting and not self._batches and self._closed:
                     self._let_go()
                     return
-                batches = list(self._batches)
-            sources: list[Any] = [self._woken, *(batch.hub for batch in batches)]
-            ready, _, _ = select.select(sources, [], [])
-            if self._woken in ready:
+            wakers = select.poll()
+            wakers.register(self._woken, select.POLLIN)
+            for batch in self._batches:
+                wakers.register(batch.hub, select.POLLIN)
+            wakers.poll()
+            with suppress(BlockingIOError):
                 os.read(self._woken, 1 << 16)
-            for batch in batches:
-                if batch.hub in ready and not _received(batch):
-                    batch.hub.close()
-                    with self._lock:
-                        self._batches.remove(batch)
 
-    def _hand_in(self, room: int) -> None:
-        """Submit waiting calls as one run, as many as there is room for."""
+    def _hear(self) -> None:
+        """Take in what the hub has said of all batches."""
+        for batch in list(self._batches):
+            if not _received(batch):
+                batch.hub.close()
+                with self._lock:
+                    self._batches.remove(batch)
+
+    def _hand_in(self, room: int) -> bool:
+        """Submit waiting calls as one run, as many as there is room for; whether there were any."""
         with self._handing_in:
             calls: list[_Call] = []
             with self._lock:
@@ -338,16 +356,17 @@ class Executor(futures.Executor):
                     else:
                         call.file.unlink(missing_ok=True)
             if not calls:
-                return
+                return False
             try:
                 batch = _handed_in(calls)
             except Exception as error:  # noqa: BLE001  # each call's future raises it
                 for call in calls:
                     call.file.unlink(missing_ok=True)
                     call.future._fail(error)
-                return
+                return True
             with self._lock:
                 self._batches.append(batch)
+            return True
 
     def _at_exit(self) -> None:
         """Submit waiting calls, so that they run after their caller is gone."""
@@ -397,13 +416,10 @@ def _received(batch: _Batch) -> bool:
                         if job["name"] in left:
                             future = left.pop(job["name"])
                             _settle(future, folder, job["name"], job["state"], job["reason"])
-    except HubGoneError as error:
-        for name, future in left.items():
-            if (folder / "jobs" / name / remote_call.RESULT).exists():
-                _settle(future, folder, name, "interrupted", str(error))
-            else:
-                future.set_exception(error)
-        left.clear()
+    except Exception as error:  # noqa: BLE001  # the hub died, or says what makes no sense
+        while left:
+            name, future = left.popitem()
+            _give_up(future, folder, name, error)
     return bool(left)
 
 
@@ -413,10 +429,18 @@ def _await(future: CallFuture[Any], folder: Path, name: str) -> None:
     try:
         run.wait_unless(lambda: _job(folder, name).state in ENDED)
         job = _job(folder, name)
-    except HeadgateError as error:
-        future.set_exception(error)
+    except Exception as error:  # noqa: BLE001  # whoever waits for the call has to hear of it
+        _give_up(future, folder, name, error)
         return
     _settle(future, folder, name, job.state, job.reason)
+
+
+def _give_up(future: CallFuture[Any], folder: Path, name: str, error: Exception) -> None:
+    """Nothing more is heard of a call: its result counts if it has written one."""
+    if (folder / "jobs" / name / remote_call.RESULT).exists():
+        _settle(future, folder, name, "interrupted", str(error))
+    else:
+        future.set_exception(error)
 
 
 def _job(folder: Path, name: str) -> runs.JobSummary:

@@ -49,6 +49,8 @@ class HubConnection:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._buffer = b""
+        self._poll = select.poll()  # `select` takes no descriptor above 1023
+        self._poll.register(connection, select.POLLIN)
         hello = self.ask("hello")
         if hello["headgate"] != headgate.__version__:
             raise HubError(
@@ -127,8 +129,8 @@ class HubConnection:
         """
         deadline = time.monotonic() + timeout if timeout is not None else None
         while b"\n" not in self._buffer:
-            left = max(deadline - time.monotonic(), 0.0) if deadline is not None else None
-            if not select.select([self._socket], [], [], left)[0]:
+            left = max(deadline - time.monotonic(), 0.0) * 1000 if deadline is not None else None
+            if not self._poll.poll(left):
                 return None
             try:
                 data = self._socket.recv(1 << 16)
