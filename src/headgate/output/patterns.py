@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headgate.model.errors import UsageError
 from headgate.model.jobs import ProgressRule
+from headgate.output.configurations import PrintedConfiguration
 from headgate.output.counts import KerasFits, LossOfParts, RunningCount, differ, starts_anew
 from headgate.output.expressions import Expression, TooSlowError, check_pattern, group_of
 from headgate.output.line_progress import LineProgress
@@ -85,6 +86,8 @@ class ProgressReader:
         self._as_fraction = rule.goal is not None and rule.goal <= 1.0
         self._scanner = Scanner(rule.metric, as_fraction=self._as_fraction)
         self._tables = PrintedTables(rule.metric)
+        # as long as no line told progress
+        self._configuration: PrintedConfiguration | None = PrintedConfiguration()
         self._epoch: int | None = None
         self._epochs: int | None = None
         self._fits = KerasFits()
@@ -199,6 +202,8 @@ class ProgressReader:
     def _scan(self, text: str) -> LineProgress | None:
         if text.startswith("Train on") and (header := _COUNTS_SAMPLES.match(text)) is not None:
             self._in_samples = int(header[1])
+        if self._configuration is not None and self._configuration.holds(text):
+            return None
         return self._tables.scan(text) or self._scanner.scan(text)
 
     def _reading(self, progress: LineProgress) -> LineReading | None:
@@ -244,6 +249,8 @@ class ProgressReader:
             else None
         )
         progress = self._counted(progress)
+        if progress.loss is not None:
+            self._configuration = None
         if heading and not new_epoch:
             return None
         reading = LineReading(
