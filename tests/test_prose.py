@@ -41,8 +41,6 @@ EXCEPTIONS = {
     ("isolation/process.py", "launch.task"): "an error names its task once",
     ("recorded/faults.py", "last.text"): "the same line is shown once",
     ("policies/weights.py", "_FIGURES"): "a policy's reason, which is words",
-    ("reports/findings.py", "NEXT"): "to be read from the facts of the failure",
-    ("reports/findings.py", "'. '"): "to be read from the facts of the failure",
     ("scripts/arguments.py", "option.text"): "an argument, as its user wrote it",
 }
 """Module and a part of the expression, and what is read there: mostly words of other programs."""

@@ -11,6 +11,8 @@ from typing import Any
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import parse, plain
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording, read
@@ -49,7 +51,7 @@ class MadeUp:
     gpu: Course | None = None
     gpus: Sequence[int] | None = None
     asides: Mapping[str, float] = field(default_factory=dict)
-    failed: str = ""
+    failed: str | Reason = ""
     state: str = "failed"
     at: float = 0.0
     readings: Mapping[str, Course | None] = field(default_factory=dict)
@@ -145,7 +147,8 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         position=position,
         spec={"name": name, "run": "", "limits": job.limits, "at": job.at},
         state=job.state if job.failed else "done",
-        reason=job.failed or "finished",
+        reason=in_words(_ended(job)),
+        why=_ended(job).plain(),
         submitted=0.0,
         started=start,
         ended=end,
@@ -216,8 +219,17 @@ def _add(recorder: Recorder, name: str, job: MadeUp, position: int) -> None:
         t=end,
         job=name,
         kind=job.state if job.failed else "done",
-        text=job.failed or "finished",
+        text=in_words(_ended(job)),
+        why=_ended(job).plain(),
     )
+
+
+def _ended(job: MadeUp) -> Reason:
+    """Why; of a job that failed without a `Reason`, how its task ended."""
+    if isinstance(job.failed, Reason):
+        return job.failed
+    exit_text = Reason.of(ReasonKind.EXIT, text=job.failed)
+    return exit_text if job.failed else Reason.of(ReasonKind.FINISHED)
 
 
 def _at(course: Course, t: int) -> float:

@@ -18,6 +18,7 @@ from headgate.diagnosis.attribution import Evidence, LostTime, Resource, TimeEst
 from headgate.diagnosis.findings import (
     AloneFacts,
     DoubtfulLoss,
+    FailureFacts,
     Finding,
     FindingKind,
     LongStart,
@@ -25,9 +26,8 @@ from headgate.diagnosis.findings import (
     UnknownFacts,
     WaitedFacts,
 )
-from headgate.diagnosis.verdicts import verdict
+from headgate.diagnosis.verdicts import findings, verdict
 from headgate.diagnosis.what_if import NoFigure
-from headgate.model.notice_text import NEXT
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.jobs import Phase, Usage
 from headgate.recorded.rows import EventRow
@@ -91,15 +91,17 @@ def test_a_job_that_failed_is_told_its_failure_whatever_held_it_back(tmp_path: P
         "exit code 1, after the line: OutOfMemoryError: CUDA out of memory. Tried to "
         "allocate 7.45 GiB."
     )
-    own = account(tmp_path / "own", MadeUp(ran=1.0, failed=failure))
-    failed = "a failed: exit code 1, after the line: OutOfMemoryError: CUDA out of memory."
-    assert (verdict(own).kind, why(own)) == (FindingKind.FAILED, failed)
-    assert verdict(own).remedy.kind is RemedyKind.SEE_LOGS
-    killed = MadeUp(ran=1.0, failed="killed by its user", state="killed")
-    assert why(account(tmp_path / "killed", killed)) == "a was killed by its user."
+    facts = FailureFacts("failed", Reason.of(ReasonKind.EXIT, text=failure))
+    own = finding_of(tmp_path / "own", MadeUp(ran=1.0, failed=failure))
+    assert (own.kind, own.facts, own.remedy.kind) == (
+        FindingKind.FAILED,
+        facts,
+        RemedyKind.SEE_LOGS,
+    )
     slowed = MadeUp(ran=0.5, waited=0.5, failed=failure)
-    beside = account(tmp_path / "slowed", slowed, {"b": MadeUp(ran=1.5)})
-    assert (verdict(beside).kind, why(beside)) == (FindingKind.FAILED, failed)
+    beside = findings(account(tmp_path / "slowed", slowed, {"b": MadeUp(ran=1.5)}))
+    assert (beside[0].kind, beside[0].facts) == (FindingKind.FAILED, facts)
+    assert [finding.kind for finding in beside[1:]] == [FindingKind.NEIGHBOUR_CORES]
 
 
 @pytest.mark.parametrize(
@@ -121,22 +123,6 @@ def test_all_jobs_that_slowed_each_other_are_told_one_order(
     assert len({verdict(account).order for account in victims}) == 1
 
 
-def test_a_long_failure_is_cut_between_two_words(tmp_path: Path) -> None:
-    failure = f"exit code 1, after the line: ValueError: {'number ' * 20}"
-    assert why(account(tmp_path, MadeUp(ran=1.0, failed=failure))).endswith("number number ….")
-
-
-def test_a_job_that_ran_out_of_gpu_memory_is_told_what_to_do_first(tmp_path: Path) -> None:
-    failure = (
-        f"CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB{NEXT}state what it needs"
-    )
-    failed = account(tmp_path, MadeUp(ran=1.0, failed=failure))
-    assert (
-        why(failed) == "a failed: CUDA out of memory. Tried to allocate 45.00 GiB. It held 518 MiB."
-    )
-    assert next_step(failed) == "State what it needs."
-
-
 def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
     jobs = {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=0.1, start=20)}
     run = recording(tmp_path / "run.sqlite", jobs)
@@ -153,6 +139,15 @@ def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
         "a waited to start for 30 s (75% of its time), for c to finish; b went better beside those "
         "that ran, and started first."
     )
+
+
+def test_what_a_job_of_an_earlier_version_waited_for_is_told_as_recorded(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30)})
+    [job] = run.jobs
+    recorded = EventRow(0.1, "a", None, "waiting", "for 2 GPUs, which b has")
+    job = replace(job, events=(recorded, *job.events))
+    [waited] = accounts([job], run.nodes, run.seconds)
+    assert verdict(waited).facts.waited_for == Reason.of(ReasonKind.TEXT, text=recorded.text)
 
 
 @pytest.mark.parametrize("spec", [{"after": "b"}, {"at": 60.0}])
@@ -177,7 +172,7 @@ def test_a_job_that_was_skipped_is_not_healthy(tmp_path: Path) -> None:
         tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=30), "b": MadeUp(ran=1.0, end=30)}
     )
     phases = (Phase("waiting", 0.0, 40.0, 0, "for b to finish"),)
-    reason = "b, which it comes after, ended as failed"
+    reason = Reason.of(ReasonKind.SKIPPED, job="b", state="failed")
     job = typed(run.jobs[0], {"spec": {"after": "b"}, "phases": phases, "tasks": ()})
     job = replace(job, state="skipped", reason=reason, ended=40.0)
     finding = verdict(accounts([job, run.jobs[1]], run.nodes, run.seconds)[0])

@@ -17,11 +17,22 @@ from tests.diagnosis.test_own_causes import QUICK, several
 
 from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.findings import FindingKind, RemedyKind
+from headgate.model.reasons import CureKind, Reason
+from headgate.model.reasons import ReasonKind as Kind
 from headgate.reports import explained, findings
 
 GOLDEN = Path(__file__).with_name("golden")
 SLOW = {"forward": 0.04, "backward": 0.04, "optimizer": 0.01, "push": 0.01}
 SCRIPT = {"script": "train.py"}
+OUT_OF_MEMORY = Reason.of(
+    Kind.OUT_OF_GPU_MEMORY,
+    exit=Reason.of(Kind.EXIT, code=1, text="CUDA out of memory. Tried to allocate 45.00 GiB."),
+    node="nimbus",
+    gpus=[0],
+    gpu_count=1,
+    held_bytes=518 * 1024**2,
+    cures=[{"kind": CureKind.STATE_GPU_MEMORY, "least_bytes": 46 * 1024**3}],
+)
 RUNS: Mapping[str, tuple[Mapping[str, MadeUp], Mapping[str, Any]]] = {
     "neighbours": (
         {
@@ -51,6 +62,19 @@ RUNS: Mapping[str, tuple[Mapping[str, MadeUp], Mapping[str, Any]]] = {
         {},
     ),
     "hypervisor": ({"a": MadeUp(ran=0.75)}, {"stolen": 0.25}),
+    "failed": (
+        {
+            "wrong": MadeUp(
+                ran=1.0, failed=f"exit code 1, after the line: ValueError: {'number ' * 20}"
+            ),
+            "large": MadeUp(ran=1.0, failed=OUT_OF_MEMORY),
+            "killed": MadeUp(ran=1.0, failed=Reason.of(Kind.KILLED_BY_USER), state="killed"),
+            "old": MadeUp(
+                ran=1.0, failed=Reason.of(Kind.TEXT, text="out of memory. Next: a smaller batch")
+            ),
+        },
+        {"cores": 8.0},
+    ),
 }
 
 
@@ -116,6 +140,19 @@ def test_json_has_a_finding_as_values(tmp_path: Path) -> None:
     assert told_as["remedy"]["kind"] == "leave-together"
     assert (told_as["remedy"]["job"], told_as["remedy"]["settings"]) == ("b", {"after": "a"})
     assert [end["job"] for end in told_as["remedy"]["facts"]["ends"]] == ["a", "b"]
+
+
+def test_json_has_all_findings_of_a_job_as_values(tmp_path: Path) -> None:
+    job = MadeUp(ran=0.5, waited=0.5, start=10, failed=OUT_OF_MEMORY)
+    run = recording(tmp_path / "run.sqlite", {"a": job, "b": MadeUp(ran=1.5)})
+    [of_job] = explained.as_json("r", explained.explained(run, "a"))["jobs"]
+    first, *others = json.loads(json.dumps(of_job["findings"]))
+    assert {"name": "failed", **first} == json.loads(json.dumps(of_job["verdict"]))
+    assert first["facts"] == {"state": "failed", "reason": OUT_OF_MEMORY.plain()}
+    assert [finding["kind"] for finding in others] == ["neighbour-cores", "waiting"]
+    assert [finding["seconds"] for finding in others] == pytest.approx([15.0, 10.0])
+    assert others[1]["remedy"]["settings"] == {"priority": 2.0}
+    assert all(finding["why"] and finding["low"] <= finding["high"] for finding in others)
 
 
 def test_every_kind_of_finding_and_remedy_has_its_words() -> None:

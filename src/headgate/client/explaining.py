@@ -102,19 +102,28 @@ class Report:
         """The figures that `headgate report --json` prints beside the page's path."""
         from headgate.diagnosis.job_figures import figures
         from headgate.recorded.recording import read
-        from headgate.reports.explained import as_lines, explained
-        from headgate.reports.words import what_happened
+        from headgate.reports.explained import as_lines, explained, findings_as_json
+        from headgate.reports.words import say_reason, what_happened
 
         recording = read(self.run / runs.STORE)
-        jobs = [figures(job) for job in recording.jobs]
+        jobs, accounts = [figures(job) for job in recording.jobs], explained(recording)
+        findings = {account.job: findings_as_json(account) for account in accounts}
         return {
             "run": recording.id,
             "state": recording.state,
             "seconds": recording.seconds,
-            "verdicts": [text for text, _ in as_lines(explained(recording))],
+            "verdicts": [text for text, _ in as_lines(accounts)],
             "story": what_happened(recording, jobs),
             "warnings": [asdict(event) for event in recording.events if event.kind == "warning"],
-            "jobs": [asdict(job) for job in jobs],
+            "jobs": [
+                {
+                    **asdict(job),
+                    "reason": say_reason(job.reason),
+                    "why": job.reason.plain() if job.reason is not None else None,
+                    "findings": findings.get(job.name, []),
+                }
+                for job in jobs
+            ],
         }
 
     def _repr_html_(self) -> str:

@@ -18,8 +18,8 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.jobs import STATES, CoresSetting, RecordedJob, RecordedNode, RecordedTask
 from headgate.sampling.outside_programs import OutsideProgram
 
-_AWAITED = (ReasonKind.AFTER_JOBS, ReasonKind.NEEDS_ROOM, ReasonKind.AWAITS_NODES)
-"""Reasons to wait that are worth a word."""
+_AWAITED = (ReasonKind.AFTER_JOBS, ReasonKind.NEEDS_ROOM, ReasonKind.AWAITS_NODES, ReasonKind.TEXT)
+"""Reasons to wait that are worth a word; a run of an earlier version has words alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,13 +235,16 @@ class CapFacts:
 
 @dataclass(frozen=True, slots=True)
 class WaitedFacts:
-    """What a job waited for before it started, and which jobs started before it instead; `skipped`
-    says why it never did.
+    """What a job waited for before it started.
+
+    Args:
+        overtaken_by: Jobs that came later and started before it.
+        skipped: Why it never started; None: it did, or may still.
     """
 
     waited_for: Reason | None = None
     overtaken_by: tuple[str, ...] = ()
-    skipped: str = ""
+    skipped: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,9 +382,10 @@ class PlateauFacts:
 
 @dataclass(frozen=True, slots=True)
 class FailureFacts:
-    """How a job ended, as recorded."""
+    """The state in which a job ended, and why."""
 
-    failure: str
+    state: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

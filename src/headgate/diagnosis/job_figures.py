@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headgate.model.reasons import Reason
 from headgate.recorded.jobs import RecordedJob, running
 from headgate.recorded.usage import rate
 
@@ -52,7 +53,7 @@ class JobFigures:
 
     name: str
     state: str
-    reason: str
+    reason: Reason | None
     exit_code: int | None
     submitted: float
     started: float | None

@@ -10,6 +10,7 @@ import numpy as np
 from headgate.diagnosis.accounts import MOST_UNEXPLAINED, Account
 from headgate.diagnosis.attribution import (
     LEAST_PART,
+    LEAST_SECONDS,
     NODE,
     NONE,
     Resource,
@@ -54,6 +55,7 @@ from headgate.diagnosis.neighbours import (
 )
 from headgate.diagnosis.own_causes import decode_once, reduced_threads
 from headgate.diagnosis.own_steps import Part
+from headgate.model.events import FAULTS
 from headgate.model.jobs import MOST_PRIORITY
 from headgate.recorded.jobs import CoresSetting
 
@@ -84,15 +86,16 @@ def verdict(account: Account) -> Finding:
     """How a job failed, if it did. Else the cause that cost it most; `healthy` if none cost much,
     `not-known` if too much is unexplained.
     """
-    if account.record.failure:
+    state, reason = account.record.state, account.record.reason
+    if state in FAULTS and reason is not None:
         return Finding(
             kind=FindingKind.FAILED,
             cost=TimeEstimate(0.0, account.elapsed, account.elapsed),
-            facts=FailureFacts(account.record.failure),
+            facts=FailureFacts(state, reason),
             remedy=Remedy(kind=RemedyKind.SEE_LOGS),
         )
-    if account.record.state == "skipped":
-        facts = WaitedFacts(skipped=account.record.reason)
+    if state == "skipped":
+        facts = WaitedFacts(skipped=reason)
         return Finding(kind=FindingKind.WAITING, cost=NONE, facts=facts)
     finding, unsure, grant = _of_its_time(account), doubtful(account), costly(account)
     notes = finding.notes
@@ -108,6 +111,19 @@ def verdict(account: Account) -> Finding:
     ):
         notes += (account.around.grant,)
     return replace(finding, notes=notes)
+
+
+def findings(account: Account) -> tuple[Finding, ...]:
+    """All that held a job back: its verdict, then every other cause, what cost most first."""
+    first, causes = verdict(account), [*_causes(account)]
+    if (plateau := account.around.plateau) is not None:
+        causes.append(_learned(account, plateau))
+    others = [
+        _given(cause, account)
+        for cause in causes
+        if cause.kind is not first.kind and cause.cost.seconds >= LEAST_SECONDS
+    ]
+    return first, *sorted(others, key=lambda cause: -cause.cost.seconds)
 
 
 def _of_its_time(account: Account) -> Finding:

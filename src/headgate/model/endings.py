@@ -79,6 +79,7 @@ class Exit:
         left: Commands of processes that it left running after it succeeded.
         last_failure: The failure at the end of its output although it succeeded; empty: none.
         limit_bytes: The memory limit for which it was killed; None: it was not.
+        cure: What to do about `reason`, in words, if Headgate knows; empty: it does not.
     """
 
     code: int | None
@@ -96,6 +97,7 @@ class Exit:
     left: tuple[str, ...] = ()
     last_failure: str = ""
     limit_bytes: int | None = None
+    cure: str = ""
 
     @property
     def ok(self) -> bool:
@@ -111,7 +113,13 @@ class Exit:
         return 128 + self.signal if self.signal is not None else 127
 
     def because(self) -> Reason:
-        return Reason.of(ReasonKind.EXIT, code=self.code, signal=self.signal, text=self.reason)
+        return Reason.of(
+            ReasonKind.EXIT,
+            code=self.code,
+            signal=self.signal,
+            text=self.reason,
+            cure=self.cure,
+        )
 
     def in_words(self) -> str:
         """How the task ended: its reason, the name of its signal, or its exit code."""

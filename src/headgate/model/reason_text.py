@@ -25,13 +25,26 @@ _NAMED = 3
 
 
 def in_words(reason: Reason) -> str:
-    """A reason as a phrase for people, without a full stop."""
+    """A reason as a phrase for people, without a full stop: what happened, and what to do."""
+    cure = what_to_do(reason)
+    return f"{what_happened(reason)}{NEXT}{cure}" if cure else what_happened(reason)
+
+
+def what_happened(reason: Reason) -> str:
+    """A reason as a phrase, without what to do about it."""
     words = _WORDS[reason.kind]
     return (
         _TEMPLATES.vformat(words, (), reason.facts)
         if isinstance(words, str)
         else words(reason.facts)
     )
+
+
+def what_to_do(reason: Reason) -> str:
+    """What to do about it, or about the reason that it follows from; empty: nothing is known."""
+    cure = _TO_DO[reason.kind](reason.facts) if reason.kind in _TO_DO else ""
+    inner = (fact for fact in reason.facts.values() if isinstance(fact, Reason))
+    return cure or next(filter(None, map(what_to_do, inner)), "")
 
 
 class _Templates(Formatter):
@@ -44,7 +57,7 @@ class _Templates(Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Reason):
-            return in_words(value)
+            return what_happened(value)
         if value == "" or format_spec == "list":
             return ", ".join(value)
         return say_seconds(value) if format_spec == "seconds" else format(value, format_spec)
@@ -128,7 +141,7 @@ def _memory(lacks: Facts, count: int) -> str:
 
 
 def _tried_again(facts: Facts) -> str:
-    text = f"{in_words(facts['after'])}; tried again in {say_seconds(facts['seconds'])}"
+    text = f"{_after(facts)}; tried again in {say_seconds(facts['seconds'])}"
     left = facts["retries_left"]
     return f"{text} ({left} retries left)" if left > 1 else text
 
@@ -197,13 +210,13 @@ def _out_of_gpu_memory(facts: Facts) -> str:
         for other in facts.get("others", ())
     ]
     who = f"On {where}, {' and '.join(names) or 'no other job had memory'}"
-    return f"{in_words(facts['exit']).rstrip('.')}. {need}. {who}{NEXT}{_cures(facts['cures'])}"
+    return f"{what_happened(facts['exit']).rstrip('.')}. {need}. {who}"
 
 
 def _outgrew_workers(facts: Facts) -> str:
     workers = facts["workers"]
     held_by = "1 worker" if workers == 1 else f"{workers} workers"
-    return f"{in_words(facts['exit'])}; it needs more than {held_by} to hold its model"
+    return f"{what_happened(facts['exit'])}; it needs more than {held_by} to hold its model"
 
 
 # --- the consequence for its job ------------------------------------------------------------------
@@ -244,7 +257,7 @@ def _memory_advice(facts: Facts) -> str:
         text += f"; held {say_bytes(facts['held_bytes'])}"
     if "limit_bytes" in facts:
         text += f"; its limit is {say_bytes(facts['limit_bytes'])}"
-    return f"{text}{NEXT}{_cures(facts['cures'])}"
+    return text
 
 
 def _cures(cures: Sequence[Facts]) -> str:
@@ -341,9 +354,9 @@ def _said_processes(commands: Sequence[str]) -> str:
     return f"{len(commands)} processes behind, which were ended with it: {', '.join(names)}{more}"
 
 
-def _plainer(ending: Facts) -> str:
+def _plainer(facts: Facts) -> str:
     """How to avoid an unclear end the next time; empty: nothing."""
-    match ending.get("doubt"):
+    match facts["ending"].get("doubt"):
         case Doubt.LEFT_PROCESSES:
             return "have its command wait for them (`wait`)"
         case Doubt.FAILURE_IN_OUTPUT:
@@ -366,19 +379,17 @@ def _finished(facts: Facts) -> str:
 
 
 def _in_doubt(facts: Facts) -> str:
-    cure = _plainer(facts["ending"])
-    text = f"its end is in doubt: {ending_in_words(facts['ending'])}"
-    return f"{text}{NEXT}{cure}" if cure else text
+    return f"its end is in doubt: {ending_in_words(facts['ending'])}"
 
 
 def _skipped_in_doubt(facts: Facts) -> str:
-    cure = _plainer(facts["ending"])
-    text = (
-        f"{facts['job']}, which it comes after, ended in doubt: "
-        f"{ending_in_words(facts['ending'])}{NEXT}look at its log, then: headgate resume "
-        f"{facts['run']}"
-    )
-    return f"{text}; next time, {cure}" if cure else text
+    doubt = ending_in_words(facts["ending"])
+    return f"{facts['job']}, which it comes after, ended in doubt: {doubt}"
+
+
+def _resume(facts: Facts) -> str:
+    text, plainer = f"look at its log, then: headgate resume {facts['run']}", _plainer(facts)
+    return f"{text}; next time, {plainer}" if plainer else text
 
 
 def _no_nodes(facts: Facts) -> str:
@@ -415,7 +426,7 @@ def _share_dropped(facts: Facts) -> str:
 
 
 def _after(facts: Facts) -> str:
-    return in_words(facts["after"])
+    return what_happened(facts["after"])
 
 
 _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
@@ -485,6 +496,7 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.SKIPPED_IN_DOUBT: _skipped_in_doubt,
     Kind.NO_CHECKPOINT_LEFT: "{after}, and its run has none before it to go on from",
     Kind.NO_NODES: _no_nodes,
+    Kind.NO_END: "no end was recorded",
     Kind.NO_PLACE: "{text}",
     Kind.NO_POLICY: "no policy",
     Kind.LEFT_BY_OTHERS: "what others leave",
@@ -495,4 +507,12 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.POLICY_FAILED: "policy {policy!r} failed, shares stay as they are: {error}",
     Kind.SHARE_DROPPED: _share_dropped,
     **NOTICES,
+}
+
+_TO_DO: Mapping[Kind, Callable[[Facts], str]] = {
+    Kind.EXIT: lambda facts: facts.get("cure", ""),
+    Kind.OUT_OF_GPU_MEMORY: lambda facts: _cures(facts["cures"]),
+    Kind.MEMORY_ADVICE: lambda facts: _cures(facts["cures"]),
+    Kind.IN_DOUBT: _plainer,
+    Kind.SKIPPED_IN_DOUBT: _resume,
 }

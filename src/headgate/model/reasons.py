@@ -84,6 +84,7 @@ class ReasonKind(StrEnum):
     NO_CHECKPOINT_LEFT = "no-checkpoint-left"
     NO_NODES = "no-nodes"
     NO_PLACE = "no-place"
+    NO_END = "no-end"
 
     # a job's share
     NO_POLICY = "no-policy"

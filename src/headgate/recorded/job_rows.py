@@ -12,6 +12,7 @@ import numpy as np
 
 from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskOfRun
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded import stepping
 from headgate.recorded.faults import survived
 from headgate.recorded.jobs import (
@@ -82,9 +83,9 @@ def job(
     name = row.name
     mine = {TaskOfRun(task.id): task for task in task_rows}
     tasks = {id: mine[id] for id in sorted(mine, key=lambda id: id.name.order)}
-    state, reason = row.state or "waiting", row.reason or ""
+    state, reason = row.state or "waiting", row.because()
     if run_state == "interrupted" and state not in ENDED:
-        state, reason = "interrupted", "no end was recorded"
+        state, reason = "interrupted", Reason.of(ReasonKind.NO_END)
     submitted = row.submitted if row.submitted is not None else 0.0
     course = _course(
         row, [(event.t, event.kind, event.text or "") for event in events], state, until
@@ -191,7 +192,7 @@ def used_beside(
     return RecordedJob(
         name=row.name,
         state=row.state or "waiting",
-        reason=row.reason or "",
+        reason=row.because(),
         exit_code=row.exit_code,
         spec=row.job(),
         submitted=max(submitted, after),

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
-from headgate.model.events import ENDED, FAULTS, NAMED_BY_REASON, JobState
+from headgate.model.events import ENDED, JobState
 from headgate.model.identifiers import TaskName, TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.model.reasons import Reason
 from headgate.recorded.faults import Survived
 from headgate.recorded.progress import ProgressSeries
 from headgate.recorded.proofs import Proof
@@ -127,6 +128,7 @@ class RecordedJob:
     """All that was recorded of a job. Figures of several tasks are added up.
 
     Args:
+        reason: Why it is in its state; None: nothing tells.
         spec: As it was handed in; without a command where its record is damaged.
         apart: Whether its workers turned out to share nothing.
         decisions: About what it was entitled to, in the order of time.
@@ -146,7 +148,7 @@ class RecordedJob:
 
     name: str
     state: str
-    reason: str
+    reason: Reason | None
     exit_code: int | None
     spec: Job
     submitted: float
@@ -175,15 +177,6 @@ class RecordedJob:
     asides: Mapping[str, float] = field(default_factory=dict)
     shell_threads: str = ""
     placement_options: tuple[str, ...] = ()
-
-    @property
-    def failure(self) -> str:
-        """How it ended and why, as `failed: exit code 1`; empty if it ended well or goes on."""
-        if self.state not in FAULTS or not self.reason:
-            return ""
-        if self.state in NAMED_BY_REASON:
-            return f"was {self.reason}"
-        return f"{'failed' if self.state == 'failed' else f'was {self.state}'}: {self.reason}"
 
     def limit(self, name: str) -> float | None:
         """A limit that its user set, such as `memory_bytes` of each of its tasks, or `cores` of

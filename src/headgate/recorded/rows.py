@@ -15,7 +15,7 @@ from headgate.model.identifiers import TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.plans import APART, Plan
 from headgate.model.profiles import Profile
-from headgate.model.reasons import Reason
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.proofs import OUTCOMES, Gain, Outcome, Proof
 from headgate.recorded.stored import job_or_name, plan_of, profile_of
 
@@ -27,7 +27,8 @@ class JobRow:
     Args:
         expected: While it waits for room: when it is expected to start.
         verified: JSON of whether its workers train what one does.
-        why: JSON of the `Reason` that `reason` says in words.
+        reason: Why it is in its state, in words.
+        why: JSON of the `Reason` that these are made of.
     """
 
     table: ClassVar[str] = "jobs"
@@ -52,6 +53,10 @@ class JobRow:
     def job(self) -> Job:
         """What was handed in; without a command where that is damaged."""
         return job_or_name(self.name, self.spec)
+
+    def because(self) -> Reason | None:
+        """Why it is in its state; of an earlier version, which kept words alone, these."""
+        return _reason(self.why, self.reason)
 
     def attempts_span(self) -> tuple[float, float] | None:
         """From its first start to its end; None before that."""
@@ -136,10 +141,8 @@ class EventRow:
     why: str | None = None
 
     def reason(self) -> Reason | None:
-        """Kind and facts; None where an earlier version recorded it, or a later one."""
-        with suppress(KeyError, TypeError, ValueError):
-            return Reason.read(json.loads(self.why or ""))
-        return None
+        """Kind and facts; of an earlier version, which kept words alone, these."""
+        return _reason(self.why, self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,12 @@ class ProofRow:
             return None
         gain = Gain(self.gain, self.low, self.high)
         return Proof(self.culprit, self.victim, self.pauses, self.seconds, gain, self.outcome)
+
+
+def _reason(why: str | None, text: str | None) -> Reason | None:
+    with suppress(KeyError, TypeError, ValueError):
+        return Reason.read(json.loads(why or ""))
+    return Reason.of(ReasonKind.TEXT, text=text) if text else None
 
 
 def loads(text: str | None) -> Any:

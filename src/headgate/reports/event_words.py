@@ -194,7 +194,7 @@ def _happened(event: object) -> str:
         case events.TaskReady(_, failure):
             return f"not ready: {failure}" if failure else "ready"
         case events.TaskExited(_, end):
-            return f"ended: {end.in_words()}" if not end.ok else "ended well"
+            return f"ended: {in_words(end.because())}" if not end.ok else "ended well"
         case events.CheckpointDone(_, checkpoint):
             return f"saved a checkpoint at {checkpoint.where}"
         case events.CheckpointLost(_, told):

@@ -21,7 +21,7 @@ from headgate.diagnosis.attribution import (
     TimeEstimate,
 )
 from headgate.diagnosis.findings import Finding, FindingKind
-from headgate.diagnosis.verdicts import verdict
+from headgate.diagnosis.verdicts import findings, verdict
 from headgate.diagnosis.what_if import Speedup, Speedups
 from headgate.model.units import say_seconds
 from headgate.recorded.recording import Recording
@@ -104,10 +104,19 @@ def as_json(run: str, accounts: Sequence[Account]) -> dict[str, Any]:
 
 
 def verdict_as_json(account: Account) -> dict[str, Any]:
-    """A job's verdict: its kind, facts and remedy, and the sentences that are made of them."""
+    """A job's verdict as `explain --json` has it."""
     finding = verdict(account)
+    return {"name": finding.kind, **_finding(finding, account)}
+
+
+def findings_as_json(account: Account) -> list[dict[str, Any]]:
+    """All of a job's findings, its verdict first."""
+    return [_finding(finding, account) for finding in findings(account)]
+
+
+def _finding(finding: Finding, account: Account) -> dict[str, Any]:
+    """Its kind, facts and remedy, and the sentences that are made of them."""
     return {
-        "name": finding.kind,
         "why": why(finding, account),
         "next": next_step(finding, account),
         **finding.cost._asdict(),
@@ -137,6 +146,7 @@ def _job(account: Account) -> dict[str, Any]:
         "job": account.job,
         "elapsed": account.elapsed,
         "verdict": verdict_as_json(account),
+        "findings": findings_as_json(account),
         "account": {part: estimate._asdict() for part, estimate in account.parts.items()},
         "lost": [
             {

@@ -41,8 +41,9 @@ from headgate.diagnosis.findings import (
 )
 from headgate.diagnosis.granted import Source, ThreadGrant
 from headgate.diagnosis.what_if import NoFigure, Speedups
-from headgate.model.notice_text import NEXT
-from headgate.model.reason_text import in_words
+from headgate.model.events import NAMED_BY_REASON
+from headgate.model.reason_text import in_words, what_happened, what_to_do
+from headgate.model.reasons import ReasonKind
 from headgate.model.units import say_bits, say_bytes, say_seconds
 from headgate.recorded.jobs import CoresSetting
 from headgate.reports.commands import (
@@ -94,7 +95,7 @@ def why(finding: Finding, account: Account) -> str:
 
 def next_step(finding: Finding, account: Account) -> str:
     """What to do about a finding; empty if there is nothing to do."""
-    if isinstance(finding.facts, FailureFacts) and (cure := _cure(finding.facts)):
+    if isinstance(finding.facts, FailureFacts) and (cure := what_to_do(finding.facts.reason)):
         return f"{_sentence(cure)}."
     return _sentence(_advice(finding.remedy, finding, account))
 
@@ -431,8 +432,8 @@ def _starting(finding: Finding, account: Account) -> str:
 
 def _waiting(finding: Finding, account: Account) -> str:
     facts: WaitedFacts = finding.facts
-    if facts.skipped:
-        return f"{account.job} was skipped: {facts.skipped}."
+    if facts.skipped is not None:
+        return f"{account.job} was skipped: {in_words(facts.skipped)}."
     waited = f"{account.job} waited to start for {_cost(finding, account)}"
     if facts.waited_for is not None:
         waited += f", {in_words(facts.waited_for)}"
@@ -457,16 +458,13 @@ def _diverged(finding: Finding, account: Account) -> str:
 
 def _failed(finding: Finding, account: Account) -> str:
     facts: FailureFacts = finding.facts
-    reason, _, cure = facts.failure.partition(NEXT)
-    if not cure:
-        reason = textwrap.shorten(
-            reason.partition(". ")[0].rstrip("."), _LONGEST_FAILURE, placeholder=" …"
-        )
-    return f"{account.job} {reason}."
-
-
-def _cure(facts: FailureFacts) -> str:
-    return facts.failure.partition(NEXT)[2]
+    text = what_happened(facts.reason).rstrip(".")
+    # The last line of a script is as long as it likes. What an earlier version wrote stays whole.
+    if facts.reason.kind is not ReasonKind.TEXT and not what_to_do(facts.reason):
+        text = textwrap.shorten(text, _LONGEST_FAILURE, placeholder=" …")
+    if facts.state not in NAMED_BY_REASON:
+        text = f"{facts.state}: {text}"
+    return f"{account.job} {'' if facts.state == 'failed' else 'was '}{text}."
 
 
 def _healthy(finding: Finding, account: Account) -> str:

@@ -30,6 +30,7 @@ from headgate.reports.words import (
     said_gpus,
     said_threads,
     say,
+    say_reason,
     say_step_time,
     what_happened,
 )
@@ -495,7 +496,9 @@ def _fault_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
             if job.ended is not None
             else max((phase.end for phase in job.phases), default=0.0)
         ]
-    failed = state_in_words(job.state, job.reason) if job.state in FAULTS else "an attempt failed"
+    failed = "an attempt failed"
+    if job.state in FAULTS:
+        failed = state_in_words(job.state, say_reason(job.reason))
     marks = [(time, failed) for time in faults] + [(fault.t, fault.text) for fault in job.faults]
     return [(_percent(time, end), f"{what}, {say_seconds(time)}") for time, what in marks]
 

@@ -72,6 +72,7 @@ def _environment() -> Environment:
         "seconds": say_seconds,
         "step_time": words.say_step_time,
         "moment": words.say_moment,
+        "reason": words.say_reason,
     }
     made.filters |= {"coded": _coded, "listed": words.listed}
     made.globals |= {

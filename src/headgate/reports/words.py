@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.diagnosis.job_figures import JobFigures
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded.jobs import RecordedJob, RecordedNode
 from headgate.recorded.recording import Recording
 
 MISSING = "–"
+
+
+def say_reason(reason: Reason | None) -> str:
+    """Why a job is in its state; empty where nothing tells."""
+    return in_words(reason) if reason is not None else ""
 
 
 def say(value: float | None, unit: str = "") -> str:

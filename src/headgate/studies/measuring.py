@@ -23,6 +23,7 @@ from headgate.recorded.steps import StepBreakdown
 from headgate.recorded.store import told_as_damage
 from headgate.recorded.usage import EMPTY, Array, Signal
 from headgate.reports import explained, findings
+from headgate.reports.words import say_reason
 from headgate.sampling.columns import Column
 
 FOREIGN = 0.1
@@ -102,7 +103,7 @@ def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
     for job in run.jobs:
         if job.name in jobs and job.state != "done":
             raise NotMeasuredError(
-                f"{job.name} ended as {job.state}: {job.reason or 'no reason is known'}"
+                f"{job.name} ended as {job.state}: {say_reason(job.reason) or 'no reason is known'}"
             )
     start, end = _window(run, jobs, warm)
     accounts = {account.job: account for account in explained.explained(run)}

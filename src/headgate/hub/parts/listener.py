@@ -24,7 +24,6 @@ from headgate.model import events
 from headgate.model.cluster import Node
 from headgate.model.events import Event, Exit
 from headgate.model.identifiers import TaskId, TaskName
-from headgate.model.notice_text import NEXT
 from headgate.model.plans import APART
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.output.failures import FailureReader
@@ -266,7 +265,7 @@ class HubListener(Listener):
             from headgate.isolation.container.files import hint
 
             if cure := hint(live.spec, exit.in_words()):
-                exit = replace(exit, reason=f"{exit.in_words()}{NEXT}{cure}")
+                exit = replace(exit, cure=cure)
         if not exit.ok and run.given is None and _NO_INPUT.search(exit.reason or ""):
             exit = replace(exit, reason=f"{exit.reason}; {_INPUT_CURE}")
         if exit.outside is not None:
