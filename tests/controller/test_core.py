@@ -70,6 +70,7 @@ from headgate.policies.base import (
     Placed,
     Predicted,
     Reported,
+    Stalled,
     Used,
 )
 
@@ -720,6 +721,22 @@ def test_a_policy_that_goes_by_what_is_left_is_told_with_a_job_what_such_jobs_to
     driver.step(6.0, Wake())
     # of another attempt a part may be done
     assert policy.calls[-1][2] == (Arrived(A, 1.0, None), here)
+
+
+def test_a_policy_that_reads_trackers_is_told_once_that_a_job_has_stalled() -> None:
+    policy = Recording()
+    policy.tracks = True
+    driver = Driver(policy)
+    running(driver, 0.0, job("a"))
+    for now in range(1, 11):
+        driver.step(now, Usage(A_0, 1.0, 1e6))
+        driver.step(now, Progress(A_0, step=now, loss=1.0))
+    for now in range(11, 40):
+        driver.step(now, Usage(A_0, 1.0, 1e6))
+    assert driver.wake_at == 40
+    for now in range(40, 44):
+        driver.step(now, Wake())
+    assert [now for now, _, changes in policy.calls if Stalled(A) in changes] == [40]
 
 
 def test_the_policy_is_told_what_changed_and_nothing_else() -> None:

@@ -127,3 +127,15 @@ def test_the_latest_steps_are_kept_and_begin_anew_where_they_go_back() -> None:
     assert len(steps.since(0.0, 256)) == 256
     steps.add(2001.0, 5)
     assert (list(steps.times), list(steps.steps)) == ([2001.0], [5.0])
+
+
+def test_the_course_of_a_loss_is_kept_over_attempts_in_few_means() -> None:
+    job = JobTracker(0.0)
+    for step in range(1000):
+        loss = math.inf if step % 10 == 9 else float(step)
+        job.report(float(step), loss, Progress(TaskId("a"), step, loss=loss))
+    job.begin_attempt(1000.0, resumes=False)
+    means = job.course.means
+    assert 64 <= len(means) < 128
+    assert means == sorted(means)
+    assert sum(means) / len(means) == pytest.approx(500, rel=0.05)

@@ -57,7 +57,7 @@ def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(
     async def acts() -> LiveRun:
         submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
         run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
-        live_runs = LiveRuns(lambda: "none")
+        live_runs = LiveRuns(lambda: "none", lambda _: None)
         live_runs.runs[run.id] = run
         job, task = JobId(f"{run.id}/a"), TaskId(f"{run.id}/a/worker-0")
         engines = SimpleNamespace(of=lambda _: Failing(), spec_of=lambda _: LOCAL)

@@ -34,7 +34,7 @@ class PlanningHub:
         self.jobs = tuple(Job(name=f"j{i}", run="true") for i in range(jobs))
         submission = Submission(self.jobs, {}, str(home), ("headgate",), mode=mode)
         self.run = LiveRun(submission, self.cluster.nodes, "none", time.monotonic(), lambda _: None)
-        live_runs = LiveRuns(lambda: "none")
+        live_runs = LiveRuns(lambda: "none", lambda _: None)
         live_runs.runs[self.run.id] = self.run
         nodes_of = SimpleNamespace(cluster=lambda _: self.cluster)
         here = self.cluster.nodes[0]

@@ -11,6 +11,7 @@ from headgate.model.identifiers import JobId
 from headgate.model.reason_text import in_words
 from headgate.model.shares import Share
 from headgate.policies import Arrived, Change, Left, Predicted, Reported, Used
+from headgate.testing.policy import TrackedPolicy
 
 
 class Play:
@@ -23,6 +24,7 @@ class Play:
 
     def __init__(self, name: str, cores: float = 2.0) -> None:
         self.policy = policies.make(name)
+        self.tracked = TrackedPolicy(self.policy)
         self.cores = cores
         self.shares: dict[str, Share] = {}
         self.reasons: dict[str, str] = {}
@@ -36,7 +38,7 @@ class Play:
                 self.shares[change.job], self.changed[change.job] = Share(), []
             elif isinstance(change, Left):
                 del self.shares[change.job]
-        decision = self.policy.decide(now, self.cores, changes)
+        decision = self.tracked.decide(now, self.cores, changes)
         self.wake_at = decision.wake_at
         for job, (share, reason) in decision.shares.items():
             self.shares[job] = self.shares[job].merged(share)

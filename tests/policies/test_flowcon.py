@@ -270,7 +270,7 @@ def test_paper_tells_growth_efficiency_by_each_resource_whose_size_it_was_told()
             Used(JobId("a"), 2.0, 4e9, 2e7, 1e8),
             used("b", 2.0),
         )
-        decided = play.policy.decide(now + 5, 4.0, [])
+        decided = play.tracked.decide(now + 5, 4.0, [])
     # 2/4/10 = .05, over half of the CPU, half of the memory, a fifth of the disk, a tenth of the
     # network.
     assert (

@@ -49,7 +49,7 @@ def played(
     for now in range(1, seconds + 1):
         # a policy is asked when its time has come, and when anything is told
         for at in (now - 0.5, now):
-            decision = play.policy.decide(
+            decision = play.tracked.decide(
                 at, machine, [used(A, of_a), used(B, of_b)] if at == now else []
             )
             play.shares |= {

@@ -55,7 +55,7 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.output.vocabulary import is_adversarial
 from headgate.planning.interference import Interference
 from headgate.policies import NoPolicy
-from headgate.policies.base import Arrived, Left, Policy, Reported
+from headgate.policies.base import Arrived, Left, Policy, Reported, Stalled
 
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
 
@@ -111,6 +111,7 @@ class Controller:
         self._tracks = tracks or policy.tracks
         self._queue = queue
         self._jobs = Jobs()
+        self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._allocator = allocator = Allocator(policy, self._jobs)
         if queue is not None:
             queue.sees(lambda name: allocator.without_slots(name))  # noqa: PLW0108  # a bound method would be copied
@@ -156,6 +157,7 @@ class Controller:
                 actions += self._up(pending, event)
             case Wake():
                 pass
+        self._judge_stalls(pending)
         if self._jobs.limited:
             actions += self._timeouts(now)
         actions += self._start_due(pending)
@@ -278,6 +280,7 @@ class Controller:
             less_is_better = -value if rule.rising else value
             place = progress.step, progress.epoch, progress.epochs, progress.count
             pending.changes.append(Reported(job.id, less_is_better, *place, adversarial))
+            self._stall_at = _soonest(self._stall_at, job.stalls_at())
         if job.watch is None or job.state != "running" or progress.covers == "part":
             return []  # the first batches do not show an epoch's final value
         latest = rule.raw_value(
@@ -289,6 +292,17 @@ class Controller:
             facts = {"metric": rule.metric, "value": latest, "goal": rule.goal}
             return self._end(job, "done", Reason(ReasonKind.GOAL_REACHED, facts))
         return [Warn(job.watch.doubt, job.id)] if job.watch.doubt is not None else []
+
+    def _judge_stalls(self, pending: Pending) -> None:
+        """Have trackers judge which jobs have ceased to report, and tell the policy."""
+        if self._stall_at is None or pending.now < self._stall_at:
+            return
+        self._stall_at = None
+        for job in self._jobs.all.values():
+            if job.tracker is not None and job.tasks:
+                if job.tracker.judge_stall(pending.now) and self.policy.tracks:
+                    pending.changes.append(Stalled(job.id))
+                self._stall_at = _soonest(self._stall_at, job.tracker.stalls_at())
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -579,4 +593,8 @@ class Controller:
         times = [self._allocator.wake_at, self._queue.wake_at if self._queue is not None else None]
         times += [job.deadline for job in self._jobs.limited.values()]
         times += [starting.time_of(job) for job in self._jobs.planned]
-        return min((t for t in times if t is not None), default=None)
+        return _soonest(self._stall_at, *times)
+
+
+def _soonest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)

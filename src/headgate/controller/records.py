@@ -368,11 +368,21 @@ class JobRecord:
             return
         for part in progress.parts:
             report = replace(
-                progress, step=part.step, epoch=part.epoch, within=part.within, count=1, parts=()
+                progress,
+                step=part.step,
+                epoch=part.epoch,
+                within=part.within,
+                loss=part.loss,
+                count=1,
+                parts=(),
             )
             self.tracker.report(part.at, part.loss, report)
         if not progress.parts:
             self.tracker.report(now, value, progress, adversarial)
+
+    def stalls_at(self) -> float | None:
+        """When it is taken for stalled if it does not report before; None: that is not known."""
+        return self.tracker.stalls_at() if self.tracker is not None else None
 
     def other_tasks(self) -> None:
         """Note that its set of tasks has changed."""

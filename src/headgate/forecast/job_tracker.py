@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.forecast.loss_history import EpochSteps, Estimate, Losses
+from headgate.forecast.loss_history import Course, EpochSteps, Estimate, Losses
 from headgate.forecast.remaining import Question, step_seconds
 from headgate.forecast.step_time import ReportTime, step_time
 from headgate.model.events import Progress, Usage
+from headgate.model.identifiers import JobId
 
 _GROWTH = 1.1
 """A fit is due when a job has done so many times the steps of the last one."""
@@ -153,6 +155,7 @@ class JobTracker:
 
     Attributes:
         losses: Those of the metric that the job is judged by.
+        course: Its losses as they were reported, over all attempts, to be shown.
         steps: The latest steps; reports, where it tells no steps.
         clock: The steps of this attempt, without pauses.
         used: Totals over all attempts.
@@ -182,6 +185,7 @@ class JobTracker:
         self._goal = -goal if goal is not None and rising else goal
         self.used = ResourceTotals()
         self.jumps = 0
+        self.course = Course()
         self.stopping: tuple[int, float] | None = None
         self.begin_attempt(now, resumes=False)
         if began is not None:
@@ -295,6 +299,8 @@ class JobTracker:
             adversarial: Its losses rise and fall with each other, and tell nothing of how far it
                 is.
         """
+        if progress.loss is not None:
+            self.course.add(progress.loss)
         if loss is None and progress.step is None:
             return
         jumped = loss is not None and self._take_loss(now, loss, progress, adversarial)
@@ -361,14 +367,16 @@ class JobTracker:
             self._stalls_no_sooner,
         )
 
-    def judge_stall(self, now: float) -> None:
+    def judge_stall(self, now: float) -> bool:
         """Take it for stalled if its time has come, unless it had too little of the CPU to
-        report.
+        report. Whether it has stalled now; the tracker's owner calls this.
         """
         stalls_at = self.stalls_at()
-        if stalls_at is not None and now >= stalls_at:
-            self.stalled = self.used.cpu - self._reported_with >= _STALL_REPORTS * self._effort
-            self._stalls_no_sooner = now + max(self._gap or 0.0, _STALL_SECONDS)
+        if stalls_at is None or now < stalls_at:
+            return False
+        self.stalled = self.used.cpu - self._reported_with >= _STALL_REPORTS * self._effort
+        self._stalls_no_sooner = now + max(self._gap or 0.0, _STALL_SECONDS)
+        return self.stalled
 
     # --- what follows -----------------------------------------------------------------------------
 
@@ -435,6 +443,10 @@ class JobTracker:
         return step >= _GROWTH * self._asked_step or (
             self._asked_left is None and self._epochs.left() is not None
         )
+
+
+Trackers = Callable[[JobId], JobTracker | None]
+"""What the controller knows of a job; None: nothing yet."""
 
 
 def is_busy(usage: Usage) -> bool:

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 MOST_POINTS = 256
 """The most points that are kept. Beyond it, two neighbours become one."""
 
+_MOST_MEANS = 128
 _RECENT = 15
 _CLIP = 6.0
 _WINDOW = 5
@@ -257,6 +258,33 @@ class Losses:
         self.phase += 1
         self._fresh = 0
         return True
+
+
+class Course:
+    """The finite losses of a job from its beginning, in fewer than 128 means of equally many.
+
+    Attributes:
+        means: Those means, the oldest first.
+    """
+
+    def __init__(self) -> None:
+        self.means: list[float] = []
+        self._each = 1  # losses that a mean is of
+        self._open: list[float] = []
+
+    def add(self, loss: float) -> None:
+        """Take in a loss; one that is no number is left out."""
+        if not math.isfinite(loss):
+            return
+        self._open.append(loss)
+        if len(self._open) < self._each:
+            return
+        self.means.append(sum(self._open) / len(self._open))
+        self._open.clear()
+        if len(self.means) == _MOST_MEANS:
+            pairs = zip(self.means[::2], self.means[1::2], strict=True)
+            self.means = [(first + second) / 2 for first, second in pairs]
+            self._each *= 2
 
 
 _PART = 0.02

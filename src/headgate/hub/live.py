@@ -88,7 +88,7 @@ class LiveHub:
         self._loop = asyncio.get_running_loop()
         self._home = home
         self._node = node
-        self._live_runs = LiveRuns(lambda: self.policy)
+        self._live_runs = LiveRuns(lambda: self.policy, self._tracker)
         self._forecasting = Forecasting(
             self._live_runs,
             self._tracker,
@@ -510,12 +510,12 @@ class LiveHub:
     def _finish(self, run: LiveRun) -> None:
         if self._live_runs.runs.pop(run.id, None) is None:
             return
+        last = {**run.snapshot(self.policy, self._tracker), "type": "end"}
         for component in self._components:
             self._try(component.forget, run.id)
         self._try(self._controller.forget, run.id)
         self._try(self._event_log.forget, time.monotonic(), run.id)
         self._in_background(self._engines.release())
-        last = {**run.snapshot(self.policy), "type": "end"}
         _log.info("run %s has ended", run.id)
         self._ending.add(run)
         self._in_background(self._wind_up(run, last))

@@ -11,6 +11,7 @@ from headgate.policies.base import (
     Policy,
     Predicted,
     Reported,
+    Stalled,
     Trial,
     Used,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Reported",
     "SlaqPolicy",
     "SrptPolicy",
+    "Stalled",
     "ThemisPolicy",
     "Trial",
     "Used",

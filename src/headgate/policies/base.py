@@ -96,7 +96,14 @@ class Used:
     seconds: float | None = None
 
 
-Change = Arrived | Left | Placed | Reported | Used | Predicted
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """A job has ceased to report, as its tracker says. Told to policies that read trackers."""
+
+    job: JobId
+
+
+Change = Arrived | Left | Placed | Reported | Used | Stalled | Predicted
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class FlowConPolicy(Policy):
     """
 
     name = "flowcon"
-    predicts = True
+    predicts = tracks = True
 
     def __init__(
         self,
@@ -109,7 +109,8 @@ class FlowConPolicy(Policy):
                 not (faithful and size),
                 "nothing: `faithful` knows CPU alone",
             )
-        self.predicts, self.limits_disk = not faithful, disk > 0
+        self.predicts = self.tracks = not faithful
+        self.limits_disk = disk > 0
         self.floor = 0.0 if faithful else floor
         if faithful:
             self.most_changes = math.inf

@@ -239,9 +239,6 @@ class RunningJob:
             self.prediction = self.curve = None
         return self._loss != before
 
-    def stall(self, now: float) -> bool:
-        """Whether it has stalled meanwhile."""
-        _, _, before = self._loss
-        self.tracker.judge_stall(now)
+    def stall(self) -> None:
+        """Note that it has stalled."""
         self._look()
-        return self.tracker.stalled and not before

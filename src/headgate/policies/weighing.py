@@ -10,8 +10,7 @@ from statistics import median
 
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.errors import UsageError
-from headgate.model.events import Progress
-from headgate.model.identifiers import JobId, TaskId
+from headgate.model.identifiers import JobId
 from headgate.model.shares import Share
 from headgate.policies.base import (
     Arrived,
@@ -22,6 +21,7 @@ from headgate.policies.base import (
     Policy,
     Predicted,
     Reported,
+    Stalled,
     Trial,
     Used,
 )
@@ -99,10 +99,8 @@ class WeighingPolicy(Policy):
         self._number = 0
         self._round_at: float | None = None
         self._settle_at: float | None = None
-        self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._wanted: dict[JobId, tuple[float, str]] = {}
         self._needed: deque[float] = deque(maxlen=_REMEMBERED)
-        self._own: dict[JobId, JobTracker] = {}  # of jobs that nobody else keeps one of
         self._told_after: deque[float] = deque(maxlen=_REMEMBERED)
 
     @abstractmethod
@@ -128,10 +126,8 @@ class WeighingPolicy(Policy):
         acts = False
         for change in changes:
             acts |= self._take(now, change)
-        if self._stall_at is not None and now >= self._stall_at:
-            acts |= self._stall(now)
         if not self._jobs:
-            self._round_at = self._settle_at = self._stall_at = None
+            self._round_at = self._settle_at = None
             self.ends_at = math.inf
             return Decision()
         acts |= now >= self.ends_at
@@ -152,7 +148,7 @@ class WeighingPolicy(Policy):
             quiet = not (acts or shares) and self.settled()
             self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
             self._round_at = max(min(now + self._period, self.look_at), now + self.itval)
-        times = (self._round_at, self._settle_at, self._stall_at, self.ends_at)
+        times = (self._round_at, self._settle_at, self.ends_at)
         wake_at = min(
             (time for time in times if time is not None and now < time < math.inf), default=None
         )
@@ -176,18 +172,6 @@ class WeighingPolicy(Policy):
         for job in self._jobs.values():
             job.needs, job.tells_after = known, tells_after
 
-    def _stall(self, now: float) -> bool:
-        """Note who has stalled; whether anybody has."""
-        stalled = False
-        times = []
-        for job in self._jobs.values():
-            stalled |= job.stall(now)
-            stalls_at = job.tracker.stalls_at()
-            if stalls_at is not None:
-                times.append(stalls_at)
-        self._stall_at = min(times, default=None)
-        return stalled
-
     def _take(self, now: float, change: Change) -> bool:
         """Note a change; whether it calls for acting at once."""
         if isinstance(change, Arrived):
@@ -208,25 +192,11 @@ class WeighingPolicy(Policy):
                 self._weights.place(job.id, job.nodes)
                 return True
             case Reported():
-                if job.id in self._own:
-                    self._own[job.id].report(
-                        now, change.loss, _progress(change), change.adversarial
-                    )
-                acts = job.report(change)
-                stalls_at = job.tracker.stalls_at()
-                if stalls_at is not None and (self._stall_at is None or stalls_at < self._stall_at):
-                    self._stall_at = stalls_at
-                return acts
+                return job.report(change)
+            case Stalled():
+                job.stall()
+                return True
             case Used():
-                if job.id in self._own:
-                    self._own[job.id].use(
-                        now,
-                        change.cpu_cores,
-                        change.memory_bytes,
-                        change.disk_bytes_per_second,
-                        change.network_bytes_per_second,
-                        change.seconds,
-                    )
                 return job.use(change) and self.tries
             case Predicted():
                 return self._predicted(job, change)
@@ -240,13 +210,9 @@ class WeighingPolicy(Policy):
             alone.told_nobody = alone.told_nobody or (
                 alone.tracker.reports and alone.foretold is None
             )
-        tracker = change.tracker
-        if tracker is None:
-            tracker = self._own.setdefault(change.job, JobTracker(now))
-            tracker.begin_attempt(now, resumes=False)
         self._jobs[change.job] = RunningJob(
             change.job,
-            tracker,
+            change.tracker or JobTracker(now),  # an empty one where nobody keeps any
             change.priority,
             change.cores_limit,
             now,
@@ -258,7 +224,6 @@ class WeighingPolicy(Policy):
     def _left(self, job: RunningJob, change: Left) -> None:
         if change.done:
             self._needed.append(job.served)
-            self._own.pop(job.id, None)
         del self._jobs[job.id]
         self._weights.leave(job.id)
 
@@ -279,11 +244,6 @@ class WeighingPolicy(Policy):
         if before is None or job.told_cores != told_cores:
             return True
         return change.ends and abs(change.work - believed) > _NEWS * max(believed, 1e-9)
-
-
-def _progress(change: Reported) -> Progress:
-    place = change.step, change.epoch
-    return Progress(TaskId(), *place, epochs=change.epochs, count=change.count)
 
 
 def check(policy: str, option: str, value: float, fits: bool, expected: str) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from headgate.model.identifiers import JobId
+from headgate.forecast.job_tracker import JobTracker
+from headgate.model.events import Progress
+from headgate.model.identifiers import JobId, TaskId
 from headgate.model.shares import Share, Unlimited
 from headgate.policies.base import (
     Arrived,
@@ -27,6 +29,7 @@ from headgate.policies.base import (
     Policy,
     Predicted,
     Reported,
+    Stalled,
     Used,
 )
 
@@ -80,6 +83,46 @@ class Call:
     changes: tuple[Change, ...]
 
 
+class TrackedPolicy:
+    """A policy with trackers of its jobs, which are fed as a controller feeds them.
+
+    Args:
+        policy: The policy.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._trackers: dict[JobId, JobTracker] = {}
+
+    def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
+        """What the policy answers; it is also to be woken when a job may have stalled."""
+        if not self.policy.tracks:
+            return self.policy.decide(now, cores, changes)
+        tracked = [self._take(now, change) for change in changes]
+        trackers = self._trackers.items()
+        tracked += [Stalled(job) for job, tracker in trackers if tracker.judge_stall(now)]
+        decision = self.policy.decide(now, cores, tracked)
+        times = [decision.wake_at, *(tracker.stalls_at() for _, tracker in trackers)]
+        wake_at = min((time for time in times if time is not None), default=None)
+        return replace(decision, wake_at=wake_at)
+
+    def _take(self, now: float, change: Change) -> Change:
+        if isinstance(change, Arrived):
+            tracker = self._trackers.setdefault(change.job, change.tracker or JobTracker(now))
+            tracker.begin_attempt(now, resumes=False)
+            return replace(change, tracker=tracker)
+        known = self._trackers.get(change.job)
+        match change:
+            case Reported(_, loss, step, epoch, epochs, count, adversarial) if known is not None:
+                progress = Progress(TaskId(), step, epoch, epochs=epochs, count=count)
+                known.report(now, loss, progress, adversarial)
+            case Used(_, cores, memory, disk, network, seconds) if known is not None:
+                known.use(now, cores, memory, disk, network, seconds)
+            case Left(done=True):
+                self._trackers.pop(change.job, None)
+        return change
+
+
 class PolicyContract:
     """The rules of `Policy`, numbered, over histories that hypothesis makes up.
 
@@ -129,7 +172,7 @@ class PolicyContract:
 
     def decisions(self, calls: Sequence[Call], policy: Policy | None = None) -> list[Decision]:
         """What a new policy answers to each call."""
-        asked = policy or self.make_policy()
+        asked = TrackedPolicy(policy or self.make_policy())
         return [asked.decide(call.now, CORES, call.changes) for call in calls]
 
     # --- the rules
@@ -210,7 +253,7 @@ class PolicyContract:
     def test_08_policies_of_one_kind_do_not_share_what_they_know(self) -> None:
         def check(calls: list[Call]) -> None:
             alone = self.decisions(calls)
-            first, second = self.make_policy(), self.make_policy()
+            first, second = map(TrackedPolicy, (self.make_policy(), self.make_policy()))
             other = [Call(call.now, tuple(reversed(call.changes))) for call in calls]
             together = []
             for call, different in zip(calls, other, strict=True):

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from headgate.controller.start_forecast import StartForecast
-from headgate.forecast.job_tracker import JobTracker
+from headgate.forecast.job_tracker import JobTracker, Trackers
 from headgate.forecast.remaining import Question, answer
 from headgate.forecast.scaling import Scaling, useful_cores
 from headgate.hub.parts import Component
@@ -102,7 +102,7 @@ class Forecasting(Component):
     def __init__(
         self,
         live_runs: LiveRuns,
-        tracker: Callable[[JobId], JobTracker | None],
+        tracker: Trackers,
         lengths: Path,
         profiles: Path,
         tell: Callable[[Event], None],

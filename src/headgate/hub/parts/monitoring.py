@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headgate.engines.base import LOCAL, Engine, EngineSpec
-from headgate.forecast.job_tracker import LEAST_STEPS, JobTracker, StepClock
+from headgate.forecast.job_tracker import LEAST_STEPS, StepClock, Trackers
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.state.run import LiveRun, LiveRuns
@@ -319,7 +319,7 @@ class HangDetector(Component):
     def __init__(
         self,
         live_runs: LiveRuns,
-        tracker: Callable[[JobId], JobTracker | None],
+        tracker: Trackers,
         is_here: Callable[[LiveRun], bool],
         least: float = _LEAST_SILENCE,
     ) -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from headgate.engines.base import LOCAL
-from headgate.forecast.job_tracker import JobTracker, StepTimes
+from headgate.forecast.job_tracker import StepTimes, Trackers
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.isolation.base import Box
@@ -54,7 +54,6 @@ _NO_STEPS = (
 
 Tell = Callable[[dict[str, Any]], None]
 Boxes = Callable[[], Mapping[TaskId, Box]]
-Trackers = Callable[[JobId], JobTracker | None]
 
 
 class InterferenceProber(Component):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.state.attempt import Attempt
 from headgate.model.endings import Ending
 from headgate.model.events import ENDED, Checkpoint, JobState, Progress
@@ -19,7 +20,6 @@ from headgate.scripts.arguments import TrainingLength
 from headgate.scripts.facts import FileState, ScriptFacts
 from headgate.task import saving
 
-_LOSSES = 128
 MOST_METRICS = 500
 """Distinct names of metrics that are taken in of a job: every look at it has them all."""
 
@@ -68,10 +68,7 @@ class LiveJob:
     epochs: int | None = None
     steps: int | None = None  # in all
     loss: float | None = None
-    losses: list[float] = field(default_factory=list)
-    losses_each: int = 1  # losses that one entry of `losses` is the mean of
     verified: str | None = None  # JSON of the Verification of the plan that it runs by
-    losses_open: list[float] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     least_workers: int = 1
     # path of another package called `headgate`, which its tasks may import in place of ours
@@ -211,7 +208,6 @@ class LiveJob:
                 setattr(self, name, value)
         if progress.loss is not None:
             self.loss = progress.loss
-            self._keep(progress.loss)
         self.metrics |= progress.metrics
         if progress.loss is None or math.isfinite(progress.loss) or self.not_a_number:
             return None
@@ -232,24 +228,7 @@ class LiveJob:
         stopping = (max(patience, 1), least) if patience is not None else None
         self.spec = replace(self.spec, progress=replace(rule, script_stopping=stopping))
 
-    def _keep(self, loss: float) -> None:
-        """Keep a loss for the sparkline: the whole course in at most `_LOSSES` means of ever more
-        losses each.
-        """
-        if not math.isfinite(loss):
-            return
-        self.losses_open.append(loss)
-        if len(self.losses_open) < self.losses_each:
-            return
-        self.losses.append(sum(self.losses_open) / len(self.losses_open))
-        self.losses_open.clear()
-        if len(self.losses) == _LOSSES:
-            self.losses = [
-                (a + b) / 2 for a, b in zip(self.losses[::2], self.losses[1::2], strict=True)
-            ]
-            self.losses_each *= 2
-
-    def snapshot(self, name: str) -> dict[str, Any]:
+    def snapshot(self, name: str, tracker: JobTracker | None) -> dict[str, Any]:
         """What a live view shows of it; what tasks use and are granted is that of all that run
         together.
         """
@@ -271,7 +250,7 @@ class LiveJob:
             "epochs": self.epochs,
             "steps": self.steps,
             "loss": None if self.loss is None or not math.isfinite(self.loss) else self.loss,
-            "losses": self.losses,
+            "losses": tracker.course.means if tracker is not None else [],
             "metrics": self.metrics,
             "threads": sum(task.threads for task in running),
             "entitled_cores": sum(task.entitled_cores for task in running),

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import headgate
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import interpreter
+from headgate.forecast.job_tracker import Trackers
 from headgate.hub import messages
 from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
@@ -187,9 +188,11 @@ class LiveRun:
         """Seconds since the run began."""
         return time.monotonic() - self.began
 
-    def snapshot(self, policy: str) -> dict[str, Any]:
+    def snapshot(self, policy: str, tracker: Trackers) -> dict[str, Any]:
         """How the run stands now, for whoever watches it."""
-        jobs = [job.snapshot(name) for name, job in self.jobs.items()]
+        jobs = [
+            job.snapshot(name, tracker(JobId.of(self.id, name))) for name, job in self.jobs.items()
+        ]
         return {
             "type": "snapshot",
             "run": self.id,
@@ -496,12 +499,13 @@ class LiveRuns:
 
     Args:
         policy: Name of the policy as of now.
+        tracker: What the controller knows of a job.
     """
 
-    def __init__(self, policy: Callable[[], str]) -> None:
+    def __init__(self, policy: Callable[[], str], tracker: Trackers) -> None:
         self.runs: dict[str, LiveRun] = {}
         self.watchers = Watchers(self._snapshot)
-        self._policy = policy
+        self._policy, self._tracker = policy, tracker
         self._loop = asyncio.get_running_loop()
 
     def find(self, id: JobId | TaskId) -> tuple[LiveRun, LiveJob]:
@@ -556,4 +560,6 @@ class LiveRuns:
             self.event(run, kind, reason)
 
     def _snapshot(self, run: str) -> dict[str, Any] | None:
-        return self.runs[run].snapshot(self._policy()) if run in self.runs else None
+        if run not in self.runs:
+            return None
+        return self.runs[run].snapshot(self._policy(), self._tracker)
