@@ -95,9 +95,9 @@ class FifoOrder(Order):
 class SrptOrder(Order):
     """Least remaining GPU-seconds first.
 
-    Objective: the mean completion time. Source: Schrage (1968) for one server. For gangs, the
-    remaining time is multiplied by the number of GPUs. Use it if remaining work can be predicted
-    and long jobs may wait.
+    Objective: the mean completion time.
+    Source: Schrage (1968) for one server. For gangs, the remaining time is multiplied by the number
+    of GPUs. Use it if remaining work can be predicted and long jobs may wait.
     """
 
     name = "srpt"
@@ -116,8 +116,8 @@ class PatientOrder(Order):
 
     Objective: the mean completion time, with a bound on the delay of long jobs. Only jobs that came
     at most patience · T seconds later overtake a job with T seconds left. `patience` 0 is first
-    come, first served; infinite `patience` is `srpt`. Source: shortest remaining time first with
-    linear ageing; Headgate's own. Use it as the default.
+    come, first served; infinite `patience` is `srpt`.
+    Source: shortest remaining time first with linear ageing; Headgate's own. Use it as the default.
     """
 
     name = "headgate"
@@ -134,8 +134,9 @@ class LasOrder(Order):
     """Least attained service first, in queues: a job falls into the next queue after a number of
     GPU-seconds. Within a queue: first come, first served.
 
-    Objective: the mean completion time if remaining work is unknown. Source: Tiresias (NSDI 2019),
-    discretised two-dimensional LAS, without its promotion of starving jobs.
+    Objective: the mean completion time if remaining work is unknown.
+    Source: Tiresias (NSDI 2019), discretised two-dimensional LAS, without its promotion of starving
+    jobs.
     """
 
     name = "las"

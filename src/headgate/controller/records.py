@@ -216,8 +216,8 @@ class JobRecord:
 
     @property
     def doubts_its_plan(self) -> bool:
-        """Whether a plan chosen by Headgate may make it fail: several tasks, none of which ever
-        reported progress.
+        """Whether a plan chosen by Headgate may make it fail: several tasks that never reported
+        progress.
         """
         may_be_alone = (
             self.spec.plan is None and max(self.spec.limits.workers[0], self.least_workers) <= 1

@@ -1,4 +1,4 @@
-"""What hubs of this user's other allocations know of each other: which CPUs each has."""
+"""What the hubs of this user's allocations know of each other: the CPUs of each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ _ALLOCATION = "allocation.json"
 
 
 def publish_allocation(folder: Path) -> None:
-    """Write the allocation of this process's hub into its folder, for the hubs of others to
-    read.
-    """
+    """Write the allocation of this process's hub into its folder, for other hubs to read."""
     ours = allocation.current()
     about = {
         "host": runs.host(),
@@ -30,7 +28,7 @@ def publish_allocation(folder: Path) -> None:
 
 
 def allocation_of(folder: Path) -> dict[str, Any]:
-    """What the last hub of a folder wrote of itself; empty where none did, or it is on another
+    """The allocation that the last hub of a folder wrote; empty: none did, or it was on another
     machine.
     """
     try:
@@ -41,8 +39,8 @@ def allocation_of(folder: Path) -> dict[str, Any]:
 
 
 def overlapping(folder: Path) -> Iterator[tuple[Path, Reason, Reason]]:
-    """The folders of other hubs that have tasks on cores of this one's; what is to be told of that
-    here, and there.
+    """Folders of other hubs that share cores with this hub, with the message for this hub and the
+    message for the other.
     """
     ours = allocation_of(folder)
     for other in runs.hubs():

@@ -1,4 +1,4 @@
-"""What is looked at of a submission before it is taken in."""
+"""Checks of a submission before it is accepted."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ class InspectedJob:
 
 
 def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str, InspectedJob]:
-    """What can be known of jobs before they start: one message now, and not a failed job later.
-    Takes its time.
+    """Check what can be known of jobs before they start, so that users get one message instead of a
+    failed job. Takes some time.
+
+    Returns:
+        The profile key of each job, and its training length by its arguments.
 
     Raises:
-        HeadgateError: One of them cannot be run there.
+        HeadgateError: A job cannot run there.
     """
     _check_isolations(submission)
     look = FileLook()
@@ -72,11 +75,11 @@ def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str
 
 
 def _check_fit(submission: Submission, cluster: Cluster, job: Job) -> None:
-    """Whether a job fits on a node. Where it asks for a GPU and none is found on a machine that has
+    """Check that a job fits on a node. If it needs a GPU and none is found although the machine has
     some, say why.
 
     Raises:
-        HeadgateError: It does not.
+        HeadgateError: It does not fit.
     """
     try:
         candidates(cluster, job)
@@ -91,11 +94,10 @@ def _check_fit(submission: Submission, cluster: Cluster, job: Job) -> None:
 
 
 def _check_isolations(submission: Submission) -> None:
-    """Whether there is on this machine what the jobs are to be boxed in. Of others their nodes will
-    tell.
+    """Check that this machine has the isolations of the jobs. Other nodes report theirs.
 
     Raises:
-        HeadgateError: There is not.
+        HeadgateError: An isolation is missing.
     """
     for job in submission.jobs if submission.engine == LOCAL else ():
         if job.isolation is not None and job.isolation != isolation.DEFAULT:

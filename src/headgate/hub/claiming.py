@@ -1,4 +1,4 @@
-"""One heir for each run: of two resumes of a run, in whichever terminals and hubs, one trains."""
+"""At most one live resume of each run, across all terminals and hubs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _LOOK_SECONDS = 0.02
 
 @asynccontextmanager
 async def claimed(home: Path, submission: Submission) -> AsyncIterator[None]:
-    """Let no other hub of this home take in a resume while a run is taken in that goes on with
-    another one; for others, nothing.
+    """Keep other hubs of this home from resuming runs while a resume is submitted; no effect on
+    other submissions.
 
     Args:
         home: Headgate's folder.
-        submission: What is taken in.
+        submission: The submission.
 
     Raises:
-        UsageError: That is gone on with already, or there is nothing left to do.
-        HubError: Another hub has been taking one in for too long.
+        UsageError: The run is already resumed, or nothing is left to do.
+        HubError: Another hub has been busy with a resume for too long.
     """
     former = submission.resumed_from
     if former is None:

@@ -1,4 +1,4 @@
-"""A connection to a hub: a JSON object a line each way."""
+"""A connection to a hub: one JSON object on each line, in both directions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from headgate.recorded import runs
 
 ANSWER_SECONDS = 60.0
 TAKE_IN_SECONDS = 300.0
-"""How long it may take to hand in a run: an engine that it is the first to name is started
-meanwhile.
-"""
+"""Most seconds for submitting a run, which may first start an engine."""
 
 
 _KINDS: Mapping[int, type[HeadgateError]] = {
@@ -36,14 +34,14 @@ _KINDS: Mapping[int, type[HeadgateError]] = {
 
 
 class HubGoneError(HubError):
-    """The hub has closed the connection: it died, or it was ending."""
+    """The hub closed the connection: it died, or it was ending."""
 
 
 class HubConnection:
     """A connection to the hub of `HEADGATE_HOME`.
 
     Raises:
-        HubError: It does not answer, or is of another version.
+        HubError: The hub does not answer, or has another version.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -66,7 +64,7 @@ class HubConnection:
         self.close()
 
     def close(self) -> None:
-        """Let go; what was submitted goes on."""
+        """Close the connection; submitted jobs go on."""
         self._socket.close()
 
     def fileno(self) -> int:
@@ -86,10 +84,10 @@ class HubConnection:
         attach: bool,
         given: StandardInput | None = None,
     ) -> dict[str, Any]:
-        """Hand in a run, as plain JSON values; what it is called and where its folder is.
+        """Submit a run as plain JSON values. Returns its id and folder.
 
         Args:
-            given: Standard input of its one task; None: nothing.
+            given: Standard input of its only task; None: nothing.
 
         Raises:
             HeadgateError: As `ask`.
@@ -103,8 +101,8 @@ class HubConnection:
     def ask(
         self, op: str, *, patience: float = ANSWER_SECONDS, **request: object
     ) -> dict[str, Any]:
-        """Send a request and wait for its answer, for `patience` seconds; messages of a run that is
-        attached must not be under way.
+        """Send a request and wait up to `patience` seconds for its answer. The connection must not
+        be attached to a run with messages under way.
 
         Raises:
             HeadgateError: The hub's own error, with its exit code.
@@ -146,23 +144,22 @@ class HubConnection:
         return message if isinstance(message, dict) else {}
 
     def follow(self, timeout: float) -> Iterator[dict[str, Any] | None]:
-        """Messages of the attached run, None whenever there was none for `timeout` seconds, until
-        its report is written.
+        """Messages of the attached run until its report is written; None after each `timeout`
+        seconds of silence.
         """
         while True:
             message = self.receive(timeout)
             yield message
-            # An answer that nobody waited for may be an error: a Ctrl-C that came after the end has
-            # nothing to stop.
+            # An unexpected answer may be an error: a Ctrl-C after the end has nothing to stop.
             if message is not None and message.get("type") == "reported":
                 return
 
 
 def connect(folder: Path | None = None) -> HubConnection | None:
-    """The hub of a folder (None: of this process) that runs, None where none does.
+    """Connect to the running hub of a folder (None: of this process); None: no hub runs.
 
     Raises:
-        HubError: One runs and cannot be talked to.
+        HubError: A hub runs but does not answer.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

@@ -1,4 +1,4 @@
-"""What a run is warned of as it is handed in."""
+"""Warnings about a run at its submission."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headgate.sampling.gpu_holders import missing_nvml
 
 
 def of(submission: Submission, gpus: Sequence[Gpu]) -> list[Reason]:
-    """What may go otherwise than its user thinks, each once.
+    """What may not work as the user expects, each warning once.
 
     Args:
-        gpus: Those of this machine.
+        gpus: GPUs of this machine.
     """
     nvml = _missing_nvml(submission, gpus)
     missing = dict.fromkeys(_missing_gpus(submission, gpus))
@@ -32,7 +32,7 @@ def of(submission: Submission, gpus: Sequence[Gpu]) -> list[Reason]:
 
 
 def _missing_nvml(submission: Submission, gpus: Sequence[Gpu]) -> str:
-    """Why no GPU of this machine is found, where a job may use one."""
+    """Why no GPU of this machine is found although a job may use one."""
     asked = any(job.limits.gpus != 0 for job in submission.jobs)
     if submission.engine != LOCAL or gpus or not asked or (missing := missing_nvml()) is None:
         return ""
@@ -40,7 +40,7 @@ def _missing_nvml(submission: Submission, gpus: Sequence[Gpu]) -> str:
 
 
 def _missing_gpus(submission: Submission, gpus: Sequence[Gpu]) -> list[str]:
-    """What the user's environment, or a job's own, names that is no GPU here."""
+    """GPUs named in the environment of the user or a job that do not exist here."""
     if submission.engine != LOCAL or submission.nodes:
         return []
     return [
@@ -50,9 +50,7 @@ def _missing_gpus(submission: Submission, gpus: Sequence[Gpu]) -> list[str]:
 
 
 def _out_of_reach(submission: Submission) -> Reason | None:
-    """What tasks on this machine cannot have of the terminal that submitted them, since this hub
-    may not give it.
-    """
+    """Resources of the submitting terminal that this hub cannot give to tasks."""
     if submission.attributes is None or submission.engine != LOCAL:
         return None
     lacks = tuple(submission.attributes.out_of_reach(OWN))
@@ -60,7 +58,7 @@ def _out_of_reach(submission: Submission) -> Reason | None:
 
 
 def _emulated_guests(submission: Submission) -> Reason | None:
-    """Which jobs run in guests that are emulated; None where none does."""
+    """Jobs that run in emulated guests; empty: none."""
     from headgate.isolation.vm import probe
 
     jobs = tuple(

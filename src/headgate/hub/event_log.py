@@ -1,4 +1,4 @@
-"""Writes what the controller is told and decides to the logs of the runs, and of the hub."""
+"""Write the controller's events and decisions to the logs of the runs and of the hub."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headgate.planning.interference import Interference
 from headgate.recorded.events import CONTROLLER, HUB_LOG, LoggedEvent, encode, kind_of
 
 MOST_READINGS = 200_000
-"""Readings of a run that its log has; of later ones it has those that led to an action."""
+"""Readings of a run after which its log keeps only those that led to an action."""
 HUB_LOG_BYTES = 2 * 2**20
-"""The size at which the hub's own log is put aside, in place of the one before."""
+"""Size at which the hub's own log is rotated, replacing the previous one."""
 _READINGS = events.Usage | events.Progress | events.MemoryUsed | events.GpuMemoryUsed | events.Wake
 _AFTER_START = (
     events.TaskStarted
@@ -34,13 +34,13 @@ _AFTER_STOP = events.TaskExited | events.CheckpointDone
 
 
 class EventLog:
-    """Numbers the entries of one controller after another, and writes each where it belongs.
+    """Numbers the entries of successive controllers, and writes each to the right logs.
 
-    An event goes to the log of its run, and of each run that an action of it is about. One that is
-    of no run goes to the oldest run and, if it is no reading, to the hub's own log.
+    An event goes to the log of its run, and of each run that one of its actions concerns. An event
+    without a run goes to the oldest run and, unless it is a reading, to the hub's own log.
 
     Args:
-        folder: The hub's.
+        folder: The hub's folder.
     """
 
     def __init__(self, live_runs: LiveRuns, folder: Path) -> None:
@@ -51,33 +51,33 @@ class EventLog:
     def _forget_all(self) -> None:
         self._controller = secrets.token_hex(8)
         self._id = 0
-        self._before: list[LoggedEvent] = []  # what came while there was no run
+        self._before: list[LoggedEvent] = []  # entries from before any run
         self._readings: Counter[str] = Counter()
-        self.pairs = Interference()  # what the controller goes by
+        self.pairs = Interference()  # the pairs known to the controller
         self._starts: dict[TaskId, int] = {}
         self._stops: dict[TaskId, int] = {}
         self._plans: dict[tuple[JobId, int], int] = {}
 
     def controller_made(self, now: float, policy: str) -> None:
-        """There is a new controller."""
+        """Record a new controller."""
         self._forget_all()
         self._notice(now, events.ControllerMade(policy))
 
     def begin(self, run: LiveRun) -> None:
-        """A run is there: its log begins with what the controller was told before."""
+        """Start the log of a run with what the controller was told before."""
         run.recorder.add("meta", key=CONTROLLER, value=self._controller)
         for entry in self._before:
             self._write(run, entry)
 
     def note_pairs(self, now: float, known: Interference) -> None:
-        """Note what pairs are known to cost each other, where that has changed."""
+        """Record the known slowdowns of pairs if they have changed."""
         if known is not self.pairs:
             if known or self.pairs:
                 self._notice(now, events.PairsKnown(known.pairs, known.solo))
             self.pairs = known
 
     def forget(self, now: float, run: str) -> None:
-        """The controller drops a run, which has ended."""
+        """Record that the controller drops an ended run."""
         self._notice(now, events.RunForgotten(run))
         for causes in (self._starts, self._stops):
             for task in [task for task in causes if task.run == run]:
@@ -87,7 +87,7 @@ class EventLog:
         self._readings.pop(run, None)
 
     def record(self, now: float, event: Event, actions: Sequence[Action]) -> None:
-        """Write an event, and what the controller did about it."""
+        """Write an event and the controller's actions."""
         is_reading = isinstance(event, _READINGS)
         if is_reading and not self._live_runs.runs:
             return
@@ -118,12 +118,12 @@ class EventLog:
         return LoggedEvent("", self._id, time.time(), now, kind_of(what), what, cause)
 
     def _of(self, what: Event | Action | Notice) -> str | None:
-        """The run that something is about, while it has not ended."""
+        """The live run that an entry is about."""
         about = subject(what)
         return about.run if about is not None and about.run in self._live_runs.runs else None
 
     def _concerned(self, *entries: Event | Action | Notice) -> list[LiveRun]:
-        """The runs that some of these are about; where they are about none, the oldest one."""
+        """The runs that entries are about; the oldest run if they name none."""
         live = self._live_runs.runs
         ids = dict.fromkeys(id for id in map(self._of, entries) if id is not None)
         return [live[id] for id in ids] or list(islice(live.values(), 1))
@@ -135,7 +135,7 @@ class EventLog:
         return self._readings[run.id] <= MOST_READINGS
 
     def _cause(self, event: Event) -> int | None:
-        """The action that an event is the answer to."""
+        """Id of the action that an event answers."""
         if isinstance(event, _AFTER_STOP) and event.task in self._stops:
             return self._stops[event.task]
         if isinstance(event, _AFTER_START):
@@ -145,7 +145,7 @@ class EventLog:
         return None
 
     def _remember(self, entry: LoggedEvent) -> None:
-        """Keep what an event may be the answer to."""
+        """Keep an entry that an event may answer."""
         match entry.what:
             case events.StartTask(task=task):
                 self._starts[task] = entry.id
@@ -170,7 +170,7 @@ class EventLog:
 
     def _write_to_hub(self, entry: LoggedEvent) -> None:
         line = encode(entry.as_json()) + "\n"
-        with contextlib.suppress(OSError):  # the disk is full
+        with contextlib.suppress(OSError):  # the disk may be full
             if self._path.exists() and self._path.stat().st_size + len(line) > HUB_LOG_BYTES:
                 os.replace(self._path, f"{self._path}.1")
             with open(self._path, "a") as file:

@@ -1,4 +1,4 @@
-"""The live loop: carries the controller's actions to the engine, and what clients ask for to the
+"""The live loop: carries the controller's actions to the engine, and requests of clients to the
 controller.
 """
 
@@ -67,21 +67,21 @@ _log = logging.getLogger(__name__)
 
 _DISK_LEVERS = frozenset({Lever.DISK_RATE, Lever.BUFFERED_WRITES})
 ORIGIN_SECONDS = 5.0
-"""Longest that the end of a short run waits for what its scripts run with to be listed."""
+"""Most seconds that the end of a short run waits for the list of installed packages."""
 REPORT_SECONDS = 600.0
-"""Longest that a report may take; a run of a month takes minutes."""
-_WRITTEN_SECONDS = 10.0  # longest that whoever watches a run waits for its last rows to be written
-_AGAIN_SECONDS = 1.0  # after an event that the controller could not take in
+"""Most seconds for a report; a run of a month takes minutes."""
+_WRITTEN_SECONDS = 10.0  # longest wait of a run's watchers for its last rows to be written
+_AGAIN_SECONDS = 1.0  # delay after an event that made the controller fail
 
 
 class LiveHub:
-    """Everything that a hub does, on one event loop.
+    """All functions of a hub, on one event loop.
 
     Args:
         home: Headgate's folder.
         node: This machine.
-        engine: That of this machine, made, and not yet open.
-        policy: What moves shares.
+        engine: The engine of this machine, not yet open.
+        policy: The policy that moves shares.
     """
 
     def __init__(self, home: Path, node: Node, engine: Engine, policy: Policy) -> None:
@@ -133,7 +133,7 @@ class LiveHub:
         self.proving = InterferenceProber(self._live_runs, self._tracker, engine.boxes)
         self._components: tuple[Component, ...] = (
             self._nodes,
-            # before what is reserved is started
+            # reserve before starting
             TaskReservations(self._live_runs, self._engines, self._nodes, self._step),
             ActionExecutor(
                 home,
@@ -167,32 +167,33 @@ class LiveHub:
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self._origins: dict[str, asyncio.Task[Any]] = {}
-        self._coming = 0  # runs that are being taken in,
-        # one after the other: the next one finds the nodes of the one before
+        self._coming = 0  # runs that are being submitted
+        # one after the other: each sees the nodes of the one before
         self._taking_in = asyncio.Lock()
         self._ending: set[LiveRun] = set()
         self.watchers = self._live_runs.watchers
         self._nodes.tell()
 
-    # --- what clients ask for ---------------------------------------------------------------------
+    # --- requests of clients
+    # --------------------------------------------------------------------------
 
     @property
     def runs(self) -> Mapping[str, LiveRun]:
-        """Those that have not ended."""
+        """Runs that have not ended."""
         return self._live_runs.runs
 
     @property
     def has_runs(self) -> bool:
-        """Whether a run has not ended, or is being taken in."""
+        """Whether a run has not ended, or is being submitted."""
         return bool(self.runs or self._coming)
 
     @property
     def busy(self) -> bool:
-        """Whether anything is still to be done."""
+        """Whether any work is left."""
         return bool(self.runs or self._background)
 
     def warn(self, reason: Reason) -> None:
-        """Tell all runs of something."""
+        """Send a warning to all runs."""
         self._live_runs.tell_all(reason)
 
     @property
@@ -200,10 +201,10 @@ class LiveHub:
         return self._controller.policy.name
 
     def set_policy(self, policy: Policy) -> None:
-        """Have a new controller with this policy; only while nothing runs.
+        """Make a new controller with this policy; only while nothing runs.
 
         Raises:
-            UsageError: Jobs run under another.
+            UsageError: Jobs run under another policy.
         """
         if self.has_runs and policy.name == self.policy:
             return
@@ -214,10 +215,10 @@ class LiveHub:
         self._nodes.tell()
 
     async def submit(self, submission: Submission, given: GivenInput | None = None) -> LiveRun:
-        """Take in a run; its one task reads `given`.
+        """Take in a run; its only task reads `given`.
 
         Raises:
-            HeadgateError: It cannot be run here; nothing of it was kept.
+            HeadgateError: It cannot run here. Nothing of it is kept.
         """
         self._coming += 1
         try:
@@ -354,10 +355,10 @@ class LiveHub:
             print(text, file=sys.stderr, flush=True)
 
     def stop(self, run: str, jobs: Sequence[str] | None, kill: bool) -> list[str]:
-        """Stop jobs of a run (None: all of them); the names of those that had not ended.
+        """Stop jobs of a run (None: all). Returns the names of those that had not ended.
 
         Raises:
-            UsageError: The run has no job of such a name.
+            UsageError: The run has no such job.
         """
         for name in jobs or ():
             self._job(run, name)
@@ -368,8 +369,8 @@ class LiveHub:
         return stopping
 
     def checkpoint(self, run: str, jobs: Sequence[str] | None) -> list[str]:
-        """Ask jobs for a checkpoint at their next step boundary; the names of those that can save
-        one.
+        """Ask jobs for a checkpoint at their next step boundary. Returns the names of those that
+        can save one.
         """
         asked = []
         for name, live in sorted(self.runs[run].jobs.items()):
@@ -385,9 +386,7 @@ class LiveHub:
         return asked
 
     def unconnected(self, run: str, jobs: Sequence[str] | None) -> list[str]:
-        """The names of those of some jobs that run, import one of Headgate's libraries and have not
-        connected.
-        """
+        """Names of running jobs that import a library of Headgate's and have not connected."""
         return [
             name
             for name, live in sorted(self.runs[run].jobs.items())
@@ -395,10 +394,10 @@ class LiveHub:
         ]
 
     def resize(self, run: str, job: str, workers: int) -> None:
-        """Have a running job of several tasks go on with so many workers.
+        """Change the number of workers of a running job.
 
         Raises:
-            UsageError: It cannot.
+            UsageError: The job cannot be resized.
         """
         live = self._job(run, job)
         plan = live.current.plan if live.current is not None else None
@@ -448,14 +447,14 @@ class LiveHub:
         self._step(events.ResizeRequested(JobId.of(run, job), workers))
 
     def begins_to_end(self) -> None:
-        """Give up trials: each would begin its next run by another hub."""
+        """Cancel trials: each would submit its next run to another hub."""
         self._verifying.close()
 
     async def close(self) -> None:
         """Kill what runs and write what is left."""
         self._hurry()
         await self._engines.close()
-        await asyncio.sleep(0)  # what the engine said last is queued on this loop
+        await asyncio.sleep(0)  # the engine's last messages are queued on this loop
         self.watchers.close()
         for component in self._components:
             component.close()
@@ -467,7 +466,7 @@ class LiveHub:
         await asyncio.gather(*self._background, return_exceptions=True)
 
     def _hurry(self) -> None:
-        """Have runs that have ended wait no longer for room for what they recorded."""
+        """Stop ended runs from waiting for disk space for their records."""
         for run in self._ending:
             run.recorder.hurry()
 
@@ -499,8 +498,8 @@ class LiveHub:
             )
 
     def _try(self, act: Callable[..., object], *facts: object) -> None:
-        """Do one of several things that have to be done; what goes wrong with it is told, and the
-        others are done.
+        """Do one of several independent things. An error is reported and does not prevent the
+        others.
         """
         try:
             act(*facts)
@@ -522,22 +521,23 @@ class LiveHub:
 
     async def _wind_up(self, run: LiveRun, last: dict[str, Any]) -> None:
         await asyncio.wait([self._origins.pop(run.id)], timeout=ORIGIN_SECONDS)
-        thread = ThreadPoolExecutor(1)  # of its own: it may wait for room as long as there is none
+        # a thread of its own: it may wait for disk space indefinitely
+        thread = ThreadPoolExecutor(1)
         closed = self._loop.run_in_executor(thread, run.close)
         thread.shutdown(wait=False)
         await asyncio.wait([closed], timeout=_WRITTEN_SECONDS)
         self.watchers.tell(run.id, last)
-        if not closed.done():  # the disk is full, and whoever watches need not wait for room
+        if not closed.done():  # the disk is full: watchers need not wait for space
             self.watchers.tell(run.id, {"type": "reported", "run": run.id, "report": None})
             self.watchers.drop(run.id)
         page = run.folder / "report.html"
         try:
             await closed
-            # that of a trial is removed, and nobody reads that of each call
+            # trials are removed, and nobody reads reports of single calls
             if run.submission.mode not in ("verify", "call"):
                 await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)
         except (OSError, sqlite3.Error, TimeoutError) as error:
-            # whoever watches goes on without a report
+            # watchers go on without a report
             traceback.print_exception(error)
         finally:
             self._ending.discard(run)
@@ -548,7 +548,7 @@ class LiveHub:
     # --- small things -----------------------------------------------------------------------------
 
     def _tracker(self, job: JobId) -> JobTracker | None:
-        """What the controller of today's policy knows of a job."""
+        """The present controller's tracker of a job."""
         return self._controller.tracker(job)
 
     def _controlled(self, policy: Policy) -> Controller:
@@ -559,7 +559,7 @@ class LiveHub:
         """A job of a run.
 
         Raises:
-            UsageError: The run has none of that name.
+            UsageError: The run has no such job.
         """
         known = self.runs[run].jobs
         if name not in known:
@@ -574,7 +574,7 @@ class LiveHub:
 
 
 async def _write_report(store: Path, page: Path) -> None:
-    """Draw up a run's page in a process of its own, so that it holds up no job of another run."""
+    """Write a run's page in a process of its own, so that it delays no job of another run."""
     code = (
         "import sys, pathlib, headgate.reports.html as html; "
         "html.write_at_end(*map(pathlib.Path, sys.argv[1:]))"
@@ -588,12 +588,12 @@ async def _write_report(store: Path, page: Path) -> None:
 
 
 def _neighbours() -> list[Reason]:
-    """Tell hubs of other allocations that this one has tasks on cores of theirs; what is to be told
-    here of them.
+    """Tell the hubs of other allocations that this hub shares cores with them. Returns the messages
+    for this hub.
     """
     neighbours = []
     for folder, own_place, other_place in overlapping(runs.hub()):
-        with contextlib.suppress(HeadgateError):  # of another version, or just ending
+        with contextlib.suppress(HeadgateError):  # it has another version, or is just ending
             if (other := connect(folder)) is not None:
                 with other:
                     other.ask("warn", reason=other_place.plain())

@@ -1,5 +1,5 @@
-"""Messages of tasks, over the task channel (docs/channel.md) or in their output, as the hub's own
-types; and the gates that tell tasks what their steps are held to (docs/shares.md).
+"""Parse messages of tasks (docs/channel.md) and of their output, and make the gates that throttle
+their steps (docs/shares.md).
 """
 
 from __future__ import annotations
@@ -18,34 +18,32 @@ from headgate.output.patterns import LineReading
 from headgate.recorded.folders import host
 
 MOST_COUNT = 2**53
-"""Largest count that is taken in: of steps, samples, bytes; beyond it floating point does not tell
-two apart.
-"""
+"""Largest accepted count of steps, samples or bytes; beyond it floating point is not exact."""
 MOST_PARTS = 4096
-"""Parts of a step that are taken in of one message, and transfers."""
+"""Most parts of a step, or transfers, accepted in one message."""
 _TEXT_LETTERS = 2000
 _FRESH, _FRESH_MEANS, _LAST = 0.1, 0.2, 0.5
-"""Part of an epoch so far that new steps are, at the least: for a mean, a mean of means, the mean
-of a whole epoch.
+"""Least fraction of an epoch so far that new steps make up: for a mean, a mean of means, and an
+epoch's final mean.
 """
 _NEAR_END = 0.8
-"""Part of an epoch after which the latest report tells what its mean will come to."""
+"""Fraction of an epoch after which the latest report predicts its final mean."""
 _TELLING = 0.002
-"""Least difference between two means, printed with four digits, that tells them apart."""
+"""Least significant difference between two means that are printed with four digits."""
 _NAME_LETTERS = 128
 
 OPEN: Mapping[str, object] = {"type": "gate"}
-"""Nothing is held."""
+"""The gate that holds nothing back."""
 PAUSED: Mapping[str, object] = {"type": "gate", "paused": True}
-"""No step begins for a moment."""
+"""The gate that starts no step for now."""
 _TURNS = "turns"
 
 
 def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
-    """A `progress` message.
+    """Parse a `progress` message.
 
     Raises:
-        ValueError, TypeError, OverflowError: It makes no sense.
+        ValueError, TypeError, OverflowError: It is invalid.
     """
     loss, epoch = message.get("loss"), _whole(message.get("epoch"))
     return Progress(
@@ -66,13 +64,13 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
 
 
 def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
-    """What was read from a task's output, as if the task had reported it.
+    """Make a progress from a task's output, as if the task had reported it.
 
-    The reading has the metric that the job names in the place of the loss. Unless `metric` is the
-    loss, it becomes one of the metrics.
+    The reading has the job's metric in place of the loss. Unless `metric` is the loss, it becomes
+    one of the metrics.
 
     Raises:
-        ValueError: A count in it is beyond `MOST_COUNT`.
+        ValueError: A count exceeds `MOST_COUNT`.
     """
     loss, metrics = reading.loss, {_name(name): value for name, value in reading.metrics.items()}
     if metric != "loss":
@@ -98,25 +96,25 @@ def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
 
 
 class RunningMean:
-    """Makes the mean loss of an epoch so far, as a task tells it, into the loss of the latest
-    steps.
+    """Converts an epoch's running mean loss into the loss of the latest steps.
 
-    Few digits are printed, so that steps are taken together until they are enough. Keras 3.0 to
-    3.13 print the mean of all means so far, and the true mean at the end of the epoch. Once an
-    epoch has ended, it is known which.
+    Few digits are printed, so steps are combined until the difference is significant. Keras 3.0 to
+    3.13 print the mean of all running means, and the true mean only at the end of the epoch. The
+    kind of mean is known after one epoch.
     """
 
     def __init__(self) -> None:
-        self._began: int | None = None  # the count that the epoch began with
-        self._ended: int | None = None  # the count at which an epoch ended
+        self._began: int | None = None  # count at the start of the epoch
+        self._ended: int | None = None  # count at the end of the previous epoch
         self._once, self._again = _Stretches(), _Stretches()
-        self._twice = False  # whether it is a mean of means, as far as is known
-        self._spoke, self._speaks = 0.0, 0.0  # for that, above 0: the epochs before, and this one
+        self._twice = False  # whether it is a mean of means, as far as known
+        # evidence for that if positive: from earlier epochs, and from this one
+        self._spoke, self._speaks = 0.0, 0.0
         self._part: tuple[int, float] | None = None  # the latest part of this epoch, and its mean
 
     def undone(self, progress: Progress) -> Progress:
-        """A report, with the loss of the steps since the one before; without a loss where these are
-        too few.
+        """A report with the loss of the steps since the last one; without a loss if there are too
+        few.
         """
         at = progress.step if progress.step is not None else progress.samples
         if progress.covers is None or progress.loss is None or at is None:
@@ -144,17 +142,17 @@ class RunningMean:
         loss = self._once.add(over, mean, _FRESH_MEANS if self._twice else _FRESH)
         if loss is None or not self._twice:
             return loss
-        # the mean in the middle of the stretch
+        # the mean at the middle of the stretch
         return self._again.add(over - (self._once.fresh - 1) / 2, loss)
 
     def _whole(self, over: int, mean: float) -> float | None:
-        # A bar may come to the end twice, with its own mean first: the last one tells.
+        # A progress bar may reach its end twice, with its own mean first: the last one counts.
         if self._part is not None and self._once.latest is not None:
             (part, so_far), latest = self._part, self._once.latest
             ends_at = so_far + (over - part) / over * (latest - so_far)
             if part >= _NEAR_END * over:
                 off, on = mean - ends_at, mean - latest
-                # a power of a loss that explodes would be an error
+                # a power of an exploding loss would overflow
                 self._speaks = off * off - on * on
                 self._twice = self._spoke + self._speaks > _TELLING**2
         if self._twice and self._again.latest is not None:
@@ -163,7 +161,7 @@ class RunningMean:
 
 
 class _Stretches:
-    """Parts a running mean into the means of stretches of steps.
+    """Splits a running mean into means of stretches of steps.
 
     Attributes:
         fresh: Steps of the latest stretch.
@@ -176,8 +174,8 @@ class _Stretches:
         self._over, self._sum = 0.0, 0.0
 
     def add(self, over: float, mean: float, least: float = 0.0) -> float | None:
-        """The mean of the steps since the stretch before; None where they are less than this part
-        of all.
+        """The mean of the steps since the last stretch; None: they are less than this fraction of
+        all.
         """
         fresh = over - self._over
         if fresh <= 0 or fresh < least * over:
@@ -188,10 +186,10 @@ class _Stretches:
 
 
 def span(message: Mapping[str, Any]) -> dict[str, object]:
-    """A part of a step, as a row of the store.
+    """Parse a part of a step into a row of the store.
 
     Raises:
-        KeyError, ValueError, TypeError: It makes no sense.
+        KeyError, ValueError, TypeError: It is invalid.
     """
     known = {
         name: _number(message.get(name)) for name in ("bytes_in", "bytes_out", "begin", "workers")
@@ -204,10 +202,10 @@ def span(message: Mapping[str, Any]) -> dict[str, object]:
 
 
 def transfer(message: Mapping[str, Any]) -> dict[str, object]:
-    """What went to and came from one other task in a step, as a row of the store.
+    """Parse the traffic of a step with one other task into a row of the store.
 
     Raises:
-        KeyError, ValueError, TypeError: It makes no sense.
+        KeyError, ValueError, TypeError: It is invalid.
     """
     row: dict[str, object] = {"peer": _name(message["peer"])}
     for way in ("push", "pull"):
@@ -221,10 +219,10 @@ def transfer(message: Mapping[str, Any]) -> dict[str, object]:
 
 
 def asides(message: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by what they were spent on, of an `asides` message.
+    """Parse an `asides` message: seconds by activity.
 
     Raises:
-        KeyError, ValueError, TypeError: It makes no sense.
+        KeyError, ValueError, TypeError: It is invalid.
     """
     seconds = dict(message["seconds"])
     if len(seconds) > MOST_PARTS:
@@ -233,10 +231,10 @@ def asides(message: Mapping[str, Any]) -> dict[str, float]:
 
 
 def checkpoint(message: Mapping[str, Any]) -> Checkpoint:
-    """A `checkpoint` message.
+    """Parse a `checkpoint` message.
 
     Raises:
-        KeyError, ValueError, TypeError: It makes no sense.
+        KeyError, ValueError, TypeError: It is invalid.
     """
     step, epoch = _whole(message["step"]), _whole(message["epoch"])
     if step is None or epoch is None:
@@ -245,10 +243,10 @@ def checkpoint(message: Mapping[str, Any]) -> Checkpoint:
 
 
 def saving(message: Mapping[str, Any]) -> dict[str, object]:
-    """What a `checkpoint` message says of how it was saved, as columns of the store.
+    """Parse how a `checkpoint` was saved into columns of the store.
 
     Raises:
-        ValueError, TypeError: It makes no sense.
+        ValueError, TypeError: It is invalid.
     """
     why = message.get("why")
     return {
@@ -259,10 +257,10 @@ def saving(message: Mapping[str, Any]) -> dict[str, object]:
 
 
 def stopping(message: Mapping[str, Any]) -> tuple[int | None, float, str]:
-    """A `stopping` message: patience, the least gain that counts, and the metric of that gain.
+    """Parse a `stopping` message: patience, the least gain that counts, and its metric.
 
     Raises:
-        KeyError, ValueError, TypeError: It makes no sense.
+        KeyError, ValueError, TypeError: It is invalid.
     """
     return (
         _whole(message["patience"]),
@@ -272,19 +270,19 @@ def stopping(message: Mapping[str, Any]) -> tuple[int | None, float, str]:
 
 
 def cost(message: Mapping[str, Any]) -> tuple[float, int]:
-    """What a `fault` message says that it cost: seconds and steps.
+    """Parse the cost in a `fault` message: seconds and steps.
 
     Raises:
-        ValueError, TypeError: It makes no sense.
+        ValueError, TypeError: It is invalid.
     """
     return _finite(message.get("seconds") or 0.0), _whole(message.get("steps")) or 0
 
 
 def gpus(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """Numbers of a `gpus` message.
+    """Parse the GPU numbers of a `gpus` message.
 
     Raises:
-        KeyError, ValueError, TypeError: It makes no sense.
+        KeyError, ValueError, TypeError: It is invalid.
     """
     return tuple(
         number for gpu_message in message["gpus"] if (number := _whole(gpu_message)) is not None
@@ -292,7 +290,7 @@ def gpus(message: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def text(value: object) -> str:
-    """What is shown to people, of a length that they may read."""
+    """A text for people, shortened to a readable length."""
     full_text = str(value)
     return full_text if len(full_text) <= _TEXT_LETTERS else f"{full_text[:_TEXT_LETTERS]} …"
 
@@ -321,7 +319,7 @@ def _whole(value: object) -> int | None:
     return number
 
 
-# --- what their steps are held to -----------------------------------------------------------------
+# --- gates of their steps -------------------------------------------------------------------------
 
 
 def gate(
@@ -331,14 +329,14 @@ def gate(
     uncontrolled: Collection[Lever],
     turns: Sequence[str],
 ) -> Mapping[str, object]:
-    """The `gate` message for a task.
+    """Make the `gate` message of a task.
 
     Args:
-        share: What it is granted.
-        entitled_cores: What its weight and cap come to.
-        node_cores: Cores of its node; None: it is gone.
+        share: Its share.
+        entitled_cores: Cores that its weight and cap amount to.
+        node_cores: Cores of its node; None: the node is lost.
         uncontrolled: What its engine cannot control.
-        turns: Names of the files by which the tasks on its GPUs take turns; empty: they cannot.
+        turns: Files by which the tasks on its GPUs take turns; empty: they cannot.
     """
     if isinstance(share.gpu_fraction, int | float) and share.gpu_fraction < 1:
         return {
@@ -356,23 +354,22 @@ def gate(
 
 
 def turns_in(home: Path) -> Path | None:
-    """The folder of the files by which tasks take turns on GPUs, made where it is not there; None:
-    it cannot be.
+    """Make the folder of the files by which tasks take turns on GPUs; None: it cannot be made.
 
     Args:
         home: Headgate's folder.
     """
-    folder = home / _TURNS / host()  # whose GPUs are its own
+    folder = home / _TURNS / host()  # each host has its own GPUs
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:  # the disk is full: steps are held all the same, but may overlap
+    except OSError:  # the disk may be full: steps are still throttled, but may overlap
         return None
     return folder
 
 
 def strictest(gates: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
-    """The gate of one worker that the others wait for. It is as strict as each worker's own gate,
-    and takes turns on the GPUs of all.
+    """The gate for one worker that the others wait for: as strict as each worker's gate, with turns
+    on the GPUs of all.
     """
     turns = sorted(
         {

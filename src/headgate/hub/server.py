@@ -1,5 +1,5 @@
-"""The hub's process: one for each allocation of a user, on a socket that only its user can reach,
-gone when idle.
+"""The hub's process: one for each allocation of a user, on a socket for this user only; it ends
+when idle.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from headgate.recorded import runs
 from headgate.sampling import machine
 from headgate.scripts import variables
 
-_log = logging.getLogger("headgate.hub.server")  # it runs as `__main__`
+_log = logging.getLogger("headgate.hub.server")  # this module runs as `__main__`
 
 PROTOCOL = 1
 HELLO_SECONDS = 30.0
-"""How long a client may take to say hello."""
+"""Most seconds until a client's hello."""
 LOG = "messages.log"
-"""In a hub's folder: what its modules log, where that is asked for."""
+"""Log of Headgate's modules in a hub's folder, if logging is on."""
 LOG_BYTES = 4 * 2**20
 HELLO_BYTES = 2**16
 REQUEST_BYTES = 16 * 2**20
@@ -52,10 +52,10 @@ _UNREAD_BYTES = 2**20
 
 
 def idle_seconds() -> float:
-    """How long a hub without work waits for some (`HEADGATE_IDLE_SECONDS`, 60).
+    """How long a hub without work waits (`HEADGATE_IDLE_SECONDS`, default 60).
 
     Raises:
-        UsageError: That is no number of seconds.
+        UsageError: The variable is not a number of seconds.
     """
     idle_text = os.environ.get("HEADGATE_IDLE_SECONDS") or "60"
     try:
@@ -68,7 +68,7 @@ def idle_seconds() -> float:
 
 
 class HubServer:
-    """Answers clients, a JSON object a line each way."""
+    """Answers clients with one JSON object on each line, in both directions."""
 
     def __init__(self, hub: LiveHub) -> None:
         self._hub = hub
@@ -78,8 +78,8 @@ class HubServer:
         self.stopping = asyncio.Event()
 
     async def serve(self, path: Path) -> None:
-        """Answer until there has been nothing to do for a while, or `stopping` is set; set again,
-        it kills.
+        """Serve until the hub was idle for a while or `stopping` is set. Setting it again kills the
+        jobs.
         """
         path.unlink(missing_ok=True)
         socket = ServedSocket(path, self._client)
@@ -96,19 +96,18 @@ class HubServer:
                     break
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.stopping.wait(), min(left, 1.0))
-            # Whoever comes from here on finds no socket, and waits for the lock to start another
-            # hub.
+            # Later clients find no socket, and wait for the lock to start another hub.
             self._ending = True
             path.unlink(missing_ok=True)
             self._hub.begins_to_end()
             await self._stop_jobs()
         finally:
-            # and not waited for: from Python 3.12 on that would last until the last client has gone
+            # not awaited: from Python 3.12 on that would last until the last client has gone
             socket.close()
 
     async def _stop_jobs(self) -> None:
-        """Stop what still runs, each job with its checkpoint; the engine kills a task when its
-        grace is over.
+        """Stop what still runs, each job with a checkpoint. The engine kills a task after its grace
+        period.
         """
         self.stopping.clear()
         for run in list(self._hub.runs):
@@ -118,7 +117,7 @@ class HubServer:
                 await asyncio.wait_for(self.stopping.wait(), 0.05)
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._ending:  # it connected before the socket went: let it wait for the next hub
+        if self._ending:  # it connected before the socket closed: let it wait for the next hub
             writer.close()
             return
         self._clients += 1
@@ -134,7 +133,7 @@ class HubServer:
                     answer = await self._answer(json.loads(line), writer, closers)
                 except HeadgateError as error:
                     answer = {"error": str(error), "exit_code": error.exit_code}
-                except (ValueError, RecursionError) as error:  # one that is nested too deep, too
+                except (ValueError, RecursionError) as error:  # also if it is nested too deep
                     answer = {
                         "error": f"this request makes no sense: {error}",
                         "exit_code": HubError.exit_code,
@@ -173,13 +172,12 @@ class HubServer:
             case "submit" if self._ending:
                 raise HubError("the hub is ending; try again in a moment")
             case "submit":
-                # What one run was started with is not what the next one gets that does not ask for
-                # it.
+                # The next run does not inherit the policy of an earlier one.
                 policy = request.get("policy") or (None if self._hub.has_runs else policies.DEFAULT)
                 if policy is not None:
                     self._hub.set_policy(policies.make(str(policy)))
                 submitted = await self._submit(request)
-                if self._ending:  # meanwhile
+                if self._ending:  # the hub began to end meanwhile
                     self._hub.stop(submitted.id, None, kill=False)
                 if request.get("attach"):
                     closers.append(submitted.left)
@@ -214,7 +212,7 @@ class HubServer:
                 )
 
     async def _submit(self, request: Mapping[str, Any]) -> LiveRun:
-        """Take in a run, with the standard input that comes with it, if any does."""
+        """Take in a run, with the standard input that comes with it, if any."""
         submission, path = parse(request.get("submission")), request.get("stdin")
         given = GivenInput(await asyncio.to_thread(taken, str(path))) if path is not None else None
         try:
@@ -223,15 +221,15 @@ class HubServer:
             if given is not None:
                 given.close()
             raise
-        with contextlib.suppress(OSError):  # who goes on with it is told that they are not known
+        with contextlib.suppress(OSError):  # a resume is told that they are unknown
             variables.write(run.folder, submission.environment)
         return run
 
     def _attach(
         self, run: str, request: Mapping[str, Any], show: Watcher, closers: list[Callable[[], None]]
     ) -> dict[str, Any]:
-        """Tell a client of a run from now on; or of a proof that begins, and ends when the client
-        goes.
+        """Send a client all messages of a run from now on, or start a proof that ends when the
+        client leaves.
         """
         if request["op"] == "attach":
             closers.append(self._hub.watchers.add(run, show))
@@ -246,10 +244,10 @@ class HubServer:
 
 
 class ServedSocket:
-    """The socket that clients connect to, made again where somebody removed it.
+    """The listening socket, made again if somebody removed it.
 
     Args:
-        path: Where it is.
+        path: Path of the socket.
         serve: Called with each connection.
     """
 
@@ -264,8 +262,8 @@ class ServedSocket:
         self._number = 0
 
     async def make(self) -> bool:
-        """Make it where it is not there; whether it was there before and had gone. Where it cannot
-        be made now, it is tried again at the next call.
+        """Make the socket if it is missing. Returns whether it existed before and was removed. A
+        failure is retried at the next call.
         """
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._number:
@@ -283,7 +281,7 @@ class ServedSocket:
         return len(self._servers) > 1
 
     def close(self) -> None:
-        """Take in no more connections."""
+        """Accept no more connections."""
         for server in self._servers:
             server.close()
 
@@ -303,10 +301,10 @@ def _count(request: Mapping[str, Any]) -> int:
 
 
 async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[bytes | None]:
-    """The lines of a client; None, and no more, for one that is too long.
+    """The lines of a client; None, and no more, after a line that is too long.
 
     Raises:
-        TimeoutError: The first, its hello, did not come in time.
+        TimeoutError: The hello did not come in time.
     """
     buffer, most = bytearray(), HELLO_BYTES
     deadline: float | None = asyncio.get_running_loop().time() + HELLO_SECONDS
@@ -330,8 +328,8 @@ def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
 
 
 def _show(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
-    """Write a message about a run; a snapshot is left out for a client that does not read, such as
-    a stopped one.
+    """Send a message about a run. Snapshots are skipped for a client that does not read, such as a
+    stopped process.
     """
     if message["type"] != "snapshot" or writer.transport.get_write_buffer_size() < _UNREAD_BYTES:
         _write(writer, message)
@@ -341,7 +339,7 @@ async def _serve(home: Path, lock: int) -> None:
     folder, sockets = runs.hub(), runs.make_sockets()
     publish_allocation(folder)
     leftovers(folder)
-    # Named after this hub alone, so that what a dead one left is never taken for this one's.
+    # The name is unique to this hub, so that leftovers of a dead hub are never taken for its own.
     group = f"{os.geteuid()}-{os.getpid()}"
     boxes = isolation.make(isolation.DEFAULT, group)
     node = await asyncio.to_thread(machine.detect, home / "node.json", {})
@@ -370,10 +368,10 @@ def _guard_died(loop: asyncio.AbstractEventLoop, guard: HubWatchdog) -> None:
 
 
 def main() -> int:
-    """Be the hub of `HEADGATE_HOME` and this allocation, unless there is one.
+    """Run the hub of `HEADGATE_HOME` and this allocation, unless one runs. Returns the exit status.
 
     Raises:
-        HeadgateError: It cannot be one here.
+        HeadgateError: A hub cannot run here.
     """
     home = runs.home()
     idle_seconds()
@@ -389,7 +387,8 @@ def main() -> int:
     )
     _log.info("hub of version %s, process %d", headgate.__version__, os.getpid())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # A task takes about eight descriptors here, and three of the guard, which inherits this.
+    # A task takes about eight descriptors here, and three in the watchdog, which inherits this
+    # limit.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     asyncio.run(_serve(home, lock))

@@ -1,5 +1,5 @@
-"""Standard input of a command, which its one job is given: the descriptor itself, so that nothing
-is read before the job reads it.
+"""Standard input of a command for its only job: the descriptor itself is passed, so that only the
+job reads from it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ _TAKE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StandardInput:
-    """What a process has as its standard input, where that is neither closed, a terminal nor
-    /dev/null.
+    """A process's standard input, unless it is closed, a terminal or /dev/null.
 
     Args:
-        descriptor: By which it is read.
+        descriptor: Its descriptor.
         is_file: Whether it is a file, which can be read again.
     """
 
@@ -40,12 +39,12 @@ class StandardInput:
 
     @classmethod
     def of_this_process(cls) -> StandardInput | None:
-        """That of this process; None: it has none to hand on."""
-        # it was closed when this process began: another file may have its number by now
+        """Standard input of this process; None: it has none to pass on."""
+        # it was closed at the start: another file may have its number by now
         if sys.stdin is None:
             return None
         about = os.fstat(_STDIN)
-        # nothing can be read of it
+        # it is not readable
         if fcntl.fcntl(_STDIN, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
             return None
         if os.isatty(_STDIN) or _is_null(about) or stat.S_ISDIR(about.st_mode):
@@ -53,7 +52,7 @@ class StandardInput:
         return cls(_STDIN, stat.S_ISREG(about.st_mode))
 
     def holds_data(self) -> bool:
-        """Whether there is something to be read now; nothing is read for that."""
+        """Whether data is available now, without reading it."""
         about = os.fstat(self.descriptor)
         if self.is_file:
             return about.st_size > os.lseek(self.descriptor, 0, os.SEEK_CUR)
@@ -63,7 +62,7 @@ class StandardInput:
         return True  # a device
 
     def is_whole(self) -> bool:
-        """Whether nothing can be added any more: it is a file, or nobody has the other end open."""
+        """Whether no more data can arrive: it is a file, or nobody has the other end open."""
         if self.is_file:
             return True
         poll = select.poll()
@@ -71,9 +70,7 @@ class StandardInput:
         return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
     def let_go(self) -> None:
-        """Have /dev/null in its place: whoever writes to a pipe is to hear when the last reader has
-        gone.
-        """
+        """Replace it by /dev/null, so that a pipe's writer notices when the last reader is gone."""
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, self.descriptor)
         os.close(null)
@@ -85,8 +82,9 @@ def _is_null(about: os.stat_result) -> bool:
 
 @contextmanager
 def offered(given: StandardInput) -> Iterator[str]:
-    """A socket, by its path, that gives its first caller the descriptor. For who is connected to
-    the hub: whatever sockets there are without one are removed.
+    """Offer the descriptor to the first caller of a socket. Yields the socket's path.
+
+    The caller of this function is connected to the hub: sockets without a connection are removed.
     """
     path = runs.sockets() / f"stdin-{os.getpid()}-{secrets.token_hex(4)}.sock"
 
@@ -109,10 +107,10 @@ def offered(given: StandardInput) -> Iterator[str]:
 
 
 def taken(path: str) -> int:
-    """The descriptor that is offered at a path.
+    """Take the descriptor offered at a path.
 
     Raises:
-        HubError: It is not there any more.
+        HubError: It is no longer offered.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as giver:
         giver.settimeout(_TAKE_SECONDS)
@@ -130,10 +128,10 @@ def taken(path: str) -> int:
 
 
 class GivenInput:
-    """Standard input that the one task of a job has in each of its attempts.
+    """Standard input for each attempt of a job's only task.
 
     Args:
-        descriptor: It owns that from now on.
+        descriptor: The descriptor, owned from now on.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -142,13 +140,13 @@ class GivenInput:
         self._begins = os.lseek(descriptor, 0, os.SEEK_CUR) if given.is_file else None
         self.held_data = given.holds_data()
         self.is_whole = given.is_whole()
-        """Whether all of it was there when it was handed in."""
+        """Whether all of it was available at submission."""
 
     def of_an_attempt(self) -> int:
-        """The descriptor, at the place at which the first attempt began to read.
+        """The descriptor, at the position of the first attempt.
 
         Raises:
-            HeadgateError: An attempt before has read it, and it cannot be read again.
+            HeadgateError: An earlier attempt has read it, and it cannot be read again.
         """
         if self._descriptor is None:
             raise HeadgateError(
@@ -160,12 +158,12 @@ class GivenInput:
         return self._descriptor
 
     def started(self) -> None:
-        """An attempt has started: of a pipe, it alone is to have the end that is read."""
+        """An attempt has started: it alone keeps the reading end of a pipe."""
         if self._begins is None:
             self.close()
 
     def close(self) -> None:
-        """Let go of it; may be called twice."""
+        """Close the descriptor; may be called twice."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,6 +1,6 @@
-"""From a start that the controller asks for to exactly what an engine is given.
+"""Turn a start requested by the controller into the exact launch for an engine.
 
-A run and its dry run make it here, so that the one starts what the other shows.
+A run and its dry run share this code, so that the run starts what the dry run shows.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headgate.scripts.facts import ScriptFacts
 from headgate.task.membership import LOOPBACK
 
 Meeting = LaunchedGroup | Addresses
-"""How the tasks of an attempt find each other, where not by a library of Headgate's."""
+"""How the tasks of an attempt find each other without a library of Headgate's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Makes the starts of a submission.
+    """Makes the launches of a submission.
 
     Args:
-        submission: What was handed in.
+        submission: The submission.
         home: Headgate's folder.
     """
 
@@ -42,11 +42,11 @@ class Starts:
 
     @property
     def is_here(self) -> bool:
-        """Whether its tasks run on this machine as it is."""
+        """Whether its tasks run directly on this machine."""
         return self.submission.engine == LOCAL and not self.submission.nodes
 
     def ports(self, start: StartTask, used: Collection[int] = ()) -> tuple[int, ...]:
-        """Ports for the tasks of an attempt; none where a library of Headgate's joins them.
+        """Ports for the tasks of an attempt; none if a library of Headgate's connects them.
 
         Args:
             start: Its first start.
@@ -57,8 +57,8 @@ class Starts:
         return contracts.free_ports(start.plan.tasks, used, is_here=self.is_here)
 
     def addresses(self, plan: Plan, node_of: Callable[[str], Node | None]) -> Callable[[str], str]:
-        """Gives where tasks on a node listen for the others of their job, by its name: the loopback
-        where none of them will be on another node; empty where the node is gone.
+        """A function from a node's name to the address at which tasks there listen for their job.
+        It is the loopback if the whole job is on one node, and empty if the node is lost.
         """
         stays = plan.strategy != "ps" or self.is_here
         alone = stays and len({*plan.worker_nodes, *plan.server_nodes}) == 1
@@ -82,10 +82,9 @@ class Starts:
         """How the tasks of an attempt find each other; None: by a library of Headgate's.
 
         Args:
-            start: A start of it.
-            facts: Of its job's script.
-            ports: Those from `ports`.
-            address: That from `addresses`.
+            start: A start of the attempt.
+            ports: Its ports, from `ports`.
+            address: Its addresses, from `addresses`.
             key: Secret of the attempt.
         """
         if start.spec.roles:
@@ -106,21 +105,21 @@ class Starts:
         is_profiled: bool,
         stdin: int | None = None,
     ) -> Launch:
-        """What the engine is given.
+        """The launch for the engine.
 
         Args:
-            start: What the controller asks for.
-            node: Where.
+            start: The start requested by the controller.
+            node: Its node.
             checkpoints: The folder of the job's checkpoints.
-            meeting: That from `meeting`.
-            facts: Of the job's script.
-            has_namesake: Its environment has another package called `headgate`.
-            is_profiled: There is a profile of its job.
+            meeting: The result of `meeting`.
+            facts: Facts of the job's script.
+            has_namesake: Whether its environment has another package called `headgate`.
+            is_profiled: Whether its job has a profile.
             stdin: Descriptor of its standard input; None: it has none.
 
         Raises:
-            UsageError: Its interpreter is not there.
-            StorageError: The library for tasks cannot be put in its place.
+            UsageError: Its interpreter does not exist.
+            StorageError: The library for tasks cannot be installed.
         """
         environment = self.submission.environment
         observe = not has_namesake and self._is_observed(start, facts, is_profiled)
@@ -151,8 +150,8 @@ class Starts:
         )
 
     def _is_observed(self, start: StartTask, facts: ScriptFacts, is_profiled: bool) -> bool:
-        """Whether the steps of a task are seen from outside: of a single worker, for a profile of
-        its own, or in a run where its job has none yet and Headgate may choose its plan.
+        """Whether Headgate observes the task's steps from outside. It does so for a single worker
+        that runs for a profile, or whose job has no profile yet and leaves its plan to Headgate.
         """
         job = start.spec
         if start.plan.workers > 1 or self.submission.engine != LOCAL or facts.file is None:

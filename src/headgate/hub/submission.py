@@ -1,8 +1,6 @@
-"""What a client hands in, and what that stands on: nodes of labs, a git commit, the packages of
-interpreters.
+"""Submissions of clients, and facts that they depend on: lab nodes, git commit, installed packages.
 
-It imports as little as it can. Labs, and the files that describe them, are imported only where
-there is one, and pydantic only where one is taken in.
+The module imports as little as possible: lab files and pydantic only when needed.
 """
 
 from __future__ import annotations
@@ -44,27 +42,27 @@ print(json.dumps({"changed": changed, "packages": packages}))
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a client hands in.
+    """A client's request to run jobs.
 
     Args:
         jobs: Jobs with absolute paths.
-        environment: Of the person's shell.
-        cwd: Where they stood.
-        command: What they typed.
+        environment: Environment of the user's shell.
+        cwd: Working directory of the user.
+        command: Command line of the user.
         mode: `run`, `profile`, `verify`, or `call` for calls of an `Executor`.
-        label: What finds the run again, such as the cell of a study; empty: none.
-        resume: Where to go on from, by job.
-        resumed_from: Id of the run that is gone on with.
-        from_scratch: Names of those of its jobs that start from the beginning all the same.
-        named: Names of those that go on from a checkpoint which their user named.
-        warnings: What the run is to warn of, by job.
-        notes: What else the run is to tell of a job, by job.
-        attributes: What the tasks have on this machine of whoever handed it in; None: of the hub.
-        cluster: Name of the cluster that its jobs run on; empty: on this machine.
+        label: A key to find the run again, such as the cell of a study; empty: none.
+        resume: Checkpoint to resume from, by job.
+        resumed_from: Id of the resumed run.
+        from_scratch: Names of its jobs that start from the beginning nevertheless.
+        named: Names of jobs that resume from a checkpoint named by their user.
+        warnings: Warnings for the run, by job.
+        notes: Other notes for the run, by job.
+        attributes: Attributes of the submitting process that tasks on this machine get; None: those
+            of the hub.
+        cluster: Name of the cluster of its jobs; empty: this machine.
         nodes: The nodes of that cluster.
-        engine: What starts its tasks.
-        only: Names of the nodes of a cluster, or of another engine's, that alone may be used;
-            empty: all.
+        engine: Engine that starts its tasks.
+        only: Names of the only nodes that may be used; empty: all.
     """
 
     jobs: tuple[Job, ...]
@@ -86,8 +84,8 @@ class Submission:
     only: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """It as JSON values, which `parse` reads."""
-        # of sets, there is no order
+        """The submission as JSON values for `parse`."""
+        # sets have no order
         data: dict[str, Any] = json.loads(json.dumps(asdict(self), default=sorted))
         return data
 
@@ -100,10 +98,10 @@ def _adapter() -> TypeAdapter[Submission]:
 
 
 def parse(data: object) -> Submission:
-    """A submission as it came from a client.
+    """Parse a submission from a client.
 
     Raises:
-        UsageError: It makes no sense.
+        UsageError: It is invalid.
     """
     try:
         return _adapter().validate_python(data)
@@ -112,14 +110,14 @@ def parse(data: object) -> Submission:
 
 
 def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[Node, ...]]:
-    """Name and nodes of a lab that is up.
+    """Name and nodes of a running lab.
 
     Args:
         cluster: Its name, or its file.
         names: Only these of its nodes; None: all.
 
     Raises:
-        HeadgateError: There is none such, or it is a cluster of other machines.
+        HeadgateError: No such lab runs, or the file describes other machines.
     """
     from headgate import lab
     from headgate.config import clusterfile
@@ -147,7 +145,7 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
 
 
 def nodes_there(cluster: str) -> frozenset[str]:
-    """Names of the nodes of a lab that are there, and are not being taken away."""
+    """Names of a lab's nodes that exist and are not being removed."""
     from headgate.lab import record
 
     try:
@@ -161,8 +159,8 @@ def nodes_there(cluster: str) -> frozenset[str]:
 
 
 def git_commit(folder: str) -> str:
-    """The git commit that a folder is at, with `+changes` where files differ from it; empty outside
-    a repository.
+    """The git commit of a folder, with `+changes` if files differ from it; empty outside a
+    repository.
     """
     try:
         answer = subprocess.run(
@@ -179,18 +177,19 @@ def git_commit(folder: str) -> str:
 
 
 def packages(python: str, cache: Path) -> list[str] | None:
-    """What is installed for an interpreter, as `name==version`; None where it cannot be asked.
+    """Installed packages of an interpreter, as `name==version`; None: the interpreter gives no
+    answer.
 
-    It is asked once, as long as nothing changes where it looks for packages. That takes some tenths
-    of a second of CPU time, in a process of its own.
+    A process of its own lists them in some tenths of a CPU second. The answer is cached as long as
+    its search path does not change.
 
     Args:
         python: The interpreter.
-        cache: A JSON file of what interpreters answered before.
+        cache: A JSON file of earlier answers.
     """
     key = f"{python}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     known = _known(cache)
-    with suppress(KeyError, TypeError, AttributeError):  # what it was is no answer
+    with suppress(KeyError, TypeError, AttributeError):  # the cached value is invalid
         if _is_unchanged(known[key]["changed"]):
             return list(known[key]["packages"])
     try:
@@ -208,7 +207,7 @@ def packages(python: str, cache: Path) -> list[str] | None:
         fresh.write_text(json.dumps(dict(list(known.items())[-_LISTS_KEPT:])))
         fresh.replace(cache)
     except OSError:
-        fresh.unlink(missing_ok=True)  # it is asked again
+        fresh.unlink(missing_ok=True)  # ask again
     return list(packages_known["packages"])
 
 

@@ -1,9 +1,9 @@
-"""The guard: a small process that outlives the hub just long enough to clean up after it.
+"""The watchdog: a small process that outlives the hub just long enough to clean up after it.
 
-The hub tells it of each box over a socket pair. When the hub's end closes without a goodbye, the
-guard releases the tasks that were held and asks all to end. Those on the channel saw it close and
-are saving a checkpoint; the others get a signal. Meanwhile the guard keeps writing their output to
-their logs. After 10 seconds it kills what is left and removes the boxes. If the guard dies too, the
+The hub tells it of each box over a socket pair. If the hub's end closes without a goodbye, the
+watchdog releases paused tasks and asks all to end. Tasks on the channel saw it close and are saving
+a checkpoint; the others get a signal. Meanwhile the watchdog keeps writing their output to their
+logs. After 10 seconds it kills what is left and removes the boxes. If the watchdog dies too, the
 next headgate command does that (`leftovers`).
 """
 
@@ -33,8 +33,8 @@ from headgate.model.identifiers import TaskId
 from headgate.recorded import runs
 
 _TAKE_SECONDS = 5.0
-"""How long the hub waits for a guard that does not read what it is told."""
-_GROUP = "swept"  # starts no boxes
+"""How long the hub waits for a watchdog that does not read its messages."""
+_GROUP = "swept"  # starts the name of no box
 
 
 def _box_file(folder: Path, task: TaskId) -> Path:
@@ -42,14 +42,13 @@ def _box_file(folder: Path, task: TaskId) -> Path:
 
 
 class HubWatchdog:
-    """The hub's end: tells the guard of boxes (a `BoxRegistry`), and starts another guard when
-    it dies.
+    """The hub's end: tells the watchdog of boxes (a `BoxRegistry`), and replaces it when it dies.
 
     Args:
-        folder: The hub's folder; `boxes/` in it holds a record of each box for the case that the
-            guard dies as well.
-        lock: Descriptor of the hub's lock. The guard keeps it too, so that no other hub starts
-            before it has cleaned up.
+        folder: The hub's folder. `boxes/` in it has a record of each box, in case the watchdog dies
+            too.
+        lock: Descriptor of the hub's lock. The watchdog holds it too, so that no other hub starts
+            before the cleanup.
     """
 
     def __init__(self, folder: Path, lock: int) -> None:
@@ -58,12 +57,12 @@ class HubWatchdog:
         self._boxes = folder / "boxes"
         self._boxes.mkdir(mode=0o700, exist_ok=True)
         self._tasks: dict[TaskId, tuple[dict[str, object], int]] = {}
-        # the engine's thread tells of boxes while the hub's replaces a guard
+        # the engine's thread registers boxes while the hub's thread may replace the watchdog
         self._lock_tasks = threading.Lock()
         self.start()
 
     def start(self) -> None:
-        """Start a guard and tell it of every box there is."""
+        """Start a watchdog and tell it of all boxes."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_TAKE_SECONDS)
         self._socket = ours
@@ -85,7 +84,7 @@ class HubWatchdog:
             self._send(message, [output])
 
     def restart(self) -> None:
-        """Put another in place of a guard that died."""
+        """Replace a watchdog that died."""
         with self._lock_tasks:
             self._process.wait()
             os.close(self.pidfd)
@@ -100,7 +99,7 @@ class HubWatchdog:
             "log": log,
             "connected": False,
         }
-        with contextlib.suppress(OSError):  # on a full disk the guard still knows
+        with contextlib.suppress(OSError):  # on a full disk the watchdog still knows
             _box_file(self._boxes, task).write_text(json.dumps(record))
         with self._lock_tasks:
             self._tasks[task] = message, output_fd
@@ -118,29 +117,26 @@ class HubWatchdog:
         _box_file(self._boxes, task).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let the guard go; the hub has cleaned up itself."""
+        """Dismiss the watchdog; the hub has cleaned up itself."""
         self._send({"op": "goodbye"})
         self._socket.close()
         self._process.wait()
         os.close(self.pidfd)
 
     def _send(self, message: Mapping[str, object], fds: list[int] | None = None) -> None:
-        # A guard that died is replaced as soon as the hub sees its pidfd; the new one is told of
-        # every box.
+        # The hub replaces a dead watchdog when it sees its pidfd; the new one learns of every box.
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], fds or [])
         except TimeoutError:
-            self._process.kill()  # it was stopped, or hangs: another one is of more use
+            self._process.kill()  # it is stopped or hangs: replace it
         except OSError:
             return
 
 
 def leftovers(folder: Path) -> None:
-    """Remove the boxes that a dead hub and a dead guard left. Only for a process that holds the
-    hub's lock.
-    """
+    """Remove the boxes of a dead hub and a dead watchdog. The caller holds the hub's lock."""
     for file in sorted((folder / "boxes").glob("*.json")):
-        # half a record: the disk was full
+        # a partial record: the disk was full
         with contextlib.suppress(ValueError, KeyError, TypeError):
             if not _sweep(json.loads(file.read_text())):
                 continue
@@ -149,8 +145,8 @@ def leftovers(folder: Path) -> None:
 
 
 def _sweep(record: Mapping[str, object]) -> bool:
-    """Remove a box; False when that is not possible now, such as without the package that its
-    isolation came from: its record stays, and holds up no other box and no command.
+    """Remove a box. Returns False if that is impossible now, for example without the package of its
+    isolation. The record then stays and blocks no other box or command.
     """
     try:
         isolation.make(str(record["isolation"]), _GROUP).sweep(record)
@@ -161,7 +157,7 @@ def _sweep(record: Mapping[str, object]) -> bool:
 
 
 def _release(record: Mapping[str, object]) -> None:
-    """Let a task run on that the hub was holding when it died."""
+    """Resume a task that the hub had paused when it died."""
     try:
         isolation.make(str(record["isolation"]), _GROUP).release(record)
     except (HeadgateError, OSError) as error:
@@ -169,7 +165,7 @@ def _release(record: Mapping[str, object]) -> None:
 
 
 def _ask(record: Mapping[str, object]) -> None:
-    """Ask a task to end, by the signal that it is to get."""
+    """Send a task its stop signal."""
     first = processes.look(int(str(record["pid"])))
     number = int(str(record.get("stop_signal", int(signal.SIGTERM))))
     if first is not None:
@@ -204,7 +200,7 @@ class _Guard:
             task = TaskId(message.get("task") or "")
             match message["op"]:
                 case "add":
-                    output = fds[0] if fds else None  # none where this process may open no more
+                    output = fds[0] if fds else None  # none if this process has no free descriptors
                     self._tasks[task] = _GuardedTask(
                         message["record"],
                         _pidfd(message["record"]),
@@ -221,7 +217,7 @@ class _Guard:
 
     def _orphaned(self) -> None:
         for task in self._tasks.values():
-            _release(task.record)  # what is held hears nothing of what follows
+            _release(task.record)  # a paused task receives nothing
         for task in self._tasks.values():
             if not task.connected and task.pidfd is not None:
                 _ask(task.record)
@@ -257,9 +253,7 @@ class _Guard:
 
 
 def _pidfd(record: Mapping[str, object]) -> int | None:
-    """Of a box's first process; None when that has ended, even if another one has its number by
-    now.
-    """
+    """A pidfd of a box's first process; None: it has ended, even if its number is in use again."""
     try:
         pid = int(str(record.get("pid")))
         fd = os.pidfd_open(pid)
@@ -273,7 +267,7 @@ def _pidfd(record: Mapping[str, object]) -> int | None:
 
 
 def _copy(fd: int, log: str) -> bool:
-    """Append what can be read to the log; False when there is nothing (more)."""
+    """Append readable output to the log. Returns False at the end of the output."""
     try:
         data = os.read(fd, 1 << 16)
         if data:

@@ -1,4 +1,4 @@
-"""From a job and a cluster to a plan."""
+"""Make a plan from a job and a cluster."""
 
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,6 @@ _HOMES = {"CostModel": "cost", "Planner": "planner"}
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'headgate.planning' has no attribute {name!r}")
-    from importlib import import_module  # their numerics take half a second to import
+    from importlib import import_module  # imported late: their numerics take half a second
 
     return getattr(import_module(f"headgate.planning.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What no layout of a space can exceed: how far a plan that was found may be from the best."""
+"""An upper bound for all layouts of a space: how far a plan may be from the best."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from headgate.planning.spaces import Space
 def bound(space: Space) -> float:
     """Upper bound of the samples a second of any layout of a space, by the cost model.
 
-    The bound is taken over each number of workers, and each slowness of the worst NIC among theirs.
-    The fastest devices that are left compute, with a batch that divides freely. Gradients cross the
-    worst NIC once, or around a ring. Under parameter servers the NICs of all nodes share the bytes.
-    Workers on one node need no NIC; those on its GPUs slow each other. What only adds time is left
-    out: updates, bytes of sparse rows, limits of cores and memory.
+    The bound covers each number of workers and each slowness of their worst NIC. The fastest
+    remaining devices compute, with a batch that divides freely. Gradients cross the worst NIC once,
+    or around a ring. With parameter servers the NICs of all nodes share the bytes. Workers on one
+    node need no NIC; those on its GPUs slow each other. Parts that only add time are ignored:
+    updates, sparse rows, limits of cores and memory.
     """
     return max((_Bound(space, mode).most() for mode in space.modes), default=0.0)
 
@@ -46,7 +46,7 @@ class _Bound:
         return best
 
     def _together(self, among: Flags) -> float:
-        """Where all workers are on one node."""
+        """The bound with all workers on one node."""
         among = among & (self._space.workers > 0)
         if not among.any():
             return 0.0
@@ -64,7 +64,7 @@ class _Bound:
         )
 
     def _apart(self, among: Flags, level: float) -> float:
-        """Where they are on several nodes, given the slowest NIC."""
+        """The bound with workers on several nodes, given the slowest NIC."""
         among = among & (self._space.workers > 0)
         fixed, rates, largest = self._devices(among, nodes=None)
         workers = np.arange(max(self._fewest, 2), min(rates.size, self._most) + 1).astype(
@@ -94,7 +94,7 @@ class _Bound:
         return self._samples(workers, fixed, rates, contention, ring, crossing)
 
     def _contention(self, among: Flags, crowded: Floats) -> Floats:
-        """Seconds by which so many workers on a node slow each other at least."""
+        """Least seconds by which this many workers on a node slow each other."""
         return np.asarray(self._p["contention"] * np.log(crowded) * self._space.on_gpu[among].all())
 
     def _samples(
@@ -106,8 +106,8 @@ class _Bound:
         ring: Floats,
         crossing: Floats,
     ) -> float:
-        """The most samples a second among numbers of workers, by what both ways to add gradients up
-        take at least.
+        """The most samples a second over numbers of workers, from the least time of both ways to
+        add up gradients.
         """
         p, speed = self._p, rates[workers.astype(np.intp) - 1]
         batch = self._batch * (workers if self._space.costs.grows else np.ones_like(workers))
@@ -134,8 +134,8 @@ class _Bound:
         return np.asarray(np.maximum(together, behind))
 
     def _devices(self, among: Flags, nodes: int | None) -> tuple[float, Floats, float]:
-        """Least seconds that do not depend on the batch; samples a second of the fastest 1, 2, ...
-        workers; most workers of a node. Of so many nodes of each kind; None: of all.
+        """Least fixed seconds; samples a second of the fastest 1, 2, ... workers; most workers of a
+        node. Counts `nodes` nodes of each kind; None: all.
         """
         space = self._space
         fast, whole, fixed, largest = [np.zeros(0)], 0.0, np.inf, 1.0
@@ -156,8 +156,8 @@ class _Bound:
         return fixed, np.minimum(np.cumsum(np.sort(np.concatenate(fast))[::-1]), whole), largest
 
     def _slowness(self) -> Floats:
-        """Of the NIC of each kind of node; of one without patterns that of the fastest, which
-        nothing exceeds.
+        """Slowness of the NIC of each kind. A kind without patterns counts as the fastest, so that
+        the bound holds.
         """
         ones = np.ones(len(self._space.free))
         ones[self._space.kind] = self._space.slowness

@@ -1,4 +1,4 @@
-"""The plans that a job could have."""
+"""The possible plans of a job."""
 
 from __future__ import annotations
 
@@ -29,30 +29,28 @@ def candidates(
     measured_on: Node | None = None,
     most: int = 256,
 ) -> list[Plan]:
-    """The plans that a job could have; the first is the one to run.
+    """The possible plans of a job; the first is the one to run.
 
     - A plan that the user states is the only one; it is placed.
     - A job in guests has a single task, unless its user states a plan.
     - With a profile: strategies, workers, servers, batches, backup workers and placements that keep
       the user's mathematics, and whatever else the job allows. The fastest by the cost model comes
       first.
-    - Without a profile, or without a time of a step in it: a `single` plan on each node that the
-      job's limits fit on. Nodes with the most cores for each of their tasks come first.
+    - Without a step time in the profile: a `single` plan on each node that satisfies the job's
+      limits. Nodes with the most cores for each of their tasks come first.
 
     Args:
-        cluster: The nodes that there are.
-        job: Its limits, what it allows and its stated plan count.
-        profile: What it costs.
-        used: Names of nodes that other jobs have to themselves: nothing goes there.
-        beside: How many tasks those of other jobs on each of the other nodes count for; None:
-            nothing is known of that.
-        measured_on: The node that the profile was measured on, to compare cores with; None: not
-            known.
-        most: Plans to name.
+        cluster: The available nodes.
+        job: The job. Its limits, permissions and stated plan count.
+        profile: The job's profile.
+        used: Names of nodes that other jobs have exclusively; they stay unused.
+        beside: How many tasks the other jobs on each other node count as; None: unknown.
+        measured_on: The node that the profile was measured on, to compare cores; None: unknown.
+        most: Most plans to return.
 
     Raises:
-        UsageError: No plan can run, and the message says why for each node or kind of node; or the
-            stated plan names a node that is not there or that the limits do not fit on.
+        UsageError: No plan can run; the message gives the reason for each node or kind of node. Or
+            the stated plan names an unknown node, or one on which the limits do not fit.
     """
     least, most_tasks = (
         job.plan.tasks if job.plan is not None else job.limits.workers[0],
@@ -71,7 +69,7 @@ def candidates(
         and tells(profile)
         and job.isolation not in IN_GUESTS
     ):
-        from headgate.planning.cost import CostModel  # their numerics take time to import
+        from headgate.planning.cost import CostModel  # imported late: their numerics take time
         from headgate.planning.search import Looked
         from headgate.planning.spaces import Space
 
@@ -86,8 +84,8 @@ def candidates(
 
 
 def tasks_on(cluster: Cluster) -> int:
-    """Most tasks of one job that are planned for a cluster: more of them on its cores only wait for
-    each other.
+    """Most tasks of one job that are planned for a cluster: more would only wait for each other on
+    its cores.
     """
     return min(
         max(_TASKS_A_CORE * math.ceil(sum(node.cores for node in cluster.nodes)), _TASKS_ANYWHERE),
@@ -101,7 +99,7 @@ def _size(cluster: Cluster) -> str:
 
 
 def tells(profile: Profile) -> bool:
-    """Whether a profile says how long a step takes, measured or from its FLOPs."""
+    """Whether a profile gives the time of a step, measured or from its FLOPs."""
     return bool(timed(profile) or profile.flops_per_sample)
 
 
@@ -152,7 +150,7 @@ def _without_profile(cluster: Cluster, job: Job, beside: Mapping[str, float]) ->
 
 
 def _not_in_guests(cluster: Cluster, job: Job, tasks: int) -> str:
-    """Why a job cannot run in guests, each task in one; empty where it can."""
+    """Why a job cannot run in guests, one for each task; empty: it can."""
     if job.roles:
         return f"jobs made of roles do not run in guests; leave `isolation: {job.isolation}` out"
     if tasks == 1:

@@ -1,4 +1,4 @@
-"""Which plan a job runs by where its user states none, and why."""
+"""Choose a plan for a job whose user states none, and explain the choice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headgate.planning.joining import alone
 from headgate.scripts.facts import ScriptFacts
 from headgate.scripts.launchers import has_launcher
 
-_NAMED = 4  # nodes that are named one by one
+_NAMED = 4  # most nodes listed by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,9 @@ class JobToPlan:
     """A job to plan.
 
     Args:
-        profile: None where none is stored.
-        other_cluster: The variables that tell its tasks of another cluster
-            (`scripts.inspection.other_cluster`). With those it runs as one task.
-        facts: Of its script.
+        profile: Its stored profile; None: there is none.
+        other_cluster: Variables that tell its tasks of another cluster
+            (`engines.scripts.other_cluster`). With these it runs as one task.
     """
 
     job: Job
@@ -43,10 +42,10 @@ class JobToPlan:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A plan, and why it was chosen.
+    """A plan and the reason for it.
 
     Args:
-        why: One line; empty where there was nothing to choose.
+        why: One line; empty: there was no choice.
     """
 
     plan: Plan
@@ -54,11 +53,11 @@ class Choice:
 
 
 def has_choice(cluster: Cluster, job: Job) -> bool:
-    """Whether there is anything to choose for a job: it states no plan, and there are several nodes
-    or GPUs.
+    """Whether a job has several possible plans: it states none, and there are several nodes or
+    GPUs.
 
-    On one node without several GPUs workers would share the same cores, and what they may gain by
-    that is less than what a prediction is off by. Guests are not chosen for: see `candidates`.
+    On one node without several GPUs, workers would share the same cores and gain less than the
+    prediction error. Guests have no choice: see `candidates`.
     """
     gpus = 0 if job.limits.gpus == 0 else max((len(node.gpus) for node in cluster.nodes), default=0)
     return (
@@ -70,7 +69,7 @@ def has_choice(cluster: Cluster, job: Job) -> bool:
 
 
 def starts_at_once(job: Job) -> bool:
-    """Whether a job waits for no time and for no other job."""
+    """Whether a job waits neither for a time nor for another job."""
     return job.after is None and job.at == 0
 
 
@@ -82,23 +81,24 @@ def choose(
     measured_on: Node | None = None,
     interference: Interference | None = None,
 ) -> list[Choice | UsageError]:
-    """The plans of the jobs of a run, in their order.
+    """Choose plans for the jobs of a run, in their order.
 
-    Each is the best by the job's profile on the free nodes. Jobs that start at once divide these
-    (`planning.jointly`). Where no free node fits them they share all nodes. A job runs as one task,
-    where the most cores are left for each and, by `interference`, the least is lost to those beside
-    it, in three cases: it has no profile, it fits nowhere by its profile, or its environment names
-    another cluster.
+    Each job gets the best plan by its profile on the free nodes. Jobs that start at once divide
+    these nodes (`planning.jointly`). If a job fits on no free node, jobs share all nodes.
+
+    In three cases a job runs as one task: without a profile, if it fits nowhere by its profile, or
+    if its environment names another cluster. It then goes where the most cores are left and
+    neighbours lose the least by `interference`.
 
     Args:
-        asked: The jobs, their names unlike.
+        asked: The jobs, with distinct names.
         cluster: The nodes.
-        used: Names of other jobs on each node that is not free, one for each of their tasks.
+        used: Names of other jobs on each occupied node, one for each of their tasks.
         measured_on: The node that profiles were measured on.
-        interference: What jobs cost each other, by their names; None: nothing is known of that.
+        interference: Slowdowns of jobs by each other, by name; None: unknown.
 
     Returns:
-        For each job its choice, or why no plan of it can run.
+        The choice for each job, or why no plan of it can run.
     """
     choices: dict[int, Choice | UsageError] = {}
     planned: dict[int, _Informed] = {}
@@ -145,7 +145,7 @@ class _Informed(NamedTuple):
 def _crowds(
     job: Job, cluster: Cluster, jobs_by_node: Mapping[str, Sequence[str]], pairs: Interference
 ) -> dict[str, float]:
-    """How many tasks those on each node count for to a job."""
+    """How many tasks the jobs on each node count as for a job."""
     return {
         node.name: pairs.crowd(node.kind, job.name, jobs_by_node.get(node.name, ()))
         for node in cluster.nodes
@@ -163,7 +163,7 @@ def _uninformed(asked: JobToPlan, cluster: Cluster, beside: Mapping[str, float])
     ):
         return Choice(plan)
     if has_launcher(job, asked.facts) and (job.contract is None or job.batch is None):
-        return Choice(plan)  # how many workers it may have was said when it was handed in
+        return Choice(plan)  # its possible number of workers was announced at submission
     if asked.other_cluster:
         why = f"its environment names another cluster ({asked.other_cluster})"
         return Choice(
@@ -197,7 +197,7 @@ def _together(
             return [_best(asked[0], cluster, taken, measured_on)]
         except UsageError as error:
             why = str(error)
-    if len(asked) > 1:  # one of them fits nowhere; the others have their plans
+    if len(asked) > 1:  # one job fits nowhere; the others still get their plans
         return [_together([asked_job], cluster, used, measured_on)[0] for asked_job in asked]
     try:
         plan = candidates(cluster, asked[0].job, beside=used)[0]
@@ -209,7 +209,7 @@ def _together(
 def _best(
     asked: _Informed, cluster: Cluster, used: Collection[str], measured_on: Node | None
 ) -> Choice:
-    from headgate.planning.cost import CostModel  # their numerics take half a second to import
+    from headgate.planning.cost import CostModel  # imported late: their numerics take half a second
     from headgate.planning.search import search
 
     costs = CostModel(asked.job, cluster, asked.profile, measured_on=measured_on)
@@ -260,9 +260,7 @@ def _caveats(job: Job, profile: Profile) -> str:
 
 
 def grown(job: Job, profile: Profile, plan: Plan) -> str:
-    """How large the global batch of a plan becomes where that grows with its workers; empty: it
-    does not.
-    """
+    """How large the global batch becomes if it grows with the workers; empty: it does not."""
     if job.contract is None or job.batch != "per-worker" or plan.workers == 1:
         return ""
     if profile.batch is None:
@@ -274,7 +272,7 @@ def grown(job: Job, profile: Profile, plan: Plan) -> str:
 
 
 def expected(prediction: Prediction) -> str:
-    """A plan and what it is expected to bring, in words."""
+    """A plan and its predicted throughput, in words."""
     low, high = say_samples(prediction.low, unit=False), say_samples(prediction.high, unit=False)
     rate = f"{say_samples(prediction.throughput)} expected ({low} to {high})"
     return f"{in_words(prediction.plan)}: {rate}, bound by {prediction.binds}"

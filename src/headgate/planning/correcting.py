@@ -1,4 +1,4 @@
-"""A job's plans, and what the model says of each, corrected by what was measured of some."""
+"""A job's plans, predicted by the cost model and corrected by measurements of some."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from headgate.planning.search import varied
 
 
 class Corrected:
-    """The candidates of a job and plans that were measured, in a `Planner`.
+    """A `Planner` over the candidates of a job and over plans that were measured.
 
-    Plans that differ only in which of several nodes of a kind they take, or in how the same batch
-    is divided, count as one.
+    Plans count as the same if they differ only in the choice among nodes of a kind, or in the split
+    of the same batch.
 
     Args:
-        job: What runs.
-        cluster: Where.
-        profile: What it costs.
-        measured: Samples a second of plans that were measured before; those that the job may not
-            have are left out.
+        job: The job.
+        cluster: The cluster.
+        profile: The job's profile.
+        measured: Samples a second of plans measured before. Plans that the job may not have are
+            left out.
         used: Names of nodes that other jobs have.
         measured_on: The node that the profile was measured on.
 
@@ -67,10 +67,10 @@ class Corrected:
             self.tell(plan, rate)
 
     def tell(self, plan: Plan, throughput: float) -> None:
-        """Samples a second that a plan like one of the space was measured to bring.
+        """Add a measurement of a plan, in samples a second.
 
         Raises:
-            ValueError: There is none like it, or the number is not finite and above 0.
+            ValueError: The space has no such plan, or the number is not finite and positive.
         """
         like = self.like(plan)
         self.planner.tell(like, throughput=throughput)
@@ -80,7 +80,7 @@ class Corrected:
         """The plan of the space that counts as the same.
 
         Raises:
-            ValueError: There is none.
+            ValueError: The space has no such plan.
         """
         measured = self._known.get(self._likeness(plan))
         if measured is None:
@@ -90,7 +90,7 @@ class Corrected:
         return measured
 
     def ranked(self, most: int) -> list[Prediction]:
-        """The plan to run, and the others that are expected to bring most.
+        """The plan to run, followed by the fastest others.
 
         Raises:
             ValueError: All plans failed.
@@ -129,12 +129,12 @@ class Corrected:
 
 
 def mode_of(plan: Plan) -> Hashable:
-    """How the tasks of a plan go together, however many there are."""
+    """How the tasks of a plan cooperate, regardless of their number."""
     return plan.strategy, plan.synchronous, plan.staleness, plan.backup_workers
 
 
 def _may_have(job: Job, plan: Plan, free: Collection[str]) -> bool:
-    """Whether a plan that was measured is one that the job may have, on nodes that are free."""
+    """Whether the job may have a measured plan, on free nodes."""
     fewest, most = job.limits.workers
     names = {*plan.worker_nodes, *plan.server_nodes}
     stays = plan.synchronous or "async" in job.allow

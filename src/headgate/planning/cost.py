@@ -1,9 +1,7 @@
-"""What a plan costs: seconds of a step from a job's profile and the nodes, each part with its
-meaning.
+"""The cost of a plan: seconds of a step by part, from a job's profile and the nodes.
 
-The formula is `planning.physics`. Here are its parameters, as a profile and the nodes' rates give
-them, and how well each is known. `Planner` begins with the same parameters and corrects them by
-measurements.
+`planning.physics` has the formula. This module derives its parameters from profiles and node rates,
+with their uncertainty. `Planner` starts from these parameters and corrects them by measurements.
 """
 
 from __future__ import annotations
@@ -28,36 +26,36 @@ from headgate.planning.kinds import NodeKind, kinds
 from headgate.planning.memory import STORE, memory
 
 USUAL_RATE = 125e6
-"""Bytes a second of a NIC whose rate nobody said: 1 Gbit/s."""
-_WIRE = 1.08  # bytes on the wire and gaps between chunks, over the bytes of the model
+"""Assumed bytes a second of a NIC with unknown rate: 1 Gbit/s."""
+_WIRE = 1.08  # bytes on the wire and gaps between chunks, relative to the bytes of the model
 _INSIDE = 1.5e9  # bytes a second between processes of a node
-# seconds, and parts of α, for each factor e of GPUs in use on a node; see docs/plans.md
+# seconds, and fraction of α, for each factor e of busy GPUs on a node; see docs/plans.md
 _CONTENTION = (2.2e-3, 0.13)
-# deviation of the logarithm of that, from model to model of the data that it was fitted to
+# deviation of the logarithm of that between the models it was fitted to
 _UNLIKE = 1.1
-_COPY = 15e9  # bytes a second that a core copies which does that
-_ROUND = 2e-4  # seconds that a message to another node and back takes
-_BUCKET = 25e6  # bytes of gradients that an all-reduce takes at a time
-_PIECE = 1e6  # the same of those that go to servers
+_COPY = 15e9  # bytes a second of a core that copies
+_ROUND = 2e-4  # seconds of a round trip to another node
+_BUCKET = 25e6  # bytes of gradients in one all-reduce
+_PIECE = 1e6  # bytes of gradients in one message to servers
 # a server's messages of gradients, as `torch.ps.layout` has them
 _CHUNKS, _CHUNK_BYTES = 48, (64 * 1024, 512 * 1024)
-# usual bytes of an embedding's row, and of the index in a sample that asks for it
+# usual bytes of an embedding's row, and of an index in a sample
 _ROW, _INDEX = 256.0, 8.0
 _TABLES = ("Embedding", "EmbeddingBag")
 
-# Seconds of a core, timed on processes that exchange small models, large ones and tables:
+# CPU seconds, timed on processes that exchange small models, large models and tables:
 # benchmarks/exchange_cost.py.
-_PLAIN, _SECRET = 0.37e-9, 1.25e-9  # a byte sent or taken, in the clear and encrypted
+_PLAIN, _SECRET = 0.37e-9, 1.25e-9  # a byte sent or received, in the clear and encrypted
 _AROUND = 1.1e-9  # a byte around a ring, both ways
-# a step's all-reduce for each other worker, and for each table
+# a step's all-reduce, for each other worker and for each table
 _COLLECTIVE, _COLLECTIVE_TABLE = 0.9e-3, 1.0e-3
-_EXCHANGE, _EXCHANGE_TABLE = 0.55e-3, 0.75e-3  # a worker's step beside servers, and for each table
+_EXCHANGE, _EXCHANGE_TABLE = 0.55e-3, 0.75e-3  # a worker's step with servers, and for each table
 _ASKED, _ASKED_TABLE = 0.05e-3, 0.6e-3  # the same for each server
 _ANSWER, _ANSWER_TABLE = 0.12e-3, 0.6e-3  # a server's for each worker
 _CHUNK = (1e-4, 0.4e-4)  # a message of gradients, of a worker and of a server
 _OF_ROW = (4e-7, 4.5e-7)  # a row of a table, of a worker and of a server
 _BAND = 1.645  # standard deviations of a band that holds 90 %
-_LEFT_OVER = 0.12  # of the logarithm: what the formula leaves out
+_LEFT_OVER = 0.12  # of the logarithm: error of the formula
 
 _SHARDED = (
     "its parameters are sharded (FSDP, ZeRO-3): a step gathers them twice and adds gradients "
@@ -99,10 +97,10 @@ class Term:
 
     Args:
         name: Its name in the formula.
-        seconds: Of a step, before any of it hides behind another.
-        meaning: What happens in them.
-        resource: What is busy.
-        how: Where the number comes from.
+        seconds: Seconds of a step, before overlap with other parts.
+        meaning: What happens in this time.
+        resource: The busy resource.
+        how: Origin of the number.
     """
 
     name: str
@@ -116,18 +114,18 @@ class CostModel:
     """The cost model of one job on one cluster.
 
     Args:
-        job: What runs; its limits say whether GPUs may be used, and whether what it sends is
-            encrypted.
-        cluster: Where.
-        profile: What it costs.
-        measured_on: The node that the profile was measured on; None: not known, all cores count as
+        job: The job. Its limits decide on GPUs and encryption.
+        cluster: The cluster.
+        profile: The job's profile.
+        measured_on: The node that the profile was measured on; None: unknown, all cores count as
             equal.
 
     Attributes:
-        grows: Whether each worker has the script's own batch, so that that of all grows with them.
+        grows: Whether each worker has the script's own batch, so that the global batch grows with
+            the workers.
 
     Raises:
-        UsageError: The profile says nothing of the time of a step, or the cluster has no node.
+        UsageError: The profile does not tell the time of a step, or the cluster has no node.
     """
 
     def __init__(
@@ -212,11 +210,11 @@ class CostModel:
         )
 
     def _has_links(self, kind: NodeKind) -> bool:
-        """Whether several GPUs of a node may work together."""
+        """Whether several GPUs of a node may cooperate."""
         return len(kind.node.gpus) > 1 and self.job.limits.gpus != 0
 
     def _inside_of(self, kind: NodeKind) -> gpu_links.Rate:
-        """Bytes a second from worker to worker inside a node."""
+        """Bytes a second between workers within a node."""
         if self._has_links(kind):
             return gpu_links.all_reduce(kind.node)
         copies = kind.node.core_copy_bytes_per_second
@@ -224,15 +222,15 @@ class CostModel:
         return gpu_links.Rate(_INSIDE * (copies / _COPY if copies else 1.0), 0.7, how)
 
     def _of_byte(self) -> tuple[float, float]:
-        """Seconds of a core of a worker and of a server for a byte of gradients, which comes back
-        as parameters.
+        """CPU seconds of a worker and of a server for a byte of gradients, which returns as
+        parameters.
         """
         chunk = min(max(self._dense / _CHUNKS, _CHUNK_BYTES[0]), _CHUNK_BYTES[1])
         both_ways = 2 * (_SECRET if self.job.encrypt else _PLAIN)
         return both_ways + _CHUNK[0] / chunk, both_ways + _CHUNK[1] / chunk
 
     def _of_rows(self) -> tuple[float, float]:
-        """The same for a byte of a table's rows, over that of gradients."""
+        """The same for a byte of a table's rows, relative to gradients."""
         rows, size = self.profile.sparse_rows_per_sample, self.profile.sparse_bytes_per_sample
         of_row = (size / rows if rows and size else _ROW) + _INDEX
         both_ways = 2 * (_SECRET if self.job.encrypt else _PLAIN)
@@ -257,7 +255,7 @@ class CostModel:
         buckets = max(self._dense / _BUCKET, 1.0)
         trips = [trip for kind in self.kinds if (trip := kind.node.round_trip_seconds)]
         trip, unsure_turn = (max(trips), 0.7) if trips else (_ROUND, 1.0)
-        turn = _ROUND / 2 + trip  # on a core as well as on the wire
+        turn = _ROUND / 2 + trip  # on a core and on the wire
         fast = max(self._inside)
         on_gpus = [i for i, kind in enumerate(self.kinds) if self._has_links(kind)] or range(
             len(self.kinds)
@@ -270,8 +268,8 @@ class CostModel:
         )
         grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
         part = forward / whole if forward and (whole := self.profile.flops_per_sample) else 1 / 3
-        # An all-reduce gathers what it has added up. Sharded parameters are gathered twice, and
-        # gradients added up.
+        # An all-reduce gathers the sums. Sharded parameters are gathered twice, and their gradients
+        # are summed.
         passes, gathers = (
             (3, ", because parameters are sharded") if self.profile.sharded else (2, "")
         )
@@ -391,7 +389,7 @@ class CostModel:
         """The features of plans, at least one.
 
         Raises:
-            UsageError: A plan names a node that is not there.
+            UsageError: A plan names an unknown node.
         """
         for plan in plans:
             for name in {*plan.worker_nodes, *plan.server_nodes} - self.known.devices.keys():
@@ -408,12 +406,13 @@ class CostModel:
         return self._spread(self.features(plans))
 
     def _spread(self, of: Features) -> tuple[Floats, Floats]:
-        # A whole deviation at once: what hides behind compute now may not at a third of the rate.
+        # Steps of a whole deviation: communication hidden behind compute may not be hidden at a
+        # third of the rate.
         logs, slopes = physics.slopes(self.prior.mean, of, self.prior.deviation)
         return np.exp(logs), np.sqrt(((slopes * self.prior.deviation) ** 2).sum(1) + _LEFT_OVER**2)
 
     def predictions(self, plans: Sequence[Plan]) -> list[Prediction]:
-        """What plans are expected to bring, in their order."""
+        """Predict plans, in their order."""
         if not plans:
             return []
         of = self.features(plans)
@@ -430,11 +429,11 @@ class CostModel:
         return predicted
 
     def predict(self, plan: Plan) -> Prediction:
-        """What a plan is expected to bring."""
+        """Predict a plan."""
         return self.predictions([plan])[0]
 
     def explain(self, plan: Plan) -> tuple[Term, ...]:
-        """The parts of a plan's step that take time, the longest first."""
+        """The parts of a plan's step that take time, longest first."""
         step = physics.seconds(self.prior.mean, self.features([plan]))
         terms = [
             Term(name, float(values[0]), _MEANING[name], physics.OF[name], self._how[name])
@@ -446,7 +445,7 @@ class CostModel:
     # --- memory -----------------------------------------------------------------------------------
 
     def memory(self, plan: Plan) -> dict[TaskName, int]:
-        """Bytes of each task."""
+        """Predicted bytes of each task."""
         usual = self.batch / (plan.workers if plan.synchronous and not self.grows else 1)
         size, served = plan.batch_per_worker, plan.strategy == "ps"
         of_each = usual if size is None else size

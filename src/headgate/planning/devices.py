@@ -1,4 +1,4 @@
-"""Seconds of compute on each kind of node, from what a profile measured on one."""
+"""Predict compute time on each kind of node from a profile measured on one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from headgate.model.cluster import Gpu, Node
 from headgate.model.profiles import Profile, TimeFit
 
-_SINGLE = 0.25  # of a step that was timed at one batch size only: what may not depend on the batch
-_CPU_EFFICIENCY = 0.5  # a step's FLOPs a second over those of a large matrix product
+_SINGLE = 0.25  # fixed fraction of a step that was timed at one batch size only
+_CPU_EFFICIENCY = 0.5  # a step's FLOP/s relative to a large matrix product
 _GPU_EFFICIENCY = 0.35  # of the peak
-_GPU_REACHED = 0.8  # of the peak by a large matrix product
+_GPU_REACHED = 0.8  # fraction of the peak that a large matrix product reaches
 _PEAK: Mapping[str, float] = {
     "k80": 2.8e12,
     "m60": 4.8e12,
@@ -27,26 +27,25 @@ _PEAK: Mapping[str, float] = {
     "h100": 67e12,
     "h200": 67e12,
 }
-"""FLOP/s of GPUs in float32 as their makers state it; of a K80 one of its two chips."""
+"""Float32 FLOP/s of GPUs as their makers state it; for a K80, of one of its two chips."""
 _UNKNOWN_PEAK = 10e12
 _CORE_FLOPS = 50e9
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Seconds of a worker's step of b samples on c cores: alpha + beta·b / c^power; less than one
-    core slows all.
+    """Seconds of a worker's step of b samples on c cores: alpha + beta·b / c^power. Less than one
+    core slows both terms.
 
     Args:
         alpha: Seconds that do not depend on the batch.
         beta: Seconds that a sample adds, on one core or on the GPU.
-        read: Seconds in which the training process reads a sample, in one thread; 0 where it does
-            not.
+        read: Seconds for the training process to read a sample in one thread; 0: it does not read.
         gpu: Whether a GPU computes.
-        core: Speed of a core, relative to that of the node that was measured.
-        deviation: Of the logarithm, beside that of what was measured.
-        how: How it was found, for people.
-        bends: What was timed at each batch over what the line says, as `Device.bends`.
+        core: Speed of a core relative to the measured node.
+        deviation: Deviation of the logarithm, besides that of the measurement.
+        how: Origin of the figures, for people.
+        bends: Measured over fitted time at each batch, as `Device.bends`.
     """
 
     alpha: float
@@ -60,10 +59,10 @@ class Compute:
 
 
 def power(profile: Profile) -> tuple[float, float] | None:
-    """The power of its cores that the speed of a worker grows with, and its deviation.
+    """The exponent of cores in a worker's speed, and its deviation.
 
-    None where it was not measured with more than one thread, or only while others used the machine.
-    Others hold up several threads more than one.
+    None: measured with one thread only, or only while others used the machine. Others slow several
+    threads more than one.
     """
     fits = sorted(
         (fit for fit in timed(profile) if fit.device == "cpu"), key=lambda fit: fit.threads
@@ -80,7 +79,7 @@ def power(profile: Profile) -> tuple[float, float] | None:
 
 
 def timed(profile: Profile) -> Sequence[TimeFit]:
-    """The lines that were fitted, and where none could be what a single batch size says."""
+    """The fitted lines; without any, what a single batch size tells."""
     fits = [fit for fit in profile.fits if _says(fit)]
     known = {(fit.device, fit.threads) for fit in fits}
     for step in profile.step_times:
@@ -94,22 +93,22 @@ def timed(profile: Profile) -> Sequence[TimeFit]:
 
 
 def _says(fit: TimeFit) -> bool:
-    """Whether a line is one that steps can have; a flat one is."""
+    """Whether a line is plausible for steps; a flat line is."""
     alpha, beta = fit.alpha_seconds, fit.beta_seconds_per_sample
     return math.isfinite(alpha) and math.isfinite(beta) and beta >= 0 and alpha + beta > 0
 
 
 def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool = True) -> Compute:
-    """What workers on a node need.
+    """Predict the compute time of workers on a node.
 
     Args:
-        profile: With at least one `timed` step, or FLOPs.
-        node: Where they are.
-        measured_on: The node that was measured; None: not known.
+        profile: A profile with at least one `timed` step, or FLOPs.
+        node: The node of the workers.
+        measured_on: The measured node; None: unknown.
         gpus: Whether the job may use GPUs.
 
     Raises:
-        ValueError: The profile says nothing of the time of a step.
+        ValueError: The profile does not tell the time of a step.
     """
     fits = timed(profile)
     if not fits and not profile.flops_per_sample:
@@ -149,17 +148,15 @@ def compute(profile: Profile, node: Node, measured_on: Node | None, gpus: bool =
 
 
 def _of_sample(profile: Profile, fit: TimeFit) -> float:
-    """Seconds that a sample takes on another kind of device, by what it added here; of a step that
-    took the same whatever its batch the part of it in the script's own.
+    """Seconds that a sample takes on another kind of device. If the step time does not depend on
+    the batch, its fraction at the script's batch counts.
     """
     batch = profile.batch or max((step.batch for step in profile.step_times), default=1)
     return fit.beta_seconds_per_sample or fit.alpha_seconds / batch
 
 
 def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
-    """What was timed at each batch over the line fitted to it: caches hold small batches and not
-    large ones.
-    """
+    """Measured over fitted time at each batch: caches hold small batches but not large ones."""
     bends = []
     for step in sorted(profile.step_times, key=lambda step: step.batch):
         if (
@@ -173,12 +170,11 @@ def _bends(profile: Profile, fit: TimeFit) -> tuple[tuple[float, float], ...]:
 
 
 def core_ratio(profile: Profile, node: Node, measured_on: Node | None) -> float | None:
-    """Speed of a core of a node over that of the measured node; None where one of them is not
-    known.
+    """Speed of a node's core relative to the measured node; None: one of them is unknown.
 
-    The profile says the speed of the measured node, or else that node itself. Speeds are of
-    convolutions for a model that has some, where both nodes were calibrated. Otherwise they are of
-    matrix products.
+    The measured speed comes from the profile, or else from the measured node. For a convolutional
+    model, convolution speed counts if both nodes were calibrated for it. Otherwise matrix products
+    count.
     """
     convolution, product = profile.core_convolution_gflops, profile.core_gflops
     if measured_on is not None:
@@ -244,7 +240,7 @@ def _on_gpu(
 
 
 def peak(name: str) -> tuple[float, bool]:
-    """FLOP/s of a GPU by its name, and whether it is known."""
+    """FLOP/s of a GPU by its name, and whether the name is known."""
     words = name.lower().replace("-", " ").replace("_", " ").split()
     for word in words:
         if word in _PEAK:

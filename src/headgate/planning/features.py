@@ -1,4 +1,4 @@
-"""What of a plan bears on its speed, as arrays over a space of plans."""
+"""Features of plans that determine their speed, as arrays over a space of plans."""
 
 from __future__ import annotations
 
@@ -19,23 +19,21 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
-_SERVER_CORES = 2.0  # a server has one thread for the network and one that adds up
+_SERVER_CORES = 2.0  # a server has one thread for the network and one that adds gradients
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What workers of a node run on, beside a core of the node that a job's profile was measured
+    """The device of a node's workers, relative to a core of the node that the profile was measured
     on.
 
     Args:
         overhead: Compute that does not depend on the batch, relative.
         work: Compute of a sample, relative.
-        gpu: Whether it is a GPU, which cores do not speed up.
-        core: Speed of a core of the node, relative: what its servers go by.
-        reads: Seconds that reading a sample takes, relative; 0 where the training process does not
-            read.
-        bends: Batches in ascending order, and by how much longer their compute took than the line
-            through all of them.
+        gpu: Whether it is a GPU, so that more cores do not help.
+        core: Relative speed of a core of the node, for its servers.
+        reads: Relative seconds to read a sample; 0: the training process does not read.
+        bends: Batches in ascending order, each with its compute time relative to the fitted line.
     """
 
     overhead: float = 1.0
@@ -46,8 +44,8 @@ class Device:
     bends: tuple[tuple[float, float], ...] = ()
 
     def bent(self, batch: Floats) -> Floats:
-        """By how much longer the compute of batches takes than the line says; beyond what was timed
-        as at its end.
+        """Compute time of batches relative to the fitted line; beyond the measured batches, as at
+        the nearest one.
         """
         if not self.bends:
             return np.ones_like(batch)
@@ -57,21 +55,19 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a job's profile says of it and of nodes.
+    """What a job's profile tells about the job and the nodes.
 
     Args:
-        devices: What workers run on, by the name of the node.
-        usual_rate: Bytes a second assumed of a NIC whose rate is not stated.
-        inside: Time of bytes inside a node over that inside the fastest node, by the node's name.
-        dense: Part of the model, counted in bytes, whose gradient is dense.
-        sparse_sample: Part of the model whose gradient is sparse that a sample touches.
-        sparse_most: The same of the largest batch: all of it.
-        rows: What bytes of sparse rows ask of the cores of a worker and of a server, over what
-            dense ones do.
-        batch: Samples of a step as the script asks for them; None: not known.
-        plain: Core-seconds to send and receive a byte around a ring, over those to a server and
-            back.
-        late: Part of the dense gradients that leaves only when all are there, under all-reduce and
+        devices: Devices of workers, by node name.
+        usual_rate: Assumed bytes a second of a NIC with unknown rate.
+        inside: Transfer time within a node relative to the fastest node, by node name.
+        dense: Fraction of the model's bytes with a dense gradient.
+        sparse_sample: Fraction of the model with a sparse gradient that a sample touches.
+        sparse_most: Fraction that the largest batch touches: all of it.
+        rows: CPU cost of a byte of sparse rows relative to a dense byte, for a worker and a server.
+        batch: Samples of a step as the script requests them; None: unknown.
+        plain: CPU cost of a byte around a ring relative to a byte to a server and back.
+        late: Fraction of the dense gradients sent only after all are computed, in an all-reduce and
             to servers.
     """
 
@@ -87,20 +83,20 @@ class Known:
     late: tuple[float, float] = (0.0, 0.0)
 
     def sparse(self, batch: Floats) -> Floats:
-        """Part of the model whose gradient is sparse that batches touch."""
+        """Fraction of the model with a sparse gradient that batches touch."""
         return np.asarray(np.minimum(self.sparse_sample * batch, self.sparse_most))
 
     def handled(
         self, sparse: Floats, workers: Floats, servers: Floats, nodes: Floats, on_cores: Flags
     ) -> Floats:
-        """Copies of the model that a worker's cores send and take, each way; of rows those that
-        cost as much.
+        """Copies of the model that a worker's cores send and receive, each way. Sparse rows count
+        by their cost.
 
         Args:
-            sparse: Part of the model that is rows which a worker's batch touches.
-            workers: Of each plan.
-            servers: The same.
-            nodes: Those with workers.
+            sparse: Fraction of the model in rows that a worker's batch touches.
+            workers: Workers of each plan.
+            servers: Servers of each plan.
+            nodes: Nodes with workers.
             on_cores: Whether cores compute; GPUs send around a ring by themselves.
         """
         served, around = (
@@ -119,45 +115,45 @@ NOTHING = Known()
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Arrays with a row for each plan. Workers that are alike are one class. There are as many
-    columns for classes as the most mixed plan has; unused ones have count 0.
+    """Arrays with a row for each plan.
+
+    Equal workers form one class. There are as many class columns as the most mixed plan needs;
+    unused ones have count 0.
 
     Args:
         counts: Workers of each class, (plans, classes).
         batches: Samples of a step of each worker of the class.
-        cores: Cores of each worker of the class; 1 where nobody said, and on a GPU.
-        overhead: Relative compute of the class's device that does not depend on the batch.
+        cores: Cores of each worker of the class; 1 if not stated, and on a GPU.
+        overhead: Relative fixed compute of the class's device.
         work: Relative compute of a sample.
-        reads: Relative seconds of reading a sample.
-        kinds: Index of the kind of node that the class is on.
-        hosts: 1 where the cores that compute also send and serve, 0 on a GPU and where nothing is
-            known of the node.
-        beside: Part of all updates that servers on its node do, over the node's cores; 0 where the
-            cores of each task are stated, and on a GPU.
+        reads: Relative seconds to read a sample.
+        kinds: Index of the class's kind of node.
+        hosts: 1 if the computing cores also send and serve; 0 on a GPU or an unknown node.
+        beside: Fraction of all updates done by servers on its node, divided by the node's cores. 0
+            if the cores of each task are stated, and on a GPU.
         kind_names: Names of the kinds.
         workers: Workers of the plan, (plans,).
-        waited_for: Workers that a synchronous step waits for: all but the backups.
+        waited_for: Workers that a synchronous step waits for: all without backups.
         servers: Parameter servers.
-        ring: Copies of the model through each NIC in a ring over several nodes, for all-reduce.
-        inside: The same where all workers are on one node, in units of the fastest node.
-        inside_slowness: How much longer than inside the fastest node bytes take there; 0 where they
-            are on several.
-        crowded: Logarithm of the most workers on a node whose cores do not compute; these workers
-            share the cores.
+        ring: Copies of the model through each NIC in a ring over several nodes, for an all-reduce.
+        inside: The same with all workers on one node, in units of the fastest node.
+        inside_slowness: Transfer time within that node relative to the fastest node; 0 with several
+            nodes.
+        crowded: Logarithm of the most workers on a node whose cores do not compute but are shared.
         nodes: Nodes with workers.
         to_servers: Copies of the model each way through the busiest NIC of a node with servers, in
             units of the fastest NIC.
-        to_workers: The same of a node without servers.
+        to_workers: The same for a node without servers.
         handled: Copies of the model that a worker's cores send and receive in a step, each way;
-            rows by their cost.
-        applied: The same that a worker's step asks of servers.
-        server_cores: Cores of the slowest server; 1 where nobody said.
-        late: Part of what is sent that leaves only after all compute.
+            rows count by their cost.
+        applied: Copies that a worker's step requests from servers; rows count by their cost.
+        server_cores: Cores of the slowest server; 1 if not stated.
+        late: Fraction of the data sent only after all compute.
         synchronous: 1 or 0.
-        bounded: 1 where asynchronous workers may be only so far ahead, else 0.
+        bounded: 1 if asynchronous workers have bounded staleness, else 0.
         samples: Samples of a step that count.
-        shape: Columns that tell plans apart for what physics leaves over: logarithms and flags;
-            constant ones left out.
+        shape: Columns that distinguish plans for the residuals: logarithms and flags, without
+            constant ones.
     """
 
     counts: Floats
@@ -197,9 +193,9 @@ def features(
 
     Args:
         space: At least one plan.
-        cluster: Where they are placed; None: nothing is known of their nodes.
-        batch: Samples of a step of a worker whose plan does not say, where `known` does not either.
-        known: What the job's profile says.
+        cluster: Cluster of the plans; None: their nodes are unknown.
+        batch: Samples of a worker's step if neither its plan nor `known` says.
+        known: What the job's profile tells.
     """
     nodes = {node.name: node for node in cluster.nodes} if cluster is not None else {}
     rate = _rates(nodes, known)
@@ -247,7 +243,7 @@ def features(
     ring, inside, inside_slowness, crowded, on_nodes, to_servers, to_workers = through
     sparse = (counts * known.sparse(batches)).sum(1) / workers
     pushed = known.dense + sparse
-    gathered = known.dense + sparse * workers / 2  # everybody gets the rows of all others
+    gathered = known.dense + sparse * workers / 2  # each worker gets the rows of all others
     return Features(
         counts=counts,
         batches=batches,
@@ -281,20 +277,18 @@ def features(
 
 
 _Place = tuple[float, str, float, float, float, float, float]
-"""Cores, name of the kind of node, what its device needs relative to others, `hosts` and
-`beside`.
-"""
+"""Cores, name of the kind of node, relative needs of its device, `hosts` and `beside`."""
 _Class = tuple[float, float, str, float, float, float, float, float]
 """Samples of a step, and the `_Place`."""
 
 
 def ring_copies(workers: Floats, nodes: Floats) -> Floats:
-    """Copies of the model that a worker sends, and takes, around a ring over several nodes."""
+    """Copies of the model that a worker sends, and receives, around a ring over several nodes."""
     return np.asarray(np.where(nodes > 1, 2 * (workers - 1) / workers, 0.0))
 
 
 def repeated(of: Features, times: int) -> Features:
-    """The same features so many times, one after the other."""
+    """The features repeated `times` times."""
     return _each(of, lambda array: np.tile(array, (times, *(1,) * (array.ndim - 1))))
 
 
@@ -309,7 +303,7 @@ def _each(of: Features, change: Callable[[Any], Any]) -> Features:
 
 
 def _rates(nodes: Mapping[str, Node], known: Known) -> Callable[[str], float]:
-    """How much longer than through the fastest NIC bytes take through that of a node."""
+    """Slowness of a node's NIC: its transfer time relative to the fastest NIC."""
     nic_rates = {
         name: node.nic_bytes_per_second or known.usual_rate for name, node in nodes.items()
     }
@@ -318,7 +312,7 @@ def _rates(nodes: Mapping[str, Node], known: Known) -> Callable[[str], float]:
 
 
 def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) -> Counter[_Class]:
-    """Workers that are alike."""
+    """Classes of equal workers."""
     workers_by_node, serving = Counter(plan.worker_nodes), Counter(plan.server_nodes)
     counter: Counter[_Class] = Counter()
     first = next(map(name_of, nodes.values()), "")
@@ -345,7 +339,7 @@ def _classes(plan: Plan, nodes: Mapping[str, Node], batch: float, known: Known) 
 def _on_node(
     plan: Plan, node: Node | None, workers: int, served: float, first: str, known: Known
 ) -> _Place:
-    """The place of each worker on a node, on which that part of the updates is done."""
+    """The place of each worker on a node whose servers do the fraction `served` of the updates."""
     cores = plan.cores_per_worker
     if node is None:
         return 1.0 if cores is None else cores, first, 1.0, 1.0, 0.0, 0.0, 0.0
@@ -371,14 +365,15 @@ def _server_cores(plan: Plan, nodes: Mapping[str, Node], known: Known) -> float:
 
 
 def server_cores(node: Node, tasks: int, stated: float | None) -> float:
-    """Cores that a server on a node of so many tasks applies updates with."""
+    """Cores with which a server applies updates on a node with this many tasks."""
     return min(node.cores / tasks, _SERVER_CORES if stated is None else stated)
 
 
 def _loads(plan: Plan, slowness: Callable[[str], float], known: Known) -> tuple[float, ...]:
-    """Ring over nodes, ring inside one, its slowness, `crowded`, nodes with workers, and what goes
-    through the busiest NICs of nodes with servers and of those without. A plan that is not placed
-    has each task on a node of its own.
+    """Loads of a plan: ring over nodes, ring within one, its slowness, `crowded`, nodes with
+    workers, and the traffic of the busiest NICs with and without servers.
+
+    A plan that is not placed has each task on its own node.
     """
     on = Counter(plan.worker_nodes or (f"worker {i}" for i in range(plan.workers)))
     sharing = [

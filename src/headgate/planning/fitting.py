@@ -1,11 +1,11 @@
-"""What measurements say of all plans: physics fitted robustly, and a Gaussian process for what it
-leaves over.
+"""Predict all plans from a few measurements: physics fitted robustly, plus a Gaussian process for
+the residuals.
 
-The throughput's logarithm is taken for a Gaussian process. Its mean is the physics at its most
-probable parameters. Its covariance is a sum of three parts: the uncertainty of the parameters (by
-the formula's slopes at each plan), a smooth function of the plan's shape (Matérn 5/2), and a part
-of each plan's own. Near measurements it interpolates. Far from them it extrapolates as physics
-does, and its band says how well that is known.
+The logarithm of the throughput is a Gaussian process. Its mean is the physics at its most probable
+parameters. Its covariance has three parts: the uncertainty of the parameters (through the formula's
+slopes at each plan), a smooth function of the plan's shape (Matérn 5/2), and an independent part of
+each plan. Near measurements it interpolates. Far from them it extrapolates like the physics, with a
+band that shows the uncertainty.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from scipy.optimize import least_squares, minimize
 from headgate.planning import physics
 from headgate.planning.features import Features, Floats, Indices, part
 
-_SCALE = 0.05  # of the logarithm: past it, a measurement far from the formula counts for less
-# usual value, deviation of its logarithm
+_SCALE = 0.05  # of the logarithm: measurements further from the formula count for less
+# usual value, and deviation of its logarithm
 _SMOOTH, _OWN, _LENGTH = (0.10, 0.7), (0.06, 0.5), (1.5, 0.7)
-_MOST = 200  # measurements that the few numbers of the covariance are found from
+_MOST = 200  # most measurements used to fit the covariance
 _TINY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is known of the throughput's logarithm of each plan, before `told` and after.
+    """Knowledge of the logarithm of each plan's throughput.
 
     Args:
         physics: Most probable parameters.
-        mean: Of each plan, (plans,).
+        mean: Mean of each plan, (plans,).
         deviation: Standard deviations, (plans,).
     """
 
@@ -50,7 +50,7 @@ class Belief:
     _lengths: Floats
 
     def covariance(self, of: Indices, others: Indices) -> Floats:
-        """Between some plans and others, by index."""
+        """Covariance between plans and other plans, by index."""
         between = self._before(of, others)
         if self._told.size == 0:
             return between
@@ -74,10 +74,10 @@ def fit(
 
     Args:
         of: Features of all plans.
-        prior: What the parameters are before.
-        told: Indices of the plans that were measured, each once.
+        prior: Prior of the parameters.
+        indices: Indices of the measured plans, each once.
         logs: Logarithms of their throughputs.
-        noise: Standard deviations of these as measurements.
+        noise: Standard deviations of these measurements.
     """
     at = np.asarray(indices, np.intp)
     y, sigma = np.asarray(logs, np.float64), np.asarray(noise, np.float64)
@@ -115,9 +115,7 @@ def fit(
 
 
 def _most_probable(of: Features, prior: physics.Prior, at: Indices, y: Floats) -> Floats:
-    """Parameters by least squares with priors, in which a single measurement that is far off counts
-    for little.
-    """
+    """Parameters by regularized robust least squares: a single outlier counts for little."""
     if at.size == 0:
         return prior.mean
     measured = part(of, at)
@@ -131,7 +129,7 @@ def _most_probable(of: Features, prior: physics.Prior, at: Indices, y: Floats) -
         values_now, of_logs = physics.slopes(parameters, measured)
         rest = (values_now - y) / _SCALE
         root = np.sqrt(1 + rest**2)
-        # The derivative of the square root of 2 (root - 1), which is 1 where nothing is off.
+        # The derivative of sqrt(2 (root - 1)), which is 1 for a zero residual.
         soft = np.abs(rest) / (root * np.sqrt(np.maximum(2 * (root - 1), _TINY**2)))
         soft = np.where(np.abs(rest) < 1e-4, 1.0, soft)
         return np.concatenate([soft[:, None] * of_logs / _SCALE, np.diag(1 / prior.deviation)])
@@ -142,9 +140,7 @@ def _most_probable(of: Features, prior: physics.Prior, at: Indices, y: Floats) -
 def _covariance(
     known: Floats, shape: Floats, rest: Floats, sigma: Floats
 ) -> tuple[float, float, Floats]:
-    """How large and how smooth what physics leaves over is: the most probable values, given what is
-    usual.
-    """
+    """The most probable amplitude and smoothness of the residuals, given their priors."""
     usual = np.log([_SMOOTH[0], _OWN[0], *[_LENGTH[0]] * shape.shape[1]])
     deviation = np.array([_SMOOTH[1], _OWN[1], *[_LENGTH[1]] * shape.shape[1]])
     known, shape, rest, sigma = (parameter[:_MOST] for parameter in (known, shape, rest, sigma))

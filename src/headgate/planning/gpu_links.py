@@ -1,4 +1,4 @@
-"""How fast the GPUs of a node add up gradients among themselves, from what is known of the node."""
+"""Estimate the all-reduce rate among a node's GPUs from what is known of the node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REACHED: Mapping[str | None, float] = {
     None: 0.6,
     "measured": 1.0,
 }
-"""Of a link's rate in an all-reduce, by how GPUs are joined."""
+"""Fraction of a link's rate reached in an all-reduce, by the kind of link."""
 _WORDS: Mapping[str | None, str] = {
     "nvlink": "NVLink",
     "pcie": "PCIe",
@@ -30,21 +30,20 @@ _NVLINK: Mapping[str, float] = {
     "h800": 200e9,
     "b200": 900e9,
 }
-"""Bytes a second each direction of all NVLinks of a GPU, as its maker states it, of kinds that
-mostly have them.
+"""Total NVLink rate of a GPU in each direction, bytes a second as its maker states it, for models
+that usually have NVLink.
 """
 _SXM = {"p100": 80e9, **_NVLINK}
-"""The same of those whose name says so."""
+"""The same for models that have NVLink only in their SXM version."""
 _PCIE_4 = {"a100", "a800", "a30", "a40", "a10", "l4", "l40", "l40s", "3090", "4090", "a6000"}
 _PCIE_5 = {"h100", "h200", "h800", "b200", "5090"}
-_GENERATION_3 = 15.8e9  # 16 lanes, each direction; each generation has twice as much
+_GENERATION_3 = 15.8e9  # 16 lanes, each direction; each generation doubles the rate
 _HALVES = {"k80", "m60"}  # two GPUs on a board share its lanes
 
 
 class Rate(NamedTuple):
-    """Bytes a second that a GPU sends in an all-reduce, the deviation of its logarithm, and how it
-    was found. `assumed` says what was assumed where the link is not stated; otherwise it is
-    empty.
+    """Bytes a second that a GPU sends in an all-reduce, the deviation of its logarithm, and its
+    origin. `assumed`: the assumption made if the link is not stated; else empty.
     """
 
     bytes_per_second: float
@@ -54,7 +53,7 @@ class Rate(NamedTuple):
 
 
 def all_reduce(node: Node) -> Rate:
-    """The rate between the GPUs of a node that has two or more."""
+    """The rate between the GPUs of a node with at least two."""
     link, name = node.gpu_link, node.gpus[0].name
     how, unsure = (link.how, 0.5) if link is not None else _usual(name)
     reached = _REACHED[how]
@@ -72,7 +71,7 @@ def all_reduce(node: Node) -> Rate:
 
 
 def _usual(name: str) -> tuple[str, float]:
-    """The usual link of a kind of GPU, and the deviation of its rate."""
+    """The usual link of a GPU model, and the deviation of its rate."""
     words = _words(name)
     if any(word.startswith("sxm") for word in words) and not words.isdisjoint(_SXM):
         return "nvlink", 0.3
@@ -82,7 +81,7 @@ def _usual(name: str) -> tuple[str, float]:
 
 
 def _maker(name: str, how: str | None) -> float:
-    """The rate of a link as makers of such a GPU state it."""
+    """A link's rate as the maker of the GPU states it."""
     words = _words(name)
     if how == "nvlink":
         return next((rate for kind, rate in _SXM.items() if kind in words), _NVLINK["v100"])

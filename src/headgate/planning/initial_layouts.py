@@ -1,5 +1,5 @@
-"""Layouts to begin a search from: all of them where they are few, else those that people and papers
-think of.
+"""Layouts to start a search from: all if they are few, else those that practice and papers
+suggest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headgate.planning.spaces import Space
 
 
 def count(space: Space) -> int:
-    """Layouts that there are."""
+    """Number of layouts in a space."""
     of_kind = [int((space.kind == kind).sum()) for kind in range(len(space.free))]
     return math.prod(
         math.comb(int(free) + patterns, patterns) for free, patterns in zip(space.free, of_kind)
@@ -29,14 +29,14 @@ def every(space: Space) -> Indices:
     for kind, free in enumerate(space.free):
         patterns = int((space.kind == kind).sum())
         parts.append(list(_shares(int(free), patterns)))
-    # Patterns are ordered by kind, so that what belongs to one kind stands side by side.
+    # Patterns are ordered by kind, so those of one kind are adjacent.
     return np.array([sum(choice, ()) for choice in itertools.product(*parts)], np.intp).reshape(
         -1, len(space.patterns)
     )
 
 
 def _shares(nodes: int, patterns: int) -> Iterator[tuple[int, ...]]:
-    """All ways to give up to so many nodes to patterns."""
+    """All ways to assign up to this many nodes to patterns."""
     if patterns == 0:
         yield ()
         return
@@ -46,8 +46,10 @@ def _shares(nodes: int, patterns: int) -> Iterator[tuple[int, ...]]:
 
 
 def likely(space: Space) -> Indices:
-    """Workers on the first nodes of some orders, for numbers that grow by about a third; among
-    themselves, with servers beside them, on other nodes, or both.
+    """Likely layouts: workers on the first nodes of several orders, in numbers that grow by about a
+    third.
+
+    They run by themselves, with servers beside them, with servers on other nodes, or both.
     """
     at = {
         (pattern.kind, pattern.workers, pattern.servers): i
@@ -80,7 +82,7 @@ def likely(space: Space) -> Indices:
 
 
 def _workers(space: Space, kind: int, most: bool) -> int:
-    """Workers on each node of a kind; 0 where none can be."""
+    """Workers on each node of a kind; 0: none fit."""
     worker_counts = [
         pattern.workers for pattern in space.patterns if pattern.kind == kind and pattern.workers
     ]
@@ -88,7 +90,7 @@ def _workers(space: Space, kind: int, most: bool) -> int:
 
 
 def _order(space: Space, key: Callable[[float, float], tuple[float, float]]) -> list[int]:
-    """Kinds with patterns, by the most samples a second of a node and the slowness of its NIC."""
+    """Kinds with patterns, sorted by samples a second of a node and slowness of its NIC."""
     p = physics.by_name(space.costs.prior.mean)
     _, sample, read = physics.compute(
         p, space.overhead, space.work, space.reads, space.cores_alone, space.speeds
@@ -103,7 +105,7 @@ def _order(space: Space, key: Callable[[float, float], tuple[float, float]]) -> 
 
 
 def _take(space: Space, order: list[int], nodes: int, taken: dict[int, int]) -> dict[int, int]:
-    """So many nodes of the first kinds that have any left."""
+    """Take this many nodes from the first kinds that have some left."""
     layouts = {}
     for kind in order:
         number = min(nodes, int(space.free[kind]) - taken.get(kind, 0))
@@ -114,7 +116,7 @@ def _take(space: Space, order: list[int], nodes: int, taken: dict[int, int]) -> 
 
 
 def _ladder(most: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, ... up to a number, which is the last."""
+    """1, 2, 3, 4, 6, 8, ... up to and including `most`."""
     steps, step = [], 1
     while step < most:
         steps.append(step)

@@ -1,6 +1,4 @@
-"""What jobs cost each other that share a device: pairs as they were measured, and others as they
-are predicted.
-"""
+"""Slowdowns of jobs that share a device, measured for some pairs and predicted for others."""
 
 from __future__ import annotations
 
@@ -17,26 +15,26 @@ if TYPE_CHECKING:
     from headgate.planning.pair_model import Kept, PairModel
 
 STORED = "pairs.json"
-"""The name of a table in Headgate's folder."""
+"""File name of the table in Headgate's folder."""
 ALONE, SOLO = "null", "solo"
-"""In a table: a model's throughput alone, and figures of what it uses alone."""
+"""Keys of a table: a model's throughput alone, and its solo figures."""
 UTILISATION = "gpu_utilisation"
-"""Among these: the part of the time in which its GPU is busy, 0 to 1."""
+"""Solo figure: fraction of time in which its GPU is busy, 0 to 1."""
 THROUGHPUT = "throughput"
-"""And its throughput alone."""
+"""Solo figure: its throughput alone."""
 
 
 class Interference:
-    """What jobs cost each other that share a device.
+    """Slowdowns of jobs that share a device.
 
-    A device is a GPU's name, or the kind of a node for jobs on its cores; in lower case. A node of
-    another kind goes by those without a kind, `""`.
+    A device is a GPU's name, or the kind of a node for jobs on its cores, in lower case. Nodes of
+    an unlisted kind use the kind `""`.
 
     Args:
-        pairs: By device, model and other model: the part of its throughput alone that the first one
-            keeps, as it was measured.
-        solo: By device and model: figures of what it uses alone. With enough pairs, others are
-            predicted from these (`pair_model.PairModel`).
+        pairs: By device, model and other model: the measured fraction of its throughput that the
+            first keeps.
+        solo: By device and model: figures of its resource use alone. With enough pairs, these
+            predict others (`pair_model.PairModel`).
     """
 
     def __init__(
@@ -53,14 +51,14 @@ class Interference:
         return any(self.pairs.values())
 
     def kept(self, device: str, model: str, other: str) -> float | None:
-        """The part of its throughput that a job keeps beside another, measured or else predicted;
-        None: not known.
+        """The fraction of its throughput that a job keeps beside another, measured or predicted;
+        None: unknown.
         """
         own_figures = self.between(device, model, other)
         return own_figures[0] if own_figures is not None else None
 
     def between(self, device: str, model: str, other: str) -> tuple[float, float, float] | None:
-        """The same with the ends of its band, which has no width where it was measured."""
+        """The same with the ends of its band, which has no width for a measured pair."""
         device = device.lower()
         device = device if device in self.pairs or device in self.solo else ""
         key = device, model, other
@@ -70,16 +68,14 @@ class Interference:
         return self._found[key]
 
     def fit(self) -> Interference:
-        """Itself, with the models fitted from which pairs are predicted: later that would hold
-        somebody up.
-        """
+        """Fit the models for unmeasured pairs now rather than at first use. Returns itself."""
         for device in self.pairs:
             self._model(device)
         return self
 
     def predicted(self, device: str, model: str, other: str) -> Kept | None:
-        """The same by the model of the pairs of a device, with a band; None where there are too few
-        pairs for one, or nothing is known of one of the two.
+        """The predicted fraction with a band; None: too few pairs on the device, or an unknown
+        job.
         """
         if not {model, other} <= self._known(device):
             return None
@@ -87,7 +83,7 @@ class Interference:
         return fitted.predict(model, other) if fitted is not None else None
 
     def _known(self, device: str) -> Set[str]:
-        """The models that something is known of on a device."""
+        """Models on a device about which something is known."""
         device = device.lower()
         device = device if device in self.pairs or device in self.solo else ""
         return self.pairs.get(device, {}).keys() | self.solo.get(device, {}).keys()
@@ -98,7 +94,7 @@ class Interference:
         return self._models[device]
 
     def _fitted(self, device: str) -> PairModel | None:
-        from headgate.planning.pair_model import PairModel  # its numerics take time to import
+        from headgate.planning.pair_model import PairModel  # imported late: its numerics take time
 
         rows = self.pairs.get(device, {}).items()
         try:
@@ -110,11 +106,11 @@ class Interference:
             return None
 
     def on_gpu(self, device: str, model: str, others: Iterable[str]) -> float:
-        """The part that a job keeps of a GPU. Several others: the product. Those that nothing is
-        known of divide its time: the part is 1 / (u1 + u2 + …), u being the part of the time for
-        which each keeps it
-            busy alone, 1 where
-        that was not measured."""
+        """The fraction of a GPU that a job keeps.
+
+        Known neighbours multiply. Unknown neighbours divide its time: the fraction is 1 / (u1 + u2
+        + …), where u is the fraction of time for which each keeps the GPU busy alone, by default 1.
+        """
         kept, wanted = 1.0, 0.0
         for other in others:
             pair = self.kept(device, model, other)
@@ -135,18 +131,18 @@ class Interference:
         rest: float,
         others: Iterable[tuple[str, float]],
     ) -> float:
-        """The part that a job keeps of what its cores would bring; what is not known costs nothing.
+        """The fraction of its cores' speed that a job keeps; unknown neighbours cost nothing.
 
-        A pair was measured with the cores of a node divided between the two. Of several others each
-        counts for as much of the other cores as it has of them: however many there are, only so
-        many run at a time. Where they have less than half of the node, they cost so much less.
+        A pair was measured with the node's cores divided between the two. Several neighbours count
+        in proportion to their cores, because only as many run at a time. If they have less than
+        half of the node, they cost proportionally less.
 
         Args:
             device: Kind of the node.
-            model: What the job trains.
-            cores: Of the node.
-            rest: Those that the job does not have.
-            others: Model and cores of each of the others.
+            model: The job's model.
+            cores: Cores of the node.
+            rest: Cores that the job does not have.
+            others: Model and cores of each neighbour.
         """
         slowed = sum(
             had * (1.0 - (self.kept(device, model, other) or 1.0)) for other, had in others
@@ -154,9 +150,9 @@ class Interference:
         return 1.0 - min(slowed / max(rest, cores / 2), 1.0)
 
     def crowd(self, device: str, model: str, others: Sequence[str]) -> float:
-        """How many tasks those on a node count for to one more: as many as there are, and more
-        where they and the new one cost each other something. A part 1 / (1 + crowd) of the node's
-        cores is worth as much as what it gets.
+        """How many tasks the neighbours on a node count as for one more job: their number, and more
+        if they slow each other. A fraction 1 / (1 + crowd) of the node's cores is worth as much as
+        the job's share.
         """
         known = self._known(device)
         if model not in known or not others:
@@ -172,12 +168,14 @@ class Interference:
 
 
 def read_pairs(path: Path) -> Interference:
-    """A table of pairs from a JSON of the shape of Gavel's: `{device: {model: {"null": alone,
-    other: [its own, the other's]}}}`, throughputs; a 0 was not measured. A model may have `"solo"`
-    besides: figures of what it uses alone. Its throughputs alone on all devices are figures too.
+    """Read a table of pairs from JSON in Gavel's format.
+
+    The format is `{device: {model: {"null": alone, other: [own, other's]}}}` with throughputs; 0:
+    not measured. A model may also have `"solo"`: figures of its use alone. Its throughputs alone on
+    other devices are figures too.
 
     Raises:
-        UsageError: It cannot be read, or is of another shape.
+        UsageError: The file cannot be read, or has another format.
     """
     try:
         with opened(path) as file:
@@ -199,24 +197,23 @@ def read_pairs(path: Path) -> Interference:
 
 
 def stored_pairs(home: Path) -> Interference:
-    """The table that studies write in Headgate's folder; empty where there is none.
+    """The table that studies write in Headgate's folder; empty if there is none.
 
     Raises:
-        UsageError: It cannot be read, or is of another shape.
+        UsageError: The file cannot be read, or has another format.
     """
     path = home / STORED
     return read_pairs(path) if path.exists() else Interference()
 
 
 class StoredPairs:
-    """That table as it was read last.
+    """The stored table as of the last reading.
 
     Args:
         home: Headgate's folder.
 
     Attributes:
-        known: What it said; nothing while it cannot be read, for `headgate study` says what is
-            wrong with it.
+        known: Its content. Empty while it cannot be read; `headgate study` reports the error.
     """
 
     def __init__(self, home: Path) -> None:
@@ -226,11 +223,11 @@ class StoredPairs:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has changed since."""
+        """Whether the file has changed since."""
         return self._stamp() != self._read
 
     def read(self) -> Interference:
-        """What it says now. If it has changed, that takes time, for models are fitted."""
+        """Read the table if it has changed. This takes time, because models are fitted."""
         stamp = self._stamp()
         if stamp != self._read:
             try:
@@ -258,8 +255,8 @@ def _kept(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _figures(data: Mapping[str, Any], device: str, model: str) -> dict[str, float]:
-    """Figures of a model alone: those of the table, its throughput, and how many times that it has
-    on other devices.
+    """Solo figures of a model: those of the table, its throughput, and its speedup over each other
+    device.
     """
     solo_figures = {
         str(name): float(value) for name, value in data[device][model].get(SOLO, {}).items()

@@ -10,16 +10,15 @@ _JOINS = frozenset({"torch", "keras", "jax"})
 
 
 def serves(job: Job, profile: Profile) -> bool:
-    """Whether a job trains under parameter servers, synchronously as well."""
+    """Whether a job can train with parameter servers, also synchronously."""
     return not alone(job, profile) and not profile.observed and profile.framework in _SERVES
 
 
 def alone(job: Job, profile: Profile) -> str:
-    """Why a job trains in one task only; empty: several may share the work.
+    """Why a job can train in one task only; empty: several may share the work.
 
-    The workers of a script that was only seen from outside (`Profile.observed`) find each other by
-    another launcher's contract. There have to be one, and the user's word for what the script does
-    with its batch.
+    A script seen only from outside (`Profile.observed`) needs another launcher's contract for its
+    workers to find each other. The user also has to say how the script splits its batch.
     """
     if not profile.observed:
         known = profile.framework in _JOINS

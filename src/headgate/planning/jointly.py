@@ -1,4 +1,6 @@
-"""Nodes divided among several jobs, so that all together get on most and no job falls behind."""
+"""Divide nodes among several jobs so that the total progress is greatest and no job falls
+behind.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ from headgate.planning.search import Looked
 from headgate.planning.spaces import Space
 
 _ROUNDS = 30
-_GAIN = 1e-3  # of all that jobs would have alone: less is not worth another division
+_GAIN = 1e-3  # fraction of the jobs' total when alone: a smaller gain is not worth another division
 
 Counts = tuple[int, ...]
-"""Nodes of each kind that a job has."""
+"""A job's nodes of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledJob:
-    """A job to plan, and what it costs."""
+    """A job to plan, with its profile."""
 
     job: Job
     profile: Profile
@@ -35,9 +37,9 @@ class JointPlans:
     """Plans of jobs that run side by side, in the order of the requests.
 
     Args:
-        predictions: The plan of each, on nodes that no other has, or on a part of a node.
-        normalised: Throughput of each over what it would have alone on the whole cluster.
-        fair: The same on an equal part of the nodes of each kind: none gets less.
+        predictions: The plan of each job, on nodes or on a part of a node that no other job has.
+        normalised: Throughput of each relative to the whole cluster alone.
+        fair: The same on an equal part of the nodes of each kind: no job gets less.
     """
 
     predictions: tuple[Prediction, ...]
@@ -46,7 +48,7 @@ class JointPlans:
 
     @property
     def total(self) -> float:
-        """What all get together: the number of jobs, were each alone."""
+        """Sum of the normalised throughputs; the number of jobs if each ran alone."""
         return sum(self.normalised)
 
 
@@ -57,18 +59,20 @@ def jointly(
     used: Collection[str] = (),
     measured_on: Node | None = None,
 ) -> JointPlans:
-    """Divide nodes among jobs: from equal parts on, nodes change hands as long as the total
-    normalised throughput grows and no job falls below its fair share. Where there are more jobs
-    than nodes they share nodes in equal parts.
+    """Divide nodes among jobs.
+
+    From equal parts on, nodes change hands as long as the total normalised throughput grows and no
+    job falls below its fair share. If there are more jobs than nodes, jobs share nodes in equal
+    parts.
 
     Args:
-        requests: At least one, their names unlike.
+        requests: At least one job, with distinct names.
         cluster: The nodes.
         used: Names of nodes that running jobs keep.
         measured_on: The node that profiles were measured on.
 
     Raises:
-        UsageError: There is no job or no free node, or a job can run nowhere even alone.
+        UsageError: There is no job or no free node, or a job cannot run even alone.
     """
     if not requests:
         raise UsageError("found no job to plan; expected at least one")
@@ -81,7 +85,7 @@ def jointly(
 
 
 class _Throughputs:
-    """Throughputs of jobs by what they have; what was searched once is remembered."""
+    """Throughputs of jobs by their nodes, with a cache of past searches."""
 
     def __init__(
         self, requests: Sequence[ProfiledJob], cluster: Cluster, measured_on: Node | None
@@ -98,7 +102,7 @@ class _Throughputs:
         ]
 
     def divide(self) -> JointPlans:
-        """The best division found."""
+        """Find the best division."""
         held = self._equal_parts()
         fair = [self._part(i, counts) for i, counts in enumerate(held)]
         for _ in range(_ROUNDS):
@@ -107,7 +111,7 @@ class _Throughputs:
             for i, j, mine, others in self._exchanges(held):
                 ours, theirs = self._part(i, mine), self._part(j, others)
                 total = sum(parts) - parts[i] - parts[j] + ours + theirs
-                # Who cannot run at all is helped before anything else.
+                # Jobs that cannot run at all are helped first.
                 total += len(parts) * ((ours > 0) - (parts[i] > 0) + (theirs > 0) - (parts[j] > 0))
                 keeps = (
                     ours >= min(fair[i], parts[i]) - 1e-9
@@ -133,7 +137,7 @@ class _Throughputs:
         return JointPlans(tuple(predictions), parts, tuple(fair))
 
     def _equal_parts(self) -> list[Counts]:
-        """Each kind divided equally; what is left of it goes to those that have fewest nodes."""
+        """Equal parts of each kind; leftover nodes go to the jobs with the fewest nodes."""
         jobs = len(self._costs)
         held = [[len(kind.names) // jobs for kind in self._kinds] for _ in range(jobs)]
         for k, kind in enumerate(self._kinds):
@@ -143,7 +147,7 @@ class _Throughputs:
         return [tuple(part) for part in held]
 
     def _exchanges(self, held: Sequence[Counts]) -> Iterator[tuple[int, int, Counts, Counts]]:
-        """Some nodes of a kind from one job to another, for nothing or for as many of another
+        """Exchanges: some nodes of a kind go to another job, for nothing or for as many of another
         kind.
         """
         for i, j in itertools.permutations(range(len(held)), 2):
@@ -158,9 +162,7 @@ class _Throughputs:
                             yield i, j, mine, _changed(_changed(held[j], k, step), back, -step)
 
     def _part(self, i: int, counts: Counts) -> float:
-        """Normalised throughput of a job that has so many nodes of each kind; 0 where it cannot
-        run.
-        """
+        """Normalised throughput of a job with these nodes; 0: it cannot run."""
         if (i, counts) not in self._known:
             try:
                 throughput = self._search(i, self._names(counts, counts)).throughput
@@ -191,7 +193,7 @@ def _changed(counts: Counts, kind: int, by: int) -> Counts:
 def _on_parts(
     requests: Sequence[ProfiledJob], free: Sequence[Node], measured_on: Node | None
 ) -> JointPlans:
-    """Jobs on equal parts of nodes, each on one, in turn."""
+    """Plans of jobs on equal parts of nodes, one node each, in turn."""
     predictions, parts = [], []
     whole = Cluster(tuple(free))
     for i, request in enumerate(requests):

@@ -1,4 +1,4 @@
-"""Nodes that are alike count as one class: what a plan costs hangs on kinds and not on names."""
+"""Group equal nodes into kinds: the cost of a plan depends on kinds and not on names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from headgate.model.cluster import Node
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """Nodes that are alike in all that bears on a plan.
+    """Nodes that are equal in all that matters to a plan.
 
     Args:
-        name: By which kinds of one speed are known.
-        node: That of them with the least memory.
-        names: Those of its nodes, in the order of the cluster.
+        name: Name shared by kinds of equal speed.
+        node: The node with the least memory among them.
+        names: Names of the nodes, in the order of the cluster.
     """
 
     name: str
@@ -24,12 +24,12 @@ class NodeKind:
 
     @property
     def in_words(self) -> str:
-        """What people call it: as the cluster says, else by the first of its nodes."""
+        """Its name for people: from the cluster file, or else that of its first node."""
         return self.node.kind or self.names[0]
 
 
 def name_of(node: Node) -> str:
-    """What kinds of one speed have in common: the name in the cluster, else the GPUs, or the CPU
+    """A name shared by kinds of equal speed: the kind in the cluster file, or the GPUs, or the CPU
     and its speed.
     """
     gpus = "+".join(sorted(gpu.name for gpu in node.gpus))
@@ -37,11 +37,11 @@ def name_of(node: Node) -> str:
 
 
 def kinds(nodes: Sequence[Node]) -> tuple[NodeKind, ...]:
-    """The kinds of nodes, those first whose first node comes first."""
+    """The kinds of nodes, in the order of their first nodes."""
     nodes_by_class: dict[object, list[Node]] = {}
     for node in nodes:
         gpus = tuple((gpu.name, gpu.memory_bytes) for gpu in node.gpus)
-        # machines that are alike report a little less or more of it
+        # equal machines report slightly different amounts
         memory = f"{node.memory_bytes:.1e}"
         key = (
             node.kind,

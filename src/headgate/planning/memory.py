@@ -1,4 +1,4 @@
-"""Memory that a plan's tasks take, from what a worker was measured to take."""
+"""Predict the memory of a plan's tasks from a measured worker."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from headgate.model.units import say_bytes
 
 PROCESS = 300 << 20  # a framework without a model
 _SERVER = 150 << 20  # a server without a model
-# the process that hosts the store of torchrun's contract, which imports torch, and the one above it
+# the process that hosts torchrun's store, which imports torch, and its parent
 STORE = 170 << 20
 _CONTEXT = 768 << 20
-"""What CUDA, cuBLAS and their kernels take of a GPU beside what a framework allocates: 740 MiB on
-an H100.
+"""GPU memory of CUDA, cuBLAS and their kernels besides the framework's allocations: 740 MiB on an
+H100.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class GpuNeed:
-    """Memory that a worker is expected to hold on each of its GPUs.
+    """Expected memory of a worker on each of its GPUs.
 
     Args:
-        memory_bytes: None: not known.
-        known: From what, in words.
+        memory_bytes: The memory; None: unknown.
+        known: Origin of the figure, in words.
     """
 
     memory_bytes: int | None
     known: str
 
     def in_words(self) -> str:
-        """As `run --dry-run` says it."""
+        """The sentence of `run --dry-run`."""
         if self.memory_bytes is None:
             return f"not known: {self.known}"
         return f"{say_bytes(self.memory_bytes)} on each of its GPUs, {self.known}"
 
 
 def gpu_need(limits: Limits, profile: Profile | None, before: int | None) -> GpuNeed:
-    """What a worker of a job is expected to hold on each of its GPUs.
+    """The expected memory of a worker on each of its GPUs.
 
     Args:
-        limits: Of the job.
-        profile: Of the job; None: it has none.
-        before: The most that a worker of the same job held before; None: not known.
+        limits: Limits of the job.
+        profile: Profile of the job; None: it has none.
+        before: Peak memory of a worker in earlier runs; None: unknown.
     """
     if limits.gpu_memory_bytes is not None:
         return GpuNeed(limits.gpu_memory_bytes, "as its limits say")
@@ -63,18 +63,17 @@ def gpu_need(limits: Limits, profile: Profile | None, before: int | None) -> Gpu
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes by what they grow with.
+    """Bytes, by what they grow with.
 
     Args:
-        worker: A worker, whatever its batch.
-        sparse: Sparse tables and their gradients; under parameter servers the servers hold them.
+        worker: A worker, regardless of its batch.
+        sparse: Sparse tables and their gradients; with parameter servers the servers hold them.
         sample: Each sample of a worker's batch.
-        server: A server, whatever it holds.
+        server: A server, regardless of its part.
         served: Parameters, gradients and optimizer state, divided among servers.
-        gpu: A worker on its GPU, whatever its batch; None: not measured.
-        gpu_sample: Each sample there.
-        sharded: Parameters, gradients and optimizer state, divided among workers that keep a part
-            of them each.
+        gpu: A worker on its GPU, regardless of its batch; None: not measured.
+        gpu_sample: Each sample on the GPU.
+        sharded: Parameters, gradients and optimizer state, sharded among workers.
         gpu_sharded: The same on their GPUs.
     """
 
@@ -89,7 +88,7 @@ class Memory:
     gpu_sharded: float = 0.0
 
     def of_worker(self, batch: float, served: bool, workers: int = 1) -> float:
-        """Bytes of each of so many workers; `served`: under parameter servers."""
+        """Bytes of each worker. `served`: with parameter servers."""
         return (
             self.worker
             + self.sample * batch
@@ -98,13 +97,13 @@ class Memory:
         )
 
     def of_server(self, servers: int) -> float:
-        """Bytes of each of so many servers."""
+        """Bytes of each server."""
         return self.server + self.served / max(servers, 1)
 
 
 def memory(profile: Profile) -> Memory:
-    """What a job takes. Parameters, gradients and optimizer state are counted; what was measured
-    beyond them, in a step of the script's own batch, is taken to grow with the batch.
+    """The memory of a job by cause. Parameters, gradients and optimizer state are computed. The
+    rest of the measurement is assumed to grow with the batch.
     """
     dense, sparse = float(profile.dense_bytes or 0), float(profile.sparse_bytes or 0)
     state = float(profile.optimizer_state_bytes or 0)
@@ -138,10 +137,10 @@ def most_gpu_bytes(node: Node) -> float:
 
 
 def misfit(node: Node, limits: Limits, name: str = "") -> str | None:
-    """Why a task of a job does not fit on a node; None where it does.
+    """Why a task of a job does not fit on a node; None: it fits.
 
     Args:
-        name: What the node is called; empty: its name.
+        name: Name of the node in the message; empty: its own.
     """
     name = name or node.name
     if limits.gpus is not None and limits.gpus > len(node.gpus):

@@ -1,4 +1,4 @@
-"""Whether a job that runs should go on under another plan."""
+"""Decide whether a running job should switch to another plan."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.planning.choosing import in_words
 
 _WORTH = 1.5
-"""Times its cost that a move has to save: forecasts of what is left are wrong as well."""
+"""A move has to save this many times its cost, because forecasts of the remaining time may be
+wrong.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a job stands.
+    """Present state of a job.
 
     Args:
-        plan: What it runs by.
-        throughput: Samples a second, measured.
-        seconds_left: What is left of it at that pace.
-        restart_seconds: From the last step before a restart to the first one after, measured.
+        plan: Its plan.
+        throughput: Measured samples a second.
+        seconds_left: Remaining seconds at this rate.
+        restart_seconds: Measured seconds from the last step before a restart to the first after it.
         moves_left: How often it may still be moved.
     """
 
@@ -33,27 +35,27 @@ class Standing:
 
     @property
     def could_pay(self) -> bool:
-        """Whether a move could be worth it, however fast the other plan."""
+        """Whether a move could pay off, however fast the other plan is."""
         return self.moves_left > 0 and self.seconds_left > _WORTH * self.restart_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Go on by another plan, and why."""
+    """A switch to another plan, with the reason in words."""
 
     plan: Plan
     reason: Reason
 
 
 def better(standing: Standing, best: Prediction) -> Move | None:
-    """The move to the plan that is expected to be best, None where it is not worth its cost.
+    """The move to the best plan; None: it is not worth its cost.
 
-    The rate that counts lies halfway, in ratio, between the expected one and the low end of its
-    band. The best of many uncertain plans is best in part by luck.
+    The rate that counts is the geometric mean of the expected rate and the low end of its band. The
+    best of many uncertain plans looks good partly by luck.
 
     Args:
-        standing: How the job stands.
-        best: What the model says, corrected by what was measured of the plan that it runs by.
+        standing: Present state of the job.
+        best: The best plan by the model, corrected by measurements of the present plan.
     """
     if best.plan == standing.plan or not standing.could_pay:
         return None

@@ -1,4 +1,4 @@
-"""A model of what a pair of jobs cost each other, fitted to pairs that were measured."""
+"""A model of the slowdown of job pairs, fitted to measured pairs."""
 
 from __future__ import annotations
 
@@ -12,27 +12,23 @@ Array = npt.NDArray[np.float64]
 Pair = tuple[str, str]
 
 FEWEST_JOBS, FEWEST_PAIRS = 4, 8
-"""Below which nothing is predicted."""
+"""Fewest jobs and pairs for a prediction."""
 _MOST_PAIRS = 2000
-"""The model solves a system of so many equations at most; more pairs are a sample of themselves."""
+"""Most pairs, and so most equations to solve; larger tables are sampled."""
 _SETTINGS = tuple((length, noise) for length in (0.7, 1.2, 2.5, 5.0) for noise in (0.05, 0.3))
-"""Deviations of a figure within which jobs are alike, and the part of the variance that no figure
-explains.
-"""
+"""Candidate length scales (in deviations of a figure) and noise fractions of the variance."""
 _PECULIAR = 0.1
-"""Variance of what is peculiar to a job, whatever its figures say."""
+"""Variance of a job's own term, which no figure explains."""
 _FAR = 2.5
-"""Deviations: figures that are further off count as so far off."""
+"""Figures further off than this many deviations are clipped."""
 _NEXT_TO_NOTHING = 0.01
-"""Of what is usual: figures below that are all alike."""
+"""Figures below this fraction of the usual value count as equal."""
 _LEAST = 0.01
 _BAND = 0.9
 
 
 class Kept(NamedTuple):
-    """The part of its throughput alone that a job keeps beside another, with a band that holds nine
-    of ten.
-    """
+    """The fraction of its throughput that a job keeps beside another, with a 90 % band."""
 
     part: float
     low: float
@@ -40,24 +36,23 @@ class Kept(NamedTuple):
 
 
 class PairModel:
-    """Predicts what a job keeps of its throughput beside another.
+    """Predicts the fraction of its throughput that a job keeps beside another.
 
-    A Gaussian process over pairs. Its kernel adds how alike the first jobs of two pairs are by
-    their solo figures, how alike the second ones are, and the product of both. A job that was
-    measured in pairs has a term of its own besides, so measured pairs complete those between them.
-    Length scale and noise are those with the least error on jobs that are left out entirely. That
-    error also scales the band.
+    A Gaussian process over pairs. Its kernel adds the similarity of the first jobs of two pairs by
+    their solo figures, that of the second jobs, and the product of both. Each measured job has a
+    term of its own, so measured pairs complete those between them. Length scale and noise minimize
+    the error on jobs that are left out entirely. That error also scales the band.
 
     Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2 and
-        5.4.2.
+    5.4.2.
 
     Args:
-        solo: Figures of each job alone, all at least 0, by name: any that tell what it uses. A job
-            may lack some.
-        pairs: By job and other: the part of its throughput that the job keeps.
+        solo: Non-negative figures of each job alone, by name, that show its resource use. A job may
+            lack some.
+        pairs: By job and other job: the fraction of its throughput that the first keeps.
 
     Attributes:
-        error: Mean absolute error on jobs that were left out.
+        error: Mean absolute error on left-out jobs.
 
     Raises:
         ValueError: There are too few jobs or pairs.
@@ -95,7 +90,7 @@ class PairModel:
         self._z = float(np.quantile(np.abs(z), _BAND))
 
     def predict(self, job: str, other: str) -> Kept:
-        """What a job keeps beside another. Either may be new: it then goes by its figures in
+        """Predict what a job keeps beside another. A new job is predicted from its figures in
         `solo`.
         """
         [row] = self._kernel([(job, other)], self._pairs, self._length)
@@ -107,7 +102,7 @@ class PairModel:
         )
 
     def _kernel(self, some: Sequence[Pair], others: Sequence[Pair], length: float) -> Array:
-        """How alike pairs are: a matrix."""
+        """Kernel matrix between pairs."""
         total, product = np.ones((len(some), len(others))), np.ones((len(some), len(others)))
         for side in (0, 1):
             names, theirs = ([pair[side] for pair in pairs] for pairs in (some, others))
@@ -124,9 +119,7 @@ class PairModel:
 
 
 class _Figures:
-    """Solo figures on a scale on which they compare: logarithms, in deviations from the mean of the
-    jobs known.
-    """
+    """Solo figures made comparable: logarithms, in deviations from the mean of known jobs."""
 
     def __init__(self, known: Mapping[str, Mapping[str, float]]) -> None:
         names = sorted({name for figures in known.values() for name in figures})
@@ -139,7 +132,7 @@ class _Figures:
                 self._scale[name] = usual, float(logs.mean()), float(logs.std())
 
     def of(self, figures: Mapping[str, float]) -> Array:
-        """One number for each figure; 0, the mean, for one that is missing."""
+        """One number for each figure; a missing figure is 0, the mean."""
         zeros = np.zeros(len(self._scale))
         for i, (name, (usual, mean, deviation)) in enumerate(self._scale.items()):
             if name in figures:
@@ -150,8 +143,8 @@ class _Figures:
 def _left_out(
     inverse: Array, target: Array, pairs: Sequence[Pair], jobs: Sequence[str]
 ) -> tuple[Array, Array]:
-    """Errors of all pairs of each job, predicted without them, and the same in deviations that are
-    expected.
+    """Errors of all pairs of each job when that job is left out, absolute and in expected
+    deviations.
     """
     weights = inverse @ target
     off, z = [], []

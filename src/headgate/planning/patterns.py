@@ -1,5 +1,5 @@
-"""What tasks a node of each kind may have, and how workers may go together: what layouts are made
-of.
+"""The building blocks of layouts: patterns of tasks on a node, and modes in which workers
+cooperate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headgate.planning.cost import CostModel
 from headgate.planning.features import Indices
 from headgate.planning.memory import misfit
 
-# servers that a node may have besides one: it then carries a greater part of the model
+# more than one server on a node, which then carries a greater part of the model
 _ON_ONE = (2, 3)
 
 
@@ -27,7 +27,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How workers go together: fields of `Plan`, and the multiple of the script's own batch."""
+    """How workers cooperate: fields of `Plan`, and the multiple of the script's own batch."""
 
     synchronous: bool = True
     staleness: int | None = None
@@ -36,13 +36,13 @@ class Mode:
 
 
 def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> tuple[Pattern, ...]:
-    """What a node may have, by kind.
+    """The possible patterns of each kind.
 
     Args:
         costs: Job, cluster and profile.
-        free: Nodes of each kind that no other job has.
-        serves: Whether there may be parameter servers.
-        joins: Whether there may be several workers.
+        free: Free nodes of each kind.
+        serves: Whether parameter servers are possible.
+        joins: Whether several workers are possible.
     """
     limits = costs.job.limits
     most = float(limits.workers[1] or math.inf) if joins else 1.0
@@ -50,10 +50,10 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
         most = min(most, costs.batch)
     patterns_found = []
     fewest, free_cores = limits.workers[0], max(int(free.sum()), 1)
-    # where all nodes have as many: so many are asked for
+    # workers on each node when all nodes have equally many
     equal = {fewest // free_cores, -(-fewest // free_cores)}
     for i, kind in enumerate(costs.kinds):
-        # no task is started there, a server neither
+        # no task starts there, not even a server
         if not free[i] or misfit(kind.node, limits) is not None:
             continue
         gpus, cores = len(kind.node.gpus), kind.node.cores
@@ -66,7 +66,8 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
             }
         else:
             slots = gpus // (limits.gpus or 1)
-            left = {(bound or 0) % slots for bound in limits.workers}  # beside full nodes
+            # the remainder beside full nodes
+            left = {(bound or 0) % slots for bound in limits.workers}
             some = {
                 1,
                 slots // 2,
@@ -85,7 +86,7 @@ def patterns(costs: CostModel, free: Indices, *, serves: bool, joins: bool) -> t
 
 
 def modes(job: Job, *, serves: bool, joins: bool) -> tuple[Mode, ...]:
-    """How workers may go together: the user's mathematics first, then what they allow besides."""
+    """How workers may cooperate: the user's mathematics first, then what else the user allows."""
     allow, modes_found = job.allow, [Mode()]
     if "weak" in allow and joins and job.contract is None:
         modes_found += [Mode(scale=scale) for scale in (2, 4, 8, 16)]

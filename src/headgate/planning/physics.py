@@ -1,12 +1,10 @@
-"""How long a step takes, from what happens in it: a formula with positive parameters, and what they
-usually are.
+"""A formula for the time of a step with positive parameters, and their usual values.
 
-The form is the general one of published models:
+Its form follows published models:
 
-- Pollux (OSDI 2021): all-reduce inside and across nodes, and how much communication hides behind
-  compute.
+- Pollux (OSDI 2021): all-reduce within and across nodes, and overlap of communication with compute.
 - Optimus (EuroSys 2018): parameter servers, with the cost of each task.
-- BytePS (OSDI 2020): the bytes through the busiest NIC.
+- BytePS (OSDI 2020): bytes through the busiest NIC.
 - A closed queueing network, by Schweitzer's approximation of its mean values (1979): asynchronous
   workers.
 
@@ -26,43 +24,42 @@ from headgate.planning.features import Features, Floats, repeated
 TERMS: Mapping[str, tuple[float, float]] = {
     "alpha": (0.3, 1.2),  # compute that does not depend on the batch
     "beta": (0.5, 1.2),  # compute of a typical batch
-    "reading": (0.02, 1.5),  # reading a typical batch, where the training process does that itself
-    # each factor e of workers on a node, which share its host, memory and I/O
+    "reading": (0.02, 1.5),  # reading a typical batch in the training process
+    # each factor e of workers on a node, which share host, memory and I/O
     "contention": (0.01, 1.2),
-    "ring": (0.3, 1.5),  # the model once through a NIC, all-reduce
+    "ring": (0.3, 1.5),  # the model once through a NIC, in an all-reduce
     "ring_worker": (0.01, 1.5),  # each worker of an all-reduce past the second, across nodes
     "ring_node": (0.02, 1.5),  # each node past the second
     "inside": (0.05, 1.5),  # the model once from worker to worker inside a node
     "inside_worker": (0.005, 1.5),  # each worker past the second, inside a node
     "to_servers": (0.15, 1.5),  # the model once through the NIC of a server
     "to_workers": (0.05, 1.5),  # the model once through the NIC of a worker
-    "handling": (1e-4, 0.5),  # a worker of one core sends the model and takes it
+    "handling": (1e-4, 0.5),  # a worker of one core sends and receives the model
     "collective": (1e-4, 0.5),  # a worker of one core in an all-reduce, for each other worker
     "update": (0.02, 1.5),  # a server of one core applies the whole model once
-    "exchange": (1e-4, 0.5),  # a worker of one core beside parameter servers, whatever it sends
+    "exchange": (1e-4, 0.5),  # a worker of one core with parameter servers, whatever it sends
     "worker": (0.002, 1.5),  # each worker, for a server of one core
     "server": (0.002, 1.5),  # each server, for a worker of one core
 }
-"""What seconds go into, each as a part of a typical step, with the standard deviation of its
+"""Time parameters as fractions of a typical step, each with the standard deviation of its
 logarithm.
 """
 
 FACTORS: Mapping[str, tuple[float, float]] = {
-    "straggling": (0.05, 1.0),  # by how much the slowest is slower, for each factor e of workers
-    # the exponent of Pollux less one: 0 hides no communication behind compute, much hides all
+    # how much slower the slowest worker is, for each factor e of workers
+    "straggling": (0.05, 1.0),
+    # Pollux's exponent minus one: 0 hides no communication behind compute, a large value hides all
     "hiding": (1.0, 0.8),
-    "cores": (0.7, 0.3),  # the power of its cores that a worker's speed grows with
-    # an exponent less one: 0 where NICs and servers take turns, much where they go at once
+    "cores": (0.7, 0.3),  # exponent of a worker's cores in its speed
+    # an exponent minus one: 0 if NICs and servers take turns, large if they overlap
     "streaming": (0.02, 0.3),
-    # the part of compute that no communication hides behind: there is no gradient yet
+    # the part of compute that hides no communication: no gradient exists yet
     "forward": (1e-3, 0.1),
 }
-"""Numbers without a unit."""
+"""Parameters without a unit."""
 
 NAMES = (*TERMS, *FACTORS)
-"""The parameters, in their order; the speed of each kind of node past the first comes after
-them.
-"""
+"""The parameters in order. After them comes the speed of each kind of node except the first."""
 RESOURCES = ("compute", "network", "server", "tasks")
 OF: Mapping[str, str] = {
     "alpha": "compute",
@@ -75,18 +72,16 @@ OF: Mapping[str, str] = {
     "update": "server",
     **dict.fromkeys(("exchange", "worker", "server"), "tasks"),
 }
-"""The resource that each part of a step takes."""
+"""The resource of each part of a step."""
 _KIND_DEVIATION = 0.6
-# workers' classes, times parameters, that are computed together: as much as caches hold
+# worker classes times parameters in one computation: as much as caches hold
 _AT_ONCE = 20_000
 _TINY = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What the parameters are before anything is measured: their logarithms, and standard
-    deviations of these.
-    """
+    """Prior of the parameters: means and standard deviations of their logarithms."""
 
     mean: Floats
     deviation: Floats
@@ -94,11 +89,11 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class StepEstimate:
-    """What a step of each plan takes, (plans,).
+    """Predicted steps of plans, (plans,).
 
     Args:
         throughput: Samples a second.
-        terms: Seconds of each part, as `OF` names them, before any of it hides behind another.
+        terms: Seconds of each part, named as in `OF`, before overlap.
         resources: Seconds of each of `RESOURCES`.
     """
 
@@ -108,28 +103,29 @@ class StepEstimate:
 
 
 def prior(step_seconds: float, batch: float, kinds: int) -> Prior:
-    """What is usual for a job that nothing is known about.
+    """The prior of an unknown job.
 
     Args:
-        step_seconds: Of a typical step.
+        step_seconds: Seconds of a typical step.
         batch: Samples of a worker in it.
-        kinds: Kinds of nodes, each with a speed of its own.
+        kinds: Number of kinds of nodes, each with a speed of its own.
     """
     means = [math.log(part * step_seconds) for part, _ in TERMS.values()]
     for name in ("beta", "reading"):
         means[NAMES.index(name)] -= math.log(batch)
     means += [math.log(factor) for factor, _ in FACTORS.values()]
     deviations = [deviation for _, deviation in (*TERMS.values(), *FACTORS.values())]
-    more = kinds - 1  # the first is what the others are compared with
+    more = kinds - 1  # speeds are relative to the first kind
     return Prior(np.array(means + [0.0] * more), np.array(deviations + [_KIND_DEVIATION] * more))
 
 
 def seconds(parameters: Floats, of: Features) -> StepEstimate:
-    """What a step of each plan takes.
+    """Predict the step of each plan.
 
     Args:
-        parameters: Logarithms, in the order of `NAMES`, and the speed of each kind of node past the
-            first: the same for all plans, or a row for each.
+        parameters: Logarithms in the order of `NAMES`, then the speed of each kind of node except
+            the first. One row for all plans, or a row for each.
+        of: Features of the plans.
     """
     p = by_name(parameters)
     more = np.exp(np.clip(parameters[..., len(NAMES) :], -10.0, 10.0))
@@ -187,7 +183,7 @@ def seconds(parameters: Floats, of: Features) -> StepEstimate:
 
 
 def by_name(parameters: Floats) -> dict[str, Floats]:
-    """The parameters, no longer logarithms: numbers, or a column for the rows of `parameters`."""
+    """The parameters without logarithm: numbers, or a column for the rows of `parameters`."""
     return dict(zip(NAMES, np.exp(np.clip(parameters.T, -40.0, 40.0))))
 
 
@@ -199,11 +195,11 @@ def compute(
     cores: Floats,
     speed: Floats | float,
 ) -> tuple[Floats, Floats, Floats]:
-    """Seconds of workers' compute that do not depend on the batch, those of each sample, and those
-    to read one.
+    """Seconds of a worker's compute: the fixed part, the part for each sample, and the part to read
+    a sample.
     """
-    # Less than a core slows all of a step down; more than one speeds up what grows with the batch,
-    # but for reading, which is one thread.
+    # Less than a core slows the whole step. More cores speed up what grows with the batch, except
+    # reading, which is one thread.
     thread_speed = np.minimum(cores, 1.0) * speed
     alpha, beta, reading, power = (
         p[name][..., None] for name in ("alpha", "beta", "reading", "cores")
@@ -216,9 +212,8 @@ def compute(
 
 
 def _busy(p: Mapping[str, Floats], seconds_of_part: Floats, of: Features) -> Floats:
-    """Seconds that the cores of the busiest node with workers need for all that its tasks do in a
-    step: they compute, send and serve one after the other, however well that hides behind the
-    network.
+    """Seconds of work for the cores of the busiest node with workers: its tasks compute, send and
+    serve one after the other. Overlap with the network does not reduce it.
     """
     exchanges = (of.servers > 0) * p["exchange"]
     sends = (p["handling"] * of.handled + p["server"] * of.servers + exchanges)[:, None] / of.cores
@@ -237,11 +232,10 @@ def _synchronous(
     terms: Mapping[str, Floats],
     of: Features,
 ) -> tuple[Floats, dict[str, Floats]]:
-    """Seconds of a step that waits for its workers, and by resource.
+    """Seconds of a synchronous step, in all and by resource.
 
-    Communication hides behind compute, but for gradients that are there only when compute is done;
-    and not on a part of a core, whose tasks all pause together: what its cores do and what goes
-    through NICs then adds up.
+    Communication hides behind compute, except for gradients that exist only after compute. On less
+    than one core nothing hides: its tasks pause together, so CPU and NIC times add up.
     """
     waiting = slowest + terms["straggling"] + terms["contention"]
     around = ("ring", "ring_worker", "ring_node", "inside", "inside_worker", "collective")
@@ -252,7 +246,7 @@ def _synchronous(
     tasks = terms["exchange"] + terms["worker"] + terms["server"]
     behind = p["forward"] * waiting + np.maximum((1 - p["forward"]) * waiting, moving)
     hidden = _norm(1 + p["hiding"], waiting, moving)
-    # that of servers beside workers is part of `busy`
+    # servers on nodes with workers are part of `busy`
     apart = np.where(of.beside.max(1) > 0, 0.0, terms["update"])
     wires = _norm(at_once, ring, terms["to_servers"], terms["to_workers"], apart)
     pauses = (of.hosts * (of.counts > 0) * (of.cores < 1.0)).max(1)
@@ -265,16 +259,15 @@ def _synchronous(
 def _asynchronous(
     p: Mapping[str, Floats], work: Floats, terms: Mapping[str, Floats], of: Features
 ) -> tuple[Floats, dict[str, Floats]]:
-    """Samples a second where no worker waits for another, and seconds of one worker's step by
-    resource.
+    """Samples a second without synchronization, and seconds of one worker's step by resource.
 
-    Workers take turns at the busiest server, which needs `demand` seconds for each; in between each
-    is by itself.
+    Workers take turns at the busiest server, which needs `demand` seconds for each. In between each
+    worker is independent.
     """
     at_server = _norm(1 + p["streaming"], terms["to_servers"], terms["update"])
     demand = (at_server + terms["worker"]) / of.workers
-    # A lone transfer streams through both NICs at once: beyond the server's part it waits for the
-    # worker's own.
+    # A lone transfer streams through both NICs at once: only the worker's time beyond the server's
+    # part counts.
     beyond = np.maximum(terms["to_workers"] + terms["handling"] - demand, 0.0)
     own = terms["exchange"] + terms["server"]
     alone = beyond + own + terms["contention"]
@@ -283,7 +276,7 @@ def _asynchronous(
     short = of.workers * demand - usual
     response = 0.5 * (short + np.sqrt(short**2 + 4 * demand * usual))
     rate = 1 / (by_itself + response[:, None])
-    # Under a bound on staleness all go at the pace of the slowest in the long run.
+    # With bounded staleness all workers run at the pace of the slowest in the long run.
     slowest = np.where(of.counts > 0, rate, np.inf).min(1)
     rate = np.where(of.bounded[:, None] > 0, slowest[:, None], rate)
     throughput = (of.counts * of.batches * rate).sum(1)
@@ -297,19 +290,19 @@ def _asynchronous(
 
 
 def _norm(power: Floats, *parts: Floats) -> Floats:
-    """(Σ partᵖ)^(1/p): their sum at 1, the longest at infinity."""
+    """(Σ partᵖ)^(1/p): their sum at p = 1, the longest at infinity."""
     longest = np.maximum(np.maximum.reduce(parts), _TINY)
     return np.asarray(longest * sum((part / longest) ** power for part in parts) ** (1 / power))
 
 
 def slopes(parameters: Floats, of: Features, steps: Floats | float = 1e-4) -> tuple[Floats, Floats]:
-    """Logarithm of the throughput, (plans,), and how it changes with each parameter, (plans,
+    """Logarithm of the throughput, (plans,), and its derivative by each parameter, (plans,
     parameters).
 
     Args:
         parameters: As of `seconds`.
-        of: Features of plans.
-        steps: By how much each parameter is moved to see that.
+        of: Features of the plans.
+        steps: Step of each parameter for the difference quotient.
     """
     moved = np.concatenate(
         [parameters[None, :], parameters + np.diag(np.broadcast_to(steps, parameters.shape))]

@@ -1,6 +1,4 @@
-"""Where the tasks of a plan go whose user named no nodes: a simple rule, the same for the same
-cluster.
-"""
+"""Place the tasks of a plan whose user named no nodes, by a simple deterministic rule."""
 
 from __future__ import annotations
 
@@ -20,15 +18,15 @@ from headgate.model.units import say_bytes
 
 
 def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, float] | None = None) -> Plan:
-    """A plan with a node for each task; one that names its nodes keeps them.
+    """Give each task of a plan a node. A plan that names its nodes keeps them.
 
-    Each worker in turn goes where it has the most cores to itself, each server where the fewest
-    workers are.
+    Each worker in turn goes to the node where it has the most cores, each server to the node with
+    the fewest workers.
 
     Args:
-        plan: What to place.
-        nodes: At least one.
-        beside: How many workers of this job the tasks of other jobs on each node count for.
+        plan: The plan to place.
+        nodes: At least one node.
+        beside: How many workers of this job the other jobs on each node count as.
     """
     workers = plan.worker_nodes or with_more((), plan.workers, nodes, plan.cores_per_worker, beside)
     taken, servers = _with(beside, workers), list(plan.server_nodes)
@@ -41,7 +39,7 @@ def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, float] | None 
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of a node."""
+    """Free resources of a node."""
 
     cores: float
     memory_bytes: float
@@ -49,7 +47,7 @@ class _Room:
     nic_bytes_per_second: float
 
     def lacks(self, role: Role, memory_bytes: int | None, gpus: int | None) -> str:
-        """What a task would have too little of; empty: it fits."""
+        """The resource that a task lacks; empty: it fits."""
         if (gpus or 0) > self.gpus:
             return f"{gpus} GPUs"
         if (memory_bytes or 0) > self.memory_bytes:
@@ -60,18 +58,18 @@ class _Room:
 
 
 def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | None = None) -> Plan:
-    """The plan of a job that is made of roles: a node for each task, in the order of the roles.
+    """Place a job made of roles: a node for each task, in the order of the roles.
 
-    Tasks that ask for most go first. Each goes where the most cores are left, among the nodes that
-    have its memory, its GPUs and its part of the NIC. One that states no cores counts as one.
+    The most demanding tasks go first. Each goes to the node with the most cores left, among nodes
+    with enough memory, GPUs and NIC rate. A task without stated cores counts as one core.
 
     Args:
         job: The job.
-        nodes: At least one.
+        nodes: At least one node.
         beside: How many tasks of other jobs each node has; each counts as a core.
 
     Raises:
-        UsageError: A task fits on no node, or names one that is not there.
+        UsageError: A task fits on no node, or names an unknown node.
     """
     rooms = {
         node.name: _Room(
@@ -127,11 +125,10 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
 
 
 def place_job(job: Job, plan: Plan, nodes: Sequence[Node]) -> Plan:
-    """The plan of a job on these nodes; of tasks that have their nodes already only where the job
-    has no roles.
+    """Place the plan of a job on these nodes. Placed tasks move only if the job has roles.
 
     Raises:
-        UsageError: A task of a role fits on none.
+        UsageError: A task of a role fits on no node.
     """
     return place_roles(job, nodes) if job.roles else place(plan, nodes)
 
@@ -139,13 +136,12 @@ def place_job(job: Job, plan: Plan, nodes: Sequence[Node]) -> Plan:
 def place_within(
     plan: Plan, nodes: Sequence[Node], fits: Callable[[str, int, int], bool]
 ) -> Plan | None:
-    """A plan placed by the same rule as far as there is room; None where there is not enough.
+    """Place a plan by the same rule within the available room; None: not enough room.
 
     Args:
-        plan: What to place; the nodes that it names do not count.
-        nodes: Where to.
-        fits: Whether a node, by its name, has room for so many workers and so many servers of the
-            plan.
+        plan: The plan; nodes that it names are ignored.
+        nodes: The nodes.
+        fits: Whether a node has room for this many workers and servers of the plan.
     """
     workers: tuple[str, ...] = ()
     servers: list[str] = []
@@ -168,13 +164,13 @@ def place_within(
 
 
 def grouped(workers: Sequence[str]) -> tuple[str, ...]:
-    """Nodes of workers with those of one node side by side, as launchers count them."""
+    """Nodes of workers, grouped by node, as launchers number them."""
     first = list(dict.fromkeys(workers))
     return tuple(sorted(workers, key=first.index))
 
 
 def unplaced(plan: Plan) -> Plan:
-    """A plan without nodes."""
+    """A copy of the plan without nodes."""
     return replace(plan, worker_nodes=(), server_nodes=())
 
 
@@ -185,8 +181,14 @@ def with_more(
     cores: float | None = None,
     beside: Mapping[str, float] | None = None,
 ) -> tuple[str, ...]:
-    """Nodes of `count` workers whose first ones, `taken`, are placed already; `beside` as of
-    `place`.
+    """Nodes of `count` workers, the first ones on the nodes `taken`.
+
+    Args:
+        taken: Nodes of the workers that are placed already.
+        count: Number of workers in all.
+        nodes: The available nodes.
+        cores: Cores of each worker, if stated.
+        beside: As of `place`.
     """
     workers = list(taken[:count])
     cores_used = _with(beside, workers)
@@ -213,14 +215,16 @@ def _with(beside: Mapping[str, float] | None, workers: Sequence[str]) -> default
 def for_worker(
     nodes: Sequence[Node], workers: Mapping[str, float], cores: float | None = None
 ) -> str:
-    """The node on which one more worker has the most cores: an equal part of them, or with `cores`
-    for each what is left. Among equals it is the node with the fewest workers, then the first.
+    """The node on which one more worker has the most cores. Among equal nodes: the fewest workers,
+    then the first.
+
+    The worker gets an equal part of the cores, or with `cores` for each worker what is left.
     """
     return min(nodes, key=lambda node: _rank(node, workers.get(node.name, 0), cores)).name
 
 
 def _rank(node: Node, cores_here: float, cores: float | None) -> tuple[float, float]:
-    """How soon a node with so many workers gets one more: the lowest first."""
+    """Sort key of a node for one more worker: the lowest first."""
     room = node.cores / (cores_here + 1) if cores is None else node.cores - cores * cores_here
     return -round(room, 6), cores_here
 
@@ -228,8 +232,8 @@ def _rank(node: Node, cores_here: float, cores: float | None) -> tuple[float, fl
 def for_server(
     nodes: Sequence[Node], workers: Mapping[str, float], servers: Mapping[str, int]
 ) -> str:
-    """The node with the fewest workers; of equal ones that with the fewest servers, then the most
-    cores, then the first.
+    """The node with the fewest workers. Among equal nodes: the fewest servers, then the most cores,
+    then the first.
     """
     return min(
         nodes, key=lambda node: (workers.get(node.name, 0), servers.get(node.name, 0), -node.cores)

@@ -1,5 +1,5 @@
-"""Finding the best of many plans by few measurements: ask which to measure, tell what it
-brought.
+"""Find the best of many plans with few measurements: ask for a plan to measure, tell its
+throughput.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from headgate.planning.candidates import tells
 from headgate.planning.cost import CostModel
 from headgate.planning.features import NOTHING, Floats, Indices, features
 
-# usual deviation of a measurement's logarithm, and what it weighs in measurements
+# usual deviation of a measurement's logarithm, and its weight in measurements
 _NOISE, _NOISE_WEIGHT = 0.012, 4
-_CAUTION = 0.25  # deviations by which an uncertain plan is marked down
-_EQUAL = _NOISE / 2  # of the logarithm: plans that measurements can hardly tell apart
-# deviations of a profile's seconds beside measurements: so many times its own, and at least
+_CAUTION = 0.25  # penalty of uncertain plans, in deviations
+_EQUAL = _NOISE / 2  # of the logarithm: differences that measurements can hardly detect
+# deviation of a profile's times, once there are measurements: this many times its own, and at least
+# this much
 _TRUST = (3.0, 0.8)
-_BUDGETS = (0.15, 0.3, 0.5, 0.75, 1.0)  # parts of the plans, those with the fewest tasks first
-# the first ask that is for the plan which may itself be the best; before, too little is known
+_BUDGETS = (0.15, 0.3, 0.5, 0.75, 1.0)  # fractions of the plans, fewest tasks first
+# the first ask for the plan that may itself be the best; earlier, too little is known
 _IMPROVING = 4
 _OUTCOMES = norm.ppf((np.arange(12) + 0.5) / 12)
-_LOOKED_AT = 400  # plans of a large space that may turn out the best, and that may be asked for
+_LOOKED_AT = 400  # most plans of a large space that are considered
 
 
 class Planner:
     """Chooses from a space of plans. Deterministic: the same measurements give the same answers.
 
-    With a profile it begins with what the cost model says of each plan, and measurements correct
-    that; without, with what is usual.
+    With a profile it starts from the cost model, otherwise from usual values. Measurements correct
+    both.
 
     Args:
         space: Plans, each once.
-        job: What runs; with a profile it says whether GPUs may be used and whether what is sent is
-            encrypted.
-        cluster: Where they are placed; None: nothing is known of their nodes.
-        profile: What the job costs; None, or one that has no time of a step: not known.
-        seed: Which of the plans of a very large space are looked at, beside the most promising
+        job: The job. With a profile it decides on GPUs and encryption.
+        cluster: Cluster of the plans; None: their nodes are unknown.
+        profile: The job's profile; None, or one without a step time: unknown.
+        seed: Selects which plans of a very large space are considered besides the most promising
             ones.
-        measured_on: The node that the profile was measured on, to compare cores with; None: as the
+        measured_on: The node that the profile was measured on, to compare cores; None: as the
             profile says.
 
     Raises:
         ValueError: There is no plan.
-        UsageError: With a profile: a cluster without nodes.
+        UsageError: There is a profile, and the cluster has no nodes.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Planner:
         self._failed: dict[int, str] = {}
         self._tasks = np.array([plan.tasks for plan in self._space])
         self._belief: fitting.Belief | None = None
-        self._batch: float | None = None  # that the features are for
+        self._batch: float | None = None  # batch of the features
         self._costs: CostModel | None = None
         if profile is not None and tells(profile):
             known_cluster = (
@@ -89,16 +89,16 @@ class Planner:
             )
 
     def tell(self, plan: Plan, *, throughput: float, step_time: float | None = None) -> None:
-        """What a plan was measured to bring; repeated measurements of one plan are averaged.
+        """Add a measurement of a plan; repeated measurements are averaged.
 
         Args:
-            plan: One of the space.
+            plan: A plan of the space.
             throughput: Samples a second.
-            step_time: Seconds of a step. Says how many samples it has where plans leave that to the
+            step_time: Seconds of a step. Gives the samples of a step if the plan leaves them to the
                 script.
 
         Raises:
-            ValueError: The plan is not in the space, or a number is not finite and above 0.
+            ValueError: The plan is not in the space, or a number is not finite and positive.
         """
         for name, value in (("throughput", throughput), ("step_time", step_time)):
             if value is not None and not (math.isfinite(value) and value > 0):
@@ -114,10 +114,10 @@ class Planner:
         self._belief = None
 
     def fail(self, plan: Plan, reason: str) -> None:
-        """A plan did not run: it is neither asked for again nor the best.
+        """Exclude a plan that did not run: it is not asked for again, and is never the best.
 
         Raises:
-            ValueError: It is not in the space.
+            ValueError: The plan is not in the space.
         """
         self._failed[self._at(plan)] = reason
         self._belief = None
@@ -129,13 +129,12 @@ class Planner:
 
     def ask(self) -> Plan | None:
         """The plan most worth measuring next, to find the best one within each number of tasks.
-        None when all were measured.
+        None: all were measured.
 
-        Mostly it is the plan that says most about others (knowledge gradient: Frazier et al.,
-        2009). The gain is that in the throughput of the plan that would then be chosen, expected
-        over the possible results, and added over several budgets of tasks. Every other time, from
-        the fourth on, it is the plan that may itself exceed the best measured one most (expected
-        improvement: Jones et al., 1998).
+        Usually it is the plan that tells most about others (knowledge gradient: Frazier et al.,
+        2009). Its gain is the expected increase in throughput of the plan that would be chosen
+        next, summed over several budgets of tasks. Every other time from the fourth on, it is the
+        plan with the greatest expected improvement over the best measured one (Jones et al., 1998).
         """
         open_to = np.array(
             [i for i in range(len(self._space)) if i not in self._told and i not in self._failed]
@@ -146,7 +145,7 @@ class Planner:
         hopeful = belief.mean + belief.deviation
         asked = self._shortlist(open_to, hopeful)
         if not self._told:
-            # Nothing is known: what says most about all the others.
+            # Nothing is known: take the plan that tells most about all others.
             others = self._shortlist(self._running(), hopeful)
             among = belief.covariance(asked, others)
             information = (among**2).sum(1) / (belief.deviation[asked] ** 2 + _NOISE**2)
@@ -167,16 +166,16 @@ class Planner:
         return self._space[int(asked[np.argmax(gain)])]
 
     def predict(self, plan: Plan) -> Prediction:
-        """What a plan is expected to bring.
+        """Predict a plan.
 
         Raises:
-            ValueError: It is not in the space.
+            ValueError: The plan is not in the space.
         """
         return self._prediction(self._at(plan))
 
     def best(self, where: Callable[[Plan], bool] | None = None) -> Prediction:
-        """The plan to run: of those expected to be the fastest one that is well known; of equal
-        ones that with the fewest nodes, then the fewest tasks.
+        """The plan to run: among the fastest, one that is well known. Among equal plans: the fewest
+        nodes, then the fewest tasks.
 
         Args:
             where: Which plans may be chosen; None: all.
@@ -192,7 +191,7 @@ class Planner:
                 + (f"; those that failed: {tried}" if tried else "")
             )
         belief = self._believe()
-        # The fastest of many uncertain ones is fast in part by luck.
+        # The fastest of many uncertain plans is fast partly by luck.
         score = belief.mean - _CAUTION * belief.deviation
         highest = max(score[i] for i in allowed)
         equal = [i for i in allowed if score[i] >= highest - _EQUAL]
@@ -208,7 +207,7 @@ class Planner:
         return self._index[plan]
 
     def _running(self) -> Indices:
-        """Indices of the plans that did not fail."""
+        """Indices of plans that did not fail."""
         return np.array([i for i in range(len(self._space)) if i not in self._failed], np.intp)
 
     def _shortlist(self, of: Indices, hopeful: Floats) -> Indices:
@@ -250,9 +249,7 @@ class Planner:
         return self._belief
 
     def _informed(self, informed: physics.Prior) -> physics.Prior:
-        """What the profile says; once there are measurements they have the word, as far as they
-        reach.
-        """
+        """The prior from the profile, weakened as far as measurements replace it."""
         if not self._told:
             return informed
         terms = len(physics.TERMS)
@@ -260,7 +257,7 @@ class Planner:
         return physics.Prior(informed.mean, np.concatenate([free, informed.deviation[terms:]]))
 
     def _usual(self, indices: Sequence[int], logs: Sequence[float]) -> physics.Prior:
-        """What is usual for a job without a profile."""
+        """The prior of a job without a profile."""
         samples = self._features.samples
         step = (
             median(samples[i] / math.exp(log) for i, log in zip(indices, logs)) if indices else 1.0
@@ -272,13 +269,13 @@ class Planner:
         belief = self._believe()
         step = physics.seconds(belief.physics, self._features)
         free = 2.0 if self._costs is None else 8.0
-        # The band is 90 % of Student's t: how large deviations are is itself known from few
-        # measurements only.
+        # The band is 90 % of Student's t: few measurements leave the deviations themselves
+        # uncertain.
         mean, off = (
             belief.mean[at],
             t.ppf(0.95, max(len(self._told) / 2, free)) * belief.deviation[at],
         )
-        # What physics says of the parts, in proportion to what is predicted of the whole.
+        # Parts by the physics, scaled to the predicted total.
         scale = float(step.throughput[at] / math.exp(mean))
         seconds = {
             name: float(values[at]) * scale
@@ -296,13 +293,11 @@ class Planner:
 
 
 def _improvement(belief: fitting.Belief, of: Indices, best: float) -> Floats:
-    """By how much plans are expected to exceed the best that was measured, where they do (of the
-    logarithm).
-    """
+    """Expected improvement of plans over the best measured one (of the logarithm)."""
     mean, deviation = belief.mean[of] - best, belief.deviation[of]
     return np.asarray(mean * norm.cdf(mean / deviation) + deviation * norm.pdf(mean / deviation))
 
 
 def _nodes(plan: Plan) -> int:
-    """Nodes that a plan takes, as far as it is placed."""
+    """Number of nodes of a plan, as far as it is placed."""
     return len({*plan.worker_nodes, *plan.server_nodes})

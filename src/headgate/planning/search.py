@@ -1,4 +1,4 @@
-"""The best layout of a job: all are costed where they are few, else likely ones are bettered step
+"""Search the best layout of a job: cost all layouts if they are few, else improve likely ones step
 by step.
 """
 
@@ -22,26 +22,26 @@ from headgate.planning.memory import misfit
 from headgate.planning.patterns import Mode
 from headgate.planning.spaces import Space
 
-_EXACT = 20_000  # layouts that are all costed
-_BEAM = 3  # that are bettered at a time
+_EXACT = 20_000  # up to this many layouts are all costed
+_BEAM = 3  # layouts that are improved at a time
 _ROUNDS = 30
-_EQUAL = 5e-3  # parts of the throughput that are not worth another node or task
+_EQUAL = 5e-3  # fraction of the throughput that is not worth another node or task
 _SAME = 1e-9
-_KEPT = 400  # of the best layouts of a strategy that are remembered
+_KEPT = 400  # best layouts of a strategy that are kept
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found.
+    """The result of a search.
 
     Args:
-        best: The plan to run, and what it is expected to bring.
-        runners_up: The next best that differ in tasks, nodes or strategy, as `varied` chooses them,
-            the best first.
+        best: The plan to run, with its predicted throughput.
+        runners_up: The next best plans that differ in tasks, nodes or strategy, best first, chosen
+            by `varied`.
         bound: Samples a second that no plan can exceed by the model.
-        exact: Whether the best is the best there is by the model: the bound says so, or all were
-            costed.
-        costed: Layouts that were costed.
+        exact: Whether the best plan is optimal by the model: the bound shows it, or all layouts
+            were costed.
+        costed: Number of costed layouts.
     """
 
     best: Prediction
@@ -52,21 +52,21 @@ class SearchResult:
 
     @property
     def gap(self) -> float:
-        """How far the best may be from the bound, in parts of itself."""
+        """Largest possible distance of the best plan from the bound, as a fraction of the best."""
         return self.bound / self.best.throughput - 1
 
 
 def search(costs: CostModel, *, used: Collection[str] = (), runners_up: int = 9) -> SearchResult:
-    """The best plan of a job by its cost model; of equal ones that with fewest nodes, then fewest
-    tasks.
+    """The best plan of a job by its cost model. Among equal plans: the fewest nodes, then the
+    fewest tasks.
 
     Args:
         costs: Job, cluster and profile.
         used: Names of nodes that other jobs have.
-        runners_up: How many others to name.
+        runners_up: How many other plans to return.
 
     Raises:
-        UsageError: No plan can run; the message says why for each kind of node.
+        UsageError: No plan can run; the message gives the reason for each kind of node.
     """
     looked = Looked(Space(costs, used))
     top = looked.bounded()
@@ -75,15 +75,15 @@ def search(costs: CostModel, *, used: Collection[str] = (), runners_up: int = 9)
 
 
 def varied(plans: Sequence[tuple[Hashable, int]], most: int) -> list[int]:
-    """Which of many plans to show to somebody who chooses among them.
+    """Choose which of many plans to show to a person.
 
-    These are the first plan and the best of each strategy. Then come plans whose number of workers
-    differs from all before by a factor of about 1.4. What is left over goes to the others. Two or
-    fewer are just the first ones.
+    First comes the first plan, then the best of each strategy. Then come plans whose number of
+    workers differs from all before by a factor of about 1.4. Remaining places go to the remaining
+    plans. For `most` of two or less these are just the first ones.
 
     Args:
-        plans: Strategy and workers of each, the best first.
-        most: How many.
+        plans: Strategy and workers of each plan, best first.
+        most: Most plans to choose.
 
     Returns:
         Their indices, ascending.
@@ -100,10 +100,10 @@ def varied(plans: Sequence[tuple[Hashable, int]], most: int) -> list[int]:
 
 
 class Looked:
-    """A space that was searched: the layouts that were seen to be good.
+    """A searched space with its good layouts.
 
     Raises:
-        UsageError: No layout can be.
+        UsageError: No layout is possible.
     """
 
     def __init__(self, space: Space) -> None:
@@ -120,7 +120,7 @@ class Looked:
             self._better()
 
     def enumerate(self) -> bool:
-        """Cost all layouts, where they are few enough; whether one can be."""
+        """Cost all layouts if they are few enough. Returns whether any is possible."""
         if (
             not self.exact
             and self.space.patterns
@@ -131,7 +131,9 @@ class Looked:
         return bool(self._rows)
 
     def bounded(self) -> float:
-        """Samples a second that no layout exceeds; costs all of them where that alone can tell."""
+        """Samples a second that no layout exceeds. Costs all layouts if nothing else gives a
+        bound.
+        """
         found = max(float(facts[:, 0].max()) for facts in self._facts)
         limit = max(bound(self.space), found)
         if limit > found * (1 + _SAME):
@@ -145,8 +147,8 @@ class Looked:
             self._look(rows, mode)
 
     def ranked(self, most: int, *, variety: bool = False) -> list[Plan]:
-        """The best plans that differ in strategy, tasks or nodes, the best first; with variety as
-        `varied` says.
+        """The best plans that differ in strategy, tasks or nodes, best first; with `variety`,
+        chosen by `varied`.
         """
         rows, facts = np.concatenate(self._rows), np.concatenate(self._facts)
         order = np.lexsort((facts[:, 2], facts[:, 1], -facts[:, 0]))
@@ -169,11 +171,11 @@ class Looked:
         return [self.space.plan(rows[i], self.space.modes[int(facts[i, 3])]) for i in which]
 
     def _starts(self) -> Indices:
-        """Where the patterns of each kind begin."""
+        """The index at which the patterns of each kind begin."""
         return np.flatnonzero(np.diff(self.space.kind, prepend=-1))
 
     def _look(self, rows: Indices, mode: int) -> tuple[Indices, Floats]:
-        """Cost layouts; those that can be, and their throughput, the best first."""
+        """Cost layouts. Returns the possible ones and their throughput, best first."""
         costed = self.space.cost(rows, self.space.modes[mode])
         self.costed += len(rows)
         runs = np.flatnonzero(costed.throughput > 0)
@@ -194,7 +196,7 @@ class Looked:
         return rows[runs], costed.throughput[runs]
 
     def _better(self) -> None:
-        """Better the best layouts by moving some nodes from one pattern to another, until no move
+        """Improve the best layouts by moving nodes from one pattern to another, until no move
         helps.
         """
         facts, rows = np.concatenate(self._facts), np.concatenate(self._rows)
@@ -203,7 +205,7 @@ class Looked:
         layouts, in_modes = set[bytes](), set[int]()
         for i in order:
             mode, layout = int(facts[i, 3]), rows[i].tobytes()
-            # The best of another mode may be bettered past those that are the best now.
+            # The best layout of another mode may improve beyond the present best.
             if mode not in in_modes or (len(layouts) < _BEAM and layout not in layouts):
                 beams.append((rows[i], mode, float(facts[i, 0])))
                 layouts.add(layout)
@@ -217,8 +219,8 @@ class Looked:
 
 
 def _moves(space: Space, row: Indices) -> Indices:
-    """Layouts near one: a power of two of nodes more or fewer of a pattern, or of another pattern
-    of the same kind, or of the same pattern of another kind.
+    """Neighbours of a layout: a power of two of nodes more or fewer, or moved to another pattern or
+    kind.
     """
     kinds, patterns = space.kind, len(space.patterns)
     idle = space.free - np.bincount(kinds, weights=row, minlength=len(space.free)).astype(np.intp)
@@ -246,13 +248,13 @@ def _moves(space: Space, row: Indices) -> Indices:
 
 
 def _steps(most: int) -> list[int]:
-    """1, 2, 4, ... and all of them."""
+    """1, 2, 4, ... and `most`."""
     steps = [1 << i for i in range(most.bit_length()) if 1 << i <= most]
     return steps if not steps or steps[-1] == most else [*steps, most]
 
 
 def _nowhere(space: Space) -> str:
-    """Why no layout can be, for each kind of node."""
+    """Why no layout is possible, for each kind of node."""
     job, costs, memory = space.job, space.costs, space.costs.memory_of
     least = memory.of_worker(1, served=False, workers=max(int(space.free.sum()), 1))
     if space.serves:

@@ -1,7 +1,7 @@
-"""All the ways to lay a job out over kinds of nodes, costed many at a time without naming a node.
+"""All layouts of a job over kinds of nodes, costed many at a time without naming nodes.
 
-A layout is a row of counts: how many nodes of each kind have a certain pattern of tasks (so many
-workers, so many servers on each). Thousands of nodes are as quick to cost as a few.
+A layout is a row of counts: how many nodes of each kind have each pattern (workers and servers on a
+node). Thousands of nodes cost as little time as a few.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _BISECTIONS = 26
 
 @dataclass(frozen=True, slots=True)
 class Costed:
-    """Layouts, costed.
+    """Costed layouts.
 
     Args:
-        throughput: Samples a second; 0 where a layout cannot be.
-        nodes: Nodes that it takes.
-        tasks: Workers and servers.
+        throughput: Samples a second; 0: impossible.
+        nodes: Number of nodes.
+        tasks: Number of workers and servers.
     """
 
     throughput: Floats
@@ -41,13 +41,14 @@ class Costed:
 
 
 class Space:
-    """The layouts of a job. For each pattern it has its kind, workers, servers and the slowness of
-    its NIC. For the pattern's workers it has the cores that they find, what their device needs and
-    how fast it is.
+    """The layouts of a job.
+
+    For each pattern it keeps the kind, workers, servers and NIC slowness. For its workers it keeps
+    the cores, the device's needs and its speed.
 
     Args:
-        costs: What they cost.
-        used: Names of nodes that other jobs have: nothing goes there.
+        costs: The cost model.
+        used: Names of nodes that other jobs have; they stay unused.
     """
 
     def __init__(self, costs: CostModel, used: Collection[str] = ()) -> None:
@@ -98,11 +99,11 @@ class Space:
     # --- costing ----------------------------------------------------------------------------------
 
     def cost(self, rows: Indices, mode: Mode) -> Costed:
-        """What layouts bring.
+        """Cost layouts.
 
         Args:
             rows: Nodes of each pattern, (layouts, patterns).
-            mode: How their workers go together.
+            mode: How their workers cooperate.
         """
         counts = rows * self.workers
         total, servers = counts.sum(1), (rows * self.servers).sum(1)
@@ -132,7 +133,7 @@ class Space:
         return np.where(self.on_gpu, 1.0, np.minimum(own, self._share(tasks)[:, None]))
 
     def _share(self, tasks: Indices) -> Floats:
-        """Cores of each task, of those that the job may have."""
+        """Cores of each task, within the job's limit."""
         return np.maximum(
             np.floor((self.job.limits.cores or 0.0) / np.maximum(tasks, 1) * 100) / 100, 0.01
         )
@@ -152,14 +153,14 @@ class Space:
         return np.asarray(fine)
 
     def _compute(self, cores: Floats) -> tuple[Floats, Floats]:
-        """Seconds of workers' steps that do not depend on the batch, and those of each sample."""
+        """Seconds of a worker's step: the fixed part, and the part for each sample."""
         fixed, sample, read = physics.compute(
             self._p, self.overhead, self.work, self.reads, cores, self.speeds
         )
         return fixed, sample + read
 
     def _divided(self, counts: Indices, cores: Floats, batch: int, mode: Mode) -> Floats:
-        """Most samples of each worker: a script of another launcher has equal parts."""
+        """Most samples of each worker: equal parts for a script of another launcher."""
         if not mode.synchronous:
             return np.full(counts.shape, float(batch))
         if self.costs.profile.observed:
@@ -169,8 +170,8 @@ class Space:
         return self._batches(counts, cores, batch)
 
     def _batches(self, counts: Indices, cores: Floats, batch: int) -> Floats:
-        """Most samples of each worker, such that the slowest is done as soon as can be: whole
-        numbers, at least 1.
+        """Most samples of each worker, in whole numbers from 1, such that the slowest worker
+        finishes earliest.
         """
         fixed, sample = self._compute(cores)
         used_counts = np.where(counts > 0, counts, 0)
@@ -186,7 +187,7 @@ class Space:
         return np.asarray(np.maximum(np.floor((high[:, None] - fixed) / sample + 1e-9), 1.0))
 
     def _fits(self, rows: Indices, batches: Floats, servers: Indices) -> Flags:
-        """Whether all tasks find the memory that they need."""
+        """Whether all tasks have enough memory."""
         memory, served = self.costs.memory_of, servers[:, None] > 0
         among = np.maximum((rows * self.workers).sum(1), 1)[:, None]
         worker = (
@@ -219,7 +220,7 @@ class Space:
         nodes = (rows * works).sum(1).astype(np.float64)
         ring = 2 * (workers - 1) / workers * (servers == 0)
         slowest = np.where(is_present & works, self.slowness, 0.0).max(1)
-        # Where all workers are on one node, only its pattern is there.
+        # If all workers are on one node, the layout has only its pattern.
         inside = np.where(is_present & works, self.inside_slowness, 0.0).max(1) * (
             (nodes == 1) & (ring > 0)
         )
@@ -287,7 +288,7 @@ class Space:
     # --- plans ------------------------------------------------------------------------------------
 
     def plan(self, row: Indices, mode: Mode) -> Plan:
-        """A layout as a plan, its nodes named: the first of each kind that are free."""
+        """A layout as a plan with named nodes: the first free ones of each kind."""
         left = [list(reversed(names)) for names in self.names]
         on_workers: list[str] = []
         on_servers: list[str] = []
@@ -322,7 +323,7 @@ class Space:
     def _sizes(
         self, row: Indices, mode: Mode, of_worker: list[int]
     ) -> int | tuple[int, ...] | None:
-        """Samples of each worker; None where that is the script's own matter."""
+        """Samples of each worker; None: the script decides."""
         batch = self.costs.batch * mode.scale
         if self.costs.grows:
             return batch
@@ -336,7 +337,7 @@ class Space:
         fixed, sample = self._compute(cores)
         most = self._batches(rows * self.workers, cores, batch)[0]
         sizes = [int(most[i]) for i in of_worker]
-        # What is too much comes off those that are done last.
+        # Excess samples are taken from the workers that finish last.
         done = [
             (-float(fixed[0, i] + sample[0, i] * size), -at)
             for at, (i, size) in enumerate(zip(of_worker, sizes))

@@ -1,4 +1,4 @@
-"""Clusters as they might be: other rates, more nodes or fewer."""
+"""Hypothetical clusters: other rates, more or fewer nodes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def changed(cluster: Cluster, text: str) -> Cluster:
     """A cluster with one change.
 
     Args:
-        cluster: As it is.
-        text: `nic=10Gbit`, `cores=8` or `memory=32GiB` of all nodes; `a.nic=10Gbit` of the nodes of
-            kind (or with the name) `a`; `gpu_link=nvlink` (or `pcie`, `host`), whose rate is then
-            the usual one of these GPUs, or `gpu_link=50GB/s`, which leaves it joined as it is; `+2
-            node of kind a`, `-1 node of kind a`.
+        cluster: The present cluster.
+        text: A change of all nodes (`nic=10Gbit`, `cores=8`, `memory=32GiB`), or of the nodes with
+            kind or name `a` (`a.nic=10Gbit`). `gpu_link=nvlink` (or `pcie`, `host`) sets the link
+            with its usual rate, and `gpu_link=50GB/s` its rate alone. `+2 node of kind a` and `-1
+            node of kind a` change the number of nodes.
 
     Raises:
-        UsageError: It is none of these, there is no such kind, or a link is meant where no node has
-            several GPUs.
+        UsageError: The text has another form, the kind is unknown, or no node has several GPUs to
+            link.
     """
     if (setting := _SETTING.fullmatch(text.strip())) is not None:
         return _set(cluster, setting[1], setting[2], setting[3])
@@ -72,7 +72,7 @@ def _set(cluster: Cluster, of: str | None, key: str, value: str) -> Cluster:
 
 
 def _link(cluster: Cluster, chosen: Collection[str], value: str) -> Cluster:
-    """Other links between the GPUs of those of the nodes that have several."""
+    """Change the GPU links of the chosen nodes with several GPUs."""
     several = {node.name for node in cluster.nodes if node.name in chosen and len(node.gpus) > 1}
     if not several:
         raise UsageError(

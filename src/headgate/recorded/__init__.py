@@ -1,1 +1,1 @@
-"""What is kept of runs: the store of each, its folder, and what a run resumes from."""
+"""Records of runs: the store and folder of each, and what a resume starts from."""

@@ -1,7 +1,7 @@
-"""The event log of a run: what its controller was told, and what it decided, with causes.
+"""The event log of a run: the controller's input and decisions, with causes.
 
-Runs that one controller had at a time share the numbers of their entries. An entry that is of no
-run is in the log of the oldest run of that time.
+Runs under one controller share the numbers of their entries. An entry without a run is in the log
+of the oldest run at that time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headgate.recorded.store import RunReader
 
 Kind = Literal["event", "action", "notice"]
 CONTROLLER = "controller"
-"""The key of a run's `meta` that names the controller which its log is of."""
+"""Key in a run's `meta` for the controller behind its log."""
 HUB_LOG = "events.jsonl"
-"""In a hub's folder: what belongs to no run."""
+"""Log of entries without a run, in a hub's folder."""
 _FOLLOW_SECONDS = 0.2
 _KINDS: Mapping[Kind, tuple[type, ...]] = {
     "event": get_args(Event),
@@ -35,17 +35,17 @@ _KINDS: Mapping[Kind, tuple[type, ...]] = {
 TYPES: Mapping[str, type] = MappingProxyType(
     {kind.__name__: kind for kinds in _KINDS.values() for kind in kinds}
 )
-"""All events, actions and notices, by their names."""
+"""All events, actions and notices, by name."""
 _KIND_OF: Mapping[type, Kind] = {kind: name for name, kinds in _KINDS.items() for kind in kinds}
 encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An entry of another version of Headgate, as its JSON is."""
+    """An entry of another version of Headgate, as plain JSON."""
 
     type: str
-    fields: Mapping[str, Any]  # with its type
+    fields: Mapping[str, Any]  # including its type
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,13 @@ class LoggedEvent:
     """An entry of the log.
 
     Args:
-        run: Id of the run whose log it was read from; empty: the hub's.
-        id: Its place in the log of its controller.
+        run: Id of the run whose log it was read from; empty: the hub's log.
+        id: Its position in the log of its controller.
         t: Seconds since that run began; in the hub's log since the epoch.
-        now: The hub's clock, as the controller was told it.
-        kind: Whether it came in (`event`), was decided (`action`), or is said of the log
-            (`notice`).
+        now: The hub's clock as told to the controller.
+        kind: `event` (input), `action` (decision) or `notice` (about the log).
         what: The event, action or notice.
-        cause: Id of what led to it; None: it came by itself.
+        cause: Id of its cause; None: it has none.
     """
 
     run: str
@@ -73,12 +72,12 @@ class LoggedEvent:
 
     @property
     def name(self) -> str:
-        """The name of what it is: `TaskExited`."""
+        """Name of its type: `TaskExited`."""
         return self.what.type if isinstance(self.what, Unreadable) else type(self.what).__name__
 
     @property
     def job(self) -> JobId | None:
-        """The job that it is about; None where it is about none."""
+        """The job that it is about; None: no job."""
         if isinstance(self.what, Unreadable):
             return None
         about = subject(self.what)
@@ -86,12 +85,12 @@ class LoggedEvent:
 
     @property
     def task(self) -> TaskId | None:
-        """The task that it is about; None where it is about none, or about a job."""
+        """The task that it is about; None: none, or a whole job."""
         about = None if isinstance(self.what, Unreadable) else subject(self.what)
         return about if isinstance(about, TaskId) else None
 
     def as_json(self) -> dict[str, Any]:
-        """The entry as `headgate events --json` and files of recorded runs have it."""
+        """The entry as in `headgate events --json` and in files of recorded runs."""
         return {
             "id": self.id,
             "t": self.t,
@@ -103,17 +102,17 @@ class LoggedEvent:
 
 
 def as_json(what: Event | Action | Notice | Unreadable) -> dict[str, Any]:
-    """What an entry holds, as JSON that says its type."""
+    """The content of an entry, as JSON with its type."""
     return dict(what.fields) if isinstance(what, Unreadable) else records.dump(what)
 
 
 def kind_of(what: Event | Action | Notice) -> Kind:
-    """Whether this came in, was decided, or is said of the log."""
+    """Whether this is an input, a decision, or about the log."""
     return _KIND_OF[type(what)]
 
 
 def parse(run: str, row: Mapping[str, Any]) -> LoggedEvent:
-    """An entry from its JSON, or from its row of the store.
+    """Parse an entry from its JSON, or from its row of the store.
 
     Raises:
         KeyError, TypeError, ValueError: It is damaged.
@@ -131,22 +130,22 @@ def parse(run: str, row: Mapping[str, Any]) -> LoggedEvent:
 def read_events(
     run: Path, job: str | None = None, follow: bool = False, after: int = 0
 ) -> Iterator[LoggedEvent]:
-    """The entries of a run's log, in the order in which they came.
+    """The entries of a run's log, in their order.
 
     Args:
         run: The run's folder.
-        job: Only those about this job of the run.
-        follow: Go on with what comes, until the run has ended.
-        after: Only those with a greater id.
+        job: Only entries about this job of the run.
+        follow: Go on with new entries until the run has ended.
+        after: Only entries with a greater id.
 
     Raises:
-        NotFoundError: The run has no log: it was recorded by an earlier version.
+        NotFoundError: The run has no log: an earlier version recorded it.
         StorageError: Its store cannot be read.
     """
     while True:
         alive = runs.alive(run)
         with RunReader(run / runs.STORE) as reader:
-            # of a run that has just begun it is not written yet
+            # not yet written if the run has just begun
             if not alive and CONTROLLER not in reader.meta():
                 raise NotFoundError(f"run {run.name} has no event log: its Headgate kept none")
             where = "id > ?" + ("" if job is None else " AND job = ?")
@@ -159,7 +158,7 @@ def read_events(
 
 
 def controller_of(run: Path) -> str | None:
-    """The name of the controller that a run's log is of; None: it has no log."""
+    """Name of the controller behind a run's log; None: it has no log."""
     try:
         return runs.meta(run).get(CONTROLLER)
     except HeadgateError:  # it is damaged, or being deleted
@@ -167,8 +166,8 @@ def controller_of(run: Path) -> str | None:
 
 
 def read_controller(run: Path) -> dict[int, LoggedEvent]:
-    """All that is kept of what a run's controller was told and decided, by its id: the run's own
-    log, and those of runs that it had at the same time.
+    """All stored input and decisions of a run's controller, by id, from the logs of all its runs at
+    that time.
 
     Raises:
         NotFoundError: The run has no log.
@@ -183,7 +182,7 @@ def read_controller(run: Path) -> dict[int, LoggedEvent]:
 
 
 def read_hub_log(hub: Path) -> Iterator[LoggedEvent]:
-    """The entries of a hub's own log, the oldest first: of nodes, and of controllers made."""
+    """The entries of a hub's own log, oldest first: about nodes, and new controllers."""
     for path in (hub / f"{HUB_LOG}.1", hub / HUB_LOG):
         try:
             lines = path.read_text().splitlines()
@@ -192,5 +191,5 @@ def read_hub_log(hub: Path) -> Iterator[LoggedEvent]:
         for line in lines:
             try:
                 yield parse("", json.loads(line))
-            except (KeyError, TypeError, ValueError):  # the last one, of a hub that was killed
+            except (KeyError, TypeError, ValueError):  # a partial last entry of a killed hub
                 continue

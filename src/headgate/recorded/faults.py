@@ -1,4 +1,4 @@
-"""The faults that a job survived, and what each cost."""
+"""Faults that a job survived, and their cost."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from headgate.recorded.rows import EventRow
 
 KIND = "fault"
-"""The kind of event that tells of a fault that the job survives."""
+"""Kind of an event about a fault that the job survives."""
 
 _BELONGS_SECONDS = 600.0
-"""How long after a fault a task may still tell its cost."""
+"""How long after a fault a task may still report its cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,12 @@ class Survived:
     """A fault of a task, a node or the network that the job survived.
 
     Args:
-        t: When, seconds of the run.
-        job: The job; None if the run as a whole tells of the fault, such as a lost node.
-        task: The task that was lost or that tells of it; None where no single one.
-        text: What happened, and what tasks said of it, a line each.
-        seconds: What it cost; of several tasks that waited, the longest wait. None where nothing
-            tells.
-        steps: Steps that were done again or are lost. None where nothing tells.
+        t: Its time, in seconds of the run.
+        job: The job; None: the run as a whole reported it, for example a lost node.
+        task: The lost or reporting task; None: no single task.
+        text: What happened, and what tasks said, on one line each.
+        seconds: Its cost: the longest wait among several tasks; None: unknown.
+        steps: Steps repeated or lost; None: unknown.
     """
 
     t: float
@@ -40,15 +39,15 @@ class Survived:
 def survived(events: Iterable[EventRow]) -> tuple[Survived, ...]:
     """The faults among events, in the order of time.
 
-    An event without a cost tells what happened. The events after it with a cost belong to the same
-    fault: those of a task are what the task said. An event without a task is the cost to the job:
-    the time until it was as far again.
+    An event without a cost says what happened. Later events with a cost belong to the same fault.
+    With a task, it is the task's own report. Without a task, it is the job's cost: the time until
+    it had caught up.
 
     Args:
-        events: Those of a job, in the order of time.
+        events: Events of a job, in the order of time.
     """
     result: list[Survived] = []
-    open_since: float | None = None  # of the last fault that tells no cost itself
+    open_since: float | None = None  # time of the last fault without a cost of its own
     for event in events:
         if event.kind != KIND:
             continue

@@ -1,4 +1,4 @@
-"""Where Headgate keeps what it has: its folder, those of its hubs, and the sockets of a hub."""
+"""Headgate's folders: its home, those of its hubs, and the sockets of a hub."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headgate.model.paths import exposure
 HUB = "HEADGATE_HUB"
 _OWNER = "host"
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
-_SOCKET_BYTES = 100  # the kernel takes 107
-# not TMPDIR: it may be long itself, and two terminals with two of them would have two hubs
+_SOCKET_BYTES = 100  # the kernel allows 107
+# not TMPDIR: it may be long too, and two terminals with different ones would have two hubs
 _SHORT = Path("/tmp")
 
 
 def home() -> Path:
-    """The folder of all that Headgate keeps, made if it is not there.
+    """Headgate's folder, made if missing.
 
     Raises:
-        StorageError: It cannot be made or written, belongs to somebody else, or could be changed by
-            others.
+        StorageError: It cannot be made or written, belongs to another user, or other users could
+            change it.
     """
     try:
         path = Path(
@@ -64,11 +64,12 @@ def home() -> Path:
 
 
 def hub() -> Path:
-    """The folder of this process's hub, made if it is not there: `hub/`, or one below `hubs/` for
-    the part of the machine that was allotted to this process and not to others. Of several hosts
-    that share the home, the first has `hub/`, and each other one a folder of its own below `hubs/`:
-    what lives on one host is out of another's reach. A hub and its guard are told by
-    `HEADGATE_HUB`.
+    """The folder of this process's hub, made if missing.
+
+    It is `hub/`, or one below `hubs/` for a part of the machine allotted to this process. Among
+    hosts that share the home, the first uses `hub/` and each other one a folder below `hubs/`:
+    processes of one host are out of reach for another. `HEADGATE_HUB` tells a hub and its watchdog
+    their folder.
 
     Raises:
         StorageError: It cannot be made.
@@ -92,14 +93,14 @@ def host() -> str:
 
 
 def _of_this_host(home: Path) -> Path:
-    """The folder of the hub of this host, of those that share a home."""
+    """The hub folder of this host, among hosts that share a home."""
     owner = home / "hub" / _OWNER
-    with contextlib.suppress(OSError):  # it is there already, or the disk is full
+    with contextlib.suppress(OSError):  # it exists already, or the disk is full
         if not owner.exists():
             fresh = owner.with_name(f"{_OWNER}.{os.getpid()}.{threading.get_ident()}")
             fresh.write_text(host())
             try:
-                os.link(fresh, owner)  # whole at once, by one alone
+                os.link(fresh, owner)  # atomic: only one host succeeds
             finally:
                 fresh.unlink()
     try:
@@ -112,17 +113,18 @@ def _of_this_host(home: Path) -> Path:
 
 
 def hubs() -> list[Path]:
-    """The folders of all hubs that there are or were."""
+    """The folders of all present and past hubs."""
     return [home() / "hub", *sorted((home() / "hubs").iterdir())]
 
 
 def sockets(folder: Path | None = None) -> Path:
-    """The folder of the sockets of a hub (None: of this process's): its own or, where that path is
-    too long for a socket, one below /tmp that is named after it, which is there only as long as a
-    hub is (`make_sockets`, `remove_sockets`).
+    """The socket folder of a hub (None: of this process's hub).
+
+    It is the hub's own folder. If that path is too long for a socket, it is a folder below /tmp
+    that exists only while a hub runs (`make_sockets`, `remove_sockets`).
 
     Raises:
-        StorageError: Somebody else made it.
+        StorageError: Another user made it.
     """
     folder = folder or hub()
     if len(os.fsencode(folder / "channel.sock")) <= _SOCKET_BYTES:
@@ -140,9 +142,10 @@ def sockets(folder: Path | None = None) -> Path:
 
 
 def _refuse_exposed(folder: Path) -> None:
-    """
+    """Check that no other user could place files there that this user would run.
+
     Raises:
-        StorageError: Others could put there what this user then runs.
+        StorageError: Others could.
     """
     if (how := exposure(folder)) is not None:
         raise StorageError(
@@ -152,27 +155,26 @@ def _refuse_exposed(folder: Path) -> None:
 
 
 def make_sockets() -> Path:
-    """The folder of the hub's sockets, made where it is not there; only for a process that holds
-    the hub's lock.
+    """Make the hub's socket folder if missing. The caller holds the hub's lock.
 
     Raises:
-        StorageError: It cannot be made, or somebody else made it.
+        StorageError: It cannot be made, or another user made it.
     """
     try:
         sockets().mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {error.filename}: {error.strerror}") from error
-    return sockets()  # looked at again: whoever made it meanwhile
+    return sockets()  # check again: another process may have made it meanwhile
 
 
 def remove_sockets(folder: Path | None = None) -> None:
-    """Remove the sockets of a hub (None: of this process's) that has ended, and those that its
-    tasks left; only for who holds that hub's lock.
+    """Remove the sockets of an ended hub (None: of this process's hub) and of its tasks. The caller
+    holds that hub's lock.
     """
     hubs_own = folder or hub()
     folder = sockets(hubs_own)
     for path in folder.glob("*.sock"):
         path.unlink(missing_ok=True)
     if folder != hubs_own:
-        with contextlib.suppress(OSError):  # it is not there, or holds what is not ours
+        with contextlib.suppress(OSError):  # it is missing, or has files of others
             folder.rmdir()

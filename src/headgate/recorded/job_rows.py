@@ -1,4 +1,4 @@
-"""One job as a run's store has it."""
+"""Assemble one job from a run's store."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ from headgate.sampling.columns import COLUMNS, Column
 _HIGHEST: frozenset[Column] = frozenset(
     {"cpu_fullest_core", "cpu_ready", "main_ready", "gpu_busy", "psi_cpu", "psi_memory", "psi_io"}
 )
-"""In these columns the largest of the tasks of a job counts; all others add up."""
+"""Columns in which a job counts its largest task; all others are summed."""
 _AT_ONCE_SECONDS = 0.1
-"""A decision is brought to the tasks of a job one after the other, each with a time of its own."""
+"""A decision reaches the tasks of a job one after the other, each with its own time, within this
+many seconds.
+"""
 _SAME_CORES = 1e-6
 
 _OfTask = TypeVar("_OfTask", AsideRow, CheckpointRow)
@@ -68,15 +70,18 @@ def job(
     most: int | None,
     shell_threads: str,
 ) -> RecordedJob:
-    """A job from its row.
+    """Assemble a job from its row.
 
     Args:
-        meta: What the store has of the run.
+        meta: The store's facts about the run.
+        row: Row of the job.
         task_rows: Rows of its tasks.
         events: Its events, in the order of time.
-        usage: By task.
-        until: Seconds of the run.
-        after: Second of the run from which on it is told.
+        usage: Use by task.
+        steps: Sampled steps of all tasks.
+        run_state: State of the run.
+        until: Seconds of the run up to which it is known.
+        after: Second of the run from which on it is read.
         most: As of `recording.read`.
         shell_threads: As of `RecordedJob`.
     """
@@ -147,7 +152,7 @@ def job(
 def _course(
     row: JobRow, events: Sequence[tuple[float, str, str]], state: str, until: float
 ) -> tuple[Phase, ...]:
-    """The phases of a job by its row and its events, up to its end or that of what is known."""
+    """The phases of a job from its row and events, up to its end or the latest known time."""
     return phases(
         events,
         submitted=row.submitted or 0.0,
@@ -166,7 +171,7 @@ def used_beside(
     until: float,
     after: float,
 ) -> RecordedJob:
-    """What a job used, for the accounts of those that ran beside it; arguments as of `job`."""
+    """A job with only its use, for the accounts of its neighbours; arguments as of `job`."""
     submitted = row.submitted or 0.0
     course = _course(
         row, [(event.t, event.kind, "") for event in events], row.state or "waiting", until
@@ -214,7 +219,7 @@ def used_beside(
 
 
 def _placement_options(meta: Mapping[str, str]) -> tuple[str, ...]:
-    """The options of a command that name the cluster, the engine and the nodes of a run."""
+    """The command-line options for the cluster, engine and nodes of a run."""
     columns = {
         "--cluster": "cluster",
         "--engine": "engine",
@@ -227,7 +232,7 @@ def _placement_options(meta: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _proofs(reader: RunReader, victim: str) -> tuple[Proof, ...]:
-    """What pauses of others told about a job: of each of these the latest that can be read."""
+    """What pauses of other jobs showed about a job: the latest readable proof for each."""
     rows = reader.records(ProofRow, "victim = ?", [victim], order="t, rowid")
     proofs = [proof for row in rows if (proof := row.proof()) is not None]
     return tuple({proof.culprit: proof for proof in proofs}.values())
@@ -257,7 +262,7 @@ def _task(
 
 
 def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, Signal]:
-    """The usage of a job from that of its tasks, while they ran: no reading reaches back over a
+    """The use of a job from that of its tasks while they ran; no reading reaches back over a
     pause.
     """
     result: dict[Column, Signal] = {}
@@ -272,7 +277,7 @@ def _together(usages: Sequence[Usage], course: Sequence[Phase]) -> dict[Column, 
 
 
 def _asides(rows: Iterable[AsideRow]) -> dict[str, float]:
-    """Seconds by name, of the task that spent most on each."""
+    """Seconds by activity, of the task with the most."""
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in rows:
         spent[row.name][row.task] += row.seconds or 0.0
@@ -295,8 +300,8 @@ def _progress(
     begins: Sequence[float],
     most: int | None,
 ) -> ProgressSeries:
-    """What was reported after a time; and the last report before it of the attempt that was under
-    way then, from which its steps are counted.
+    """Reports after a time, and the last one before it in the current attempt, for counting its
+    steps.
     """
     columns = (
         "t, step, epoch, samples, loss, coalesce(count, 1), coalesce(nan, 0), epochs, task, metrics"
@@ -305,13 +310,13 @@ def _progress(
     before += " ORDER BY t DESC, rowid DESC LIMIT 1"
     progress_rows = [row for task in tasks for row in reader.tuples(before, [task, attempt, after])]
     for task in tasks:
-        # The first two reports of an attempt tell when its first step began.
+        # The first two reports of an attempt give the start of its first step.
         progress_rows += reader.thinned(
             "progress", task, columns, after=after, most=most, at=begins, in_a_row=2
         )
     progress_rows.sort(key=lambda row: row[0])
     table: Array = np.array([row[:8] for row in progress_rows], dtype=float).reshape(-1, 8)
-    # where it tells no steps, samples are counted, or else epochs that have a loss
+    # without steps, samples count, or else epochs with a loss
     for counter in (3, 2):
         if not np.isfinite(table[:, 1]).any():
             table[:, 1] = np.where(np.isfinite(table[:, 4]), table[:, counter], np.nan)
@@ -344,9 +349,7 @@ def _spent(
     usage: Mapping[str, Usage],
     ran: Sequence[tuple[float, float]],
 ) -> float | None:
-    """CPU seconds of a job, all attempts of its tasks together: as counted, or else from the
-    readings.
-    """
+    """CPU seconds of a job over all attempts of its tasks, from counters or else from readings."""
     parts: list[float] = []
     for task in tasks:
         cpu = usage.get(task.id, {}).get("cpu_cores", EMPTY)
@@ -359,7 +362,7 @@ def _spent(
     return sum(parts) if parts else None
 
 
-# --- what it was granted, and why -----------------------------------------------------------------
+# --- grants and their reasons ---------------------------------------------------------------------
 
 
 def _granted(
@@ -368,7 +371,7 @@ def _granted(
     course: Sequence[Phase],
     until: float,
 ) -> tuple[Signal, tuple[RecordedDecision, ...]]:
-    """The cores that a job was entitled to while it ran, and what was decided about them.
+    """The entitled cores of a job while it ran, and the decisions about them.
 
     Args:
         tasks: Its rows, by id.
@@ -388,7 +391,7 @@ def _granted(
 def _held(
     reader: RunReader, task: TaskRow, column: str, course: Sequence[Phase], until: float
 ) -> Signal:
-    """One setting of a task (`cpu_cap_cores`, `threads`) while it ran; empty while it had none.
+    """One setting of a task (`cpu_cap_cores`, `threads`) while it ran; empty while not set.
 
     Args:
         task: Its row.
@@ -404,9 +407,7 @@ def _held(
 
 
 def _last(task: TaskRow, given: float, until: float) -> float:
-    """When its last setting ended. While an attempt runs, the row still has the end of the attempt
-    before.
-    """
+    """When its last setting ended. While an attempt runs, the row still has the previous end."""
     ended = task.ended
     return until if ended is None or ended < given else float(ended)
 
@@ -430,7 +431,7 @@ def _entitled(
 def _decisions(
     rows: Sequence[_ShareRow], tasks: Mapping[TaskOfRun, TaskRow]
 ) -> Iterator[RecordedDecision]:
-    """The decisions that changed the cores of a job, or the reason for them."""
+    """Decisions that changed the cores of a job, or their reason."""
     held: dict[TaskOfRun, float] = {}
     last: RecordedDecision | None = None
     for index, (t, task, cores, reason) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What was recorded of a job, and its phases."""
+"""A recorded job and its phases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headgate.sampling.columns import Column
 
 STATES: tuple[JobState, ...] = get_args(JobState)
 _FASTER = 1.25
-"""From so many times the speed on, one worker instead of several is worth a word."""
+"""From this speedup on, one worker instead of several is worth mentioning."""
 
 _THREADS = "OMP_NUM_THREADS"
 _NOT_PROFILED = Profile("", "", "run")
@@ -34,7 +34,7 @@ Usage = Mapping[Column, Signal]
 
 
 class CoresSetting(NamedTuple):
-    """A setting of a job that limits its cores: its path in a job file, and whose role it is."""
+    """A setting that limits a job's cores: its path in a job file, and the role it belongs to."""
 
     field: str
     value: str | float
@@ -54,12 +54,12 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class RecordedDecision:
-    """What a job was granted from a time on, and why.
+    """A job's grant from a time on, and the reason.
 
     Args:
         t: Seconds since the run began.
-        cores: Cores that all its tasks together are entitled to when every job wants the CPU.
-        before: The cores of the decision before; None for the first.
+        cores: Cores that its tasks together are entitled to when every job wants the CPU.
+        before: Cores of the previous decision; None: this is the first.
     """
 
     t: float
@@ -70,17 +70,17 @@ class RecordedDecision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedTask:
-    """What was recorded of a task of a job.
+    """A recorded task of a job.
 
     Args:
         id: `JOB/ROLE-INDEX`.
-        node: Name of its node; empty if not known.
-        usage: While its job ran.
-        division: How its sampled steps divide; of a server, its rounds.
-        memory_peak_bytes: Most resident memory, as the kernel counted it.
-        cap: The most cores that it might use; empty if it had no cap.
-        threads: The number of compute threads that it was told to use; empty if it was told none.
-        gpus: Numbers of the GPUs of its node that it held memory on; empty if not known.
+        node: Name of its node; empty: unknown.
+        usage: Its use while the job ran.
+        division: How its sampled steps divide; for a server, its rounds.
+        memory_peak_bytes: Peak resident memory from the kernel.
+        cap: Most cores that it might use; empty: no cap.
+        threads: Compute threads that it was told to use; empty: none were set.
+        gpus: Numbers of GPUs of its node on which it held memory; empty: unknown.
     """
 
     id: TaskOfRun
@@ -109,9 +109,9 @@ class RecordedTask:
 
     @property
     def memory_peak(self) -> float | None:
-        """Most resident memory, as the kernel has it or as it was sampled, whichever is more. The
-        kernel's counts page cache that was given back since, such as that of a file that was
-        deleted: as much as was seen is left out.
+        """Peak resident memory: the kernel's or the sampled one, whichever is greater. The kernel
+        also counts page cache that was released since, as of a deleted file. The page cache that
+        was observed is subtracted.
         """
         cache, sampled = self.signal("cache_bytes"), self.signal("memory_bytes").maximum
         given_back = (cache.maximum or 0.0) - (cache.last or 0.0)
@@ -119,31 +119,29 @@ class RecordedTask:
         return max((peak for peak in (counted, sampled) if peak and peak > 0.0), default=None)
 
     def signal(self, column: Column) -> Signal:
-        """The usage of that column; empty where there was none."""
+        """The use in this column; empty: not recorded."""
         return self.usage.get(column, EMPTY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedJob:
-    """All that was recorded of a job. Figures of several tasks are added up.
+    """A recorded job. Figures of several tasks are summed.
 
     Args:
-        reason: Why it is in its state; None: nothing tells.
-        spec: As it was handed in; without a command where its record is damaged.
-        apart: Whether its workers turned out to share nothing.
-        decisions: About what it was entitled to, in the order of time.
+        spec: The job as submitted; without a command if its record is damaged.
+        apart: Whether its workers were found to share nothing.
+        decisions: Decisions about its cores, in the order of time.
         division: How the sampled steps of its workers divide.
         tasks: Workers first, by index, then servers.
-        traced: Sampled steps of each of its tasks, to be replayed.
+        traced: Sampled steps of each task, for replay.
         sampled: A typical and the slowest step with all that its tasks did; empty for a job of one
             task.
-        faults: Those that it survived.
-        proofs: What pauses of other jobs told about it; for each of them, the latest.
-        asides: Seconds that a worker spent beside its steps, by what they were spent on; the worker
-            that spent most.
-        shell_threads: What `OMP_NUM_THREADS` said where the run was handed in; empty: nothing.
-        placement_options: Options of a command that run or plan it where it ran; empty: on this
-            machine, or not known.
+        faults: Faults that it survived.
+        proofs: What pauses of other jobs showed about it; the latest for each.
+        asides: Seconds of a worker beside its steps, by activity, for the worker with most.
+        shell_threads: `OMP_NUM_THREADS` of the submitting shell; empty: not set.
+        placement_options: Command-line options for the place where it ran; empty: this machine, or
+            unknown.
     """
 
     name: str
@@ -179,26 +177,27 @@ class RecordedJob:
     placement_options: tuple[str, ...] = ()
 
     def limit(self, name: str) -> float | None:
-        """A limit that its user set, such as `memory_bytes` of each of its tasks, or `cores` of
-        all; None: no limit.
+        """A limit set by its user, such as `memory_bytes` of each task or `cores` of all; None: no
+        limit.
         """
         limit = getattr(self.spec.limits, name)
         return float(limit) if limit is not None else None
 
     def allowed_cores(self, task: RecordedTask, cores: float) -> float:
-        """The most cores that its user lets a task have on a node of so many: its part of `limits:
-        {cores: ...}`, which all tasks divide, what its role or its plan leaves each, and `share:`;
-        infinite if there is none of these.
+        """Most cores that its user allows a task on a node with `cores` cores; infinite: no limit.
+
+        The limits are the task's part of `limits: {cores: ...}`, cores stated by its role or plan,
+        and `share:`.
         """
         return min(self._allowed(task, cores).values(), default=math.inf)
 
     def cores_setting(self, task: RecordedTask, cores: float) -> CoresSetting | None:
-        """The setting of its user that `allowed_cores` comes from; None: nothing limits them."""
+        """The user's setting that `allowed_cores` comes from; None: no limit."""
         allowed = self._allowed(task, cores)
         return min(allowed, key=lambda setting: allowed[setting], default=None)
 
     def _allowed(self, task: RecordedTask, cores: float) -> Mapping[CoresSetting, float]:
-        """By each of its user's settings the most cores that it leaves a task."""
+        """Most cores of a task under each of its user's settings."""
         plan, role = self.spec.plan, self.spec.role_of(task.name)
         of_plan = "cores_per_worker" if task.is_worker else "cores_per_server"
         allowed: dict[CoresSetting, float] = {}
@@ -216,7 +215,7 @@ class RecordedJob:
 
     @property
     def cost(self) -> Profile:
-        """Its profile; one in which nothing was measured where it has none."""
+        """Its profile; one without measurements if it has none."""
         return self.profile or _NOT_PROFILED
 
     @property
@@ -239,15 +238,15 @@ class RecordedJob:
 
     @property
     def can_run_alone(self) -> bool:
-        """Whether a command runs it as a single process: of a script, unless another launcher's
-        contract asks for what it has.
+        """Whether a command can run it as a single process: it is a script without another
+        launcher's contract.
         """
         return bool(self.spec.script) and self.spec.contract is None
 
     @property
     def can_be_planned(self) -> bool:
         """Whether Headgate can plan it. A script for another launcher can be planned if its user
-        said what becomes of its batch.
+        said how it splits its batch.
         """
         return bool(self.spec.script) and (
             self.spec.contract is None or self.spec.batch is not None
@@ -255,24 +254,21 @@ class RecordedJob:
 
     @property
     def arguments(self) -> str:
-        """The arguments of its script, or its command, as they are typed."""
+        """The arguments of its script, or its command, as typed."""
         run = self.spec.run
         command = run if isinstance(run, str) else shlex.join(run or ())
         return " ".join(filter(None, [command, shlex.join(self.spec.args)]))
 
     @property
     def told_threads(self) -> str:
-        """What `OMP_NUM_THREADS` says in its own `env`, or in that of one of its roles; empty:
-        nothing.
-        """
+        """`OMP_NUM_THREADS` in its own `env` or in that of a role; empty: not set."""
         environments = [*(role.env for role in self.spec.roles), self.spec.env]
         return next((env[_THREADS] for env in environments if _THREADS in env), "")
 
     @property
     def single_worker_speedup(self) -> float | None:
-        """How many times as fast one worker would be, if that is worth a word. It does in a step
-        what all workers do, one after the other, and waits for nobody: that is the most that it
-        takes.
+        """Speedup of one worker over several, if worth mentioning. One worker does the work of all
+        in turn and waits for nobody, so this is a lower bound.
         """
         steps = [task.division for task in self.tasks if task.is_worker]
         known = [step for step in steps if step is not None and step.exposed_fraction is not None]
@@ -295,21 +291,21 @@ class RecordedJob:
 
     @property
     def least_workers(self) -> int:
-        """The fewest that its plan can have: those of its `limits: {workers: ...}`, and the chief
-        and a worker of TensorFlow's parameter servers.
+        """Fewest workers that its plan can have: by `limits: {workers: ...}`, and two under
+        TensorFlow's parameter servers (chief and worker).
         """
         has_servers = self.plan is not None and self.plan.strategy == "ps"
         served = self.spec.launch == "tensorflow" and has_servers
         return max(2 if served else 1, self.spec.limits.workers[0])
 
     def signal(self, column: Column) -> Signal:
-        """The usage of that column; empty where there was none."""
+        """The use in this column; empty: not recorded."""
         return self.usage.get(column, EMPTY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedNode:
-    """What was recorded of a node; cores, GPUs and rates are None where they are not known."""
+    """A recorded node; cores, GPUs and rates are None if unknown."""
 
     name: str
     usage: Usage
@@ -322,7 +318,7 @@ class RecordedNode:
     core_gflops: float | None = None
 
     def signal(self, column: Column) -> Signal:
-        """The usage of that column; empty where there was none."""
+        """The use in this column; empty: not recorded."""
         return self.usage.get(column, EMPTY)
 
 
@@ -335,11 +331,11 @@ def phases(
     state: str,
     until: float,
 ) -> tuple[Phase, ...]:
-    """The states that a job went through, up to `until` seconds.
+    """The states of a job up to `until` seconds.
 
     Args:
-        marks: Time, state and reason of each change that was recorded, in order; where there is
-            none, the other arguments tell the little that they can.
+        marks: Time, state and reason of each recorded change, in order. Without any, the other
+            arguments give an estimate.
     """
     known = [mark for mark in marks if mark[1] in STATES]
     if not known:
@@ -363,8 +359,8 @@ def phases(
 
 
 def running(record: Sequence[Phase]) -> list[tuple[float, float]]:
-    """The stretches of time in which a job's tasks ran, one for each attempt: while it stops, they
-    still run.
+    """The stretches in which a job's tasks ran, one for each attempt; they still run while it
+    stops.
     """
     running_spans: dict[int, tuple[float, float]] = {}
     for phase in record:

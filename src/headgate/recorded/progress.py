@@ -1,4 +1,4 @@
-"""What a job reported while it learned."""
+"""Reported training progress of a job."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from headgate.recorded.usage import EMPTY, Array, Signal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgressSeries:
-    """What a job reported, in the order of time: NaN where a report had no such field. Arrays of
-    one length.
+    """Reports of a job in the order of time, as arrays of one length; NaN: the report had no such
+    field.
     """
 
     t: Array
@@ -24,7 +24,7 @@ class ProgressSeries:
     loss: Array
     count: Array
     task: tuple[str, ...]
-    not_number: Array  # 1 where the loss was NaN or infinite, else 0
+    not_number: Array  # 1 if the loss was NaN or infinite, else 0
     epochs: int | None
     metrics: Mapping[str, tuple[Array, Array]]
 
@@ -36,18 +36,17 @@ NO_PROGRESS = ProgressSeries(
 
 
 def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
-    """The reports of a job's workers as those of one: one report from what each worker said in
-    turn.
+    """Merge the reports of a job's workers round by round into those of one.
 
-    Its loss is the mean of theirs, weighted by how many losses each stands for. Workers of a
-    synchronous plan all count the same samples. Workers of an asynchronous plan count their own,
-    which are added up.
+    The loss is the mean, weighted by the number of losses in each report. Workers of a synchronous
+    plan all count the same samples. Workers of an asynchronous plan count their own, which are
+    summed.
     """
     names = list(dict.fromkeys(progress.task))
     if len(names) < 2:
         return progress
     task = np.array([names.index(name) for name in progress.task])
-    # of each report, how many rounds of reports had gone before
+    # the number of earlier rounds, for each report
     turn = np.zeros(len(task), dtype=int)
     heard: set[int] = set()
     now = 0
@@ -65,7 +64,7 @@ def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
     if synchronous:
         samples = _highest(turn, progress.samples, rounds)
     else:
-        # Of each worker the latest that it said up to a round; nothing before it said any.
+        # The latest values of each worker up to a round; zero before its first.
         zeros = np.zeros((len(names), rounds))
         for who in range(len(names)):
             mine = (task == who) & np.isfinite(progress.samples)
@@ -96,18 +95,18 @@ def _highest(turn: npt.NDArray[np.int_], values: Array, rounds: int) -> Array:
 
 
 def growth_rate(times: Array, counter: Array, least: float) -> Signal:
-    """Growth of a counter a second; left out where the counter started again.
+    """Growth of a counter a second, without stretches in which it started again.
 
     Args:
         times: When it was read, in order.
-        least: Seconds between two readings that are compared, about: those that follow each other
-            at once tell more of how they came than of how it grew.
+        least: About the least seconds between two compared readings. Readings in quick succession
+            reflect their delivery more than their growth.
     """
     kept = np.isfinite(counter)
     t, values = times[kept], counter[kept]
     if len(t) < 2:
         return EMPTY
-    # Of each stretch the last reading, and the very first one to begin with.
+    # The last reading of each stretch, and the very first one.
     last = np.flatnonzero(np.append(np.diff(np.floor(t / least)) > 0, True))
     chosen = np.unique(np.append(0, last))
     t, grown = t[chosen], np.diff(values[chosen])

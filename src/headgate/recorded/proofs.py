@@ -1,4 +1,4 @@
-"""Proofs by pause, as a run keeps them."""
+"""Proofs by pause, as a run stores them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple, get_args
 
 EFFECT = 0.05
-"""The effect to look for: so much faster without the neighbour. A smaller one is not worth a
-change.
-"""
+"""The smallest effect worth a change: this much faster without the neighbour."""
 Outcome = Literal["seen", "none", "open"]
-"""`seen`: there is an effect; `none`: there is none of `EFFECT` or more; `open`: neither can be
-told.
-"""
+"""`seen`: there is an effect; `none`: none of `EFFECT` or more; `open`: undecided."""
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 class Gain(NamedTuple):
-    """By which part a job would be faster without its neighbour, and the ends of an interval; 0.5
-    means by 50 %.
+    """How much faster a job would be without its neighbour, with the ends of an interval; 0.5 means
+    50 %.
     """
 
     part: float
@@ -28,13 +24,13 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What pauses of one job told about another.
+    """What pauses of one job showed about another.
 
     Args:
-        culprit: The job that was held.
-        victim: The job whose steps were looked at.
-        pauses: How often it was held.
-        seconds: How long each time.
+        culprit: The paused job.
+        victim: The job whose steps were observed.
+        pauses: Number of pauses.
+        seconds: Length of each.
     """
 
     culprit: str
@@ -45,7 +41,7 @@ class Proof:
     outcome: Outcome
 
     def row(self) -> dict[str, object]:
-        """It as a row of the store, without its time."""
+        """The proof as a row of the store, without its time."""
         return {
             **asdict(self),
             "gain": self.gain.part,

@@ -1,4 +1,4 @@
-"""A run's store, read as a whole: what the page, the terminal and `metrics` are made from."""
+"""Read a run's whole store, for the page, the terminal and `metrics`."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ _OfJob = TypeVar("_OfJob", EventRow, TaskRow)
 BESIDE: frozenset[Column] = frozenset(
     {"cpu_cores", "disk_read", "disk_write", "net_in", "net_out", "gpu_busy", "gpu_memory_bytes"}
 )
-"""What jobs are told of those beside them."""
+"""Columns of neighbours that a job's account needs."""
 _MOST_STEPS, _READINGS_A_STEP = 2000, 4
-"""Sampled steps of each task, which tell how a step divides; each has several rows, and a day of
-them takes minutes.
+"""Most sampled steps of each task. Each has several rows, and a day of them would take minutes to
+read.
 """
 _MANY = 4
-"""Jobs are left out only where many are."""
+"""Jobs are left out only if there are this many times more."""
 _LAST_ROWS = 1000
-"""Rows among which the latest is, though rows come a moment late."""
+"""Number of last rows among which the latest time is, because rows may come a moment late."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """A run as it was recorded.
+    """A recorded run.
 
     Args:
-        folder: Where its store is.
+        folder: Folder of its store.
         state: `running`, `done` or `interrupted`.
-        began: Seconds since the epoch; None where it is not known.
-        seconds: How long it took, or has taken so far.
-        tasks: Usage by task.
+        began: Seconds since the epoch; None: unknown.
+        seconds: Its length so far.
+        tasks: Use by task.
         events: In the order in which they happened.
-        since: From which second of the run on it was read; jobs and their usage begin then at the
+        since: Second of the run from which it was read. Jobs and their use begin there at the
             earliest.
-        whole: The jobs that were read whole, where of the others only what they used beside these
-            was; None: all were.
-        unread: How many others there are.
+        whole: Jobs that were read completely; of others only their use beside these was read. None:
+            all were.
+        unread: Number of the others.
     """
 
     id: str
@@ -77,24 +77,22 @@ class Recording:
 def read(
     store: Path, since: float | None = None, most: int | None = None, few: int | None = None
 ) -> Recording:
-    """Read a run's store, also one that is still written. Of a long run a part of the sampled steps
-    is read.
+    """Read a run's store, also while it is written. Of a long run only some sampled steps are read.
 
     Args:
-        since: Read only the last so many seconds: that takes as long however long the run is. None:
-            all of it.
-        most: Read about so many readings and reports of each task, and a quarter as many sampled
-            steps, from all of its time, where there are more. Means stay what they are; the least
-            and the greatest may be missed. None: all.
-        few: Read so many jobs whole, where there are more than four times as many: of those that
-            run, that failed, that wait and the others, an equal part each. None: all.
+        since: Read only the last seconds, as many as this: the time for it does not grow with the
+            run. None: all.
+        most: Read about this many readings and reports of each task, and a quarter as many sampled
+            steps, spread over its time. Means stay exact; extremes may be missed. None: all.
+        few: Read only this many jobs completely if there are over four times as many: equal parts
+            of running, failed, waiting and other jobs. None: all.
 
     Raises:
-        NotFoundError: There is no such file.
+        NotFoundError: The file does not exist.
         StorageError: It cannot be read.
     """
     with RunReader(store) as reader:
-        # asked first: a run that ends right after has said so by then
+        # checked first: a run that ends right after has written its end by then
         alive = runs.alive(store.parent)
         meta = reader.meta()
         events = list(reader.records(EventRow, order="t, rowid"))
@@ -172,7 +170,7 @@ def read(
 
 
 def _chosen(rows: Sequence[JobRow], few: int) -> frozenset[str]:
-    """The names of the few jobs of very many that are read whole."""
+    """Names of the few jobs, among very many, that are read completely."""
     kinds: list[list[str]] = [[], [], [], []]
     for row in rows:
         state = row.state
@@ -191,7 +189,7 @@ def _chosen(rows: Sequence[JobRow], few: int) -> frozenset[str]:
 
 
 def _beside(tasks: Sequence[TaskRow], whole: Collection[str]) -> list[TaskRow]:
-    """The tasks of some jobs, and of others those that were at work while any of them ran."""
+    """The tasks of some jobs, and those of others that ran at the same time."""
     began = min((task.started or 0.0 for task in tasks if task.job in whole), default=math.inf)
     ended = [
         task.ended if task.ended is not None else math.inf for task in tasks if task.job in whole
@@ -206,7 +204,7 @@ def _beside(tasks: Sequence[TaskRow], whole: Collection[str]) -> list[TaskRow]:
 
 
 def _by_job(rows: Sequence[_OfJob]) -> dict[str | None, list[_OfJob]]:
-    """Rows by the name of their job, in their order; none for others."""
+    """Rows by the name of their job, in their order."""
     by_job: dict[str | None, list[_OfJob]] = defaultdict(list)
     for row in rows:
         by_job[row.job].append(row)
@@ -235,15 +233,15 @@ def _usage(
     tasks: Sequence[str] | None,
     others: Collection[str],
 ) -> dict[str, dict[Column, Signal]]:
-    """Usage by target after a time; of columns that hold anything.
+    """Use by target after a time, in columns with any data.
 
     Args:
-        tasks: Those that are read, beside the nodes; None: all.
-        others: Those of them whose own account is not made: only what concerns jobs beside them is
-            read.
+        tasks: Tasks to read, besides the nodes; None: all.
+        others: Tasks without an account of their own: only columns that concern their neighbours
+            are read.
     """
     columns = [column for column in COLUMNS if column in reader.columns("usage")]
-    if most is None:  # a day of numbers: no column is read for nothing
+    if most is None:  # a day of numbers: read no unneeded column
         counts = ", ".join(f"count({column})" for column in columns)
         held = reader.tuples(
             f"SELECT {counts} FROM usage WHERE rowid >= ?", (reader.first_row("usage", after),)
@@ -266,7 +264,7 @@ def _usage(
 
 
 def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[TaskRow]) -> None:
-    """Add the CPU time that no reading saw, above all before the first and after the last one of an
+    """Add CPU time that no reading covered, mostly before the first and after the last one of an
     attempt.
     """
     for task in tasks:

@@ -1,5 +1,5 @@
-"""What the jobs of a run can go on from: the newest whole checkpoint of it, or of those it comes
-from.
+"""Find the checkpoints from which a run's jobs can resume: the newest undamaged one in its
+lineage.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _STEP = re.compile(r"step-(\d+)")
 
 @dataclass(slots=True)
 class Origin:
-    """Where a job stands, and what it can go on from.
+    """The progress of a job, and the checkpoint that it can resume from.
 
     Args:
         job: The job.
-        checkpoint: The newest whole one; None: there is none.
+        checkpoint: The newest undamaged one; None: there is none.
         run: Id of the run that saved it.
-        passed_over: Newer ones, and why none of them is it.
+        passed_over: Newer ones, and why each was rejected.
         began: Whether it ever started.
-        reached: How far it came, in words; empty: nothing tells.
-        uses_headgate: Whether its script saves checkpoints through one of Headgate's libraries.
-        by_itself: Whether its script goes on from a checkpoint of its own.
+        reached: How far it came, in words; empty: unknown.
+        uses_headgate: Whether its script saves checkpoints through a library of Headgate's.
+        by_itself: Whether its script resumes from its own checkpoints.
     """
 
     job: str
@@ -46,9 +46,7 @@ class Origin:
 
     @property
     def lacks(self) -> str:
-        """Why it would lose what it has done, as a sentence; empty where it can go on, or has done
-        nothing.
-        """
+        """Why it would lose its progress, as a sentence; empty: it can resume, or has made none."""
         if self.checkpoint is not None or not self.began or self.by_itself:
             return ""
         if self.passed_over:
@@ -68,7 +66,7 @@ class Origin:
 
     @property
     def warning(self) -> str:
-        """What whoever goes on with it should know; empty: nothing."""
+        """A warning to the user who resumes it; empty: none."""
         if self.checkpoint is None or not self.passed_over:
             return ""
         where = f"{Path(self.checkpoint.path).name} of run {self.run}"
@@ -79,15 +77,15 @@ class Origin:
 
     @property
     def came(self) -> str:
-        """How far, as the rest of a sentence."""
+        """How far it came, as the rest of a sentence."""
         return f"had come to {self.reached}" if self.reached else "had begun"
 
 
 def check_ended(run: Path) -> None:
-    """Whether nobody trains a run, nor one that goes on from it or from what it goes on from.
+    """Check that no live run trains this run, a resume of it, or a resume of its lineage.
 
     Raises:
-        UsageError: Somebody does, or it is gone.
+        UsageError: A live run does, or the run is gone.
     """
     if not (run / runs.STORE).exists():
         raise UsageError(f"run {run.name} is gone; `headgate ps` lists the runs there are")
@@ -108,15 +106,15 @@ def check_ended(run: Path) -> None:
 
 
 def check_left(run: Path, jobs: Collection[str], again: Collection[str]) -> None:
-    """Whether jobs of a run are left to do.
+    """Check that jobs of a run are left to do.
 
     Args:
-        run: The run that is to be gone on with.
-        jobs: Names of its jobs that are.
-        again: Names of those that its user wants run again, done or not.
+        run: The run to resume.
+        jobs: Names of the jobs to resume.
+        again: Names of jobs that its user wants to run again, done or not.
 
     Raises:
-        UsageError: A run that went on from it has done some of them.
+        UsageError: A resume of the run has already done some of them.
     """
     for heir in reversed(runs.heirs(run)):
         ended = [
@@ -141,9 +139,7 @@ def check_left(run: Path, jobs: Collection[str], again: Collection[str]) -> None
 
 
 def lost_by(run: Path, jobs: Collection[str]) -> dict[str, str]:
-    """What whoever goes on with jobs of a run should know of those that went on with them before
-    and are not done, by job.
-    """
+    """Warnings about earlier unfinished resumes of these jobs, by job."""
     names: dict[str, str] = {}
     for heir in runs.heirs(run):
         for job in runs.summary(heir).jobs:
@@ -156,9 +152,7 @@ def lost_by(run: Path, jobs: Collection[str]) -> dict[str, str]:
 
 
 def lacking(origins: Iterable[Origin]) -> str:
-    """Why these jobs would lose what they have done, in one sentence; empty where they can all go
-    on.
-    """
+    """Why these jobs would lose their progress, in one sentence; empty: all can resume."""
     origins_lacking = [origin for origin in origins if origin.lacks]
     plain = [
         origin.job
@@ -177,8 +171,8 @@ def lacking(origins: Iterable[Origin]) -> str:
 
 
 def origin(run: Path, job: Job) -> Origin:
-    """What a job of a run can go on from; its checkpoints are read, the newest first, until one is
-    whole.
+    """What a job of a run can resume from. Its checkpoints are read, newest first, until one is
+    undamaged.
     """
     origin_found = Origin(job.name, by_itself=job.resumes)
     origin_found.uses_headgate = runs.saves(job.script)
@@ -204,15 +198,15 @@ def origin(run: Path, job: Job) -> Origin:
                     f"{Path(checkpoint.path).name} of run {saved_by} {damage}"
                 )
             if job.name in reader.meta().get("from_scratch", "").split(","):
-                break  # what was before it was given up
+                break  # earlier ones were given up
     return origin_found
 
 
 def named(run: Path, job: str, file: str) -> Checkpoint:
-    """A checkpoint that a person names.
+    """A checkpoint that the user names.
 
     Raises:
-        UsageError: It is not whole, or is none.
+        UsageError: It is damaged, or not a checkpoint.
     """
     path = Path(file).absolute()
     if (damage := saving.damage(path)) is not None:
@@ -235,8 +229,8 @@ def _reached(reader: RunReader, job: str) -> str:
 
 
 def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
-    """The checkpoints of a job that a run has, or should have, the newest first. What a task saved
-    when its hub had died is in the job's folder, and nobody was left to record it.
+    """The checkpoints of a job that a run has, or should have, newest first. Checkpoints saved
+    after the hub died are in the job's folder without a record.
     """
     zero = float(reader.meta().get("began", 0.0))
     recorded: dict[str, tuple[float, Checkpoint]] = {}
@@ -244,14 +238,15 @@ def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
         path = _where(folder, job, row.path)
         recorded[path] = row.t, Checkpoint(path, row.step, row.epoch, row.position)
     newest = sorted(recorded.values(), key=lambda saved: saved[0])
-    # those before were removed when these were saved
+    # older ones were removed when these were saved
     kept = {checkpoint.path for _, checkpoint in newest[-saving.KEPT :]}
     present = [(t, saved) for t, saved in newest if Path(saved.path).exists()]
     candidates = [(t, saved) for t, saved in newest if saved.path in kept or (t, saved) in present]
     if left := [path for path in _saved(folder, job) if str(path) not in recorded]:
         sql = "SELECT max(epoch) FROM progress WHERE task GLOB ?"
         epoch = reader.tuples(sql, [f"{job}/*"])[0][0] or 0
-        # By the date of what was recorded last: the clock may have been set since the run began.
+        # Sorted by file date relative to the last record: the clock may have been set since the run
+        # began.
         if present:
             t, last = present[-1]
             zero = Path(last.path).stat().st_mtime - t
@@ -260,7 +255,7 @@ def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
 
 
 def _where(folder: Path, job: str, recorded: str) -> str:
-    """Where a checkpoint is, though all of Headgate's folder was moved since it was recorded."""
+    """Path of a checkpoint, even if Headgate's folder was moved since it was recorded."""
     moved = folder / "jobs" / job / "checkpoints" / Path(recorded).name
     return str(moved) if moved.exists() and not Path(recorded).exists() else recorded
 
@@ -275,8 +270,6 @@ def _unrecorded(path: Path, epoch: int) -> Checkpoint:
 
 
 def _saved_by(folder: Path, checkpoint: Checkpoint) -> str:
-    """Id of the run that saved a checkpoint which is recorded in a run: one that goes on from it
-    records it too.
-    """
+    """Id of the run that saved a checkpoint; a resuming run records it too."""
     owner = Path(checkpoint.path).parents[3:4]
     return owner[0].name if owner and owner[0].parent == folder.parent else folder.name

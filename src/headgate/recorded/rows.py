@@ -1,6 +1,6 @@
-"""Rows of a run's store, as records: a job, a task, an event, a checkpoint.
+"""Rows of a run's store as records: a job, a task, an event, a checkpoint.
 
-What a store of an earlier version lacks is None, and so is a damaged value of any field.
+Fields that a store of an earlier version lacks are None, and so are damaged values.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ class JobRow:
     """A job; times are seconds of the run.
 
     Args:
-        expected: While it waits for room: when it is expected to start.
-        verified: JSON of whether its workers train what one does.
-        reason: Why it is in its state, in words.
-        why: JSON of the `Reason` that these are made of.
+        expected: Predicted start while it waits for room.
+        verified: JSON of the verdict whether its workers train the same as one.
+        why: JSON of the `Reason` behind `reason`.
     """
 
     table: ClassVar[str] = "jobs"
@@ -51,7 +50,7 @@ class JobRow:
     why: str | None
 
     def job(self) -> Job:
-        """What was handed in; without a command where that is damaged."""
+        """The job as submitted; without a command if the record is damaged."""
         return job_or_name(self.name, self.spec)
 
     def because(self) -> Reason | None:
@@ -59,27 +58,27 @@ class JobRow:
         return _reason(self.why, self.reason)
 
     def attempts_span(self) -> tuple[float, float] | None:
-        """From its first start to its end; None before that."""
+        """First start and end; None before that."""
         if self.started is None or self.ended is None:
             return None
         return self.started, self.ended
 
     def chosen_plan(self) -> Plan | None:
-        """How it is laid out; None before that is decided."""
+        """Its plan; None before it is chosen."""
         return plan_of(self.plan)
 
     def is_apart(self) -> bool:
-        """Whether its workers turned out to share nothing."""
+        """Whether its workers were found to share nothing."""
         return bool(as_object(self.plan).get(APART))
 
     def cost(self) -> Profile | None:
-        """What it was measured to cost; None before it was."""
+        """Its measured profile; None before it is measured."""
         return profile_of(self.profile)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task: how its last attempt went; times are seconds of the run."""
+    """A task in its last attempt; times are seconds of the run."""
 
     table: ClassVar[str] = "tasks"
 
@@ -97,20 +96,20 @@ class TaskRow:
         return TaskOfRun(self.id)
 
     def ended_attempt(self) -> tuple[float, float] | None:
-        """When its last attempt started and ended; None while it runs, for then the row still has
-        the end of the one before.
+        """Start and end of its last attempt; None while it runs, because the row still has the
+        previous end.
         """
         if self.started is None or self.ended is None or self.ended < self.started:
             return None
         return self.started, self.ended
 
     def counted(self, name: str) -> float | None:
-        """What the kernel counted of it at its end, such as `cpu_seconds`; None: nothing."""
+        """A kernel counter at its end, such as `cpu_seconds`; None: unknown."""
         count = as_object(self.exit).get(name)
         return float(count) if isinstance(count, int | float) else None
 
     def held_gpus(self) -> frozenset[int]:
-        """Numbers of the GPUs of its node that it held memory on."""
+        """Numbers of GPUs of its node on which it held memory."""
         numbers = loads(self.gpus)
         if not isinstance(numbers, list):
             return frozenset()
@@ -119,14 +118,14 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Something that happened.
+    """An event.
 
     Args:
-        t: When, in seconds of the run.
-        job: The job; None where it is the run's.
-        seconds: What a fault cost, where that is known.
-        steps: Steps that were done again or are lost by it.
-        why: JSON of the `Reason` that `text` says in words.
+        t: Its time, in seconds of the run.
+        job: The job; None: it concerns the run.
+        seconds: Cost of a fault, if known.
+        steps: Steps repeated or lost by it.
+        why: JSON of the `Reason` behind `text`.
     """
 
     table: ClassVar[str] = "events"
@@ -141,7 +140,9 @@ class EventRow:
     why: str | None = None
 
     def reason(self) -> Reason | None:
-        """Kind and facts; of an earlier version, which kept words alone, these."""
+        """Its reason; None: an earlier version recorded it, or a later one whose kind is
+        unknown.
+        """
         return _reason(self.why, self.text)
 
 
@@ -164,7 +165,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True, slots=True)
 class AsideRow:
-    """Seconds that a task spent beside its steps since it told the last time, and on what."""
+    """Seconds that a task spent on an activity beside its steps since its last report."""
 
     table: ClassVar[str] = "asides"
 
@@ -175,7 +176,7 @@ class AsideRow:
 
 @dataclass(frozen=True, slots=True)
 class ProofRow:
-    """What pauses of one job told about another."""
+    """What pauses of one job showed about another."""
 
     table: ClassVar[str] = "proofs"
 
@@ -189,7 +190,7 @@ class ProofRow:
     outcome: Outcome
 
     def proof(self) -> Proof | None:
-        """It as a record; None where it is damaged."""
+        """The row as a record; None: damaged."""
         if None in astuple(self) or self.outcome not in OUTCOMES:
             return None
         gain = Gain(self.gain, self.low, self.high)
@@ -203,7 +204,7 @@ def _reason(why: str | None, text: str | None) -> Reason | None:
 
 
 def loads(text: str | None) -> Any:
-    """A JSON value of the store; None where it is missing or damaged."""
+    """A JSON value of the store; None: missing or damaged."""
     try:
         return json.loads(text) if text else None
     except ValueError:
@@ -211,6 +212,6 @@ def loads(text: str | None) -> Any:
 
 
 def as_object(text: str | None) -> Mapping[str, Any]:
-    """A JSON object of the store; empty where it is missing or damaged."""
+    """A JSON object of the store; empty: missing or damaged."""
     value = loads(text)
     return value if isinstance(value, dict) else {}

@@ -1,6 +1,6 @@
-"""Where runs are kept, and which of them are alive.
+"""Folders of runs, and which runs are live.
 
-`$HEADGATE_HOME` (default `~/.local/share/headgate`, mode 0700) holds a folder for each run;
+`$HEADGATE_HOME` (default `~/.local/share/headgate`, mode 0700) has a folder for each run;
 docs/files.md lists its files.
 """
 
@@ -37,20 +37,20 @@ from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
 
 __all__ = ["HUB", "home", "host", "hub", "hubs", "make_sockets", "remove_sockets", "sockets"]
-"""What `folders` has, for those who ask for runs."""
+"""Names from `folders` that users of this module need."""
 
 STORE = "run.sqlite"
 LOCK = "lock"
 _TIME = "%Y%m%d-%H%M%S-"
-_STAMP = 19  # characters of a run's name that are its time, to the millisecond
-_NAMED = 5  # as many runs as a message names
+_STAMP = 19  # characters of the time in a run's name, to the millisecond
+_NAMED = 5  # most runs named in a message
 _LONG_SECONDS = 600.0
-"""The records of a run that took longer are not deleted unasked."""
+"""Records of runs longer than this are never deleted automatically."""
 
 
 def create() -> Path:
-    """A new run's folder; its name sorts after those of former runs, though the clock may have been
-    set back since.
+    """Make the folder of a new run. Its name sorts after those of earlier runs, even if the clock
+    was set back.
 
     Raises:
         StorageError: It cannot be made.
@@ -60,7 +60,7 @@ def create() -> Path:
         try:
             path.mkdir(mode=0o700)
         except FileExistsError:
-            continue  # another one of this millisecond
+            continue  # another run of this millisecond exists
         except OSError as error:
             cure = "free some space there, or set HEADGATE_HOME to a folder you can write"
             raise StorageError(f"cannot make {path}: {error.strerror}; {cure}") from error
@@ -68,12 +68,10 @@ def create() -> Path:
 
 
 def _stamp() -> str:
-    """The present time, or the millisecond after the latest run where the clock says that this one
-    is to come.
-    """
-    # by the local clock, as names are
+    """The present time, or the millisecond after the latest run if that one is in the future."""
+    # local time, as in names
     now = datetime.fromtimestamp(time.time(), UTC).astimezone().replace(tzinfo=UTC)
-    with contextlib.suppress(OSError, ValueError):  # no run is there, or one of another name
+    with contextlib.suppress(OSError, ValueError):  # there is no run, or its name has another form
         latest = datetime.strptime(max(os.listdir(home() / "runs"))[:_STAMP], f"{_TIME}%f").replace(
             tzinfo=UTC
         )
@@ -83,7 +81,7 @@ def _stamp() -> str:
 
 
 def lock(run: Path) -> int:
-    """Mark a run as alive for as long as this process keeps the descriptor open."""
+    """Mark a run as live while this process keeps the returned descriptor open."""
     fd = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return fd
@@ -95,7 +93,7 @@ def alive(run: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file; false where there is no such file."""
+    """Whether a process holds the lock of a file; False if the file does not exist."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -110,17 +108,17 @@ def is_locked(path: Path) -> bool:
 
 
 def listing() -> list[Path]:
-    """Every run's folder, the oldest first."""
+    """Every run's folder, oldest first."""
     return sorted(path for path in (home() / "runs").iterdir() if (path / STORE).exists())
 
 
 def find(prefix: str | None = None) -> Path:
-    """The folder of the run whose id begins with (or contains) `prefix`; None: the latest that was
-    not for a profile, if there is such a one.
+    """The folder of the run whose id starts with (or contains) `prefix`. None: the latest run, if
+    possible one that was not for a profile.
 
     Raises:
-        NotFoundError: No run is so called.
-        UsageError: Several are.
+        NotFoundError: No run matches.
+        UsageError: Several runs match.
     """
     every = listing()
     if prefix is None:
@@ -149,12 +147,12 @@ def find(prefix: str | None = None) -> Path:
 
 
 def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
-    """Folder of the run that has a job of this name (`JOB` or `RUN/JOB`), and the job's own name:
-    the latest of those that were not for a profile, if there is such a one.
+    """Folder of the latest run with a job of this name (`JOB` or `RUN/JOB`), and the job's own
+    name. Runs for a profile come last.
 
     Raises:
-        NotFoundError: There is none.
-        UsageError: `run` could be any of several.
+        NotFoundError: No run has such a job.
+        UsageError: `run` matches several runs.
     """
     prefix, name = run_and_job(job)
     wanted = prefix or run
@@ -173,15 +171,15 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
 
 
 def _is_for_profile(run: Path) -> bool:
-    """Whether a run only measured what a script costs, or what it trains."""
-    with contextlib.suppress(HeadgateError):  # whoever reads it is told what is wrong with it
+    """Whether a run only profiled or verified a script."""
+    with contextlib.suppress(HeadgateError):  # a reader of the run gets the error
         return meta(run).get("mode") in ("profile", "verify")
     return False
 
 
 def first_task(run: Path, job: str) -> TaskName:
-    """The task that speaks for a job: its first worker, or the first of the role that it ends
-    with.
+    """The task that represents a job: its first worker, or the first task of the role that ends
+    it.
     """
     with RunReader(run / STORE) as reader:
         rows = list(reader.records(JobRow, "name = ?", [job]))
@@ -190,10 +188,13 @@ def first_task(run: Path, job: str) -> TaskName:
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """A job as its run's store has it; times are seconds since the run began. `expected` is when
-    one that waits for room is expected to start, where that can be predicted, and `waits` what it
-    waits for: kind, facts, and the jobs that have some of it; `ending` the fields of its `Ending`,
-    if it has one. `why` has kind and facts of the reason; None: an earlier version recorded it.
+    """A job from its run's store; times are seconds since the run began.
+
+    Args:
+        expected: Predicted start while it waits for room, if known.
+        waits: What it waits for: kind, facts, and jobs that hold some of it.
+        ending: Fields of its `Ending`, if any.
+        why: Kind and facts of the reason; None: an earlier version recorded it.
     """
 
     run: str
@@ -213,12 +214,16 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run as its store has it.
+    """A run from its store.
 
-    `state` is `running`, `interrupted`, `done` (every job is), `stopped` (some were), or `failed`
-    (some did, were killed or skipped). `began` is in seconds since the epoch, `ended` and `took` in
-    seconds since then: what a run that has not ended took until now does not follow a wall clock
-    that is set. `host` is the one that it ran or runs on; empty: not known.
+    Args:
+        state: `running`, `interrupted`, `done` (every job is), `stopped` (some were), or `failed`
+            (some failed, were killed or skipped).
+        began: Seconds since the epoch.
+        ended: Seconds since `began`.
+        took: Seconds since `began`; of a live run up to now, unaffected by changes of the wall
+            clock.
+        host: Host on which it runs or ran; empty: unknown.
     """
 
     id: str
@@ -234,16 +239,14 @@ class RunSummary:
 
     @property
     def elsewhere(self) -> str:
-        """The host that it runs on, where that is another one; else empty."""
+        """The host on which it runs if that is another one; else empty."""
         return self.host if self.state == "running" and self.host != host() else ""
 
 
 def summary(run: Path) -> RunSummary:
-    """What the store says of a run; a run that is marked as running without a hub was
-    interrupted.
-    """
+    """Read the summary of a run. A run marked as running without a hub counts as interrupted."""
     with RunReader(run / STORE) as reader:
-        running = alive(run)  # looked at first: a run that ends meanwhile was not interrupted
+        running = alive(run)  # checked first: a run that ends meanwhile was not interrupted
         facts = reader.meta()
         state = facts.get("state", "running")
         if state == "running" and not running:
@@ -293,15 +296,15 @@ def summary(run: Path) -> RunSummary:
 
 
 def clock() -> str:
-    """What a run keeps of the moment at which it began, beside the wall clock: the boot, and the
-    seconds since then.
+    """The start time that a run stores beside the wall clock: the boot id, and seconds since that
+    boot.
     """
     return f"{boot_id()} {time.monotonic()!r}"
 
 
 def _elapsed(facts: Mapping[str, str]) -> float:
-    """Seconds since a run began; by the wall clock where it began in another boot, or before this
-    was kept.
+    """Seconds since a run began; by the wall clock if it began in another boot, or has no stored
+    clock.
     """
     boot, _, began = facts.get("clock", "").partition(" ")
     if boot == boot_id() and began:
@@ -310,18 +313,18 @@ def _elapsed(facts: Mapping[str, str]) -> float:
 
 
 def meta(run: Path) -> dict[str, str]:
-    """The facts about a run that its store keeps.
+    """The facts about a run in its store.
 
     Raises:
-        NotFoundError, StorageError: Its store is not there, or cannot be read.
+        NotFoundError, StorageError: The store does not exist, or cannot be read.
     """
     with RunReader(run / STORE) as reader:
         return reader.meta()
 
 
 def lineage(run: Path) -> list[Path]:
-    """A run and those that it goes on from, the latest first; one that is gone or cannot be read
-    ends the chain.
+    """A run and the runs that it resumes from, latest first. A deleted or unreadable run ends the
+    chain.
     """
     folders: list[Path] = []
     name: str | None = run.name
@@ -335,7 +338,7 @@ def lineage(run: Path) -> list[Path]:
 
 
 def heirs(run: Path) -> list[Path]:
-    """The runs that go on from a run, by themselves or through others, the oldest first."""
+    """The runs that resume from a run, directly or through others, oldest first."""
     kin, folders = {run.name}, []
     for other in listing():
         if other.name > run.name:
@@ -352,7 +355,7 @@ def in_use() -> dict[Path, Path]:
 
 
 def resume_hint(run: Path, jobs: Sequence[Job]) -> str:
-    """What to type to go on with jobs of a run. Their checkpoints are not read."""
+    """The command that resumes jobs of a run. Their checkpoints are not read."""
     anew = [job.name for job in jobs if not _can_go_on(run, job)]
     if not anew:
         return f"go on with: headgate resume {run.name}"
@@ -370,30 +373,30 @@ def _can_go_on(run: Path, job: Job) -> bool:
     folders = lineage(run)
     pattern = f"jobs/{job.name}/checkpoints/step-*"
     saved = any(next(folder.glob(pattern), None) is not None for folder in folders)
-    # one that never began has nothing to lose
+    # a job that never started has nothing to lose
     return saved or not any(_began(folder, job.name) for folder in folders)
 
 
 def _began(run: Path, job: str) -> bool:
     with contextlib.suppress(HeadgateError), RunReader(run / STORE) as reader:
         return any(row.started is not None for row in reader.records(JobRow, "name = ?", [job]))
-    return True  # nobody knows
+    return True  # unknown
 
 
 def saves(script: str | None) -> bool:
-    """Whether a script saves checkpoints through one of Headgate's libraries, as far as its imports
-    tell.
+    """Whether a script saves checkpoints through a library of Headgate's, judging by its
+    imports.
     """
-    from headgate.scripts.facts import source_facts  # which few commands need
+    from headgate.scripts.facts import source_facts  # imported late: few commands need it
 
     return script is not None and bool(source_facts(Path(script)).libraries)
 
 
 def check_removable(run: Path) -> None:
-    """Whether nobody needs a run any more who is at work.
+    """Check that no live run needs a run.
 
     Raises:
-        UsageError: It is running, or one that goes on from it is.
+        UsageError: It is live, or a live run resumes from it.
     """
     if alive(run):
         raise UsageError(
@@ -407,11 +410,11 @@ def check_removable(run: Path) -> None:
 
 
 def remove(run: Path) -> None:
-    """Delete a run that has ended.
+    """Delete an ended run.
 
     Raises:
         UsageError: As `check_removable`.
-        StorageError: Something in it cannot be deleted.
+        StorageError: A file cannot be deleted.
     """
     check_removable(run)
     try:
@@ -421,17 +424,17 @@ def remove(run: Path) -> None:
 
 
 def retain(keep: str | None = None) -> list[str]:
-    """Delete the oldest ended runs beyond the newest so many that nobody would miss: short ones
-    without checkpoints.
+    """Delete the oldest ended runs beyond a number of newest ones. Long runs and runs with
+    checkpoints stay.
 
     Args:
-        keep: What `HEADGATE_KEEP_RUNS` says: how many; None: 200.
+        keep: Value of `HEADGATE_KEEP_RUNS`: the number; None: 200.
 
     Returns:
-        The ids of what was deleted.
+        The ids of deleted runs.
 
     Raises:
-        UsageError: That is not a number.
+        UsageError: The value is not a number.
     """
     text = "200" if keep is None else keep
     if not (text.isascii() and text.isdecimal()):
@@ -464,14 +467,12 @@ def _is_unfinished(run: Path) -> bool:
 
 
 def has_checkpoints(run: Path) -> bool:
-    """Whether a run holds a checkpoint of any of its jobs, or what a script put beside them."""
+    """Whether a run has a checkpoint of any of its jobs, or files that a script put beside them."""
     return next(run.glob("jobs/*/checkpoints/*"), None) is not None
 
 
 def _would_be_missed(run: Path) -> bool:
-    """Whether a run holds checkpoints, or the records of a long training; so does what cannot be
-    read.
-    """
+    """Whether a run has checkpoints or records of a long training, or cannot be read."""
     try:
         ended = meta(run).get("ended")
         return has_checkpoints(run) or ended is None or float(ended) >= _LONG_SECONDS

@@ -1,10 +1,10 @@
-"""Single sampled steps of a job of several tasks: which ones to show, and when everything in them
-happened.
+"""Choose single sampled steps of a job with several tasks, and align the times of everything in
+them.
 
-A task reports a step when the step has ended. Workers of a synchronous plan go through the same
-steps, and get the last sums together. So their spans are placed such that their exchanges end at
-the same time. Rounds of servers and steps of asynchronous workers are placed by the time of their
-report. That is right to within some milliseconds.
+A task reports a step after its end. Workers of a synchronous plan do the same steps and receive the
+last sums together, so their spans are aligned at the end of the exchange. Rounds of servers and
+steps of asynchronous workers are placed by the time of their report. The error is some
+milliseconds.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from headgate.recorded.steps import EXPOSED
 
 Kind = Literal["typical", "slowest"]
 _CLOSE_SECONDS = 1.0
-"""How long before or after a step a server may report its round: on a busy machine, messages take
-long.
+"""How long before or after a step a server may report its round: on a busy machine messages are
+slow.
 """
 
 REST = frozenset({"other", "idle"})
 """Spans for time that belongs to no other span."""
 
 _SEEN = 1e-3
-"""The shortest part of a step that is worth a bar between two others."""
+"""Shortest part of a step that gets a bar between two others."""
 
 
 class ReportedStep(NamedTuple):
-    """A task's report of one step: `t` in seconds of the run, the step, and how many seconds it
-    took.
-    """
+    """A task's report of one step: `t` in seconds of the run, the step, and its seconds."""
 
     t: float
     task: TaskOfRun
@@ -41,19 +39,19 @@ class ReportedStep(NamedTuple):
 
     @property
     def start(self) -> float:
-        """When the step began, by the time of the report."""
+        """The start of the step, from the time of its report."""
         return self.t - self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A step that was chosen to be shown.
+    """A step chosen for display.
 
     Args:
-        start: When it began, seconds of the run.
-        seconds: How long it took; with synchronous workers, the slowest of them.
+        start: Its start, in seconds of the run.
+        seconds: Its length; with synchronous workers, of the slowest.
         workers: The reports of its workers.
-        servers: The reports of servers at the time; one server may report several rounds.
+        servers: The reports of servers at the time; a server may report several rounds.
     """
 
     kind: Kind
@@ -83,8 +81,8 @@ class Bar(NamedTuple):
 
 
 class StepTransfer(NamedTuple):
-    """Bytes sent to a peer (`push`) or received from it (`pull`), from the first to the last; in
-    seconds from the start of the step.
+    """Bytes sent to a peer (`push`) or received from it (`pull`), first to last, in seconds from
+    the start of the step.
     """
 
     peer: str
@@ -96,12 +94,12 @@ class StepTransfer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A sampled step of one task as it was reported.
+    """A task's sampled step as reported.
 
     Args:
-        seconds: By span.
-        transfers: What it exchanged with others.
-        loader_workers: Processes that read its input beside it; None: not known.
+        seconds: Seconds by span.
+        transfers: Its traffic with other tasks.
+        loader_workers: Processes that read its input; None: unknown.
     """
 
     told: ReportedStep
@@ -112,9 +110,7 @@ class TracedStep:
 
 @dataclass(frozen=True, slots=True)
 class TaskStep:
-    """What a task did in a step: its spans in the order of time, and what it exchanged with each
-    peer.
-    """
+    """What a task did in a step: its spans in the order of time, and its traffic with each peer."""
 
     task: TaskOfRun
     seconds: float
@@ -136,13 +132,12 @@ class SampledStep:
 def choose(
     workers: Sequence[ReportedStep], servers: Sequence[ReportedStep], *, synchronous: bool
 ) -> tuple[Chosen, ...]:
-    """The step of median length and the slowest one. If they are the same, only one; without steps,
-    none.
+    """The step of median length and the slowest one; one if they are the same, none without steps.
 
     Args:
-        workers: What the workers told.
-        servers: What the servers told.
-        synchronous: Whether the workers go through the same steps.
+        workers: Reports of the workers.
+        servers: Reports of the servers.
+        synchronous: Whether the workers do the same steps.
     """
     steps = _shared(workers) if synchronous else [(worker,) for worker in workers]
     if not steps:
@@ -170,8 +165,8 @@ def _seconds(step: Sequence[ReportedStep]) -> float:
 
 
 def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
-    """The reports of the workers, step by step. A step that a worker reports again was done
-    again.
+    """The workers' reports, step by step. A later report of the same step replaces the earlier
+    one.
     """
     done: list[dict[str, ReportedStep]] = []
     latest: dict[int, dict[str, ReportedStep]] = {}
@@ -188,7 +183,7 @@ def _shared(workers: Sequence[ReportedStep]) -> list[tuple[ReportedStep, ...]]:
 
 
 def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[ReportedStep]:
-    """For every other worker, the step that overlaps most with `one`, if any does."""
+    """For every other worker, the step that overlaps most with `one`, if any."""
     best: dict[str, tuple[float, ReportedStep]] = {}
     for worker in workers:
         overlap = min(worker.t, one.t) - max(worker.start, one.start)
@@ -200,9 +195,9 @@ def _beside(one: ReportedStep, workers: Sequence[ReportedStep]) -> list[Reported
 def _during(
     start: float, seconds: float, servers: Sequence[ReportedStep], step: int | None
 ) -> tuple[ReportedStep, ...]:
-    """The rounds of servers for which a step waited. If rounds are steps, these are the near ones
-    of the same number; else the ones reported during the step; else the closest one of each
-    server.
+    """The rounds of servers for which a step waited. If rounds are steps, these are near rounds of
+    the same number. Otherwise they are rounds reported during the step, or else the closest one of
+    each server.
     """
     end, slack = start + seconds, seconds / 4
     near = max(_CLOSE_SECONDS, seconds)
@@ -225,11 +220,11 @@ def _during(
 
 
 def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> tuple[Bar, ...]:
-    """Bars that do not cover each other, from name, begin (None: after the one before), seconds,
-    bytes in and out.
+    """Non-overlapping bars from name, begin (None: after the one before), seconds, bytes in and
+    out.
 
-    A span in several pieces becomes one bar, from its first begin on, and what lies behind it moves
-    on. Time that belongs to no other span fills the gaps.
+    A span in several pieces becomes one bar from its first begin, and later bars shift. The rest of
+    the time fills the gaps.
     """
     given = list(spans)
     rest = [span for span in given if span[0] in REST]
@@ -263,7 +258,7 @@ def assemble(
     """Assemble a chosen step for drawing.
 
     Args:
-        parts: For each of `chosen.told` its bars and transfers, in seconds from its own start.
+        parts: Bars and transfers of each of `chosen.told`, in seconds from its own start.
         synchronous: As for `choose`.
     """
     given = sorted(parts, key=lambda part: (part[0].task.name.order, part[0].t))
@@ -290,7 +285,7 @@ def assemble(
             and name in pushed
             and arrived is not None
         ):
-            offset = pushed[name] - arrived  # cause and effect know better than clocks
+            offset = pushed[name] - arrived  # causality is more reliable than clocks
         laid = tuple(bar._replace(begin=bar.begin + offset) for bar in bars)
         sent = tuple(
             transfer._replace(begin=transfer.begin + offset, end=transfer.end + offset)
@@ -317,7 +312,7 @@ def assemble(
 
 
 def _exchanged(bars: Sequence[Bar]) -> float | None:
-    """When a worker had all sums, seconds from the start of its step; None if it exchanged
+    """When a worker had all sums, in seconds from the start of its step; None: it exchanged
     nothing.
     """
     return max((bar.end for bar in bars if bar.name in EXPOSED), default=None)

@@ -1,4 +1,4 @@
-"""How the jobs of a run stand: the last that its store knows of each."""
+"""The present state of a run's jobs: the latest records of each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SUMMED = ("cpu_cores", "memory_bytes", "gpu_memory_bytes")
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A task of a job's last attempt: where it is, what it is granted and what it used last.
+    """A task of a job's last attempt: its node, its share and its latest use.
 
-    `gpus` are numbers of its node; rates are in bytes a second, `gpu_busy` is a part of time.
+    `gpus` are numbers on its node; rates are in bytes a second; `gpu_busy` is a fraction of time.
     """
 
     task: TaskName
@@ -47,12 +47,16 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus(JobSummary):
-    """A job with its last known progress, share and use.
+    """A job with its latest progress, share and use.
 
-    Of several workers the steps are those of the first that runs and reports any, the loss is the
-    mean of their last ones. `nan`: the last loss was NaN or infinite. `decision`: when its share
-    was last decided on, in seconds of the run, and why. `verdict`: what held it back most;
-    `verified`: whether its workers train what one does; each None where that is not known.
+    Among several workers, steps come from the first running worker that reports any, and the loss
+    is the mean of their latest ones.
+
+    Args:
+        nan: Whether the latest loss was NaN or infinite.
+        decision: Time (seconds of the run) and reason of the latest decision about its share.
+        verdict: What held it back most; None: unknown.
+        verified: Whether its workers train the same as one; None: unknown.
     """
 
     step: int | None
@@ -79,7 +83,7 @@ class JobStatus(JobSummary):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus(RunSummary):
-    """A run with how its jobs stand, and its warnings.
+    """A run with the state of its jobs, and its warnings.
 
     A warning has `t`, `job`, `task`, `text` and `why`: kind and facts of its reason.
     """
@@ -93,15 +97,15 @@ def read(
     choose: Callable[[Sequence[JobSummary]], Sequence[JobSummary]] = lambda jobs: jobs,
     verdicts: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> RunStatus:
-    """How a run stands.
+    """Read the status of a run.
 
     Args:
-        folder: The run's.
-        choose: Takes the jobs, returns those to look at.
+        folder: The run's folder.
+        choose: Selects the jobs to read.
         verdicts: What held jobs back, by name.
 
     Raises:
-        NotFoundError, StorageError: Its store is not there, or cannot be read.
+        NotFoundError, StorageError: The store does not exist, or cannot be read.
     """
     summary = runs.summary(folder)
     with RunReader(folder / runs.STORE) as reader:
@@ -134,7 +138,7 @@ def _job(
     names = [TaskOfRun.of(job.name, task.task) for task in left]
     every = [TaskOfRun.of(job.name, task.task) for task in tasks]
     workers = [task for task in names if task.name.is_worker]
-    # an evaluator outlives them
+    # an evaluator outlives the workers
     workers = workers or [task for task in every if task.name.is_worker]
     workers = workers or names or [TaskOfRun.of(job.name, FIRST_WORKER)]
     steps = (_newest(reader, "progress", "task", worker, _STEPS) for worker in workers)
@@ -183,8 +187,8 @@ def _newest(
     reader: RunReader, table: str, column: str, id: str, names: Sequence[str]
 ) -> dict[str, Any]:
     """The last known value of each of these columns, for one task."""
-    # The newest rows have what was reported lately; a table of weeks is not searched for what never
-    # was.
+    # Recent values are in the newest rows; a table of weeks is not searched for values that never
+    # existed.
     rows = reader.query(
         f"SELECT * FROM {table} WHERE {column} = ? ORDER BY t DESC, rowid DESC LIMIT 100", [id]
     )
@@ -210,7 +214,7 @@ def _why(row: Mapping[str, Any]) -> Any:
 
 
 def _last_loss(reader: RunReader, id: str) -> tuple[float | None, int, bool] | None:
-    """The last loss that a task reported, of how many it is the mean, and whether it was NaN or
+    """The last loss of a task, the number of losses in that mean, and whether it was NaN or
     infinite.
     """
     rows = reader.query(

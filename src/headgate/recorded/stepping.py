@@ -1,4 +1,4 @@
-"""Sampled steps as a run's store has them."""
+"""Sampled steps from a run's store."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ from headgate.recorded.steps import ORDER, StepSums, Sums
 from headgate.recorded.store import RunReader
 
 _MOST_ROWS = 30
-"""Of steps of a task that were sampled one after the other."""
+"""Rows of a task's steps that were sampled one after the other."""
 _MOST_PARAMETERS = 500
-"""Of one query."""
+"""Most parameters of one query."""
 _BLOCK_ROWS, _SPANS = 500, 6
-"""Rows of spans that are read one after another of a long run; about how many a step has."""
+"""Consecutive rows of spans read at each place of a long run, and about how many rows a step
+has.
+"""
 _LEAST_STEPS = 100
-"""Of a task: where a part of a long run has fewer, all are read."""
+"""If a task has fewer steps in the blocks of a long run, all its steps are read."""
 _PLACE = {name: index for index, name in enumerate(ORDER)}
 
 
@@ -41,7 +43,7 @@ _Rows = tuple[str, Sequence[object]]
 
 @dataclass(frozen=True, slots=True)
 class Stepping:
-    """The sampled steps of all tasks of a run: summed up, and what was told of each."""
+    """Sampled steps of all tasks of a run: their sums and their reports."""
 
     sums: dict[TaskOfRun, StepSums]
     told: dict[TaskOfRun, list[ReportedStep]]
@@ -49,13 +51,13 @@ class Stepping:
 
 
 def read(reader: RunReader, after: float, most: int) -> Stepping:
-    """The steps that were told of after a time, in seconds of the run.
+    """Read the steps reported after a time, in seconds of the run.
 
-    SQLite does the adding: a day of a job of ten tasks has some million spans.
+    SQLite does the sums: a day of a job with ten tasks has some million spans.
 
     Args:
-        most: About so many steps of each task are read, evenly from all of its time, where there
-            are more than twice as many.
+        most: Read about this many steps of each task, evenly spread, if there are more than twice
+            as many.
     """
     steps_by_task: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
@@ -106,9 +108,8 @@ def _added(one: float | None, other: float | None) -> float | None:
 
 
 def _parts(reader: RunReader, after: float, most: int) -> Iterator[_Rows]:
-    """Conditions on the rows of spans that are read, and their parameters. Where there are too
-    many: of blocks of rows, evenly from all of them, and of tasks that these tell little of, all
-    rows.
+    """Conditions for the rows of spans to read, with their parameters. If there are too many:
+    evenly spread blocks, and all rows of tasks that are rare in these.
     """
     first = reader.first_row("spans", after)
     tasks = [id for (id,) in reader.tuples("SELECT id FROM tasks")]
@@ -138,7 +139,7 @@ def _parts(reader: RunReader, after: float, most: int) -> Iterator[_Rows]:
 
 
 def _whole_messages(reader: RunReader, start: int) -> list[int]:
-    """Rows of a block, without those of the messages that lie across its ends."""
+    """Rows of a block, without messages that cross its ends."""
     rows = reader.tuples(
         "SELECT rowid, t, task FROM spans WHERE rowid BETWEEN ? AND ?",
         (start, start + _BLOCK_ROWS - 1),
@@ -151,9 +152,7 @@ def _traced(
     steps_by_task: Mapping[TaskOfRun, Sequence[ReportedStep]],
     parts: Sequence[_Rows],
 ) -> dict[TaskOfRun, list[TracedStep]]:
-    """Some steps of each task with their spans: rows of steps one after the other, evenly from all
-    that were told.
-    """
+    """Some steps of each task with their spans, in consecutive groups that are evenly spread."""
     chosen = {
         (reported_step.t, reported_step.task, reported_step.step): reported_step
         for steps in steps_by_task.values()
@@ -192,11 +191,11 @@ def _some(steps: Sequence[ReportedStep]) -> Sequence[ReportedStep]:
 def sampled(
     reader: RunReader, stepping: Stepping, tasks: Collection[TaskOfRun], *, synchronous: bool
 ) -> tuple[SampledStep, ...]:
-    """A typical and the slowest step of a job with everything in it.
+    """A typical and the slowest step of a job, with everything in them.
 
     Args:
-        tasks: The job's.
-        synchronous: Whether its workers go through the same steps.
+        tasks: The job's tasks.
+        synchronous: Whether its workers do the same steps.
     """
     every = [reported_step for task in tasks for reported_step in stepping.told.get(task, ())]
     workers = [reported_step for reported_step in every if reported_step.task.name.is_worker]
@@ -230,7 +229,7 @@ def _bars(
     for t, task, step, name, *rest in _told_at(reader, "spans", sql, reported_steps):
         if (reported_index := of.get((t, task, step))) is not None:
             rows[reported_index].append((name, rest[0], rest[1], rest[2], rest[3]))
-    # Where nobody said when a span began, they follow each other as in any step.
+    # Without begin times, spans follow each other in the usual order.
     ordered = {
         bar_index: sorted(bar_rows, key=lambda row: _PLACE.get(row[0], len(ORDER)))
         for bar_index, bar_rows in rows.items()
@@ -276,9 +275,7 @@ def _told_at(
     reported_steps: Sequence[ReportedStep],
     parts: Sequence[_Rows] = (),
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of a table, of the times at which these steps were told; only those of `parts`, where
-    there are any.
-    """
+    """Rows of a table at the times of these steps; only from `parts`, if given."""
     times = sorted({reported_step.t for reported_step in reported_steps})
     if times and not parts:
         parts = [
@@ -295,5 +292,5 @@ def _told_at(
 
 
 def _has(reader: RunReader, table: str, column: str) -> bool:
-    """Whether a store has it: one that an earlier version wrote may not."""
+    """Whether a table has a column: earlier versions may lack it."""
     return bool(reader.tuples("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, column)))

@@ -1,4 +1,4 @@
-"""How a training step divides: from the spans of sampled steps."""
+"""The parts of a training step, from the spans of sampled steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ORDER = (
     *("input", "compute", "forward", "backward", "push", "wait", "pull", "optimizer"),
     *("receive", "update", "send", "other", "idle"),
 )
-"""The order in which spans are shown: that of a worker's step, then that of a server's round."""
+"""Display order of spans: those of a worker's step, then those of a server's round."""
 
 EXPOSED = ("push", "wait", "pull")
-"""Spans of a worker that only wait for communication which backward did not hide."""
+"""Spans of a worker that wait for communication not hidden by backward."""
 
 
 Sums = tuple[float, float | None, float | None]
@@ -24,13 +24,12 @@ Sums = tuple[float, float | None, float | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSums:
-    """The sampled steps of a task, summed up.
+    """Sums over the sampled steps of a task.
 
     Args:
         whole: Seconds of each step.
-        waited: Seconds of each step that waited for input; NaN if that was not measured.
-        spans: By span, over all steps: seconds, bytes in and bytes out; None where these were not
-            counted.
+        waited: Seconds of each step spent waiting for input; NaN: not measured.
+        spans: By span, over all steps: seconds, bytes in and bytes out; None: not counted.
     """
 
     whole: Array
@@ -40,20 +39,20 @@ class StepSums:
 
 @dataclass(frozen=True, slots=True)
 class StepBreakdown:
-    """How the time of a step divides, over the sampled steps of all tasks.
+    """Mean parts of a step over the sampled steps of all tasks.
 
     Args:
         steps: Number of sampled steps.
         step_seconds: Mean seconds of a step.
         seconds: Mean seconds of a step by span, in the order of a step.
-        input_fraction: Fraction of the sampled time that waited for input, 0 to 1; None where it
-            was not measured.
-        input_low: Tenth percentile over the steps of that fraction.
+        input_fraction: Fraction of the sampled time spent waiting for input, 0 to 1; None: not
+            measured.
+        input_low: Tenth percentile of that fraction over the steps.
         input_high: Ninetieth percentile.
-        exposed_fraction: Fraction of the sampled time that only waited for communication, 0 to 1;
-            None where it was not measured.
-        bytes_in: Mean bytes received in a step, by span; only spans whose bytes were counted.
-        bytes_out: Mean bytes sent in a step, by span; only spans whose bytes were counted.
+        exposed_fraction: Fraction of the sampled time spent only waiting for communication, 0 to 1;
+            None: not measured.
+        bytes_in: Mean bytes received in a step, for each span with a count.
+        bytes_out: Mean bytes sent in a step, for each span with a count.
     """
 
     steps: int
@@ -67,22 +66,22 @@ class StepBreakdown:
     bytes_out: Mapping[str, float] = field(default_factory=dict)
 
     def fraction(self, span: str) -> float:
-        """Fraction of a step that is `span`, 0 to 1."""
+        """Fraction of a step in `span`, 0 to 1."""
         return self.seconds.get(span, 0.0) / self.step_seconds if self.step_seconds > 0 else 0.0
 
     @property
     def received(self) -> float | None:
-        """Mean bytes that came in in a step; None where none were counted."""
+        """Mean bytes received in a step; None: not counted."""
         return sum(self.bytes_in.values()) if self.bytes_in else None
 
     @property
     def sent(self) -> float | None:
-        """Mean bytes that went out in a step; None where none were counted."""
+        """Mean bytes sent in a step; None: not counted."""
         return sum(self.bytes_out.values()) if self.bytes_out else None
 
 
 def divide(tasks: Iterable[StepSums]) -> StepBreakdown | None:
-    """How a step of these tasks divides; None where none was sampled."""
+    """The parts of a step of these tasks; None: no step was sampled."""
     given = [task for task in tasks if len(task.whole)]
     if not given:
         return None
@@ -112,7 +111,7 @@ def divide(tasks: Iterable[StepSums]) -> StepBreakdown | None:
 def _means(
     tasks: Iterable[StepSums], names: Iterable[str], index: int, steps: int
 ) -> dict[str, float]:
-    """Means over all steps of one of the sums of each span, where some task knows it."""
+    """Means of one of the sums of each span over all steps, for spans that some task knows."""
     means = {}
     for name in names:
         known = [sums[index] for task in tasks if (sums := task.spans.get(name)) is not None]

@@ -1,8 +1,7 @@
 """The store of a run: one SQLite file, one writer, any number of readers; readable after a kill -9.
 
-`Recorder` writes from a thread of its own, a transaction about twice a second. When the disk is
-full it keeps what it could not write (the newest 200,000 rows), says so once, and writes it when
-there is room again.
+`Recorder` writes from its own thread, about two transactions a second. On a full disk it keeps
+unwritten rows (the newest 200,000), reports that once, and writes them when there is room again.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ VERSION = 3
 _KEPT_ROWS = 200_000
 _COMMIT_SECONDS = 0.5
 _LATE_SECONDS = 30.0
-"""A row may be added so much later than one of a later time: what a node far away tells, or a long
-step.
+"""How late a row may be added after one with a later time: remote tasks and long steps report
+late.
 """
 _OTHER_FAULT_SECONDS = 60.0
-"""How long `close` tries again at the most where something else than room is wanting."""
+"""Longest that `close` retries after an error other than a full disk."""
 
 # Times `t` are seconds since the run began; `meta.began` is the wall clock at that moment (seconds
 # since the epoch).
@@ -53,11 +52,11 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "attempt INTEGER",
         "plan TEXT",  # JSON of the Plan
         "profile TEXT",  # JSON of the Profile
-        "expected REAL",  # while it waits for room: when it is expected to start
-        # JSON of the Ending: whether it answered when asked to end, what is saved, what is in doubt
+        "expected REAL",  # predicted start while it waits for room
+        # JSON of the Ending: answer to a stop request, what is saved, doubts
         "ending TEXT",
-        "verified TEXT",  # JSON of the Verification: whether its workers train what one does
-        # JSON: what it waits for then, by its kind, the facts, and the jobs that have some of it
+        "verified TEXT",  # JSON of the Verification: whether its workers train the same as one
+        # JSON: what it waits for, as kind, facts, and jobs that hold some of it
         "waits TEXT",
         "why TEXT",  # JSON of the Reason that `reason` says in words: its kind and facts
     ),
@@ -70,7 +69,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "started REAL",
         "ended REAL",
         "exit TEXT",  # JSON of the Exit
-        "gpus TEXT",  # JSON: numbers of the GPUs of its node that it holds memory on
+        "gpus TEXT",  # JSON: numbers of GPUs of its node on which it holds memory
     ),
     "events": (
         "t REAL",
@@ -78,8 +77,8 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "task TEXT",
         "kind TEXT",
         "text TEXT",
-        "seconds REAL",  # what a fault cost, where a task or the controller could tell
-        "steps INTEGER",  # that were done again or are lost by it
+        "seconds REAL",  # cost of a fault, if known
+        "steps INTEGER",  # steps repeated or lost by it
         "why TEXT",  # JSON of the Reason that `text` says in words
     ),
     "progress": (
@@ -89,12 +88,12 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "epoch INTEGER",
         "epochs INTEGER",
         "samples INTEGER",
-        # NULL where none was reported or where it was not a number; `nan` then tells which
+        # NULL if none was reported or it was not finite; `nan` tells which
         "loss REAL",
         "nan INTEGER",
         "count INTEGER",
         "metrics TEXT",  # JSON object or NULL
-        "within REAL",  # the part of the epoch that is done
+        "within REAL",  # fraction of the epoch that is done
         "steps INTEGER",  # in all
         "remaining REAL",  # seconds, as its script says
     ),
@@ -105,7 +104,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "task TEXT",
         "cpu_weight REAL",
         "cpu_cap_cores REAL",  # NULL: no cap
-        "entitled_cores REAL",  # what the weight or cap comes to when everybody wants the CPU
+        "entitled_cores REAL",  # cores by weight or cap when every task wants the CPU
         "memory_bytes REAL",
         "threads INTEGER",
         "reason TEXT",
@@ -114,7 +113,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "why TEXT",  # JSON of the Reason that `reason` says in words
     ),
     "spans": (
-        "t REAL",  # the same for all rows of one message, which comes when the step has ended
+        "t REAL",  # the same for all rows of one message, which comes after the step
         "task TEXT",
         "step INTEGER",
         "name TEXT",
@@ -122,10 +121,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "bytes_in REAL",
         "bytes_out REAL",
         "begin REAL",  # seconds from the start of the step
-        "workers REAL",  # of `input`: processes that read it beside the task; NULL: not known
+        "workers REAL",  # for `input`: processes that read it beside the task; NULL: unknown
     ),
-    "transfers": (  # of a sampled step, between a task and one other; may overlap with its spans
-        "t REAL",  # that of the spans of the same message
+    "transfers": (  # traffic of a sampled step between two tasks; may overlap with its spans
+        "t REAL",  # as of the spans in the same message
         "task TEXT",
         "step INTEGER",
         "peer TEXT",  # ROLE-INDEX of the same job
@@ -136,7 +135,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "pull_end REAL",
         "pull_bytes REAL",
     ),
-    "asides": (  # what a task spent time on beside its steps since it told the last time
+    "asides": (  # a task's time beside its steps since its last report
         "t REAL",
         "task TEXT",
         "name TEXT",
@@ -155,22 +154,23 @@ TABLES: Mapping[str, tuple[str, ...]] = {
     ),
     "proofs": (
         "t REAL",
-        "culprit TEXT",  # the job that was held
-        "victim TEXT",  # the job whose steps were looked at
+        "culprit TEXT",  # the paused job
+        "victim TEXT",  # the job whose steps were observed
         "pauses INTEGER",
         "seconds REAL",  # of a pause
-        "gain REAL",  # by which part the victim would be faster without the culprit
+        "gain REAL",  # how much faster the victim would be without the culprit
         "low REAL",
         "high REAL",
         "outcome TEXT",  # seen, none or open
     ),
-    "log": (  # what the controller was told, and what it decided (docs/events.md)
-        "id INTEGER PRIMARY KEY",  # in the order in which it came; runs of one controller share it
+    "log": (  # the controller's input and decisions (docs/events.md)
+        # in the order of arrival; runs of one controller share the numbers
+        "id INTEGER PRIMARY KEY",
         "t REAL",
-        "now REAL",  # the hub's clock, as the controller was told it
+        "now REAL",  # the hub's clock as told to the controller
         "kind TEXT",  # event, action or notice
-        "job TEXT",  # of this run; NULL: of none, or of another run
-        "cause INTEGER",  # id of what led to it
+        "job TEXT",  # a job of this run; NULL: none, or of another run
+        "cause INTEGER",  # id of its cause
         "value TEXT",  # JSON of the event, the action or the notice
     ),
 }
@@ -178,7 +178,7 @@ _KEYS = {"usage": "target", "progress": "task"}
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS usage_target ON usage (target, t)",
     "CREATE INDEX IF NOT EXISTS progress_task ON progress (task, t)",
-    # Of very many jobs each is looked at by itself: no look reads the rows of all.
+    # Each of very many jobs is read by itself, without reading the rows of all.
     "CREATE INDEX IF NOT EXISTS shares_task ON shares (task)",
     "CREATE INDEX IF NOT EXISTS tasks_job ON tasks (job)",
     "CREATE INDEX IF NOT EXISTS checkpoints_task ON checkpoints (task)",
@@ -220,7 +220,7 @@ class Recorder:
         self._closing = False
         self._tries_until = math.inf
         self._is_full = False
-        self._needs_room_from = math.inf  # from then on nothing but a full disk is waited for
+        self._needs_room_from = math.inf  # after this time it waits only for a full disk
         self._flushed = 0
         self._asked = 0
         self._failing = False
@@ -241,16 +241,14 @@ class Recorder:
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, timeout=10, check_same_thread=False)
-        # Where WAL does not work (NFS), SQLite stays in its other mode, which does.
+        # Without WAL (NFS), SQLite keeps its other mode, which works.
         with suppress(sqlite3.OperationalError):
             db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         return db
 
     def add(self, table: str, **row: object) -> None:
-        """Append a row (or replace the one of the same primary key); keys that are left out are
-        NULL.
-        """
+        """Append a row, or replace the one with the same primary key; missing keys are NULL."""
         values = tuple(map(_plain, (row.pop(column, None) for column in _columns(table))))
         if row:
             raise TypeError(f"table {table!r} has no {sorted(row)}")
@@ -258,8 +256,8 @@ class Recorder:
             self._pending.append((table, values))
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until what was added before is on disk; False when it is not after `timeout`
-        seconds.
+        """Wait until all rows added so far are on disk. Returns False if they are not after
+        `timeout` seconds.
         """
         with self._condition:
             self._asked += 1
@@ -268,8 +266,8 @@ class Recorder:
             return self._condition.wait_for(lambda: self._flushed >= ticket, timeout)
 
     def close(self, patience: float = 0.0) -> None:
-        """Write what is left. Where that fails, try again for `patience` seconds; for a minute at
-        most if anything but room is missing. May be called twice.
+        """Write what is left. On failure, retry for `patience` seconds, for a minute at most unless
+        the disk is full. May be called twice.
         """
         with self._condition:
             self._closing = True
@@ -279,7 +277,7 @@ class Recorder:
         self._thread.join()
 
     def hurry(self) -> None:
-        """Have a call of `close` that is under way try once more at the most."""
+        """Let a running `close` retry once more at most."""
         with self._condition:
             self._tries_until = 0.0
             self._condition.notify_all()
@@ -312,8 +310,8 @@ class Recorder:
                             before = (closing_down, self._tries_until)
                             self._condition.wait_for(partial(self._changed_since, before), 1.0)
                 if closing_down and (written or given_up):
-                    # What only reads it later need not make files beside it; refused while somebody
-                    # reads it now.
+                    # Without WAL, later readers need no files beside it; refused while a reader has
+                    # it open.
                     with suppress(sqlite3.Error):
                         db.execute("PRAGMA journal_mode = DELETE")
                     return
@@ -344,13 +342,13 @@ class Recorder:
         try:
             db.execute(_INSERTS[table], values)
         except (sqlite3.InterfaceError, sqlite3.ProgrammingError, OverflowError) as error:
-            # this row, and no other
+            # skip only this row
             self._trouble(f"a row of {table} could not be written and is left out: {error}")
 
 
 def _plain(value: object) -> object:
-    """A value as SQLite takes it: mappings and lists as JSON; numbers that are not finite as NULL,
-    whole ones beyond 64 bits as floats; text without lone surrogates.
+    """Convert a value for SQLite: mappings and lists to JSON, non-finite numbers to NULL, integers
+    beyond 64 bits to floats. Lone surrogates are removed from text.
     """
     if isinstance(value, Mapping | list | tuple):
         return json.dumps(value)
@@ -364,21 +362,21 @@ def _plain(value: object) -> object:
 
 
 def _fits(table: str, column: str, value: object) -> bool:
-    """Whether a value is of its column's kind."""
+    """Whether a value has its column's type."""
     return value is None or isinstance(value, str if column in _TEXTS[table] else int | float)
 
 
 @contextmanager
 def told_as_damage(path: Path) -> Iterator[None]:
-    """Turn errors over values of a store that make no sense into one message: damage that SQLite
-    does not see. It is for reading and for making figures. Printing does not belong into it.
+    """Turn errors from invalid values of a store into one message: damage that SQLite does not
+    detect. Use it around reading and computing, not around printing.
 
     Raises:
-        StorageError: Something did.
+        StorageError: A value is invalid.
     """
     try:
         yield
-    except UnicodeEncodeError:  # what was read is whole, and somebody could not take it
+    except UnicodeEncodeError:  # the data is valid; somebody could not print it
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise StorageError(
@@ -387,7 +385,7 @@ def told_as_damage(path: Path) -> Iterator[None]:
 
 
 class _Stored(Protocol):
-    """A record of a row: a dataclass with a field for each column that is read."""
+    """A record class for rows: a dataclass with a field for each column to read."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     table: ClassVar[str]
@@ -397,13 +395,13 @@ Row = TypeVar("Row", bound=_Stored)
 
 
 class RunReader:
-    """Reads a run's store, also while it is written. Inside its `with` block, values that make no
-    sense are reported as damage of the store.
+    """Reads a run's store, also while it is written. Within its `with` block, invalid values are
+    reported as damage of the store.
 
     Raises:
-        NotFoundError: There is no such file.
-        StorageError: It is not a store that this version reads; from any method too, where a part
-            of it is damaged.
+        NotFoundError: The file does not exist.
+        StorageError: It is not a store that this version reads. Any method raises it if a part is
+            damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -420,7 +418,7 @@ class RunReader:
             raise
 
     def _look(self) -> None:
-        """See whether it is a store that this version reads."""
+        """Check that this version can read the store."""
         self._db.row_factory = sqlite3.Row
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         self._db.execute("SELECT count(*) FROM meta").fetchone()
@@ -453,7 +451,7 @@ class RunReader:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # its own words may be damaged too
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # its own message may be damaged too
             raise StorageError(f"cannot read {self._path}: {error}") from error
 
     def meta(self) -> dict[str, str]:
@@ -464,9 +462,8 @@ class RunReader:
     def rows(
         self, table: str, where: str = "", parameters: Iterable[object] = (), order: str = "rowid"
     ) -> Iterator[dict[str, Any]]:
-        """Rows of a table as dictionaries, in the order they were written; those of an older
-        version lack columns that came later. A damaged value, of another kind than its column's, is
-        None.
+        """Rows of a table as dictionaries, in the order of writing. Rows of an older version lack
+        later columns. Damaged values are None.
         """
         if table not in TABLES:
             raise KeyError(table)
@@ -495,9 +492,11 @@ class RunReader:
             yield kind(**{name: row.get(name) for name in names})
 
     def first_row(self, table: str, after: float) -> int:
-        """The rowid from which on a table has the rows after a time (seconds of the run), and a few
-        earlier ones: rows are added in the order of time, but for some that come a moment late.
-        Found by bisection, so that it takes no longer in a long run.
+        """The rowid from which on a table has the rows after a time (seconds of the run), with some
+        earlier ones.
+
+        Rows are added in the order of time, except some that come a moment late. Bisection makes
+        this fast for long runs too.
         """
         if table not in self._tables or after <= _LATE_SECONDS:
             return 0
@@ -526,15 +525,19 @@ class RunReader:
         at: Sequence[float] = (),
         in_a_row: int = 1,
     ) -> list[tuple[Any, ...]]:
-        """Rows of one target or task after a time, in the order of time; of more than `most`, about
-        so many, evenly from all that time. It takes as long however many there are.
+        """Rows of one target or task after a time, in the order of time; if there are more than
+        `most`, about that many, evenly spread.
+
+        The time for it does not depend on the number of rows.
 
         Args:
             table: `usage` or `progress`, which have an index.
             key: The target or task.
-            columns: What to read of each row, in SQL.
-            at: Times from which rows are read in any case.
-            in_a_row: Rows that are read one after another; `most` counts them all.
+            columns: SQL columns to read.
+            after: Seconds of the run.
+            most: About the most rows; None: all.
+            at: Times whose rows are read in any case.
+            in_a_row: Consecutive rows to read at each place; `most` counts them all.
         """
         rows = f"FROM {table} WHERE {_KEYS[table]} = ? AND t >= ?"
         read = f"SELECT {columns}"
@@ -548,7 +551,8 @@ class RunReader:
                     for end in ("min", "max")
                 )
                 points = max(most // in_a_row, 2)
-                # One in each stretch, at random: evenly spaced ones would see one side of a cycle.
+                # A random row of each stretch: evenly spaced rows would show only one phase of a
+                # cycle.
                 draw = random.Random(0)
                 drawn = [
                     first + (last - first) * (index + draw.random()) / points
@@ -568,9 +572,7 @@ class RunReader:
         return self.tuples(f"{read} {rows} ORDER BY t, rowid", (key, after))
 
     def keys(self, table: str) -> list[str]:
-        """The targets or tasks that a table has rows of, by its index: however many rows there
-        are.
-        """
+        """Targets or tasks with rows in a table, by its index, regardless of the number of rows."""
         column, names = _KEYS[table], list[str]()
         sql = f"SELECT min({column}) FROM {table} WHERE {column} > ?"
         while (last := self.tuples(sql, (names[-1] if names else "",))[0][0]) is not None:
@@ -578,11 +580,11 @@ class RunReader:
         return names
 
     def last_row(self, table: str, until: float) -> int:
-        """The rowid up to which a table has the rows until a time, and a few later ones."""
+        """The rowid up to which a table has the rows until a time, with some later ones."""
         return self.first_row(table, until + 2 * _LATE_SECONDS + 1.0) or sys.maxsize
 
     def columns(self, table: str) -> frozenset[str]:
-        """Names of the columns that a table has; an older version's lacks those that came later."""
+        """Names of a table's columns; an older version's table lacks later ones."""
         return frozenset(row["name"] for row in self.query(f"PRAGMA table_info({table})"))
 
     def query(self, sql: str, parameters: Iterable[object] = ()) -> list[dict[str, Any]]:
@@ -591,9 +593,7 @@ class RunReader:
             return [dict(row) for row in self._db.execute(sql, tuple(parameters))]
 
     def tuples(self, sql: str, parameters: Iterable[object] = ()) -> list[tuple[Any, ...]]:
-        """Rows of any read-only query as plain tuples: a day of samples in two thirds of the
-        time.
-        """
+        """Rows of any read-only query as plain tuples, for a day of samples a third faster."""
         with self._reading():
             cursor = self._db.cursor()
             cursor.row_factory = None

@@ -1,6 +1,6 @@
-"""The form in which a store keeps a run's jobs, plans and profiles: JSON of their fields.
+"""Jobs, plans and profiles in a store: JSON of their fields.
 
-Stores of earlier versions lack fields that came later, and may have some that are gone.
+Stores of earlier versions lack later fields, and may have fields that no longer exist.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from headgate.model.profiles import Profile
 from headgate.model.records import parse, plain
 
 _NOT_KNOWN = ""
-"""The command of a job whose record is damaged."""
+"""Command of a job whose record is damaged."""
 
 
 def text_of(record: Job | Plan | Profile) -> str:
-    """What the store keeps of a record; `json` spells names that are no UTF-8."""
+    """A record as text for the store; `json` escapes names that are not UTF-8."""
     return json.dumps(plain(record))
 
 
 def job_of(text: str | None) -> Job:
-    """A job as it was handed in.
+    """The job as submitted.
 
     Raises:
         ValueError: Its record is damaged.
@@ -31,7 +31,7 @@ def job_of(text: str | None) -> Job:
 
 
 def job_or_name(name: str, text: str | None) -> Job:
-    """A job as it was handed in; one without a command where its record is damaged."""
+    """The job as submitted; one without a command if its record is damaged."""
     try:
         return job_of(text)
     except ValueError:
@@ -39,7 +39,7 @@ def job_or_name(name: str, text: str | None) -> Job:
 
 
 def plan_of(text: str | None) -> Plan | None:
-    """A job's plan; None before it has one, and where its record is damaged."""
+    """A job's plan; None: it has none yet, or its record is damaged."""
     try:
         return parse(Plan, json.loads(text)) if text else None
     except ValueError:
@@ -47,7 +47,7 @@ def plan_of(text: str | None) -> Plan | None:
 
 
 def profile_of(text: str | None) -> Profile | None:
-    """A job's profile; None before it has one, and where its record is damaged."""
+    """A job's profile; None: it has none yet, or its record is damaged."""
     try:
         return parse(Profile, json.loads(text)) if text else None
     except ValueError:

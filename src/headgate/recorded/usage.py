@@ -11,16 +11,14 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 GAP_SECONDS = 0.1
-"""Shorter stretches without a reading may come from the clocks alone. The rest, spread over them,
-would look like a peak.
+"""Shorter gaps between readings may come from clocks alone. Spreading a remainder over them would
+look like a peak.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TimeBuckets:
-    """One value for each bucket of time: lowest, time-weighted mean and highest; NaN where nothing
-    is known.
-    """
+    """For each bucket of time: lowest value, time-weighted mean and highest value; NaN: unknown."""
 
     low: Array
     mean: Array
@@ -32,7 +30,7 @@ class Signal:
     """A quantity that held `value[i]` from `start[i]` to `end[i]` (seconds), in order and without
     overlap.
 
-    Between two stretches it is not known. Such gaps count neither as zero nor in a mean.
+    It is unknown in the gaps. Gaps count neither as zero nor in a mean.
     """
 
     start: Array
@@ -49,12 +47,12 @@ class Signal:
 
     @property
     def integral(self) -> float:
-        """Value times seconds, summed: CPU seconds from cores in use, bytes from bytes a second."""
+        """Sum of value times seconds: CPU seconds from cores, bytes from bytes a second."""
         return float(np.sum(self.value * (self.end - self.start)))
 
     @property
     def mean(self) -> float | None:
-        """Time-weighted mean; None where nothing is known."""
+        """Time-weighted mean; None: unknown."""
         return self.integral / self.seconds if len(self) else None
 
     @property
@@ -80,22 +78,20 @@ class Signal:
         return np.interp(at, edges, sums)
 
     def around(self, start: float, end: float) -> Signal:
-        """The stretches that reach into some time, whole: found without a look at the others."""
+        """The stretches that overlap a time range, uncut; found by bisection."""
         first = int(np.searchsorted(self.end, start, side="right"))
         last = int(np.searchsorted(self.start, end, side="left"))
         return Signal(self.start[first:last], self.end[first:last], self.value[first:last])
 
     def within(self, start: float, end: float) -> Signal:
-        """The part of it between two times."""
+        """The part between two times."""
         kept = (self.end > start) & (self.start < end)
         return Signal(
             np.maximum(self.start[kept], start), np.minimum(self.end[kept], end), self.value[kept]
         )
 
     def during(self, stretches: Sequence[tuple[float, float]]) -> Signal:
-        """The parts of it within any of several stretches, which are in order and do not
-        overlap.
-        """
+        """The parts within any of several stretches, which are ordered and do not overlap."""
         parts = [self.within(start, end) for start, end in stretches]
         if not parts:
             return EMPTY
@@ -106,7 +102,7 @@ class Signal:
         )
 
     def buckets(self, edges: Array) -> TimeBuckets:
-        """Lowest, mean and highest between each two neighbours of the evenly spaced `edges`."""
+        """Lowest, mean and highest value between neighbours of the evenly spaced `edges`."""
         count = len(edges) - 1
         low, high = np.full(count, np.inf), np.full(count, -np.inf)
         if not len(self):
@@ -116,7 +112,7 @@ class Signal:
         seconds = np.diff(known)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.diff(self.cumulative(edges)) / seconds
-        # What is known for less than a thousandth of a bucket is rounding of its edges, not data.
+        # Less than a thousandth of a bucket is rounding of its edges, not data.
         width = edges[1] - edges[0]
         mean[seconds < width / 1000] = np.nan
         first = np.clip(np.floor((self.start - edges[0]) / width + 1e-9).astype(int), 0, count - 1)
@@ -139,10 +135,10 @@ EMPTY = Signal(np.empty(0), np.empty(0), np.empty(0))
 
 
 def readings(times: Array, values: Array) -> Signal:
-    """A quantity read at `times`, where each reading stands for the time since the one before it.
+    """A quantity from readings at `times`; each reading covers the time since the one before.
 
-    A sampler's rate is the mean since its last reading, and a first reading has none (NaN). Where
-    the first one does have a value, it stands for one usual interval.
+    A sampler's rate is the mean since its last reading, so a first reading has none (NaN). If the
+    first has a value, it covers one usual interval.
     """
     if not len(times):
         return EMPTY
@@ -153,8 +149,8 @@ def readings(times: Array, values: Array) -> Signal:
 
 
 def completed(signal: Signal, start: float, end: float, integral: float) -> Signal:
-    """A quantity whose known `integral` from `start` to `end` is more than its readings say. The
-    rest is spread evenly over the time without readings, in stretches of at least `GAP_SECONDS`.
+    """Add the part of a known `integral` from `start` to `end` that the readings missed. It is
+    spread evenly over gaps of at least `GAP_SECONDS`.
     """
     inside = signal.within(start, end)
     missed = integral - inside.integral
@@ -173,8 +169,8 @@ def completed(signal: Signal, start: float, end: float, integral: float) -> Sign
 
 
 def settings(times: Array, values: Array, until: float) -> Signal:
-    """A quantity that was set at `times`: each setting holds until the next one, the last until
-    `until` seconds.
+    """A quantity that was set at `times`: each setting holds until the next, the last until `until`
+    seconds.
     """
     if not len(times):
         return EMPTY
@@ -184,14 +180,12 @@ def settings(times: Array, values: Array, until: float) -> Signal:
 
 
 def total(signals: Sequence[Signal]) -> Signal:
-    """The sum of several quantities at every time at which at least one of them is known."""
+    """The sum of quantities wherever at least one is known."""
     return _merged(signals, highest=False)
 
 
 def sum_of_many(signals: Sequence[Signal]) -> Signal:
-    """The sum of very many quantities that are never below 0, where one that is not known counts as
-    0.
-    """
+    """The sum of very many non-negative quantities; an unknown one counts as 0."""
     given = [signal for signal in signals if len(signal)]
     if not given:
         return EMPTY
@@ -206,7 +200,7 @@ def sum_of_many(signals: Sequence[Signal]) -> Signal:
 
 
 def highest(signals: Sequence[Signal]) -> Signal:
-    """The largest of several quantities at every time at which at least one of them is known."""
+    """The largest of several quantities wherever at least one is known."""
     return _merged(signals, highest=True)
 
 
@@ -230,11 +224,10 @@ def _merged(signals: Sequence[Signal], *, highest: bool) -> Signal:
 
 
 def rate(times: Array, counter: Array) -> float | None:
-    """Mean growth a second of a counter read at `times`, over the stretches in which it grew or
-    stood still.
+    """Mean growth a second of a counter read at `times`, without stretches in which it shrank.
 
-    A counter that starts again (a new attempt) is not taken for a loss. None with fewer than two
-    readings of it.
+    A counter that starts again (a new attempt) does not count as a loss. None: fewer than two
+    readings.
     """
     kept = np.isfinite(counter)
     steps, seconds = np.diff(counter[kept]), np.diff(times[kept])
@@ -243,7 +236,7 @@ def rate(times: Array, counter: Array) -> float | None:
 
 
 def means(at: Array, values: Array, weights: Array, edges: Array) -> TimeBuckets:
-    """Buckets of single points (a reported loss), each weighted; `at` may be seconds or CPU
+    """Buckets of weighted single points, such as reported losses; `at` may be seconds or CPU
     seconds.
     """
     count = len(edges) - 1
@@ -262,5 +255,5 @@ def means(at: Array, values: Array, weights: Array, edges: Array) -> TimeBuckets
 
 
 def ratio(part: Array, whole: Array) -> Array:
-    """A part over the whole; 0 where there is nothing of the whole."""
+    """A part divided by the whole; 0 if the whole is 0."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0.0)

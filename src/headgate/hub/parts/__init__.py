@@ -1,4 +1,4 @@
-"""The parts of a hub (docs/architecture.md): each hears every event and sees to one thing."""
+"""The parts of a hub (docs/architecture.md): each hears every event and has one responsibility."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from headgate.model.events import Action, Event
 
 
 class Component:
-    """A part of the hub. The hub tells all of its parts of each event, of each run that has ended,
-    and of its own end. An error in one part does not affect the others.
+    """A part of the hub. The hub informs all parts of each event, of each ended run, and of its own
+    end. An error in one part does not affect the others.
     """
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
-        """Take in an event, and what the controller did about it."""
+        """Process an event and the controller's actions."""
 
     def forget(self, run: str) -> None:
-        """A run has ended."""
+        """Drop a run that has ended."""
 
     def close(self) -> None:
-        """The hub ends."""
+        """Stop: the hub is ending."""

@@ -1,6 +1,7 @@
-"""The engines of a hub, and what running attempts have set aside of their nodes.
+"""The engines of a hub, and the resources that running attempts reserve on their nodes.
 
-The engine of the hub's machine is always open, those of clusters while a run uses them."""
+The engine of the hub's machine is always open, those of clusters while a run uses them.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +42,13 @@ Usage = Callable[[EngineSpec, str, Mapping[Column, float]], None]
 
 
 class Engines:
-    """Opens an engine when the first run names it, and closes it when no run uses it any more.
+    """Opens an engine when the first run names it, and closes it after the last run that uses it.
 
     Args:
         home: Headgate's folder.
-        local: The engine of this machine, made and not yet open.
-        listener: Whom the engines tell of tasks.
-        usage: Told on the loop what the tasks and nodes of an engine used that are not on this
-            machine.
+        local: The engine of this machine, not yet open.
+        listener: Receives the engines' messages about tasks.
+        usage: Called on the loop with resource use of an engine's remote tasks and nodes.
         nodes: Told of the nodes of engines.
         live_runs: The runs that use engines.
     """
@@ -77,13 +77,13 @@ class Engines:
         return self._open[self.spec_of(run)]
 
     def spec_of(self, run: str) -> EngineSpec:
-        """Which engine that is."""
+        """The engine specification of a run."""
         return self._live_runs.runs[run].submission.engine
 
     @asynccontextmanager
     async def opened(self, spec: EngineSpec) -> AsyncIterator[Engine]:
-        """The engine of a submission, open for as long as it takes to hand that in; if no run uses
-        it then, it is closed.
+        """Open the engine of a submission until it is submitted. If no run uses it then, it is
+        closed.
 
         Raises:
             HeadgateError: It cannot be opened.
@@ -100,7 +100,7 @@ class Engines:
             await self.release()
 
     async def release(self) -> None:
-        """Close the engines that no run uses, other than that of this machine."""
+        """Close the engines that no run uses, except that of this machine."""
         for spec in list(self._open):
             async with self._turn(spec):
                 if spec == LOCAL or self._is_used(spec) or spec not in self._open:
@@ -108,14 +108,14 @@ class Engines:
                 await self._end(spec)
 
     async def close(self) -> None:
-        """Kill what runs; no engine is open afterwards but in name."""
+        """Kill what runs and close all engines."""
         await asyncio.gather(*(asyncio.to_thread(engine.close) for engine in self._open.values()))
 
     async def _renew(self, spec: EngineSpec) -> None:
         """Close an engine whose cluster is gone, so that it is opened again.
 
         Raises:
-            HeadgateError: Jobs have not ended yet that ran there.
+            HeadgateError: Its jobs have not ended yet.
         """
         if spec == LOCAL or spec not in self._open or self._open[spec].cluster().nodes:
             return
@@ -140,7 +140,7 @@ class Engines:
             await asyncio.to_thread(engine.open, heard)
         except HeadgateError:
             raise
-        except Exception as error:  # another package's code
+        except Exception as error:  # code of another package
             raise HeadgateError(f"engine {spec} could not be opened: {error!r:.300}") from error
         try:
             self._nodes.add(spec, self._measured(engine))
@@ -150,7 +150,7 @@ class Engines:
         self._open[spec] = engine
 
     def _measured(self, engine: Engine) -> Cluster:
-        """The nodes of an engine, with what `headgate calibrate` measured of them."""
+        """The nodes of an engine, with measurements of `headgate calibrate`."""
         name = engine.called()
         return calibration.known(name, engine.cluster(), self._home) if name else engine.cluster()
 
@@ -164,7 +164,7 @@ class Engines:
 
 
 class _Heard(Listener):
-    """What one engine tells, from its threads."""
+    """Messages of one engine, from its threads."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class _Heard(Listener):
 
 
 class _Amount(NamedTuple):
-    """Of a node."""
+    """Resources of a node."""
 
     cores: float
     memory_bytes: int
@@ -233,17 +233,16 @@ class _Amount(NamedTuple):
 
 
 class TaskReservations(Component):
-    """Has engines reserve what tasks take, and give it back.
+    """Reserves resources of tasks at their engines, and releases them.
 
-    A task takes the cores that its plan states, or its part of the job's limit. Tasks without
-    either take equal parts of what these leave of their node. They give back what they lose to a
-    task that comes later.
+    A task reserves the cores that its plan states, or its part of the job's limit. Tasks without
+    either get equal parts of the rest of their node. They give back what they lose to a later task.
 
     Args:
-        live_runs: Where the runs are.
-        engines: What keeps the accounts.
-        nodes: What the engines' nodes have.
-        step: Told of jobs that are to go to a node that has come.
+        live_runs: The runs.
+        engines: Engines that keep the reservations.
+        nodes: Nodes of the engines.
+        step: Sends an event to the controller when a job should move to a new node.
     """
 
     def __init__(
@@ -256,8 +255,8 @@ class TaskReservations(Component):
         self._held: dict[JobId, dict[int, dict[TaskId, Slot]]] = {}  # by attempt
 
     def reserve(self, starts: Sequence[StartTask]) -> None:
-        """Reserve what tasks take that are about to be started, all tasks of a job together. Tasks
-        that run beside them first give back what is no longer theirs.
+        """Reserve for tasks that are about to start, all tasks of a job together. Tasks beside them
+        first give back what they lose.
         """
         parts = self._parts(starts)
         for job, attempts in self._held.items():
@@ -282,8 +281,8 @@ class TaskReservations(Component):
             )
 
     def _parts(self, starts: Iterable[StartTask]) -> dict[tuple[EngineSpec, str], float]:
-        """Cores of each task whose plan states none, by engine and node: equal parts of what the
-        other tasks leave. The policy's grants are no measure, because they change.
+        """Cores of each task without stated cores, by engine and node: equal parts of what the
+        others leave. The policy's grants are not used, because they change.
         """
         sharing: dict[tuple[EngineSpec, str], int] = {}
         left: dict[tuple[EngineSpec, str], float] = {}
@@ -297,7 +296,7 @@ class TaskReservations(Component):
             for attempt, slots in held.items():
                 for task, slot in slots.items():
                     place = self._engines.spec_of(job.run), slot.node
-                    # the former one has ended
+                    # the previous attempt has ended
                     if place in sharing and attempts.get(job, attempt) == attempt:
                         states = self._states_cores(task)
                         sharing[place] += not states
@@ -310,9 +309,7 @@ class TaskReservations(Component):
         }
 
     def offer(self, node: Node) -> list[MoveRequested]:
-        """A node has come: which jobs that wait for others of its engine are to go there instead,
-        and how.
-        """
+        """Moves of waiting jobs of an engine to a node that has just joined."""
         move_requesteds: list[MoveRequested] = []
         room: dict[str, _Amount] = {}
         for job in list(self._held):
@@ -353,9 +350,7 @@ class TaskReservations(Component):
         others: Sequence[Node],
         room: Mapping[str, _Amount],
     ) -> Plan | None:
-        """The plan of a job on a node that has come, or else on this and others together; None:
-        there is no room.
-        """
+        """A job's plan on a new node, or on this and others together; None: no room."""
         nothing = _Amount(0.0, 0, 0)
         counts = {"worker": nothing, "server": nothing}
         for task, slot in slots.items():
@@ -379,8 +374,8 @@ class TaskReservations(Component):
         )
 
     def _room(self, spec: EngineSpec) -> dict[str, _Amount]:
-        """The part of each node of an engine that running jobs leave free. Tasks without a stated
-        number of cores make room.
+        """Free resources of each node of an engine beside running jobs. Tasks without stated cores
+        make room.
         """
         room = {
             node.name: _Amount(node.cores, node.memory_bytes, len(node.gpus))
@@ -410,7 +405,7 @@ class TaskReservations(Component):
             case TaskExited(task):
                 self._give_back(task.job, starts)
             case NodeJoined(node):
-                # its jobs may be started there: what is to be moved is looked for after that
+                # its jobs may start there first; then look for jobs to move
                 asyncio.get_running_loop().call_soon(self._move_to, node)
 
     def _move_to(self, node: Node) -> None:
@@ -418,9 +413,7 @@ class TaskReservations(Component):
             self._step(move)
 
     def _give_back(self, job: JobId, starts: Iterable[StartTask]) -> None:
-        """Give back what is held for those tasks of a job that have ended, be it for one that
-        others go on without.
-        """
+        """Release the reservations of ended tasks of a job, also while its other tasks go on."""
         _, live = self._live_runs.find(job)
         now = live.current.tasks if live.current is not None else {}
         running = {
@@ -473,5 +466,5 @@ def _stated(start: StartTask) -> float | None:
 
 
 def _fraction(cores: float) -> float:
-    """Rounded down, so that the parts of a node are never more than the whole of it."""
+    """Rounded down, so that the parts never exceed the node."""
     return math.floor(cores * 1000 + 1e-6) / 1000

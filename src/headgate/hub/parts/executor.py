@@ -1,5 +1,5 @@
-"""The controller's actions: brought to the engine, the stores and the tasks; and which tasks may
-let threads spin.
+"""Carries out the controller's actions at engines, stores and tasks, and decides which tasks may
+spin.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from headgate.task.membership import LOOPBACK
 _AGAIN_SECONDS = 1.0
 _EXACT = 1e-6
 _MOST_NAMED = 4
-"""Edited files that a warning names."""
+"""Most edited files named in a warning."""
 
 
 class ActionExecutor(Component):
-    """Takes the controller's actions.
+    """Carries out the controller's actions.
 
     Args:
         home: Headgate's folder.
-        live_runs: Where the runs are.
-        engines: What starts tasks.
-        nodes: Where they are started.
-        listener: Told of tasks that could not be started.
+        live_runs: The runs.
+        engines: Engines that start tasks.
+        nodes: Nodes of the tasks.
+        listener: Told of tasks that could not start.
         initial_planner: Finds plans.
         finish: Called soon after the last job of a run has ended.
     """
@@ -101,7 +101,7 @@ class ActionExecutor(Component):
             self.take(action)
 
     def take(self, action: Action, again: bool = False) -> None:
-        """Carry out an action, for the first time or `again`. Its run tells of an error, which does
+        """Carry out an action, for the first time or `again`. Errors are reported to its run and do
         not affect other actions.
         """
         try:
@@ -116,7 +116,7 @@ class ActionExecutor(Component):
                 case events.StartTask(task=task):
                     failure = Exit(code=None, reason=f"could not be started: {error}")
                     self._loop.call_soon(self._listener.ended, task, failure)
-                case events.StopTask():  # its job waits for that
+                case events.StopTask():  # its job waits for the end
                     self._loop.call_later(_AGAIN_SECONDS, self.take, action, True)
                 case events.MarkJob(job=job) if (run := self._live_runs.find(job)[0]).ended:
                     self._loop.call_soon(self._finish, run)
@@ -143,7 +143,7 @@ class ActionExecutor(Component):
                 if leaves and live.current is not None:
                     live.current.mark_leaving(
                         task.name
-                    )  # so that nobody takes it for an order to all
+                    )  # so that it is not taken for an order to all
                 self._engines.of(task.run).stop(task, grace)
             case events.Resize():
                 self._resize(action)
@@ -166,7 +166,8 @@ class ActionExecutor(Component):
 
     def _set_share(self, action: events.SetShare) -> None:
         task = action.task
-        if (boxed := replace(action.share, gpu_fraction=None)) != Share():  # a gate sees to GPUs
+        # a gate controls GPU time
+        if (boxed := replace(action.share, gpu_fraction=None)) != Share():
             self._engines.of(task.run).set_share(task, boxed)
         self._granted(task, action.share, action.threads, action.entitled_cores, action.reason)
         _, live = self._live_runs.find(task)
@@ -186,7 +187,7 @@ class ActionExecutor(Component):
         run, live = self._live_runs.find(action.job)
         starts = Starts(run.submission, self._home)
         if live.current is None or live.current.number != action.attempt:
-            _remove_copies(run.checkpoints(action.spec.name))  # of the former attempt
+            _remove_copies(run.checkpoints(action.spec.name))  # of the previous attempt
             send, ports = self._engines.of(run.id).send, starts.ports(action, self._used_ports())
             roles = task_names(action.spec.roles)
             attempt = Attempt(
@@ -249,15 +250,15 @@ class ActionExecutor(Component):
                 is_profiled=live.profile is not None,
                 stdin=run.given.of_an_attempt() if run.given is not None else None,
             )
-        except HeadgateError as error:  # its interpreter may be gone since it was handed in
+        except HeadgateError as error:  # its interpreter may be gone since submission
             failure = Exit(code=None, reason=f"could not be started: {error}", lost=node is None)
             self._loop.call_soon(self._listener.ended, action.task, failure)
             return
         self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
 
     def _compare_files(self, run: LiveRun, live: LiveJob) -> None:
-        """Warn of a program, a module of its own or settings that were edited while its job waited,
-        or between two attempts.
+        """Warn of programs, own modules or settings that were edited while the job waited or
+        between attempts.
         """
         if not (paths := edited(live.files)):
             return
@@ -268,7 +269,7 @@ class ActionExecutor(Component):
         live.files = FileLook().files(live.spec, live.facts, run.submission.environment)
 
     def _used_ports(self) -> set[int]:
-        """The ports of all attempts."""
+        """Ports of all attempts."""
         attempts = [
             live.current for run in self._live_runs.runs.values() for live in run.jobs.values()
         ]
@@ -285,13 +286,12 @@ class ActionExecutor(Component):
             task_view.grant_threads(threads)
             threads, task_view.entitled_cores = task_view.threads, entitled
             spec = self._engines.spec_of(run.id)
-            # What the engine cannot control concerns processes; containers have weights wherever
-            # they run.
+            # The engine's limits concern processes; containers have weights wherever they run.
             in_process = live.spec.isolation in (None, isolation.DEFAULT)
             limits = self._engines.of(run.id).uncontrolled() if in_process else ()
             uncontrolled = {limit.lever for limit in limits}
             node = self._nodes.get(spec, task_view.node)
-            # One worker may be held for all, so it has to reach the locks of all.
+            # One worker may take turns for all, so it needs the lock files of all.
             is_here = (
                 spec == LOCAL
                 or len({*live.current.plan.worker_nodes, *live.current.plan.server_nodes}) == 1
@@ -319,7 +319,9 @@ class ActionExecutor(Component):
 
 
 def _remove_copies(checkpoints: Path) -> None:
-    """Remove what an engine brought of a job's servers, for them to go on from on other nodes."""
+    """Remove the copies of a job's servers' state that an engine brought for restarts on other
+    nodes.
+    """
     for copy in checkpoints.glob("server-*.copy"):
         copy.unlink(missing_ok=True)
 
@@ -336,21 +338,21 @@ def _too_small_batch(plan: Plan, profile: str | None) -> int | None:
 class Oversubscription(Component):
     """Tells each task whether its threads may spin, whenever that changes.
 
-    Spinning threads react sooner. A thread that sleeps beside a busy task waits for its core each
-    time that it is woken, and does not get its share. But spinning threads steal the cores of other
-    tasks where no weight holds them back. They also eat up a task's own part where it has more
-    threads than cores. So a task's threads may spin while both hold:
+    Spinning threads react sooner. A sleeping thread beside a busy task waits for its core at each
+    wake-up and does not get its share. But spinning threads steal cores of other tasks if no weight
+    holds them back. They also waste a task's own share if it has more threads than cores. So a
+    task's threads may spin while both hold:
 
-    - all threads on its machine have a core each, or the task's own part has (nearly) a core for
-      each of its threads;
-    - all tasks of the machine together are entitled to no more cores than it has, by weights and
-      not by holding steps.
+    - All threads on its machine have a core each, or the task's own share has (nearly) a core for
+      each of its threads.
+    - All tasks of the machine together are entitled to no more cores than it has, by weights and
+      not by throttled steps.
 
     Idle tasks do not count.
 
     Args:
         live_runs: The runs.
-        machine: This machine, which the nodes of a lab are parts of.
+        machine: This machine, which lab nodes are parts of.
     """
 
     def __init__(self, live_runs: LiveRuns, machine: Node) -> None:
@@ -372,7 +374,7 @@ class Oversubscription(Component):
             del self._started[job]
 
     def look(self) -> None:
-        """Look at all tasks, and tell those for which it has changed."""
+        """Check all tasks, and tell those for which the answer has changed."""
         live_runs, machine = self._live_runs, self._machine
         running: list[tuple[Attempt, LiveTask, str]] = []
         for id in list(self._started):
@@ -388,7 +390,7 @@ class Oversubscription(Component):
             machine_name = machine.name if run.submission.engine == LOCAL else ""
             running += [(job.current, task, machine_name or task.node) for task in tasks]
         cores = {node.name: node.cores for run in live_runs.runs.values() for node in run.nodes}
-        cores[machine.name] = machine.cores  # whatever an engine there was told to use of it
+        cores[machine.name] = machine.cores  # regardless of what an engine may use of it
         promised, threads = defaultdict[str, float](float), Counter[str]()
         for _, task, where in running:
             if not task.idle:
@@ -396,7 +398,8 @@ class Oversubscription(Component):
                 threads[where] += task.threads
         for attempt, task, where in running:
             free_cores = cores.get(where, 0.0) + _EXACT
-            mine = (task.entitled_cores, task.threads) if task.idle else (0.0, 0)  # not counted yet
+            # not yet included
+            mine = (task.entitled_cores, task.threads) if task.idle else (0.0, 0)
             divided = promised[where] + mine[0] <= free_cores and "cores" not in task.gate
             fits = threads[where] + mine[
                 1

@@ -1,5 +1,5 @@
-"""What is left of the jobs that run, worked out beside the hub's loop where somebody asks for it;
-and what jobs that wait for room wait for, and when they are expected to start.
+"""Predict the remaining work of running jobs, off the hub's loop and only if needed, and the starts
+of waiting jobs.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.profiling import lengths, store
 
 _AGAIN_SECONDS = 5.0
-"""After so long all are told anew, though nothing was done: what they wait for may be late."""
+"""After this many seconds estimates are renewed even without events: the awaited ends may be
+late.
+"""
 _SOONEST_SECONDS = 0.5
 _NAMED = 3
-"""Jobs that are named as having what another one waits for."""
+"""Most jobs named as holders of what another job waits for."""
 
 
 @dataclass
 class _ForecastJob:
-    """The attempt of a job.
+    """The forecast of a job's attempt.
 
     Args:
-        tracker: What is known of the job.
-        whole: All that it takes is seen, as of a job that does not resume.
-        began: Seconds, when it began.
+        tracker: The controller's tracker of the job.
+        whole: The job did not resume, so all its work is seen.
+        began: When it began (s).
         spent: Core-seconds that the job had used by then.
-        cores: Of each task, what it uses.
-        power: What runs before told of its threads (`Scaling.power`).
-        most_bytes: The most memory that one of its workers used.
-        most_gpu_bytes: The same of a GPU.
-        ends: When it is expected to end; None: not known.
+        cores: Cores that each task uses.
+        power: Thread scaling known from earlier runs (`Scaling.power`).
+        most_bytes: Peak memory of one of its workers.
+        most_gpu_bytes: Peak memory of one of its workers on a GPU.
+        ends: Expected end; None: unknown.
     """
 
     live: LiveJob
@@ -63,8 +65,8 @@ class _ForecastJob:
     ends: float | None = None
 
     def useful(self) -> float | None:
-        """Cores that it puts to good use while others want them, of several tasks one for each
-        worker; None: not known yet.
+        """Cores that it uses efficiently while others want them; with several tasks one for each
+        worker. None: not known yet.
         """
         attempt = self.live.current
         if attempt is None or len(attempt.tasks) < 2:
@@ -77,7 +79,7 @@ class _ForecastJob:
         return float(max(workers, 1))
 
     def follows(self) -> bool:
-        """Whether the threads of its one task become as many as it is granted."""
+        """Whether the thread count of its only task follows its grant."""
         attempt = self.live.current
         tasks = attempt.tasks.values() if attempt is not None else ()
         return len(tasks) == 1 and all(
@@ -86,17 +88,17 @@ class _ForecastJob:
 
 
 class Forecasting(Component):
-    """Hears what jobs report and use, and tells what is left of them.
+    """Follows the reports and use of jobs, and predicts what is left of them.
 
     Args:
-        live_runs: Where the runs are.
-        tracker: What the controller knows of a job.
-        lengths: Folder of what former jobs took.
+        live_runs: The runs.
+        tracker: Gives the controller's tracker of a job.
+        lengths: Folder of the lengths of earlier jobs.
         profiles: Folder of the stored profiles.
         tell: Takes a `Predicted`.
-        asks: Whether anybody goes by what is left of this job, though it may run alone.
-        predicts: Whether the policy goes by what is left of jobs that run at once. Curves are
-            fitted only where either is so.
+        asks: Whether somebody needs a job's remaining work even if it runs alone.
+        predicts: Whether the policy uses the remaining work of jobs that run together. Curves are
+            fitted only if one of both is so.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Forecasting(Component):
         self._tracker = tracker
         self._lengths = lengths
         self._profiles = profiles
-        self._powers: dict[str, float] = {}  # by keys of profiles: what jobs told that run, or ran
+        self._powers: dict[str, float] = {}  # scaling by profile key, from running and earlier jobs
         self._tell = tell
         self._asks = asks
         self._predicts = predicts
@@ -123,9 +125,8 @@ class Forecasting(Component):
 
     @property
     def ends(self) -> Mapping[JobId, float]:
-        """When running jobs are expected to end, seconds as of `time.monotonic`, where that is
-        known: by their speed, or else by how long such jobs took. A job that should have ended is
-        expected to end now.
+        """Known expected ends of running jobs, in seconds of `time.monotonic`. They come from the
+        job's speed, or else from the length of such jobs. An overdue job is expected to end now.
         """
         now, ends = time.monotonic(), dict[JobId, float]()
         for job, watched in self._watched.items():
@@ -140,22 +141,20 @@ class Forecasting(Component):
         return ends
 
     def lasts(self, job: JobId) -> float | None:
-        """Seconds that a job is expected to run, by how long such jobs took. None: there were none,
-        or it goes on from a checkpoint and has done a part already.
+        """Expected run time of a job (s), by the length of such jobs. None: there were none, or it
+        resumes from a checkpoint.
         """
         return self._takes(job) if self._live_runs.find(job)[1].checkpoint is None else None
 
     def _takes(self, job: JobId) -> float | None:
-        """How long such jobs took (s), from their beginning to their end."""
+        """Run time of such jobs (s), from start to end."""
         if job not in self._took:
             live = self._live_runs.find(job)[1]
             self._took[job] = lengths.seconds(self._lengths, live.script_key, live.profile_key)
         return self._took[job]
 
     def step_seconds(self, job: JobId, fewest: float) -> float | None:
-        """How long a step takes with the tasks that train now, by at least `fewest` steps; None:
-        not known.
-        """
+        """Step time with the present tasks, from at least `fewest` steps; None: unknown."""
         tracker = self._tracker(job)
         return tracker.step_seconds(fewest) if tracker is not None else None
 
@@ -186,9 +185,7 @@ class Forecasting(Component):
                 self._ended(task)
 
     def _scale(self, watched: _ForecastJob, now: float) -> None:
-        """Note with how many threads a job used what; of one with several tasks that says nothing
-        of its cores.
-        """
+        """Record the cores used at the present thread count, for jobs with one task."""
         attempt = watched.live.current
         if attempt is not None and len(attempt.tasks) == 1:
             [task] = attempt.tasks.values()
@@ -198,13 +195,13 @@ class Forecasting(Component):
             )
 
     def _runs(self, task: TaskId) -> bool:
-        """Whether it has not ended yet: what was measured of one may come after its end."""
+        """Whether a task has not ended; its last measurements may arrive after its end."""
         attempt = self._live_runs.find(task)[1].current
         known = attempt.tasks.get(task.name) if attempt is not None else None
         return known is not None and known.state != "ended"
 
     def _watch(self, task: TaskId, starts: bool = False) -> _ForecastJob | None:
-        """The attempt of a task; None: the controller knows no job of it."""
+        """The forecast of a task's attempt; None: the controller does not know its job."""
         job = task.job
         if job not in self._watched:
             now, (run, live) = time.monotonic(), self._live_runs.find(job)
@@ -226,9 +223,7 @@ class Forecasting(Component):
         return self._watched[job]
 
     def _ended(self, task: TaskId) -> None:
-        """A task has ended: where it was the last of a job that ran from its beginning to its end,
-        what that took is remembered.
-        """
+        """A task has ended. If its job ran from start to end, its length is stored."""
         job = task.job
         watched = self._watched.get(job)
         if watched is None:
@@ -245,19 +240,19 @@ class Forecasting(Component):
             self._do(self._remember(watched, work, now - watched.began))
 
     async def _keep(self, watched: _ForecastJob) -> None:
-        """Keep what more threads brought a job, for its later runs."""
+        """Store a job's thread scaling for its later runs."""
         power, key = watched.scaling.power(), watched.live.profile_key
         if power is not None:
             self._powers[key] = power
-            with suppress(OSError):  # as below: a trial finds it out again
+            with suppress(OSError):  # not worth a warning: a trial measures it again
                 await asyncio.to_thread(store.keep_power, self._profiles, key, power)
 
     async def _remember(self, watched: _ForecastJob, work: float, seconds: float) -> None:
         live, most = watched.live, (watched.most_bytes, watched.most_gpu_bytes)
         took = lengths.Took(live.profile_key, work, seconds, *most)
-        with suppress(OSError):  # it is worth no warning: the next one is predicted later
+        with suppress(OSError):  # not worth a warning: the next job is predicted later
             await asyncio.to_thread(lengths.remember, self._lengths, live.script_key, took)
-        self._took.clear()  # what is remembered now tells of others
+        self._took.clear()  # the new length also affects other jobs
 
     def _reported(self, progress: Progress) -> None:
         now, watched, job = time.monotonic(), self._watch(progress.task), progress.task.job
@@ -282,7 +277,7 @@ class Forecasting(Component):
             watched.ends = time.monotonic() + left.seconds if left.seconds is not None else None
             if (power := watched.scaling.power()) is not None:
                 self._powers[watched.live.profile_key] = power
-            elif watched.power is None:  # another one like it may have told meanwhile
+            elif watched.power is None:  # an equal job may have been measured meanwhile
                 watched.power = self._powers.get(watched.live.profile_key)
             self._tell(replace(left, cores=watched.useful(), follows=watched.follows()))
 
@@ -292,13 +287,12 @@ class Forecasting(Component):
 
 
 class StartEstimates(Component):
-    """Writes to the runs of the jobs that wait what each waits for, where that has changed.
+    """Writes to the runs of waiting jobs what each waits for, when that has changed.
 
     Args:
         live_runs: The runs.
-        waits: Whether any job does.
-        ahead: The jobs that wait, in their turn, each with when it is expected to start as of
-            `time.monotonic`.
+        waits: Whether any job waits.
+        ahead: Waiting jobs in order, each with its expected start in seconds of `time.monotonic`.
     """
 
     def __init__(
@@ -319,8 +313,7 @@ class StartEstimates(Component):
         self._has_news = (
             self._has_news or bool(actions) or isinstance(event, Predicted | TaskStarted)
         )
-        # All that wait are told anew: of many not with each one that starts. Events come every
-        # second.
+        # All estimates are renewed together, not at each start: events come every second.
         pause = max(_SOONEST_SECONDS if self._has_news else _AGAIN_SECONDS, self._rest_seconds)
         if self._waits() and now >= self._told_at + pause:
             before = time.thread_time()
@@ -349,7 +342,5 @@ class StartEstimates(Component):
 
 
 def _names(run: str, others: Sequence[JobId]) -> tuple[str, ...]:
-    """What other jobs are called where one of a run is spoken of: those of another run with
-    that.
-    """
+    """Names of other jobs as seen from a run; those of another run include that run's id."""
     return tuple(other.name if other.run == run else str(other) for other in others)

@@ -1,5 +1,5 @@
-"""What the engine and the tasks say: brought to the hub's loop, and from there to controller,
-stores and watchers.
+"""Messages of engines and tasks: brought to the hub's loop, and on to controller, stores and
+watchers.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from headgate.scripts import inspection
 from headgate.scripts.program import is_of_a_shell, program
 
 MOST_COMPLAINTS = 20
-"""Warnings of what one task says that makes no sense."""
+"""Most warnings about invalid messages of one task."""
 
 _NO_INPUT = re.compile(r"EOFError: EOF when reading a line")
-"""What a script ends with that asks for input, and has none."""
+"""Last line of a script that waits for input and has none."""
 _INPUT_CURE = (
     "it has no standard input, as a terminal's is no job's; give it a file with `< "
     "FILE`, or its arguments"
 )
 _MOST_ENDPOINTS = 16
 _CONNECTS_SECONDS = 30.0
-"""A script that tells of progress for so long, and has not connected, will not."""
+"""A script that reports progress for this long without connecting will not connect."""
 _TEXT_SHOWN = 80
-_LINE_SHOWN = 400  # characters: an error of ours says what to do at its end
+_LINE_SHOWN = 400  # characters: Headgate's errors say at their end what to do
 
 
 class HubListener(Listener):
-    """Whom the engine tells.
+    """Receives the messages of engines.
 
     Args:
-        live_runs: Where the runs are.
+        live_runs: The runs.
         profiles: Folder of the stored profiles.
-        step: Tells the controller.
-        suspect: Called with a task that did not end well, before its end is told: its node may be
-            gone.
-        hardware: The machine that a task runs on, None where it is gone.
-        printed: Told what a task prints.
+        step: Sends an event to the controller.
+        suspect: Called with a task that ended badly, before its end is reported: its node may be
+            lost.
+        hardware: Gives the machine of a task; None: it is lost.
+        printed: Called with lines that a task printed.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class HubListener(Listener):
     # --- on the loop ------------------------------------------------------------------------------
 
     def _try(self, hear: Callable[..., None], task: TaskId | None, *value: object) -> None:
-        """Hear something; what cannot be heard costs nothing but itself."""
+        """Process a message; an error loses only this message."""
         try:
             hear(task, *value)
         except Exception as error:  # noqa: BLE001
             self._live_runs.failed("what its engine told could not be taken in", error, task)
 
     def _complain(self, task: TaskId, kind: ReasonKind, **facts: object) -> None:
-        """Warn of what a task said, `MOST_COMPLAINTS` times at the most."""
+        """Warn of an invalid message of a task, `MOST_COMPLAINTS` times at most."""
         run, live, attempt, name = self._find(task)
         task_view = attempt.tasks[name]
         task_view.complaints += 1
@@ -122,7 +122,7 @@ class HubListener(Listener):
             self._live_runs.event(run, "warning", complaint, live.spec.name, task)
 
     def _find(self, task: TaskId) -> tuple[LiveRun, LiveJob, Attempt, TaskName]:
-        """Run, job and attempt of a task, and its name."""
+        """Run, job, attempt and name of a task."""
         run, live = self._live_runs.find(task)
         if live.current is None:
             raise KeyError(task)
@@ -215,7 +215,7 @@ class HubListener(Listener):
             self._complain(task, ReasonKind.MESSAGE_SENSELESS, error=f"{error!r:.300}")
 
     def _introduced(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A task told what it is and where it can be found, or asks where the others are."""
+        """A task reported its framework or its address, or asks for the addresses of others."""
         run, live, attempt, name = self._find(task)
         job = live.spec.name
         match message["type"]:
@@ -240,11 +240,11 @@ class HubListener(Listener):
                 attempt.join(name)
             case "meet":
                 attempt.sync_points.wait(name, message)
-            case "position" | "elsewhere":  # its name before 0.3
+            case "position" | "elsewhere":  # `elsewhere`: its name before 0.3
                 attempt.sync_points.pass_position(name, message["standing"])
 
     def ended(self, task: TaskId, exit: Exit) -> None:
-        """A task has ended, or could not be started; on the loop."""
+        """A task has ended, or could not start; called on the loop."""
         try:
             exit = self._left(task, exit)
         except Exception as error:  # noqa: BLE001  # its end has to reach the controller
@@ -252,7 +252,7 @@ class HubListener(Listener):
         self._step(events.TaskExited(task, exit))
 
     def _left(self, task: TaskId, exit: Exit) -> Exit:
-        """Take note of a task's end; as it is told."""
+        """Note a task's end. Returns the exit to report."""
         run, live, attempt, name = self._find(task)
         self._tell_rest(task)
         if not exit.ok and exit.reason is None:
@@ -301,7 +301,7 @@ class HubListener(Listener):
         return exit
 
     def _tell_unconnected(self, run: LiveRun, live: LiveJob, name: TaskName) -> None:
-        """Warn once of a script that imports one of Headgate's libraries and has not connected."""
+        """Warn once of a script that imports a library of Headgate's and has not connected."""
         if not live.unconnected_told and name == live.spec.first_task:
             live.unconnected_told = True
             if live.is_unconnected:
@@ -320,7 +320,7 @@ class HubListener(Listener):
 
     def _waits(self, task: TaskId, what: str) -> None:
         run, live, *_ = self._find(task)
-        if live.begun or live.state != "waiting":  # the others of its job go on
+        if live.begun or live.state != "waiting":  # its job goes on with other tasks
             self._warned(task, what, ReasonKind.ENGINE_HOLDS)
             return
         reason = Reason.of(ReasonKind.AWAITS_ENGINE, text=what)
@@ -329,7 +329,7 @@ class HubListener(Listener):
             run.record_job(live.spec.name)
             self._live_runs.event(run, live.state, reason, live.spec.name)
 
-    # --- what tasks tell --------------------------------------------------------------------------
+    # --- reports of tasks -------------------------------------------------------------------------
 
     def _progress(self, task: TaskId, progress: events.Progress) -> None:
         run, live, attempt, name = self._find(task)
@@ -352,14 +352,12 @@ class HubListener(Listener):
         self._step(whole)
 
     def _tell_rest(self, task: TaskId) -> None:
-        """Tell what was read from a task's output and is not told yet; nothing more is read from
-        it.
-        """
+        """Pass on the last progress read from a task's output; no more is read from it."""
         if (throttle := self._throttles.pop(task, None)) is not None:
             throttle.flush()
 
     def _timed(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A task told where time went: that of a step, or of what it did beside its steps."""
+        """A task reported the times of a step, or of work beside its steps."""
         run, _, _, name = self._find(task)
         if message["type"] == "asides":
             run.record_asides(task, message)
@@ -369,9 +367,7 @@ class HubListener(Listener):
             self._paced(task, message)
 
     def _paced(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A worker told how a step of its divides: it may be much slower than the others, or no
-        longer.
-        """
+        """A worker reported the parts of its step: it may be a straggler, or no longer."""
         run, live, attempt, name = self._find(task)
         change = attempt.stragglers.add(
             name, {str(span["name"]): float(span["seconds"]) for span in message["spans"]}
@@ -393,14 +389,14 @@ class HubListener(Listener):
             self._live_runs.event(run, "note", not_slow, job, task)
 
     def apart(self, live: LiveJob) -> Reason:
-        """Take note that the workers of a job know nothing of each other; what is said of that."""
+        """Note that the workers of a job share nothing. Returns the warning."""
         if live.plan is not None:
             live.plan = json.dumps({**json.loads(live.plan), APART: True})
         workers = live.current.plan.workers if live.current is not None else 0
         return inspection.workers_apart(live.spec, live.facts, workers)
 
     def _apart(self, run: LiveRun, live: LiveJob) -> None:
-        """The workers of a job turn out to know nothing of each other."""
+        """The workers of a job were found to share nothing."""
         live.reason = self.apart(live)
         run.record_job(live.spec.name)
         if live.current is None or not live.current.forewarned:
@@ -423,24 +419,24 @@ class HubListener(Listener):
                 self._step(events.TaskJoined(task.job.task(joined)))
 
     def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A checkpoint could not be saved, or one that was saved cannot be read."""
+        """A checkpoint could not be saved, or a saved one cannot be read."""
         run, live, attempt, name = self._find(task)
         if message["type"] == "checkpoint_failed":
             if message.get("why") == "join":
                 attempt.failed(name)
             live.unsaved += 1
-            if live.unsaved == 1:  # of a disk that stays full, once
+            if live.unsaved == 1:  # once, if the disk stays full
                 error = messages.text(message["error"])
                 not_saved = Reason.of(ReasonKind.CHECKPOINT_NOT_SAVED, error=error)
                 self._live_runs.event(run, "warning", not_saved, live.spec.name, task)
-        elif attempt.tasks[name].state != "joining":  # else it alone ends
+        elif attempt.tasks[name].state != "joining":  # a joining worker ends alone
             file = Path(str(message["path"])).name
             text = f"checkpoint {file} {message['error']}"
             self._step(events.CheckpointLost(task, text, live.give_up(file)))
 
     def _recovered(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A task survived a fault of another one, of its node or of the network, or it leaves for
-        being left behind.
+        """A task survived a fault of another task, its node or the network, or leaves because it
+        was left behind.
         """
         run, live, _, name = self._find(task)
         seconds, steps = messages.cost(message)
@@ -469,7 +465,7 @@ class HubListener(Listener):
             live.profile = profiles.dump(profiles.merged(known, profile))
         run.record_job(live.spec.name)
         if attempt.plan.workers > 1:
-            return  # what one of several workers saw: its part of the batch
+            return  # one of several workers sees only its part of the batch
         try:
             profiles.save(self._profiles, live.profile_key, profile)
         except OSError as error:
@@ -478,7 +474,7 @@ class HubListener(Listener):
 
 
 def _reason(exit: Exit, failure: FailureReader) -> str | None:
-    """Why a task did not end well, by its last output; None where that says nothing."""
+    """Why a task failed, by its last output; None: the output does not tell."""
     quote = failure.quote(signalled=exit.code is None)
     if exit.code is None:
         return f"{exit.in_words()}, after the line: {quote}" if quote is not None else None

@@ -1,6 +1,4 @@
-"""What is seen of tasks from outside: what they and nodes use, whether those of roles are ready,
-and jobs that hang.
-"""
+"""Watch tasks from outside: their resource use, the readiness of roles, and hangs."""
 
 from __future__ import annotations
 
@@ -48,12 +46,12 @@ _NODE = "node:"
 
 
 class Sampling(Component):
-    """Reads the samplers as long as there are runs.
+    """Reads the samplers while there are runs.
 
     Args:
-        live_runs: Whose runs the readings are for.
-        engine: That of this machine, whose tasks are read.
-        step: Tells the controller.
+        live_runs: The runs that get the readings.
+        engine: The engine of this machine, whose tasks are read.
+        step: Sends an event to the controller.
     """
 
     def __init__(self, live_runs: LiveRuns, engine: Engine, step: Callable[[Event], None]) -> None:
@@ -73,7 +71,7 @@ class Sampling(Component):
             self._timer.cancel()
 
     def told(self, engine: EngineSpec, target: str, reading: Mapping[Column, float]) -> None:
-        """An engine says what a task, or a node of it, used."""
+        """Take a reading that an engine sent of a task or a node."""
         if not target.startswith(_NODE):
             self._task(TaskId(target), reading)
             return
@@ -87,7 +85,7 @@ class Sampling(Component):
         runs = self._live_runs.runs
         if not runs:
             self._timer = None
-            self._round.read(time.monotonic(), [])  # lets go of the files of what is gone
+            self._round.read(time.monotonic(), [])  # closes the files of ended tasks
             return
         self._timer = asyncio.get_running_loop().call_later(SAMPLE_SECONDS, self._sample)
         targets: dict[str, Target] = {
@@ -124,7 +122,7 @@ class Sampling(Component):
             )
 
     def _left(self, name: str, reading: Mapping[Column, float]) -> None:
-        """Tell the controller what a node has left of its memory, and what tasks hold there."""
+        """Tell the controller how much memory a node has left, and what tasks hold there."""
         if (available := reading.get("memory_available")) is None:
             return
         held: dict[TaskId, float] = {}
@@ -153,8 +151,8 @@ class Sampling(Component):
 
 
 def _target(node: Node) -> Target:
-    """A node of this machine; that itself with the GPUs that a run's environment allows, which
-    differ between runs.
+    """A node of this machine as a target. The machine itself comes with the GPUs that a run's
+    environment allows, which differ between runs.
     """
     if node.place is not None:
         return Target(_NODE + node.name, None, node.place)
@@ -162,14 +160,12 @@ def _target(node: Node) -> Target:
     return Target(f"{_NODE}{node.name} {gpus}", None, gpus=gpus)
 
 
-# --- which tasks of roles are ready ---------------------------------------------------------------
+# --- readiness of roles -------------------------------------------------------------------------
 
 _SOONEST_SECONDS, _LATEST_SECONDS, _RARER = 0.05, 0.5, 1.3
-"""Between two looks at a port, at first and later on, and how much longer each pause is than the
-one before.
-"""
+"""First and longest seconds between two looks at a port, and the growth factor between them."""
 _TAIL = 5
-"""Lines of its output that are quoted of a task which does not become ready."""
+"""Lines of output quoted of a task that was not ready in time."""
 
 
 @dataclass(slots=True)
@@ -188,12 +184,12 @@ class _Unready:
 
 
 class Readiness(Component):
-    """Tells the controller of tasks that are ready, and of those that have not become so in time.
+    """Tells the controller of tasks that are ready, or not ready in time.
 
     Args:
-        live_runs: Where the runs are.
-        engines: What is asked of ports on other machines.
-        step: Tells the controller.
+        live_runs: The runs.
+        engines: Engines that look at ports on other machines.
+        step: Sends an event to the controller.
     """
 
     def __init__(
@@ -211,12 +207,12 @@ class Readiness(Component):
                 watched.looking = self._loop.create_task(self._look(task, watched, pid))
             case TaskExited(task):
                 self._drop(task)
-        for action in actions:  # it may be the same task's next start
+        for action in actions:  # may be the same task's next start
             if isinstance(action, StartTask):
                 self._expect(action)
 
     def printed(self, task: TaskId, lines: Sequence[str]) -> None:
-        """A task has printed lines."""
+        """Check lines that a task printed."""
         if (watched := self._watched.get(task)) is None:
             return
         watched.tail += [line for line in lines if line.strip()]
@@ -247,7 +243,7 @@ class Readiness(Component):
         self._watched[start.task] = _Unready(ready, port, expression)
 
     async def _look(self, task: TaskId, watched: _Unready, pid: int) -> None:
-        """Look for a task's port until it is there, or its time is over."""
+        """Look for a task's port until it is open or its time is over."""
         ready = watched.ready
         with suppress(TimeoutError):
             async with asyncio.timeout(ready.timeout):
@@ -263,7 +259,7 @@ class Readiness(Component):
         self._loop.call_soon(self._told, task, text)
 
     async def _listens(self, task: TaskId, pid: int, port: int) -> bool:
-        """Whether a program listens at a port where a task runs."""
+        """Whether a program listens at a port of a task's network."""
         spec = self._engines.spec_of(task.run)
         if spec == LOCAL:
             return listens(pid, port)
@@ -271,11 +267,11 @@ class Readiness(Component):
         node = live.current.tasks[task.name].node if live.current is not None else ""
         try:
             return await asyncio.to_thread(self._engines.of(run.id).ask, node, listens, pid, port)
-        except HeadgateError:  # it does not answer now; a node that is gone ends the task
+        except HeadgateError:  # it does not answer now; if its node is lost, the task ends
             return False
 
     def _told(self, task: TaskId, failure: str | None = None) -> None:
-        """A task is ready, or has not become so."""
+        """Report a task as ready, or as failed to become ready."""
         if task not in self._watched:
             return
         self._drop(task)
@@ -290,10 +286,10 @@ class Readiness(Component):
             watched.end()
 
 
-# --- which jobs hang ------------------------------------------------------------------------------
+# --- hangs ---------------------------------------------------------------------------------------
 
 _LEAST_SILENCE = 60.0
-"""Without a step: a shorter silence is not told of, however short steps are."""
+"""Shortest silence without a step that is reported, however short steps are."""
 
 
 @dataclass
@@ -301,19 +297,19 @@ class _Watched:
     """An attempt of a job, and the first process of each of its tasks."""
 
     clock: StepClock
-    told_of: int | None = None  # steps it had reported when people were told of its silence
+    told_of: int | None = None  # its steps at the last warning of its silence
     pids: dict[TaskId, int] = field(default_factory=dict)
-    connects: bool = False  # its script uses Headgate's library, and so makes steps
+    connects: bool = False  # its script uses a library of Headgate's, and so reports steps
 
 
 class HangDetector(Component):
     """Watches the steps of all jobs.
 
     Args:
-        live_runs: Whose runs are told.
-        tracker: What the controller knows of a job.
+        live_runs: The runs to warn.
+        tracker: Gives the controller's tracker of a job.
         is_here: Whether the tasks of a run are processes of this machine.
-        least: Seconds without a step that are never told of; it looks ten times as often.
+        least: Shortest silence in seconds that is reported; a tenth of it is the interval of looks.
     """
 
     def __init__(
@@ -407,8 +403,8 @@ class HangDetector(Component):
     async def _tell(
         self, job: JobId, run: LiveRun, pids: dict[TaskId, int], kind: str, facts: Facts
     ) -> None:
-        """Say so, and where its tasks stand; reading that takes some time, and is not done on the
-        hub's loop.
+        """Report a hang with the stacks of its tasks. Reading them takes some time, off the hub's
+        loop.
         """
         where = "its tasks run elsewhere, and where they stand is not known"
         if self._is_here(run):
@@ -419,8 +415,8 @@ class HangDetector(Component):
 
 
 def _where(pids: dict[TaskId, int]) -> str:
-    """Where each task stands, in a line, tasks of one place together; the one that differs is
-    named.
+    """Where each task is stuck, in one line. Tasks at the same place are grouped; the one that
+    differs is named.
     """
     try:
         groups = stacks.grouped(stacks.read(task.name, pid) for task, pid in pids.items())
@@ -437,9 +433,7 @@ def _where(pids: dict[TaskId, int]) -> str:
 
 
 def _place(group: Sequence[TaskStacks]) -> str:
-    """Where the tasks of a group are: the call that they are in, and the line of the script that
-    led there.
-    """
+    """Where a group of tasks is stuck: the call, and the script's line that led to it."""
     names = ", ".join(task.task for task in group)
     frames = group[0].place
     if not frames:

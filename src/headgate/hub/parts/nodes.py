@@ -1,5 +1,5 @@
-"""The nodes of a hub: its machine and, while a run uses them, those of that run's lab or engine;
-and whether what runs stand on is still there.
+"""The nodes of a hub: its machine and, while a run uses them, those of labs and engines. Also
+checks that runs' folders and nodes still exist.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ LOOK_SECONDS = 1.0
 
 
 class Nodes(Component):
-    """Tells the controller which nodes there are.
+    """Tells the controller of nodes.
 
-    The controller divides a node's cores among all that runs there, so that a name stands for one
-    node, whichever engine has it. An engine's node with the name of this machine is this machine.
+    The controller divides a node's cores among all that runs there. So a name stands for one node,
+    whichever engine has it. An engine's node with the name of this machine is this machine.
 
     Args:
         machine: This machine.
         live_runs: The runs that use nodes.
-        step: Tells the controller.
+        step: Sends an event to the controller.
     """
 
     def __init__(self, machine: Node, live_runs: LiveRuns, step: Callable[[Event], None]) -> None:
@@ -43,7 +43,7 @@ class Nodes(Component):
         self._step = step
 
     def get(self, engine: EngineSpec, name: str) -> Node | None:
-        """The node of that name; None once it is gone."""
+        """The node of that name; None: it is lost."""
         return self._nodes.get(engine, {}).get(name)
 
     def of(self, engine: EngineSpec) -> list[Node]:
@@ -51,12 +51,12 @@ class Nodes(Component):
         return list(self._nodes.get(engine, {}).values())
 
     def hardware(self, engine: EngineSpec, name: str) -> Node | None:
-        """The machine that a node is, or is a part of; None where it is gone."""
+        """The machine that a node is or belongs to; None: it is lost."""
         node = self.get(engine, name)
         return self._machine if node is not None and node.place is not None else node
 
     def tell(self) -> None:
-        """Tell a controller that knows of none."""
+        """Tell a new controller of all nodes."""
         self._step(events.NodeJoined(self._machine))
         for nodes in self._nodes.values():
             for node in nodes.values():
@@ -66,10 +66,10 @@ class Nodes(Component):
     # --- what a run may use -----------------------------------------------------------------------
 
     def cluster(self, submission: Submission) -> Cluster:
-        """What the jobs of a submission may run on.
+        """The nodes on which a submission's jobs may run.
 
         Raises:
-            UsageError: A node of it is not there, or has the name of one that another run uses.
+            UsageError: A node does not exist, or has the name of a node that another run uses.
         """
         if submission.engine != LOCAL:
             return self._chosen(submission)
@@ -111,14 +111,14 @@ class Nodes(Component):
     # --- nodes of labs ----------------------------------------------------------------------------
 
     def join(self, submission: Submission) -> None:
-        """A run begins that uses these nodes of a lab."""
+        """Add the lab nodes of a new run."""
         for node in submission.nodes:
             if self.get(LOCAL, node.name) != node:
                 self._nodes[LOCAL][node.name] = node
                 self._step(events.NodeJoined(node))
 
     def forget(self, run: str) -> None:
-        """Let go of the nodes of labs that no other run uses."""
+        """Remove lab nodes that no other run uses."""
         used = {node.name for run in self._live_runs.runs.values() for node in run.submission.nodes}
         for name in [
             name for name in self._nodes[LOCAL] if name not in used and name != self._machine.name
@@ -126,7 +126,7 @@ class Nodes(Component):
             self._leave(LOCAL, name, for_good=True)
 
     def look(self) -> None:
-        """Find out which nodes of labs are gone, or are being taken away."""
+        """Detect lab nodes that are gone or are being removed."""
         gone: dict[str, None] = {}
         for run in self._live_runs.runs.values():
             if not run.submission.nodes:
@@ -137,16 +137,16 @@ class Nodes(Component):
                     reason = Reason.of(ReasonKind.NODE_LEFT, node=node.name)
                     self._live_runs.event(run, "fault", reason)
                     gone[node.name] = None
-        for name in gone:  # once all their runs are told
+        for name in gone:  # after all their runs are told
             self._leave(LOCAL, name, for_good=True)
 
     # --- nodes of engines -------------------------------------------------------------------------
 
     def add(self, engine: EngineSpec, cluster: Cluster) -> None:
-        """An engine was opened.
+        """Add the nodes of an opened engine.
 
         Raises:
-            UsageError: A node of it has the name of another one.
+            UsageError: A node has the name of another node.
         """
         for node in cluster.nodes:
             if node.name != self._machine.name:
@@ -156,14 +156,14 @@ class Nodes(Component):
             self.came(engine, node)
 
     def drop(self, engine: EngineSpec) -> None:
-        """An engine is no longer used."""
+        """Remove the nodes of an engine that is no longer used."""
         for name in list(self._nodes.get(engine, ())):
             self._leave(engine, name, for_good=True)
         self._nodes.pop(engine, None)
 
     def came(self, engine: EngineSpec, node: Node) -> None:
-        """A node of an open engine is there, or has changed; one with the name of another one is
-        not used.
+        """A node of an open engine joined or changed. A node with a name already in use is
+        ignored.
         """
         if (nodes := self._nodes.get(engine)) is None:
             return
@@ -193,9 +193,7 @@ class Nodes(Component):
             self._step(events.NodeJoined(self._machine, tuple(run.id for run in may_use)))
 
     def went(self, engine: EngineSpec, name: str, reason: str, for_good: bool) -> None:
-        """A node of an open engine is gone; or one that was gone does not come back
-        (`for_good`).
-        """
+        """A node of an open engine is lost, or a lost one will not come back (`for_good`)."""
         if self.get(engine, name) is not None:
             self._tell_runs(
                 engine, "fault", Reason.of(ReasonKind.NODE_LEFT, node=name, text=reason)
@@ -215,11 +213,11 @@ class Nodes(Component):
         del self._nodes[engine][name]
         if name != self._machine.name:
             self._step(events.NodeLeft(name, for_good=for_good))
-        else:  # which goes on, with tasks of other engines
+        else:  # the node goes on, with tasks of other engines
             self._miss(engine, name, for_good)
 
     def _miss(self, engine: EngineSpec, name: str, for_good: bool) -> None:
-        """Tell that a node is gone for the runs on an engine alone."""
+        """Report a node as lost for the runs on one engine only."""
         if runs := tuple(
             run.id for run in self._live_runs.runs.values() if run.submission.engine == engine
         ):
@@ -231,8 +229,7 @@ def _taken(name: str) -> str:
 
 
 class HealthChecks(Component):
-    """Looks every second, as long as there are runs, whether their folders and the nodes of their
-    labs are there.
+    """Checks every second, while there are runs, that their folders and lab nodes exist.
 
     Args:
         live_runs: The runs.
@@ -244,7 +241,7 @@ class HealthChecks(Component):
         self._look_for_nodes = look_for_nodes
         # run and node, and since when on the run's clock
         self._cut_off: dict[tuple[str, str], float] = {}
-        self._vanished: set[str] = set()  # runs whose folder is gone, which was told
+        self._vanished: set[str] = set()  # runs whose missing folder was reported
         self._timer: asyncio.TimerHandle | None = None
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
@@ -271,15 +268,15 @@ class HealthChecks(Component):
         if not runs:
             return
         self._look_for_nodes()
-        # a name is one node's
+        # each name is one node
         linked = {node.name: _linked(node) for run in runs for node in run.submission.nodes}
         for run in runs:
             for node in run.submission.nodes:
                 self._compare(run, node.name, linked[node.name])
 
     def _look_at_folder(self, run: LiveRun) -> None:
-        """Tell of a run whose folder somebody has deleted or moved: what it saves and records goes
-        nowhere.
+        """Warn once of a run whose folder was deleted or moved: its checkpoints and records are
+        lost.
         """
         if run.id not in self._vanished and not os.path.exists(run.folder / STORE):
             self._vanished.add(run.id)
@@ -296,7 +293,7 @@ class HealthChecks(Component):
             self._tell(run, node, "note", again)
 
     def _tell(self, run: LiveRun, node: str, kind: str, reason: Reason) -> None:
-        """Tell the jobs that have a task there and another elsewhere, whom it may keep waiting."""
+        """Warn jobs with a task on the node and another elsewhere, which may wait for it."""
         for name, live in run.jobs.items():
             tasks = list(live.current.tasks.values()) if live.current is not None else []
             nodes = {task.node for task in tasks if task.state != "ended"}
@@ -305,7 +302,7 @@ class HealthChecks(Component):
 
 
 def _linked(node: Node) -> bool | None:
-    """Whether a node's NIC has a link; None where that cannot be told."""
+    """Whether a node's NIC has a link; None: unknown."""
     if node.place is None:
         return None
     try:

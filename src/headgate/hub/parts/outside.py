@@ -1,6 +1,4 @@
-"""Programs outside Headgate's jobs: what they use while jobs run, and which of them the kernel
-kills for want of memory.
-"""
+"""Programs outside Headgate's jobs: their CPU use while jobs run, and OOM kills among them."""
 
 from __future__ import annotations
 
@@ -25,14 +23,14 @@ from headgate.sampling.outside_kills import OutsideKillsReader
 from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram, OutsideProgramsReader
 
 _LOOK_SECONDS, _APART_SECONDS = 5.0, 1.0
-"""Between two looks while a run goes on; and at the least, where many runs begin."""
+"""Seconds between two looks during a run, and the least between looks when many runs begin."""
 _MOST_PROGRAMS = 5
 _TIGHT = 1 / 4
-"""Of the machine's memory: with less left it is looked which processes hold how much."""
+"""Fraction of the machine's memory below which the processes' memory is recorded."""
 
 
 class OutsideKilled(Component):
-    """Tells runs on this machine of programs that were killed beside their jobs.
+    """Warns runs on this machine of programs that were killed beside their jobs.
 
     Args:
         machine: This machine.
@@ -78,7 +76,7 @@ class OutsideKilled(Component):
         for task, box in boxes.items():
             self._own[task] = max(box.kills(), self._own.get(task, 0))
         if any(task.run in self._live_runs.runs and task not in boxes for task in self._running):
-            return  # how it ended is told in a moment: it may have been killed itself
+            return  # its exit is about to arrive: it may have been killed itself
         folders = [Path(folder) for box in boxes.values() for folder in box.cgroups.values()]
         pids = [pid for box in boxes.values() for pid in box.pids()] if self._is_tight else []
         killed = self._reader.look(
@@ -93,7 +91,7 @@ class OutsideKilled(Component):
 
 
 class OutsideUse(Component):
-    """Records for each run which programs outside Headgate's jobs used the cores while it went on.
+    """Records for each run which programs outside Headgate's jobs used the cores.
 
     Args:
         machine: This machine.
@@ -122,7 +120,7 @@ class OutsideUse(Component):
         self._used.pop(run, None)
 
     def _begin(self) -> None:
-        """From now on, what programs use counts for the runs that have just begun as well."""
+        """Start counting for runs that have just begun."""
         if self._not_begun() and time.monotonic() - self._looked_at >= _APART_SECONDS:
             self._look()
         self._used.update({run.id: {} for run in self._not_begun()})

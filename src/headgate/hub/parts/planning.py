@@ -1,8 +1,8 @@
-"""Plans for jobs whose users state none, worked out beside the hub's loop.
+"""Plans for jobs whose users state none, computed off the hub's loop.
 
-`InitialPlanner` finds a plan before a job starts. `Replanning` moves a running job to a better one,
-where what is left of the job is worth a restart. A script for another launcher saves by itself when
-it is asked to end: it is not asked for a checkpoint before.
+`InitialPlanner` finds a plan before a job starts. `Replanning` moves a running job to a better plan
+if its remaining work is worth a restart. Scripts for other launchers save when they are asked to
+end, so they are not asked for a checkpoint before.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ from headgate.verification.verdict import Verification
 from headgate.verification.wording import kept_alone
 
 _MOST_AT_ONCE = 500
-"""Jobs times nodes for which plans without a profile are made on the hub's loop: that takes up to
-some 50 ms.
+"""Jobs times nodes up to which plans without a profile are made on the hub's loop, within about 50
+ms.
 """
 
 
@@ -74,14 +74,14 @@ class InitialPlanner(Component):
 
     Args:
         home: Headgate's folder.
-        live_runs: Where the runs are.
-        nodes: Where their tasks can go.
+        live_runs: The runs.
+        nodes: Nodes for their tasks.
         machine: The node that stored profiles were measured on.
-        step: Tells the controller.
-        barred: The verdict that keeps a job from a plan of several workers; None: none does.
+        step: Sends an event to the controller.
+        barred: Gives the verdict that keeps a job from a plan of several workers; None: none does.
 
     Attributes:
-        pairs: What jobs cost each other, as studies have found so far.
+        pairs: Known slowdowns of jobs by each other, from studies.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class InitialPlanner(Component):
         self._asked: list[PlanJob] = []
         self._plans: dict[JobId, Plan] = {}
         self._work: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()  # whoever is planned later knows what went before
+        self._turn = asyncio.Lock()  # later plans account for earlier ones
 
     def plan(self, action: PlanJob) -> None:
-        """Take in a question."""
+        """Accept a request."""
         if not self._asked:
             self._loop.call_soon(self._begin)
         self._asked.append(action)
@@ -124,8 +124,8 @@ class InitialPlanner(Component):
             task.cancel()
 
     def used(self, cluster: Cluster, besides: JobId | None = None) -> dict[str, list[str]]:
-        """Names of jobs other than `besides` on each node of these, one for each task of those that
-        run, or are about to.
+        """Names of jobs other than `besides` on each node, one for each running or starting
+        task.
         """
         names = {node.name for node in cluster.nodes}
         jobs_by_node: dict[str, list[str]] = {}
@@ -143,7 +143,7 @@ class InitialPlanner(Component):
     def _begin(self) -> None:
         by_run: dict[str, list[PlanJob]] = {}
         for action in self._asked:
-            self._plans.pop(action.job, None)  # of one that is planned anew
+            self._plans.pop(action.job, None)  # the previous plan, if it is planned again
             by_run.setdefault(action.job.run, []).append(action)
         self._asked = []
         for run, actions in by_run.items():
@@ -151,7 +151,7 @@ class InitialPlanner(Component):
                 continue
             try:
                 self._plan(actions, self._nodes.cluster(self._live_runs.runs[run].submission))
-            except UsageError as error:  # a node has gone since it was handed in
+            except UsageError as error:  # a node was lost since submission
                 self._refuse(actions, error)
             except Exception as error:  # noqa: BLE001  # these jobs cannot be planned, and others can
                 self._give_up(actions, error)
@@ -163,7 +163,7 @@ class InitialPlanner(Component):
             task = self._loop.create_task(self._try_to_answer(actions, cluster))
             self._work.add(task)
             task.add_done_callback(self._work.discard)
-        else:  # at once, for there is nothing to search
+        else:  # at once: there is nothing to search
             asked = [self._ask(action, None) for action in actions]
             self._told(actions, choose(asked, cluster, used=self.used(cluster)))
 
@@ -192,7 +192,7 @@ class InitialPlanner(Component):
             asked = []
             for action in actions:
                 if action.job.run not in self._live_runs.runs:
-                    return  # it has ended while others were planned
+                    return  # it ended while others were planned
                 _, live = self._live_runs.find(action.job)
                 known = live.profile if self._profiled(action, cluster) else None
                 asked.append(
@@ -228,8 +228,8 @@ class InitialPlanner(Component):
         cluster: Cluster,
         used: Mapping[str, Sequence[str]],
     ) -> Choice | UsageError:
-        """What was chosen; where several workers are not verified to train what one does, one, from
-        which the job may be moved later.
+        """The chosen plan. A plan of several unverified workers is replaced by one worker; the job
+        may move later.
         """
         if (
             not isinstance(choice, Choice)
@@ -281,19 +281,19 @@ class InitialPlanner(Component):
             self._step(StopRequested(action.job))
 
 
-_EFFORT = 30.0  # seconds between two looks for each CPU second that the last one took
+_EFFORT = 30.0  # seconds between two looks, for each CPU second of the last one
 
 
 @dataclass(slots=True)
 class _Starts:
-    """What starts of a job cost.
+    """Cost of a job's starts.
 
     Args:
-        attempt: Which began last.
-        began: When it did, before that what the end of the former one took; None: it has reported
-            since.
-        seen: When the job reported last.
-        ending: Seconds from that to the end of the attempt.
+        attempt: The latest attempt.
+        began: Its beginning, minus the time that the end of the previous attempt took; None: the
+            job has reported since.
+        seen: When the job last reported.
+        ending: Seconds from then to the end of the attempt.
         cost: Seconds of the latest start.
     """
 
@@ -306,13 +306,13 @@ class _Starts:
 
 @dataclass(slots=True)
 class _ReplannedJob:
-    """What is known of a job that may be moved.
+    """State of a job that may be moved.
 
     Args:
-        profile: Of the job as a whole.
-        measured: Samples a second of the plans that it ran by.
+        profile: Profile of the job as a whole.
+        measured: Samples a second of the plans that it has run with.
         moves: How often it was moved.
-        move: What is to be done once it has saved a checkpoint.
+        move: The move to make once it has saved a checkpoint.
         not_before: When it may be looked at again.
     """
 
@@ -325,18 +325,20 @@ class _ReplannedJob:
 
 
 class Replanning(Component):
-    """Hears what is left of jobs. Where another plan saves more than it costs, it has the job save
-    a checkpoint and, once that is there, go on from it by the other plan.
+    """Moves running jobs to better plans.
+
+    If another plan saves more than a move costs, the job saves a checkpoint and then resumes with
+    that plan.
 
     Args:
         home: Headgate's folder.
-        live_runs: Where the runs are.
-        nodes: Where tasks can go.
-        engines: What brings an order to a task.
-        forecasting: Knows how fast jobs are.
+        live_runs: The runs.
+        nodes: Nodes for tasks.
+        engines: Engines that deliver orders to tasks.
+        forecasting: Gives the speed of jobs.
         initial_planner: Knows which nodes are taken.
         machine: The node that stored profiles were measured on.
-        step: Tells the controller.
+        step: Sends an event to the controller.
         barred: As of `InitialPlanner`.
     """
 
@@ -361,7 +363,7 @@ class Replanning(Component):
         self._initial_planner = initial_planner
         self._machine = machine
         self._step = step
-        self._watched: dict[JobId, _ReplannedJob | None] = {}  # None: it is never moved
+        self._watched: dict[JobId, _ReplannedJob | None] = {}  # None: never moved
         self._starts: dict[JobId, _Starts] = {}
         self._work: set[asyncio.Task[None]] = set()
 
@@ -384,7 +386,7 @@ class Replanning(Component):
                 self._ends(task.job)
 
     def considers(self, job: JobId) -> bool:
-        """Whether it would move a job now, if enough is left of it."""
+        """Whether it would move a job now, given enough remaining work."""
         watched = self._watched.get(job)
         if (
             watched is None
@@ -405,11 +407,11 @@ class Replanning(Component):
         for task in self._work:
             task.cancel()
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _begins(self, job: JobId) -> None:
-        """A task of a job has started: the first of an attempt tells when that began. What it
-        waited for room before is no cost of a start.
+        """A task of a job has started. The first of an attempt marks its beginning; waiting for
+        room is not a cost of the start.
         """
         starts, attempt = (
             self._starts.setdefault(job, _Starts()),
@@ -429,10 +431,10 @@ class Replanning(Component):
         if (starts := self._starts.get(job)) is not None and starts.seen is not None:
             starts.ending = time.monotonic() - starts.seen
         if (watched := self._watched.get(job)) is not None:
-            watched.move = None  # the attempt is ending: what it saves now is no answer
+            watched.move = None  # the attempt is ending: what it saves now is not for the move
 
     def _watch(self, job: JobId) -> None:
-        """Begin to watch a job, where it may ever be moved."""
+        """Start to watch a job if it may ever be moved."""
         run, live = self._live_runs.find(job)
         if live.profile is None or live.current is None or job in self._watched:
             return
@@ -447,15 +449,15 @@ class Replanning(Component):
             return
         if profile.observed and (not spec.resumes or alone(spec, profile)):
             return
-        # said when it was planned
+        # reported when it was planned
         if inspection.other_cluster(spec, {**run.submission.environment, **spec.env}):
             return
-        with suppress(HeadgateError):  # a node has just gone
+        with suppress(HeadgateError):  # a node was just lost
             if has_choice(self._nodes.cluster(run.submission), spec):
                 self._watched[job] = _ReplannedJob(profile)
 
     async def _look(self, job: JobId, watched: _ReplannedJob, seconds_left: float) -> None:
-        """See whether another plan is worth it."""
+        """Check whether another plan is worth a move."""
         run, live = self._live_runs.find(job)
         attempt, effort = live.attempt, 0.0
         try:
@@ -486,7 +488,7 @@ class Replanning(Component):
             else:
                 self._engines.of(job.run).send(job.task(lowest), {"type": "checkpoint"})
         except (HeadgateError, ValueError, ArithmeticError, KeyError):
-            # a node has gone, the run has ended, or nothing can be said: the job goes on as it is
+            # a node was lost, the run has ended, or no prediction is possible: the job stays
             return
         finally:
             watched.looking = False
@@ -495,7 +497,7 @@ class Replanning(Component):
     def _standing(
         self, job: JobId, watched: _ReplannedJob, live: LiveJob, plan: Plan, seconds_left: float
     ) -> Standing | None:
-        """How a job stands; None: nobody knows yet."""
+        """The present state of a job; None: not known yet."""
         seconds, samples = (
             self._forecasting.step_seconds(job, FEWEST_STEPS),
             samples_of(plan, watched.profile),
@@ -514,11 +516,9 @@ class Replanning(Component):
         cluster: Cluster,
         used: Collection[str],
     ) -> tuple[Move | None, float]:
-        """The move that is worth it, and the CPU seconds that it took to know; in a thread of its
-        own.
-        """
+        """The worthwhile move, if any, and the CPU seconds of this search; runs in a thread."""
         from headgate.planning.correcting import (
-            Corrected,  # its numerics take half a second to import
+            Corrected,  # imported late: its numerics take half a second
         )
 
         began = time.thread_time()
@@ -535,7 +535,7 @@ class Replanning(Component):
         return move, time.thread_time() - began
 
     def _saved(self, job: JobId) -> None:
-        """A job may be started again: it has saved a checkpoint, or will as it ends."""
+        """A job may restart: it has saved a checkpoint, or will save when it ends."""
         watched = self._watched.get(job)
         if watched is None or watched.move is None:
             return

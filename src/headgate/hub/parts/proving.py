@@ -1,7 +1,7 @@
-"""Proof by pause: holds a job for short random moments, and measures what that does to the steps of
+"""Proof by pause: pauses a job for short random moments, and measures the effect on the steps of
 others.
 
-Whatever ends a job releases it first. If the hub dies, its guard releases the job.
+Whatever ends a job releases it first. If the hub dies, its watchdog releases the job.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from headgate.recorded.usage import Array
 
 MOST_PART, MOST_PART_ASKED = 0.02, 0.25
-"""Part of its time that a job may be held: by default, and at the most."""
+"""Fraction of its time for which a job may be paused: by default, and at most."""
 LEAST_SECONDS, MOST_SECONDS, TOGETHER_SECONDS = 0.4, 1.0, 0.4
-"""The shortest and the longest pause; the longest for several tasks, whose collectives may time out
-after 1 s.
+"""The shortest and the longest pause, and the longest for several tasks: their collectives may time
+out after 1 s.
 """
 PATIENCE_SECONDS = 60.0
 """How long a proof waits for enough steps."""
@@ -57,11 +57,12 @@ Boxes = Callable[[], Mapping[TaskId, Box]]
 
 
 class InterferenceProber(Component):
-    """Proves who slows whom: at the request of a client, and by itself for jobs with `prove: true`.
+    """Proves which job slows which: on request of a client, and by itself for jobs with `prove:
+    true`.
 
     Args:
-        live_runs: The runs whose jobs are held and watched.
-        tracker: What the controller knows of a job.
+        live_runs: The runs of the jobs.
+        tracker: Gives the controller's tracker of a job.
         boxes: The boxes of the tasks on this machine.
     """
 
@@ -105,12 +106,12 @@ class InterferenceProber(Component):
         most: float,
         tell: Tell,
     ) -> ProofUnderWay:
-        """Begin to prove who slows whom.
+        """Start to prove which job slows which.
 
         Args:
-            victims: The jobs whose steps are watched; None: all that run.
-            culprits: The jobs to hold; None: all others that may be held.
-            most: The part of its time that each culprit may be held.
+            victims: The jobs whose steps are watched; None: all running jobs.
+            culprits: The jobs to pause; None: all others that may be paused.
+            most: The fraction of its time for which each culprit may be paused.
             tell: Called after each pause, and at last with the result.
 
         Raises:
@@ -162,10 +163,11 @@ class InterferenceProber(Component):
     def _ended(self, _: object) -> None:
         self._current = None
 
-    # --- jobs that say `prove: true` --------------------------------------------------------------
+    # --- jobs with `prove: true`
+    # ----------------------------------------------------------------------
 
     def _wanting(self, run: str) -> list[str]:
-        """The jobs of a run with `prove: true` that have not ended."""
+        """Live jobs of a run with `prove: true`."""
         live_run = self._live_runs.runs.get(run)
         jobs = live_run.jobs.items() if live_run is not None else ()
         return [name for name, job in jobs if job.spec.prove and job.state not in ENDED]
@@ -180,7 +182,7 @@ class InterferenceProber(Component):
                     self._prove(run, victim)
 
     def _prove(self, run: LiveRun, victim: str) -> None:
-        """Prove which neighbours slow a job, of those not tried yet."""
+        """Prove which neighbours slow a job, among those not yet tested."""
         beside = [
             name
             for name, job in run.jobs.items()
@@ -204,12 +206,12 @@ class InterferenceProber(Component):
 
 
 class ProofUnderWay:
-    """One proof: watches the steps of some jobs while it holds others.
+    """One proof: watches the steps of some jobs while it pauses others.
 
     Args:
         run: Their run.
-        victims: Names of the jobs that are watched.
-        culprits: Names of the jobs that are held.
+        victims: Names of the watched jobs.
+        culprits: Names of the paused jobs.
         most: As of `InterferenceProber.begin`.
         tracker: As of `InterferenceProber`.
         boxes: As of `InterferenceProber`.
@@ -240,19 +242,19 @@ class ProofUnderWay:
         self._failures = 0
         self._concluded = False
         self._loop = asyncio.get_running_loop()
-        # of its own: a pause never waits for other work
+        # a thread of its own: a pause never waits for other work
         self._thread = ThreadPoolExecutor(1, "proving")
         self.work = self._loop.create_task(self._prove())
 
     def cancel(self) -> None:
-        """End the proof, and release at once what is held."""
+        """End the proof and release paused jobs at once."""
         if self._pause is not None:
             self._pause[1].end()
         self.work.cancel()
-        self._conclude()  # now: the run's store may be about to close
+        self._conclude()  # at once: the run's store may be about to close
 
     def release(self, job: JobId) -> None:
-        """Hold a job no longer, because it is to end or has ended."""
+        """Resume a job that is about to end or has ended."""
         if self._pause is not None and self._pause[0] == job:
             self._pause[1].end()
 
@@ -270,16 +272,19 @@ class ProofUnderWay:
             self._thread.shutdown(wait=False)
             self._conclude()
 
-    # --- before -----------------------------------------------------------------------------------
+    # --- preparation
+    # ----------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Find out which jobs can be held and how many pauses each pair needs, and tell."""
+        """Find out which jobs can be paused and how many pauses each pair needs, and report
+        that.
+        """
         held = [culprit for culprit in self.culprits if await self._can_be_held(culprit)]
         most = min((self._longest(culprit) for culprit in held), default=0.0)
         deviations = await self._watch(self.victims if held else [], most)
         if deviations:
             from headgate.diagnosis.proving import (
-                planned_pair,  # it is there: the noise was found with it
+                planned_pair,  # never None: the noise was found with it
             )
 
             pairs = [
@@ -302,9 +307,7 @@ class ProofUnderWay:
             )
 
     async def _watch(self, victims: Sequence[str], most: float) -> dict[str, float]:
-        """The noise of the steps of each job that makes enough of them. A job that makes none
-        delays no other.
-        """
+        """The noise of each job that makes enough steps. A job without steps delays no other."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         known: dict[str, float] = {}
         pending = [victim for victim in victims if self._runs(victim)]
@@ -340,12 +343,12 @@ class ProofUnderWay:
         return TOGETHER_SECONDS if len(self._boxes_of(culprit)) > 1 else MOST_SECONDS
 
     def _steps(self, name: str) -> StepTimes | None:
-        """The steps of a job; None: it tells none."""
+        """The steps of a job; None: it reports none."""
         tracker = self._tracker(JobId.of(self.run.id, name))
         return tracker.steps if tracker is not None and tracker.tells_steps else None
 
     def _noise(self, victim: str, times: Array, counts: Array, most: float) -> float | str | None:
-        """The noise of its steps; a text that says why there is none; None if it is not known yet.
+        """The noise of a job's steps, as a number; a text: why there is none; None: not known yet.
         Also sets the length of a pause.
         """
         from headgate.diagnosis import proving
@@ -366,7 +369,7 @@ class ProofUnderWay:
     # --- pauses -----------------------------------------------------------------------------------
 
     async def _slot(self, culprit: str, length: float) -> None:
-        """Hold a job once in the next `length` seconds: at a random moment, in one of two adjacent
+        """Pause a job once within `length` seconds: at a random moment, in one of two adjacent
         windows.
         """
         begin = time.monotonic()
@@ -380,8 +383,8 @@ class ProofUnderWay:
             await asyncio.sleep(max(begin + length - time.monotonic(), 0.0))
 
     async def _windows(self, culprit: str) -> tuple[Window, Window] | None:
-        """Hold a job in one of two windows, in random order. Return the held window and the free
-        one.
+        """Pause a job in one of two windows, in random order. Returns the paused window and the
+        free one.
         """
         from headgate.diagnosis.proving import Window
 
@@ -442,7 +445,7 @@ class ProofUnderWay:
     # --- the end ----------------------------------------------------------------------------------
 
     def _open(self) -> list[str]:
-        """The jobs that still have to be held."""
+        """Jobs that still have to be paused."""
         for pair in self._pairs:
             pair.is_open = pair.is_open and self._runs(pair.culprit) and self._runs(pair.victim)
         return list(dict.fromkeys(pair.culprit for pair in self._pairs if pair.is_open))
@@ -486,7 +489,7 @@ class ProofUnderWay:
         return [box for task, box in self._boxes().items() if task.job == job]
 
     def _gate_of(self, name: str) -> Callable[[bool], None] | None:
-        """A function that pauses a job between two steps; None if its processes are held instead.
+        """A function that pauses a job between two steps; None: its processes are paused instead.
         Any thread may call it.
         """
         attempt = self.run.jobs[name].current
@@ -506,19 +509,19 @@ class ProofUnderWay:
 
 
 def _arrays(steps: StepTimes) -> tuple[Array, Array]:
-    """Copies for another thread, made on the loop: what is being copied cannot grow."""
+    """Copies of the step times for another thread, made on the loop because the originals grow."""
     import numpy as np
 
     return np.array(steps.times), np.array(steps.steps)
 
 
 class JobPause:
-    """Holds all tasks of a job together.
+    """Pauses all tasks of a job together.
 
     Args:
         boxes: The boxes of its tasks.
-        gate: Holds its steps instead of its processes, on the hub's loop; None: its processes are
-            held.
+        gate: Pauses its steps instead of its processes, on the hub's loop; None: its processes are
+            paused.
         settles: Seconds until a step that has begun is over.
     """
 
@@ -531,15 +534,18 @@ class JobPause:
         self._over = threading.Event()
 
     def end(self) -> None:
-        """Release it before its time."""
+        """End the pause early."""
         self._over.set()
 
     def hold(self, seconds: float) -> Window | None:
-        """Hold it for `seconds` from the first held task on. Return the window in which all tasks
-        were held; None if the pause was ended early. Call it from a thread that may wait.
+        """Pause the job for `seconds` from the first paused task on. Call it from a thread that may
+        wait.
+
+        Returns:
+            The window in which all tasks were paused; None: the pause ended early.
 
         Raises:
-            IsolationError: A task cannot be held.
+            IsolationError: A task cannot be paused.
         """
         from headgate.diagnosis.proving import Window
 

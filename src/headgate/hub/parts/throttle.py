@@ -1,4 +1,4 @@
-"""Reports of progress that come faster than anybody has to know of them."""
+"""Throttle frequent progress reports."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Callable
 from headgate.model import events
 
 EVERY_SECONDS = 0.1
-"""Time between two reports of a task that prints faster."""
+"""Least seconds between two reports of a task that prints faster."""
 AT_ONCE = 50
-"""Reports that are told one by one, after a while of few, before any are merged: a short script's
-every loss counts.
+"""Reports that pass one by one after a quiet time, before any are merged: every loss of a short
+script counts.
 """
 
 
 class ProgressThrottle:
-    """Tells what one task reports: at once where that is seldom, else merged, ten times a second.
-    An epoch is told apart from the next one, unless epochs come faster than that.
+    """Passes a task's rare reports at once, and merges frequent ones ten times a second. Reports of
+    different epochs are merged only if epochs come faster than that.
 
     Args:
         tell: Takes a report.
-        loop: Whose time counts; `add` and `flush` are called on it.
+        loop: The loop for `add`, `flush` and its clock.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class ProgressThrottle:
         self._loop = loop
         self._held: events.Progress | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._next = -math.inf  # when the next one may be told
+        self._next = -math.inf  # when the next report may pass
 
     def add(self, progress: events.Progress) -> None:
-        """Take in a report."""
+        """Add a report."""
         now = self._loop.time()
         if (
             self._held is not None
@@ -50,7 +50,7 @@ class ProgressThrottle:
             self._timer = self._loop.call_at(self._next, self.flush)
 
     def flush(self) -> None:
-        """Tell what is not told yet."""
+        """Pass on the pending report."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""Whether jobs of several workers train what one would: looked up, or tried beside them; see
+"""Check whether several workers train the same as one, from stored verdicts or by trials; see
 docs/verify.md.
 """
 
@@ -29,23 +29,21 @@ from headgate.verification.verdict import Sameness, Verification, Why
 from headgate.verification.wording import sentence
 
 LATER_SECONDS = 20.0
-"""How long a job runs before what it trains is verified beside it: one that is over by then is not
-worth it.
-"""
+"""How long a job runs before a trial beside it; for shorter jobs a trial is not worth it."""
 _MEMORY_TIMES, _MEMORY_BYTES = 3.0, 2 << 30
-"""Room that a trial needs: so many times what the job holds, and as much besides."""
+"""Free memory for a trial: this many times what the job holds, plus this many bytes."""
 _PASSING = (Why.SLOW, Why.ROOM, Why.FAILED, Why.WORKERS_FAILED)
-"""Causes that may be of a busy machine: such an answer is not kept."""
+"""Causes that may come from a busy machine; such verdicts are not stored."""
 _AT_MOST_SECONDS = 600.0
 
 
 class Verifying(Component):
-    """Verifies jobs of several workers, one at a time, each by a process of its own.
+    """Verifies jobs of several workers, one at a time, each in its own process.
 
     Args:
         home: Headgate's folder.
-        live_runs: Where the runs are.
-        step: Tells the controller.
+        live_runs: The runs.
+        step: Sends an event to the controller.
     """
 
     def __init__(self, home: Path, live_runs: LiveRuns, step: Callable[[Event], None]) -> None:
@@ -53,9 +51,9 @@ class Verifying(Component):
         self._live_runs = live_runs
         self._step = step
         self._seen: dict[JobId, int] = {}
-        # by key: jobs that a trial is for
+        # by key: jobs that wait for a trial
         self._waiting: dict[str, list[tuple[LiveRun, LiveJob]]] = {}
-        # by run: what may be known another time
+        # by run: inconclusive verdicts, which are not stored
         self._unknown: dict[tuple[str, str], Verification] = {}
         self._turn = asyncio.Lock()
         self._work: set[asyncio.Task[None]] = set()
@@ -65,8 +63,8 @@ class Verifying(Component):
             self._begins(event.task.job)
 
     def barred(self, job: JobId, plan: Plan) -> Verification | None:
-        """The verdict that keeps a job from this plan, which Headgate would choose: its workers
-        differ, or it is still to be verified. Begins the verification. None: nothing keeps it.
+        """The verdict that keeps a job from a plan of Headgate's choice: its workers differ, or
+        verification is pending and starts now. None: the plan is allowed.
         """
         run, live = self._live_runs.find(job)
         if plan.workers < 2 or not self._may(run, live):
@@ -85,18 +83,19 @@ class Verifying(Component):
         for task in self._work:
             task.cancel()
 
-    # --- what is verified -------------------------------------------------------------------------
+    # --- verdicts
+    # ------------------------------------------------------------------------------------
 
     def _begins(self, job: JobId) -> None:
-        """A task starts: of an attempt of several workers, the verdict is looked up, or a trial is
-        to come.
+        """A task starts: for an attempt with several workers, look up the verdict or schedule a
+        trial.
         """
         run, live = self._live_runs.find(job)
         if live.current is None or self._seen.get(job) == live.attempt:
             return
         self._seen[job] = live.attempt
         plan = live.current.plan
-        # which is told
+        # this is reported
         shares_nothing = live.spec.contract is None and live.facts.shares_nothing
         if plan.workers < 2 or shares_nothing or not self._may(run, live):
             return
@@ -106,11 +105,11 @@ class Verifying(Component):
             self._begin(run, live, plan, self._key(run, live, plan), LATER_SECONDS)
 
     def _may(self, run: LiveRun, live: LiveJob) -> bool:
-        """Whether it is to be verified at all."""
+        """Whether the job is to be verified at all."""
         return run.submission.mode == "run" and not is_off(live.spec, run.submission.environment)
 
     def _standing(self, run: LiveRun, live: LiveJob, plan: Plan) -> Verification:
-        """What is known of a job under a plan now."""
+        """The present verdict on a job under a plan."""
         verdict = standing(
             self._home, live.spec, live.facts, live.profile_key, plan, _path(run, live)
         )
@@ -121,7 +120,7 @@ class Verifying(Component):
     def _key(self, run: LiveRun, live: LiveJob, plan: Plan) -> str:
         return store.key(live.spec, live.profile_key, plan, _path(run, live))
 
-    # --- trying -----------------------------------------------------------------------------------
+    # --- trials ----------------------------------------------------------------------------------
 
     def _begin(self, run: LiveRun, live: LiveJob, plan: Plan, key: str, after: float) -> None:
         jobs = self._waiting.setdefault(key, [])
@@ -161,7 +160,7 @@ class Verifying(Component):
             del self._waiting[key]
 
     def _left(self, jobs: Sequence[tuple[LiveRun, LiveJob]]) -> list[tuple[LiveRun, LiveJob]]:
-        """Those that have not ended."""
+        """Jobs that have not ended."""
         return [
             (run, live)
             for run, live in jobs
@@ -169,7 +168,7 @@ class Verifying(Component):
         ]
 
     async def _found(self, run: LiveRun, live: LiveJob, plan: Plan) -> Verification:
-        """What a process of its own finds, which has the script run."""
+        """The verdict of a trial in a process of its own."""
         few = replace(plan, workers=2, servers=min(plan.servers, 1), batch_per_worker=None)
         few = replace(
             few, worker_nodes=(), server_nodes=(), cores_per_worker=None, cores_per_server=None
@@ -193,19 +192,17 @@ class Verifying(Component):
         try:
             answer, _ = await process.communicate(json.dumps(asked).encode())
         finally:
-            if process.returncode is None:  # it ends what it has begun
+            if process.returncode is None:  # it stops the runs that it started
                 process.terminate()
         return store.parse(answer.decode())
 
     def _tell(
         self, run: LiveRun, live: LiveJob, verification: Verification, tried: bool = False
     ) -> None:
-        """A verdict is there: it stands with the job, and a difference is warned of, once, or ends
-        it.
+        """Attach a verdict to the job. A difference causes one warning, or ends the job.
 
         Args:
-            tried: Whether a trial has found it; else that nothing is known stands with the job
-                alone.
+            tried: Whether a trial gave it. If not, an unknown result is only attached.
         """
         text, differs = store.dump(verification), verification.answer is Sameness.DIFFERS
         if live.verified != text:
@@ -223,7 +220,7 @@ class Verifying(Component):
 
 
 def _path(run: LiveRun, live: LiveJob) -> str | None:
-    """The PATH that a job's interpreter is found on."""
+    """The PATH on which a job's interpreter is found."""
     return {**run.submission.environment, **live.spec.env}.get("PATH")
 
 

@@ -1,1 +1,1 @@
-"""What the hub knows of runs, jobs and attempts while they live."""
+"""The hub's state of live runs, jobs and attempts."""

@@ -1,5 +1,5 @@
-"""The tasks of one attempt of a job: what each is told of the others (docs/channel.md), what they
-report together.
+"""The tasks of one attempt of a job: messages to each about the others (docs/channel.md), and their
+common progress.
 """
 
 from __future__ import annotations
@@ -36,69 +36,66 @@ _SHOWN: tuple[Column, ...] = (
 )
 
 APART_SECONDS = 10.0
-"""How long workers that have not connected tell of progress in their output before they are taken
-for strangers.
-"""
+"""Workers that report progress in their output for this long without connecting share nothing."""
 
 _UNHEARD = 3
-"""Reports of a worker before which the first worker may still tell something."""
+"""Reports of another worker before which the first worker may still report."""
 _MOST_FILES = 10_000
-"""Files that workers write which are remembered."""
+"""Most files written by workers that are remembered."""
 _MOST_FILES_TOLD = 5
-"""Files that two workers write: so many are told."""
+"""Most warnings of files written by two workers."""
 
 _OF_ONE_FILE = re.compile(
     r"FileExistsError|AlreadyExistsError|Directory not empty|No such file or directory: .+ -> "
     r"|unable to lock file"
     r"|Failed to rename|_temp/part-|database is locked"
 )
-"""What is said of files and folders that several processes make, or move, at once."""
+"""Errors about files and folders that several processes make or move at once."""
 _MAY_BE_OF_ONE_FILE = re.compile(
     r"FileNotFoundError|NotFoundError|No such "
     r"file|EOFError|PytorchStreamReader|BadZipFile|UnpicklingError|truncated"
     r"|JSONDecodeError|DataLossError|not a zip file|file signature not found"
 )
-"""The same of files that a script read or wrote well before."""
+"""The same about files that a script read or wrote successfully before."""
 
 Send = Callable[[TaskId, Mapping[str, object]], None]
 
 
 _FIXED_THREADS = frozenset({"keras", "jax"})
-"""Frameworks that keep the threads that they began with. Keras does so unless PyTorch is its back
-end.
-"""
+"""Frameworks that keep their initial thread count; Keras does unless PyTorch is its back end."""
 
 
 @dataclass(slots=True)
 class LiveTask:
-    """How a task stands now; `state` is `running`, `joining`, `leaving` or `ended`."""
+    """The present state of a task; `state` is `running`, `joining`, `leaving` or `ended`."""
 
     name: TaskName
     node: str
     reader: ProgressReader
     reader_failed: bool = False
     reports_itself: bool = False
-    complaints: int = 0  # warnings of what it said
+    complaints: int = 0  # warnings about its invalid messages
     failure: FailureReader = field(default_factory=FailureReader)
     state: str = "running"
     began: float = field(default_factory=time.time)  # seconds since the epoch
-    stated_threads: int | None = None  # by its job
+    stated_threads: int | None = None  # threads stated by its job
     threads: int = 0
-    granted_threads: int = 0  # what it would have if it could change them
+    granted_threads: int = 0  # threads that it would have if it could change them
     follows_threads: bool = False
     spin: bool = True
     entitled_cores: float = 0.0
     idle: bool = False
-    gpus: tuple[int, ...] = ()  # that it said it uses
-    held_gpus: tuple[int, ...] = ()  # that it holds memory on
-    gate: Mapping[str, object] = field(default_factory=lambda: OPEN)  # of its own
-    held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)  # that it was told of
+    gpus: tuple[int, ...] = ()  # reported by it
+    held_gpus: tuple[int, ...] = ()  # on which it holds memory
+    gate: Mapping[str, object] = field(default_factory=lambda: OPEN)  # its own gate
+    # the gate that was sent to it
+    held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)
     usage: Mapping[Column, float] | None = None
     mean: RunningMean = field(default_factory=RunningMean)
 
     def grant_threads(self, threads: int) -> None:
-        """It may have so many from now on. A task without Headgate's library keeps those that it
-        began with.
+        """Grant this many threads. A task without a library of Headgate's keeps its initial
+        threads.
         """
         self.granted_threads = threads
         if self.stated_threads is not None:
@@ -107,7 +104,7 @@ class LiveTask:
             self.threads = threads
 
     def snapshot(self) -> dict[str, Any]:
-        """What a live view shows of it."""
+        """What a live view shows of the task."""
         used = self.usage or {}
         return {
             "task": self.name,
@@ -123,20 +120,20 @@ class LiveTask:
 class Attempt:
     """The tasks of one attempt, from its start on.
 
-    A worker that joins others at work waits for their state. One of these, the donor, is told to
-    save it and to hold. When it has saved, the waiting workers get the file and count from the next
+    A worker that joins running ones waits for their state. One running worker, the donor, is told
+    to save it and to pause. After that the waiting workers get the file and count from the next
     view on. Then the donor is released.
 
     Args:
         job: Id of the job.
-        number: Which attempt it is, from 1.
-        plan: What is started.
-        encrypt: Whether what the tasks send each other is encrypted.
-        send: Sends a message down to a task.
-        ports: Where workers meet that find each other by another launcher's contract, or those of
-            tasks of roles; empty: neither.
-        roles: The names of the tasks of roles, whose ports these are.
-        grace: Seconds that tasks have to save once they are asked to end; None: they are not told.
+        number: Number of the attempt, from 1.
+        plan: Its plan.
+        encrypt: Whether traffic between the tasks is encrypted.
+        send: Sends a message to a task.
+        ports: Rendezvous ports of workers with another launcher's contract, or ports of tasks of
+            roles; empty: neither.
+        roles: Names of the tasks of roles, in the order of the ports.
+        grace: Seconds that tasks have to save when asked to end; None: they are not told.
     """
 
     def __init__(
@@ -156,7 +153,7 @@ class Attempt:
         self._own_ports = dict(zip(roles, ports))
         self._port_variables = "HEADGATE_PORT" if roles else "MASTER_ADDR and MASTER_PORT"
         self.key = secrets.token_hex(16)
-        """By which the workers know each other that meet at these ports."""
+        """The secret by which the workers at these ports recognize each other."""
         self.stragglers = Stragglers()
         self.tasks: dict[TaskName, LiveTask] = {}
         self._job = job
@@ -170,13 +167,15 @@ class Attempt:
             self._peers.workers, lambda name, message: send(job.task(name), message)
         )
         self._waiting: list[TaskName] = []
-        self._donor: TaskName | None = None  # while it was told to save and has not
+        self._donor: TaskName | None = None  # while it saves
         self._met = False  # whether a worker has connected
-        self._trained_since: float | None = None  # without one having connected
+        # since when workers train without having connected
+        self._trained_since: float | None = None
         self._told_apart = False
-        self.forewarned = False  # that the workers share nothing was said before the start
+        # a warning that the workers share nothing was given before the start
+        self.forewarned = False
         self._told_open = False
-        # by file, which worker did; None: several, which was told
+        # the worker that wrote each file; None: several, already reported
         self._written: dict[str, TaskName | None] = {}
         self._told_files = 0
         self._paused = False
@@ -191,11 +190,11 @@ class Attempt:
 
     @property
     def lowest(self) -> TaskName | None:
-        """The worker that speaks for all: the first that has the job's state and stays."""
+        """The worker that represents the job: the first that has its state and is not leaving."""
         return self._peers.donor()
 
     def port_of(self, name: TaskName) -> int:
-        """The port that a task was told of; 0: none."""
+        """The port assigned to a task; 0: none."""
         return self._own_ports.get(name, self.ports[0] if self.ports else 0)
 
     def is_connected(self, name: TaskName) -> bool:
@@ -212,8 +211,12 @@ class Attempt:
         joins: bool,
         stated: int | None = None,
     ) -> None:
-        """A task is started, on a node of that address; `reader` reads its output. Its job has
-        `stated` its threads.
+        """A task starts on the node of this address.
+
+        Args:
+            reader: Reads its output.
+            joins: It joins running tasks.
+            stated: Threads stated by its job.
         """
         state = "joining" if joins else "running"
         self.tasks[name] = LiveTask(name, node, reader, state=state, stated_threads=stated)
@@ -221,7 +224,7 @@ class Attempt:
         self._tell()
 
     def connect(self, name: TaskName, framework: str = "") -> None:
-        """A task said hello, and what it trains or serves with."""
+        """A task connected and named its framework."""
         self._connected.add(name)
         self._keyless = self._keyless or framework == "keras"
         self._peers.meet(name, framework)
@@ -241,8 +244,8 @@ class Attempt:
         self._order()
 
     def listen(self, name: TaskName, endpoints: Sequence[str]) -> bool:
-        """A task said where the others reach it; whether people beyond its machine do too, with no
-        key. True once.
+        """A task reported its address. Returns whether people beyond its machine can reach it
+        without a key; True once.
         """
         self._peers.listen(name, endpoints)
         self._tell()
@@ -255,14 +258,13 @@ class Attempt:
         return tells
 
     def wrote(self, name: TaskName, path: str, folder: str) -> TaskName | None:
-        """A worker has written a file. The worker that writes it too, which is told once; None:
-        there is none.
+        """A worker wrote a file. Returns a warning if another worker writes it too; empty: none.
 
         Args:
             name: The worker.
             path: The file.
-            folder: Tells its folder from all others, where all tasks are on one machine; else from
-                those of its node.
+            folder: Identifies its folder: across tasks if all are on one machine, else within its
+                node.
         """
         file = f"{folder}/{os.path.basename(path)}"
         if len(self._written) >= _MOST_FILES:
@@ -282,7 +284,7 @@ class Attempt:
         self.sync_points.settle()
 
     def remove(self, name: TaskName, well: bool) -> None:
-        """A task has ended, well or not."""
+        """A task has ended, successfully or not."""
         self.tasks[name].state, self.tasks[name].usage = "ended", None
         self._connected.discard(name)
         if not well:
@@ -301,9 +303,9 @@ class Attempt:
             self._order()
 
     def explain_exit(self, name: TaskName, exit: Exit) -> Exit:
-        """How a task has ended, by what other tasks tell of it. Where workers step together, a
-        worker that takes steps of its own has failed. A failure with a file may come from another
-        worker that writes it too.
+        """A task's exit, corrected by reports of other tasks. A synchronous worker that made steps
+        of its own has failed. A failure with a file may come from another worker that writes it
+        too.
         """
         text = self.sync_points.fault(name, exit.code) if self.plan.in_step else ""
         if text:
@@ -314,7 +316,7 @@ class Attempt:
         last_line, port = exit.reason or "", self.port_of(name)
         taken = port_taken(last_line, port, self._port_variables)
         if self.ports and not exit.ok and taken:
-            # What it listens at besides, later on, is its own affair.
+            # Other ports that it opens later are its own affair.
             if str(port) in last_line or not self._reports:
                 return replace(exit, port_taken=True, reason=taken)
             return exit
@@ -338,8 +340,8 @@ class Attempt:
             self._send(self._job.task(name), order)
 
     def send_gates(self) -> None:
-        """Tell tasks what their steps are held to, where that has changed. Of workers that wait for
-        each other in every step, one is held for all.
+        """Send tasks their gates if these have changed. Among synchronous workers one is throttled
+        for all.
         """
         workers = [
             task_of_attempt
@@ -359,7 +361,7 @@ class Attempt:
 
     @property
     def pauses_by_gate(self) -> bool:
-        """Whether its workers are paused between two steps: they use GPUs, on which others may wait
+        """Whether its workers are paused between two steps: they use GPUs, where others may wait
         for them.
         """
         workers = [
@@ -370,20 +372,20 @@ class Attempt:
         )
 
     def pause(self, paused: bool) -> None:
-        """Have its workers begin no step, or let them."""
+        """Keep its workers from starting a step, or let them."""
         self._paused = paused
         self.send_gates()
 
     # --- joining ----------------------------------------------------------------------------------
 
     def join(self, name: TaskName) -> None:
-        """A task that joins has made its objects, and waits for the state of the others."""
+        """A joining task has made its objects and waits for the state of the others."""
         if name not in self._waiting:
             self._waiting.append(name)
         self._order()
 
     def saved(self, name: TaskName, path: str) -> list[TaskName]:
-        """The donor saved what it was told to; the tasks that count now."""
+        """The donor saved the state. Returns the tasks that count now."""
         joined = list[TaskName]()
         if name == self._donor:
             joined, self._waiting, self._donor = self._waiting, [], None
@@ -398,9 +400,7 @@ class Attempt:
         return joined
 
     def failed(self, name: TaskName) -> None:
-        """A state that joiners wait for could not be saved, or not be had: they are served at the
-        next occasion.
-        """
+        """A state for joining tasks could not be saved or read: they are served next time."""
         if name == self._donor:
             self._donor = None
             self._release(name)
@@ -423,17 +423,17 @@ class Attempt:
     # --- progress ---------------------------------------------------------------------------------
 
     def progressed(self, progress: Progress) -> Progress | None:
-        """Take in what a task reported; the job's progress, where that follows from it."""
+        """Add a task's report. Returns the job's progress if there is a new one."""
         if len(self.tasks) == 1 or self.lowest is None:
             return progress
         if progress.task.name == EVALUATOR and self.plan.strategy != "roles":
-            return None  # its losses are not those of the training
+            return None  # its losses are not training losses
         self._reports[progress.task.name] += 1
         return self._course.add(progress, self._job.task(self._speaker(self.lowest)))
 
     def _speaker(self, lowest: TaskName) -> TaskName:
-        """The worker whose reports are the job's: the lowest. Of workers that find each other by
-        themselves it is the lowest that tells anything, as the first may print nothing.
+        """The worker whose reports count for the job: the lowest. Without a library, it is the
+        lowest that reports anything, because the first may print nothing.
         """
         if not self.ports or self._reports[lowest]:
             return lowest
@@ -441,12 +441,12 @@ class Attempt:
         return min(speakers, key=lambda name: name.index, default=lowest)
 
     def are_apart(self, now: float, ended: bool = False) -> bool:
-        """Whether the workers turn out to share nothing: none has connected, and one has ended
-        well, or has shown progress in its output for a while. True once.
+        """Whether the workers were found to share nothing: none connected, and one succeeded or
+        showed progress for a while. True once.
 
         Args:
-            now: When a worker told of progress in its output, or ended; seconds on any clock.
-            ended: It ended.
+            now: When a worker showed progress in its output, or ended; seconds on any clock.
+            ended: Whether it ended.
         """
         if self._met or self._told_apart or self.plan.workers < 2 or self.ports:
             return False
@@ -469,19 +469,18 @@ class Attempt:
 
 
 def _of_one_file(reason: str, begun: bool) -> bool:
-    """Whether a task may have failed because another one writes the same file. `begun`: it trained
-    already, so that what it reads was there.
+    """Whether a task may have failed because another one writes the same file. `begun`: it had
+    started to train, so its inputs existed.
     """
     return bool(_OF_ONE_FILE.search(reason) or (begun and _MAY_BE_OF_ONE_FILE.search(reason)))
 
 
 class MergedProgress:
-    """Merges what the workers of a job report.
+    """Merges the reports of a job's workers.
 
-    Steps, epochs and samples are those of the worker with the lowest number, and each of its
-    reports makes one of the job. Losses and metrics are means over what each worker reported since
-    then, or before if it had nothing new. They are weighted by how many losses each stands for, and
-    by what these weigh: as the gradients are.
+    Steps, epochs and samples come from the worker with the lowest number; each of its reports makes
+    one of the job. Losses and metrics are means over what each worker reported since then, or last.
+    Each mean is weighted by its number of losses and their weights, as the gradients are.
     """
 
     def __init__(self) -> None:
@@ -489,7 +488,7 @@ class MergedProgress:
         self._told: dict[TaskId, Progress] = {}
 
     def add(self, progress: Progress, lowest: TaskId) -> Progress | None:
-        """Take in a report; the job's progress, if it was that of the lowest worker."""
+        """Add a report. Returns the job's progress if the report came from the lowest worker."""
         before = self._waiting.get(progress.task)
         self._waiting[progress.task] = progress if before is None else before.merged(progress)
         if progress.task != lowest:
@@ -521,12 +520,12 @@ class MergedProgress:
         )
 
     def drop(self, task: TaskId) -> None:
-        """A worker was lost: what it reported last is no part of the mean any more."""
+        """A worker was lost: its last report no longer counts."""
         self._waiting.pop(task, None)
         self._told.pop(task, None)
 
 
 def _mean(values: list[tuple[float, float]]) -> float:
-    # a part in which nothing counts has no loss
+    # a part without weight has no loss
     weighing = [(value, weight) for value, weight in values if weight > 0]
     return weighted_mean(weighing or [(value, 1.0) for value, _ in values])

@@ -1,4 +1,4 @@
-"""How a job of a run stands now."""
+"""The present state of a job."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headgate.scripts.facts import FileState, ScriptFacts
 from headgate.task import saving
 
 MOST_METRICS = 500
-"""Distinct names of metrics that are taken in of a job: every look at it has them all."""
+"""Most metric names accepted of a job, because every snapshot has them all."""
 
 
 @dataclass(slots=True)
 class Broken:
-    """When all tasks of an attempt were lost, the step they were at, and the one that the next
-    began from.
+    """When all tasks of an attempt were lost, their step, and the first step of the next
+    attempt.
     """
 
     at: float
@@ -36,55 +36,56 @@ class Broken:
 
 
 _UNTOLD = Reason.text("")
-"""Before anything is known of a job's state."""
+"""The reason before a job's state is known."""
 
 
 @dataclass(slots=True)
 class LiveJob:
-    """How a job stands now."""
+    """The present state of a job."""
 
     spec: Job
     position: int
     submitted: float
-    current: Attempt | None = None  # the latest; None before the first
-    begun: bool = False  # a task of that has started
-    opening: Reason | None = None  # why it runs then
+    current: Attempt | None = None  # the latest attempt; None before the first
+    begun: bool = False  # a task of that attempt has started
+    opening: Reason | None = None  # the reason for its running state
     state: JobState = "waiting"
     reason: Reason = _UNTOLD
     exit_code: int | None = None
     ending: Ending | None = None
     started: float | None = None
     ended: float | None = None
-    expected: float | None = None  # while it waits for room: when it is expected to start,
-    # and what it waits for: kind, facts, and who has some of it
+    expected: float | None = None  # while it waits for room: its expected start
+    # what it waits for: kind, facts, and holders
     waits: Mapping[str, object] | None = None
     plan: str | None = None
     profile: str | None = None
-    profile_key: str = ""  # of the script as it was when the job was handed in
-    script_key: str = ""  # the same for any arguments
+    profile_key: str = ""  # of the script at submission
+    script_key: str = ""  # the same regardless of arguments
     length: TrainingLength = field(default_factory=TrainingLength)  # by its arguments
     step: int | None = None
     epoch: int | None = None
     epochs: int | None = None
     steps: int | None = None  # in all
     loss: float | None = None
-    verified: str | None = None  # JSON of the Verification of the plan that it runs by
+    verified: str | None = None  # JSON of the Verification of its present plan
     metrics: dict[str, float] = field(default_factory=dict)
     least_workers: int = 1
-    # path of another package called `headgate`, which its tasks may import in place of ours
+    # path of another package called `headgate` that its tasks may import
     namesake: str = ""
-    names: set[str] = field(default_factory=set)  # of its metrics
+    names: set[str] = field(default_factory=set)  # names of its metrics
     names_left_out: bool = False
     not_a_number: bool = False
     unconnected_told: bool = False
-    broke: Broken | None = None  # as long as it is not where it was again
-    saved: list[Checkpoint] = field(default_factory=list)  # the latest, and what it went on from
-    # its latest checkpoint holds what is each worker's own: only as many can go on from it
+    broke: Broken | None = None  # until it has caught up
+    # the latest checkpoints, and the one it resumed from
+    saved: list[Checkpoint] = field(default_factory=list)
+    # its latest checkpoint holds per-worker state: only as many workers can resume from it
     own_states: bool = False
-    unsaved: int = 0  # checkpoints that could not be saved since
-    # as it was handed in, or last started
+    unsaved: int = 0  # failed checkpoints since the last saved one
+    # at submission, or at the last start
     files: Mapping[Path, FileState] = field(default_factory=dict)
-    facts: ScriptFacts = field(default_factory=ScriptFacts)  # as these are
+    facts: ScriptFacts = field(default_factory=ScriptFacts)  # facts of these files
 
     def mark(
         self,
@@ -94,7 +95,7 @@ class LiveJob:
         now: float,
         ending: Ending | None = None,
     ) -> None:
-        """Take note of a new state, at `now` on the run's clock."""
+        """Enter a new state at `now` on the run's clock."""
         self.ending = ending
         self.state, self.reason, self.expected, self.waits = state, reason, None, None
         if exit_code is not None:
@@ -106,20 +107,20 @@ class LiveJob:
 
     @property
     def text(self) -> str:
-        """Why it is in its state, in words."""
+        """The reason of its state, in words."""
         return say_text(in_words(self.reason))
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What it would go on from."""
+        """The checkpoint that it would resume from."""
         return self.saved[-1] if self.saved else None
 
     def keep(self, checkpoint: Checkpoint) -> None:
-        """Take note of a checkpoint, and of no more before it than can still be there."""
+        """Add a checkpoint, and drop earlier ones whose files are gone by now."""
         self.saved = [*self.saved[-saving.KEPT :], checkpoint]
 
     def give_up(self, name: str) -> Checkpoint | None:
-        """The checkpoint of that file's name is not whole: what there is before it."""
+        """Drop a damaged checkpoint by its file name. Returns the one before it."""
         self.saved = [
             saved_checkpoint
             for saved_checkpoint in self.saved
@@ -129,7 +130,7 @@ class LiveJob:
 
     @property
     def is_unconnected(self) -> bool:
-        """Whether its script imports one of Headgate's libraries, and its first task has not
+        """Whether its script imports a library of Headgate's, and its first task has not
         connected.
         """
         current = self.current
@@ -139,11 +140,11 @@ class LiveJob:
 
     @property
     def attempt(self) -> int:
-        """Which attempt the latest is; 0 before the first."""
+        """Number of the latest attempt; 0 before the first."""
         return self.current.number if self.current is not None else 0
 
     def begin(self, attempt: Attempt, step: int) -> None:
-        """Take note that an attempt starts, after so many steps of former ones."""
+        """Note that an attempt starts, after this many steps of earlier ones."""
         self.current = attempt
         self.begun, self.opening = False, None
         self.not_a_number = False
@@ -151,8 +152,8 @@ class LiveJob:
             self.broke.again_from = step
 
     def placed(self, opening: Reason, now: float) -> bool:
-        """Take note that tasks are being started: `opening` is said once the first has, for their
-        engine may have them wait. Whether that changes how the job stands.
+        """Note that tasks are being started. `opening` is announced when the first has started,
+        because the engine may have them wait. Returns whether the job's state changes.
         """
         is_first, self.opening = self.opening is None, opening
         if is_first:
@@ -160,22 +161,20 @@ class LiveJob:
         return is_first
 
     def starts(self, now: float) -> bool:
-        """Take note that a task has started; whether the job runs from now on."""
+        """Note that a task has started. Returns whether the job runs from now on."""
         runs, self.begun = not self.begun and self.state == "waiting", True
         if runs:
             self.mark("running", self.opening or _UNTOLD, None, now)
         return runs
 
     def interrupt(self, now: float) -> None:
-        """Take note that all its tasks are lost: what that costs is known once it is where it
-        was.
-        """
+        """Note that all its tasks are lost; the cost is known once it has caught up."""
         if self.broke is None:
             self.broke = Broken(now, self.step or 0)
 
     def caught_up(self, now: float) -> tuple[float, int] | None:
-        """Seconds and steps that it cost that all its tasks were lost, once it is where it was
-        then; told once.
+        """Seconds and steps that the loss of all its tasks cost, once it has caught up; returned
+        once.
         """
         broke = self.broke
         if broke is None or broke.again_from is None or self.step is None or self.step < broke.step:
@@ -184,9 +183,7 @@ class LiveJob:
         return now - broke.at, max(broke.step - broke.again_from, 0)
 
     def within_limits(self, progress: Progress) -> tuple[Progress, Reason | None]:
-        """What a task reported, without metrics beyond the first `MOST_METRICS` names; what people
-        should be warned of, once.
-        """
+        """A report without metrics beyond the first `MOST_METRICS` names, and a warning once."""
         fresh = [name for name in progress.metrics if name not in self.names]
         left_out = set(fresh[max(MOST_METRICS - len(self.names), 0) :])
         self.names.update(name for name in fresh if name not in left_out)
@@ -202,7 +199,7 @@ class LiveJob:
         return replace(progress, metrics=kept), warning
 
     def progressed(self, progress: Progress) -> Reason | None:
-        """Take note of what the job reported; what people should be warned of, once."""
+        """Note a report. Returns a warning once."""
         for name in ("step", "epoch", "epochs", "steps"):
             if (value := getattr(progress, name)) is not None:
                 setattr(self, name, value)
@@ -215,11 +212,10 @@ class LiveJob:
         return Reason.of(ReasonKind.LOSS_NOT_A_NUMBER, loss=str(progress.loss), step=self.step)
 
     def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
-        """Take note of the script's early stopping.
+        """Note the script's early stopping.
 
         Args:
-            patience: Epochs without a gain after which the script ends by itself; None: it does
-                not.
+            patience: Epochs without a gain after which the script stops; None: it does not.
             min_delta: The least gain that counts.
             monitor: The metric of that gain, which may have another scale than the job's metric.
         """
@@ -229,9 +225,7 @@ class LiveJob:
         self.spec = replace(self.spec, progress=replace(rule, script_stopping=stopping))
 
     def snapshot(self, name: str, tracker: JobTracker | None) -> dict[str, Any]:
-        """What a live view shows of it; what tasks use and are granted is that of all that run
-        together.
-        """
+        """What a live view shows of the job; use and shares are totals over running tasks."""
         tasks = list(self.current.tasks.values()) if self.current is not None else []
         running = [task for task in tasks if task.state != "ended"]
         read = [task.usage for task in running if task.usage is not None]

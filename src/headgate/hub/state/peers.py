@@ -1,5 +1,5 @@
-"""How the tasks of one attempt see each other and meet, down the task channel (docs/channel.md):
-the views of who is there, and what each worker gives, handed to all once all have come.
+"""How the tasks of an attempt see each other and synchronize over the task channel
+(docs/channel.md).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class _Member:
     life: int = 0
     framework: str = ""
     endpoints: Sequence[str] | None = None
-    listened: Sequence[str] = ()  # in its former life, on the same node
+    listened: Sequence[str] = ()  # before its restart, on the same node
     active: bool = True
     leaving: bool = False
     here: bool = False
 
 
 class Peers:
-    """The tasks of one attempt of a job, by name (`worker-0`), and the keys by which they know each
+    """The tasks of one attempt by name (`worker-0`), and the keys by which they recognize each
     other.
 
-    A view lists the tasks that are there. Each change of it has a higher number than the one
-    before, so that tasks which saw different views can tell.
+    A view lists the present tasks. Each change gives it a higher number, so that tasks can tell
+    different views apart.
 
     Args:
         plan: The job's plan.
-        encrypt: Whether what the tasks send each other is encrypted.
+        encrypt: Whether traffic between the tasks is encrypted.
     """
 
     def __init__(self, plan: Plan, encrypt: bool = True) -> None:
@@ -52,14 +52,13 @@ class Peers:
         )
 
     def start(self, name: TaskName, node: str, address: str, joins: bool = False) -> None:
-        """A task is started, for the first time or again.
+        """A task starts, for the first time or again.
 
         Args:
             name: `worker-0`, `server-1`.
             node: Name of its node.
             address: Address of that node.
-            joins: It joins others that are at work: it counts once it was given their state
-                (`activate`).
+            joins: It joins running tasks: it counts once it has their state (`activate`).
         """
         former = self._members.get(name)
         life = former.life if former is not None else 0
@@ -74,20 +73,20 @@ class Peers:
         self._view += 1
 
     def meet(self, name: TaskName, framework: str) -> None:
-        """A task said hello, and what it trains or serves with: `torch`, `keras` or `jax`.
+        """A task connected and named its framework: `torch`, `keras` or `jax`.
 
-        The view is the same one: those who were told of it would not hear of another, and wait for
-        each other. Of a server everybody is told with where it listens.
+        The view keeps its number: workers that already have it would not hear of a new one, and
+        would wait for each other. A server is announced once it listens.
         """
         self._members[name].framework = framework
 
     def listen(self, name: TaskName, endpoints: Sequence[str]) -> None:
-        """A task said where it listens."""
+        """A task reported where it listens."""
         self._members[name].endpoints = tuple(endpoints)
         self._view += 1
 
     def activate(self, *names: TaskName) -> None:
-        """Tasks that join were given the state of the others: they count from now on."""
+        """Joining tasks received the state of the others and count from now on."""
         for name in names:
             self._members[name].active = True
         self._view += 1
@@ -103,7 +102,7 @@ class Peers:
         self._view += 1
 
     def donor(self) -> TaskName | None:
-        """The worker that gives its state to one that joins: the first that counts."""
+        """The worker that gives its state to a joining one: the first that counts."""
         workers = [
             name for name, m in self._members.items() if m.here and m.active and name.is_worker
         ]
@@ -112,7 +111,7 @@ class Peers:
         )
 
     def workers(self) -> set[TaskName]:
-        """The workers that count, and stay."""
+        """Workers that count and are not leaving."""
         return {
             n
             for n, m in self._members.items()
@@ -178,10 +177,10 @@ class Peers:
 
 
 class AttemptSyncPoints:
-    """Where the workers of one attempt wait for each other.
+    """Points at which the workers of an attempt wait for each other.
 
     Args:
-        workers: The names of all who have to come.
+        workers: Gives the names of all workers that have to come.
         send: Sends a message to a worker, by its name.
     """
 
@@ -196,7 +195,7 @@ class AttemptSyncPoints:
         self._ends: dict[TaskName, Mapping[str, Any]] = {}
 
     def wait(self, name: TaskName, message: Mapping[str, Any]) -> None:
-        """A worker has come and waits for the others."""
+        """A worker has arrived and waits for the others."""
         self._given[name] = {
             "index": name.index,
             "standing": message["standing"],
@@ -205,9 +204,9 @@ class AttemptSyncPoints:
         self.settle()
 
     def pass_position(self, name: TaskName, position: Mapping[str, Any]) -> None:
-        """Tell the other workers where one is: they may wait for it in vain."""
+        """Tell the other workers where a worker is: they may wait for it in vain."""
         if position.get("waits") and name not in self._given:
-            return  # all have come meanwhile
+            return  # all have arrived meanwhile
         if position.get("ended"):
             self._ends[name] = position
         for other in self._workers():
@@ -220,7 +219,7 @@ class AttemptSyncPoints:
         self.settle()
 
     def settle(self) -> None:
-        """Hand out what was given, if nobody else is to come."""
+        """Distribute the contributions if no more workers are to come."""
         if not self._given or not set(self._workers()) <= self._given.keys():
             return
         given, self._given = self._given, {}
@@ -232,8 +231,8 @@ class AttemptSyncPoints:
             self._send(name, met)
 
     def fault(self, name: TaskName, code: int | None) -> str:
-        """What is wrong with the end of a worker whose steps are those of all, if others have come
-        to the end of their script; empty: nothing.
+        """Why the end of a synchronous worker is a fault although others finished their script;
+        empty: it is not.
 
         Args:
             name: The worker.

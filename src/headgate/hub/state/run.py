@@ -1,6 +1,4 @@
-"""The runs that have not ended: the folder, the store and the jobs of each, and the clients that
-watch it.
-"""
+"""Live runs: folder, store, jobs and watching clients of each."""
 
 from __future__ import annotations
 
@@ -50,24 +48,22 @@ Watcher = Callable[[dict[str, Any]], None]
 
 SHOW_SECONDS = 0.5
 REST = 50.0
-"""Seconds of rest for each CPU second that it takes to tell how very many jobs stand."""
+"""Seconds of rest for each CPU second of a snapshot of very many jobs."""
 _FLUSH_SECONDS = 5.0
-"""Longest that the first rows of a run may take to be on disk; whoever hands it in waits for
-them.
-"""
-_EVERY_REPORT_SECONDS = 600.0  # ten rows a second for a month would be 26 million
+"""Most seconds until a run's first rows are on disk; the submitting client waits for them."""
+_EVERY_REPORT_SECONDS = 600.0  # ten rows a second would be 26 million in a month
 
 
 class LiveRun:
-    """A run that is going on.
+    """A run that has not ended.
 
     Args:
-        submission: What was handed in.
-        nodes: Those whose use is recorded.
-        policy: Name of the one that moves shares.
+        submission: Its submission.
+        nodes: Nodes whose use is recorded.
+        policy: Name of the policy that moves shares.
         now: Seconds on the hub's clock.
-        trouble: Told when the store cannot be written, and when it can be again.
-        given: Standard input of its one task; None: it has none.
+        trouble: Called when the store cannot be written, and when it can be again.
+        given: Standard input of its only task; None: it has none.
 
     Raises:
         StorageError: Its folder or store cannot be made.
@@ -89,12 +85,12 @@ class LiveRun:
         self.nodes = nodes
         self.began = now
         self.jobs: dict[str, LiveJob] = {}
-        # since when, and what, is not written yet
+        # unwritten progress, and since when
         self._progress: dict[TaskId, tuple[float, Progress]] = {}
         self._seeds: dict[str, int] = {}
         self._tasks: dict[TaskId, dict[str, Any]] = {}
         self._specs: dict[int, tuple[Job, str]] = {}
-        with contextlib.ExitStack() as undo:  # nothing is left of a run that cannot be begun
+        with contextlib.ExitStack() as undo:  # a run that cannot begin leaves nothing
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             try:
                 self._lock = runs.lock(self.folder)
@@ -108,10 +104,10 @@ class LiveRun:
                     "set HEADGATE_HOME"
                 ) from error
             undo.pop_all()
-        self._left = list(reversed(self.jobs.values()))  # that may not have ended
+        self._left = list(reversed(self.jobs.values()))  # jobs that may not have ended
 
     def _begin(self, policy: str) -> None:
-        """Write what the run begins with."""
+        """Write the initial rows of the run."""
         submission = self.submission
         meta = {
             "id": self.id,
@@ -158,10 +154,10 @@ class LiveRun:
                 )
 
     def confirm(self) -> None:
-        """Wait until what the run begins with is on disk.
+        """Wait until the initial rows are on disk.
 
         Raises:
-            StorageError: It is not after a while; then nothing is left of the run.
+            StorageError: They are not after a while. Nothing is left of the run.
         """
         if not self.recorder.flush(_FLUSH_SECONDS):
             self.recorder.close()
@@ -172,14 +168,16 @@ class LiveRun:
             )
 
     def left(self) -> None:
-        """Whoever handed it in is gone, and may have taken along what its task is still to read."""
+        """Warn that the submitting client is gone, and may have taken along unread standard
+        input.
+        """
         if self.given is not None and not self.given.is_whole and not self.ended:
             reason = Reason.of(ReasonKind.INPUT_ENDS_EARLY)
             self.event("warning", reason, next(iter(self.jobs)))
 
     @property
     def ended(self) -> bool:
-        # of very many jobs each is looked at once
+        # checks each of very many jobs only once
         while self._left and self._left[-1].state in ENDED:
             self._left.pop()
         return not self._left
@@ -189,7 +187,7 @@ class LiveRun:
         return time.monotonic() - self.began
 
     def snapshot(self, policy: str, tracker: Trackers) -> dict[str, Any]:
-        """How the run stands now, for whoever watches it."""
+        """The present state of the run, for watchers."""
         jobs = [
             job.snapshot(name, tracker(JobId.of(self.id, name))) for name, job in self.jobs.items()
         ]
@@ -209,7 +207,7 @@ class LiveRun:
         return self.folder / "jobs" / job / "checkpoints"
 
     def record_job(self, name: str) -> None:
-        """Write how a job stands to the store."""
+        """Write the state of a job to the store."""
         job = self.jobs[name]
         self.recorder.add(
             "jobs",
@@ -233,7 +231,7 @@ class LiveRun:
         )
 
     def _spec_of(self, job: LiveJob) -> str:
-        """The JSON of what a job is now, which seldom changes."""
+        """The JSON of a job's present specification, which seldom changes."""
         known = self._specs.get(job.position)
         if known is None or known[0] is not job.spec:
             text = text_of(job.spec)
@@ -241,13 +239,13 @@ class LiveRun:
         return known[1]
 
     def record_task(self, task: TaskId, **row: object) -> None:
-        """Write what is known of a task to the store, with what was known before."""
+        """Write known facts of a task to the store, merged with earlier ones."""
         known = self._tasks[task] = {**self._tasks.get(task, {}), **row}
         self.recorder.add("tasks", id=task.of_run, job=task.job.name, **known)
 
     def record_gpus(self, task: TaskId, gpus: Collection[int]) -> None:
-        """The GPUs that a task holds memory on, where that has changed; none, before it does and
-        once it has ended.
+        """Write the GPUs on which a task holds memory, if they changed; none before it holds any
+        and after its end.
         """
         numbers = sorted(gpus)
         if numbers and self._tasks.get(task, {}).get("gpus") != numbers:
@@ -273,8 +271,8 @@ class LiveRun:
         )
 
     def record_progress(self, progress: Progress) -> None:
-        """Write what a task reported; after its run's first minutes at most once a second, the
-        means of that second.
+        """Write a task's progress; after the run's first minutes at most once a second, as
+        means.
         """
         before = self._progress.pop(progress.task, None)
         since, merged = (
@@ -288,7 +286,7 @@ class LiveRun:
             self._progress[progress.task] = since, merged
 
     def flush_progress(self, task: TaskId) -> None:
-        """Write what a task reported and is not written yet."""
+        """Write a task's unwritten progress."""
         if (waiting := self._progress.pop(task, None)) is not None:
             self._write_progress(waiting[1])
 
@@ -312,10 +310,10 @@ class LiveRun:
         )
 
     def record_spans(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """Write how one step divides.
+        """Write the parts of one step.
 
         Raises:
-            KeyError, TypeError, ValueError: The message makes no sense.
+            KeyError, TypeError, ValueError: The message is invalid.
         """
         at, id, step = self.clock(), task.of_run, int(message["step"])
         if (
@@ -329,14 +327,14 @@ class LiveRun:
             ("transfers", messages.transfer(transfer))
             for transfer in message.get("transfers") or ()
         ]
-        for table, row in rows:  # all of them, or none of a message that makes no sense
+        for table, row in rows:  # all rows, or none of an invalid message
             self.recorder.add(table, t=at, task=id, step=step, **row)
 
     def record_asides(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """Write what a task spent time on beside its steps since it told the last time.
+        """Write a task's time beside its steps since its last message.
 
         Raises:
-            KeyError, TypeError, ValueError: The message makes no sense.
+            KeyError, TypeError, ValueError: The message is invalid.
         """
         for name, seconds in messages.asides(message).items():
             self.recorder.add(
@@ -347,9 +345,8 @@ class LiveRun:
         """Write that a checkpoint was saved.
 
         Raises:
-            KeyError, TypeError, ValueError: The message makes no sense, or names a file elsewhere:
-            what a task names is
-                handed to others, and sent to other nodes.
+            KeyError, TypeError, ValueError: The message is invalid, or names a file outside the
+                job's folder. Checkpoints are handed to other tasks and sent to other nodes.
         """
         checkpoint, saved = messages.checkpoint(message), messages.saving(message)
         folder = self.checkpoints(task.job.name)
@@ -365,7 +362,7 @@ class LiveRun:
         return checkpoint
 
     def record_usage(self, target: str, reading: Mapping[Column, float]) -> None:
-        """Write what a target used."""
+        """Write the resource use of a target."""
         self.recorder.add(
             "usage",
             t=self.clock(),
@@ -374,7 +371,7 @@ class LiveRun:
         )
 
     def record_proof(self, proof: Proof) -> None:
-        """Write what pauses of one job told about another."""
+        """Write what pausing one job showed about another."""
         self.recorder.add("proofs", t=self.clock(), **proof.row())
 
     def event(
@@ -385,16 +382,14 @@ class LiveRun:
         task: TaskOfRun | None = None,
         **more: object,
     ) -> dict[str, Any]:
-        """Write what happened, and return it as watchers are told it; `more` names further columns
-        of the table of events.
-        """
+        """Write an event; `more` names further columns."""
         event = {"t": self.clock(), "kind": kind, "text": say_text(in_words(reason))}
         event |= {"job": job, "task": task, "why": reason.plain()}
         self.recorder.add("events", **event, **more)
         return {"type": "event", **event}
 
     def meet(self, node: Node) -> None:
-        """A node has come, or has changed, whose use is recorded from now on."""
+        """Record the use of a node that joined or changed, from now on."""
         self.nodes = (
             *(known_node for known_node in self.nodes if known_node.name != node.name),
             node,
@@ -402,15 +397,15 @@ class LiveRun:
         self.recorder.add("meta", key="node", value=_nodes(self.nodes))
 
     def note_seed(self, job: str, seed: object) -> None:
-        """Record what a job's random generator was seeded with."""
+        """Record the seed of a job's random generator."""
         if isinstance(seed, int):
             self._seeds[job] = seed
             text = ", ".join(f"{name} {value}" for name, value in self._seeds.items())
             self.recorder.add("meta", key="seed", value=text)
 
     def note_origin(self) -> None:
-        """Record the git commit that the run was started at, and what is installed for each
-        interpreter that its scripts use. Takes a moment, in processes of its own.
+        """Record the git commit at the start, and the installed packages of each interpreter. Takes
+        a moment, in processes of its own.
         """
         self.recorder.add("meta", key="git_commit", value=git_commit(self.submission.cwd))
         cache = runs.home() / "packages.json"
@@ -423,7 +418,9 @@ class LiveRun:
         self.recorder.add("meta", key="packages", value=json.dumps(answered))
 
     def close(self) -> None:
-        """Mark the run as done, write what is left, once there is room for it, and let go of it."""
+        """Mark the run as done, write what is left as soon as there is disk space, and close the
+        store.
+        """
         self.recorder.add("meta", key="state", value="done")
         self.recorder.add("meta", key="ended", value=repr(self.clock()))
         self.recorder.close(math.inf)
@@ -445,10 +442,10 @@ def _interpreters(submission: Submission) -> list[str]:
 
 
 class Watchers:
-    """Tells the watchers of a run what happens to it, and twice a second how it stands.
+    """Sends events of runs to their watchers, and a snapshot twice a second.
 
     Args:
-        snapshot: How a run stands; None once it has ended.
+        snapshot: The state of a run; None: it has ended.
     """
 
     def __init__(self, snapshot: Callable[[str], dict[str, Any] | None]) -> None:
@@ -457,13 +454,11 @@ class Watchers:
         self._timer: asyncio.Handle | None = None
 
     def add(self, run: str, watcher: Watcher) -> Callable[[], None]:
-        """Have `watcher` called with what there is to say of a run; the function returned ends
-        that.
-        """
+        """Call `watcher` with all messages of a run. The returned function ends that."""
         watchers = self._watchers.setdefault(run, set())
         watchers.add(watcher)
         if self._timer is None:
-            # Not at once: the answer to the request comes first.
+            # Delayed: the answer to the request comes first.
             self._timer = asyncio.get_running_loop().call_soon(self._show)
         return lambda: watchers.discard(watcher)
 
@@ -473,11 +468,11 @@ class Watchers:
             watcher(message)
 
     def drop(self, run: str) -> None:
-        """There is nothing more to say of a run."""
+        """End all messages of a run."""
         self._watchers.pop(run, None)
 
     def close(self) -> None:
-        """Say no more by the clock."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -495,11 +490,10 @@ class Watchers:
 
 
 class LiveRuns:
-    """Finds runs, and tells what happens to them to their stores and to whoever watches.
+    """Finds runs, and passes their events to stores and watchers.
 
     Args:
-        policy: Name of the policy as of now.
-        tracker: What the controller knows of a job.
+        policy: Name of the present policy.
     """
 
     def __init__(self, policy: Callable[[], str], tracker: Trackers) -> None:
@@ -522,17 +516,17 @@ class LiveRuns:
         task: TaskId | None = None,
         **more: object,
     ) -> None:
-        """Something happened to a run; `more` names further columns of the store's table of
-        events.
-        """
+        """Record an event of a run; `more` names further columns of the store's table."""
         name = task.of_run if task else None
         self.watchers.tell(run.id, run.event(kind, reason, job, name, **more))
 
     def failed(self, what: str, error: BaseException, about: str | None = None) -> None:
-        """Something could not be done for an error that nobody foresaw.
+        """Report an unexpected error.
 
         Args:
-            about: Id of a run, a job or a task, whose run is told; None: all are.
+            what: The failed operation.
+            error: The error.
+            about: Id of the run, job or task concerned; None: all runs are told.
         """
         traceback.print_exception(error)
         reason = Reason.of(ReasonKind.INTERNAL_ERROR, text=what, error=f"{error!r:.300}")
@@ -548,14 +542,12 @@ class LiveRuns:
             self.event(self.runs[run], "warning", reason, name, task)
 
     def trouble(self, text: str | None) -> None:
-        """The store of a run cannot be written, None: it can be again; may be called from any
-        thread.
-        """
+        """Report trouble that concerns every run; None: it is over. Any thread may call it."""
         reason = Reason.of(ReasonKind.STORE_FAILS if text else ReasonKind.STORE_WRITES, text=text)
         self._loop.call_soon_threadsafe(self.tell_all, reason, "warning" if text else "note")
 
     def tell_all(self, reason: Reason, kind: str = "warning") -> None:
-        """Tell every run of something."""
+        """Send a message to every run."""
         for run in self.runs.values():
             self.event(run, kind, reason)
 

@@ -1,4 +1,4 @@
-"""Workers that are much slower than the others of their job."""
+"""Detect workers that are much slower than the others of their job."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from statistics import median
 _OWN = ("input", "compute", "forward", "backward", "optimizer")
 """Spans of a step in which a worker waits for no other."""
 _SLOW_TIMES = 5.0
-"""Times as long as the others' median from which on a worker is slow."""
+"""A worker becomes slow at this many times the others' median."""
 _CALM_TIMES = 2.0
-"""Times as long below which it is no longer."""
+"""It stops being slow below this many times the median."""
 _SLOW_SECONDS = 0.05
-"""A worker that is behind by less in a step is not slow: a busy machine takes as much now and
-then.
-"""
+"""A smaller delay for each step never counts: a busy machine causes as much now and then."""
 
 
 @dataclass(frozen=True, slots=True)
 class StragglerChange:
-    """A worker is slow from now on, or no longer.
+    """A worker becomes slow, or stops being slow.
 
     Args:
-        slow: Whether it is.
-        own: Seconds that its own part of a step takes.
-        others: The median of the others'.
+        slow: Whether it is slow now.
+        own: Seconds of its own part of a step.
+        others: Median of the others' own parts.
     """
 
     slow: bool
@@ -35,8 +33,8 @@ class StragglerChange:
 
 
 class Stragglers:
-    """Finds the workers that are much slower than the others, by their own parts of a step. Their
-    node is slow, and all wait for them.
+    """Finds stragglers by the workers' own parts of a step: their node is slow, and all wait for
+    them.
     """
 
     def __init__(self) -> None:
@@ -44,12 +42,15 @@ class Stragglers:
         self._slow: set[str] = set()
 
     def add(self, worker: str, spans: Mapping[str, float]) -> StragglerChange | None:
-        """Take in a step of a worker; what has changed of it with that. Told by the quicker of its
-        last two steps, so that one that was held up by something else does not count.
+        """Add a step of a worker. The faster of its last two steps counts, so that a single delay
+        does not.
 
         Args:
             worker: Its name.
             spans: Seconds by span.
+
+        Returns:
+            The change of the worker's status, if any.
         """
         self._last.setdefault(worker, deque(maxlen=2)).append(
             sum(spans.get(name, 0.0) for name in _OWN)
