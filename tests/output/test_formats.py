@@ -11,14 +11,15 @@ import pytest
 import yaml
 
 from headgate.model.jobs import ProgressRule
-from headgate.output.patterns import LineReading, ProgressReader
+from headgate.output.line_progress import LineProgress
+from headgate.output.patterns import ProgressReader
 
 FORMATS: list[dict[str, Any]] = yaml.load(
     Path(__file__).with_name("formats.yaml").read_text(), yaml.CSafeLoader
 )
 
 
-def read(lines: list[str], metric: str) -> list[LineReading]:
+def read(lines: list[str], metric: str) -> list[LineProgress]:
     return ProgressReader(ProgressRule(metric=metric)).feed(lines)
 
 
@@ -28,7 +29,7 @@ def answers(entry: dict[str, Any]) -> dict[str, Any]:
     metrics: dict[str, float] = {}
     for reading in readings:
         metrics |= reading.metrics
-    last = [reading for reading in readings if reading.loss is not None][-1:] or [LineReading()]
+    last = [reading for reading in readings if reading.loss is not None][-1:] or [LineProgress()]
     found: dict[str, Any] = {
         "losses": [
             [reading.loss, reading.step, reading.epoch]

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from headgate.model.jobs import ProgressRule
-from headgate.output.patterns import LineReading, ProgressReader
+from headgate.output.line_progress import LineProgress
+from headgate.output.patterns import ProgressReader
 
 QUALIFIERS = [
     "",
@@ -117,8 +118,8 @@ def test_a_metric_that_only_an_evaluation_has_is_read_there() -> None:
     assert [reading.loss for reading in readings if reading.loss is not None] == VALUES
     assert not any("val_loss" in reading.metrics for reading in readings)
     both = ["epoch 1 loss: 1.5 accuracy: 0.5", "Validation:", "accuracy: 0.4"]
-    assert ProgressReader(ProgressRule("accuracy")).feed(both)[-1] == LineReading(
-        epoch=1, metrics={"val_accuracy": 0.4}
+    assert ProgressReader(ProgressRule("accuracy")).feed(both)[-1].values == (
+        LineProgress(epoch=1, metrics={"val_accuracy": 0.4}).values
     )
 
 

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from headgate.model.errors import UsageError
 from headgate.model.jobs import ProgressRule
 from headgate.output.expressions import check_pattern
-from headgate.output.patterns import LineReading, ProgressReader
+from headgate.output.line_progress import LineProgress
+from headgate.output.patterns import ProgressReader
 
 
-def read(*lines: str, metric: str = "loss", pattern: str | None = None) -> list[LineReading]:
+def read(*lines: str, metric: str = "loss", pattern: str | None = None) -> list[LineProgress]:
     return ProgressReader(ProgressRule(metric=metric, pattern=pattern)).feed(lines)
 
 
-def one(line: str, metric: str = "loss") -> LineReading:
+def one(line: str, metric: str = "loss") -> LineProgress:
     readings = read(line, metric=metric)
     assert len(readings) == 1, readings
     return readings[0]
@@ -177,7 +178,7 @@ LINES: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("line", "expected"), LINES, ids=[line[:40] for line, _ in LINES])
 def test_a_usual_line_is_read(line: str, expected: Mapping[str, object]) -> None:
-    assert one(line) == LineReading(**expected)  # type: ignore[arg-type]
+    assert one(line).values == LineProgress(**expected).values  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -499,7 +500,7 @@ def test_a_script_without_progress_gets_no_hint_unless_something_was_asked_for()
     ],
 )
 def test_a_line_above_that_says_no_place_gives_no_step(above: str) -> None:
-    assert read(above, "loss: 0.5") == [LineReading(loss=0.5)]
+    assert read(above, "loss: 0.5") == [LineProgress(loss=0.5)]
 
 
 def test_a_line_above_says_the_step_only_where_lines_with_a_loss_say_none() -> None:
@@ -610,7 +611,7 @@ def test_a_jobs_own_pattern_is_used_instead() -> None:
     readings = read(
         "it 1,200 cost", "it 12 of epoch 3 cost 0.25 at lr 1e-3", "loss: 0.5", pattern=pattern
     )
-    assert readings == [LineReading(step=12, epoch=3, loss=0.25, metrics={"lr": 0.001})]
+    assert readings == [LineProgress(step=12, epoch=3, loss=0.25, metrics={"lr": 0.001})]
 
 
 @pytest.mark.parametrize(("goal", "value"), [(0.97, 0.1), (97.0, 10.0), (None, 10.0)])

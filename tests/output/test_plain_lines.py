@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import pytest
 
 from headgate.model.jobs import ProgressRule
-from headgate.output.patterns import LineReading, ProgressReader
+from headgate.output.line_progress import LineProgress
+from headgate.output.patterns import ProgressReader
 from headgate.output.plain_lines import plain
 
 BEFORE = [
@@ -132,7 +133,7 @@ MESSAGES: list[tuple[str, Answer]] = [
 
 
 def answer(line: str) -> tuple[float | None, int | None, int | None, Mapping[str, float]]:
-    *_, reading = (LineReading(), *ProgressReader(ProgressRule()).feed([line]))
+    *_, reading = (LineProgress(), *ProgressReader(ProgressRule()).feed([line]))
     return reading.loss, reading.step, reading.epoch, reading.metrics
 
 
@@ -151,7 +152,7 @@ def test_what_a_logger_says_of_where_it_was_called_is_neither_a_step_nor_an_epoc
 def test_a_message_without_numbers_gives_the_lines_below_no_step(before: str) -> None:
     for message in ("train done", "starting epoch loop", "saving checkpoint"):
         readings = ProgressReader(ProgressRule()).feed([before + message, before + "loss: 0.5"])
-        assert readings == [LineReading(loss=0.5)], message
+        assert readings == [LineProgress(loss=0.5)], message
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from headgate.model.events import Checkpoint, Progress
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Lever, Share
 from headgate.model.units import say_text
-from headgate.output.patterns import LineReading
+from headgate.output.line_progress import LineProgress
 from headgate.recorded.folders import host
 
 MOST_COUNT = 2**53
@@ -63,7 +63,7 @@ def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
     )
 
 
-def read(task: TaskId, reading: LineReading, metric: str) -> Progress:
+def read(task: TaskId, reading: LineProgress, metric: str) -> Progress:
     """Make a progress from a task's output, as if the task had reported it.
 
     The reading has the job's metric in place of the loss. Unless `metric` is the loss, it becomes

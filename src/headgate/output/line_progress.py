@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 _UNITS = {
@@ -50,10 +51,12 @@ class LineProgress(NamedTuple):
         recalls: The line announces values of the best epoch so far.
         remaining: Seconds that are left of the whole training.
         part: Name of the loss, where it is a part of one, or that of one of several models.
+        averaged: Steps or samples of the epoch that loss and metrics are means over, of how many;
+            None: no means.
     """
 
-    loss: float | None
-    metrics: Mapping[str, float]
+    loss: float | None = None
+    metrics: Mapping[str, float] = MappingProxyType({})
     step: int | None = None
     epoch: int | None = None
     epochs: int | None = None
@@ -70,6 +73,12 @@ class LineProgress(NamedTuple):
     recalls: bool = False
     part: str | None = None
     remaining: float | None = None
+    averaged: tuple[int, int | None] | None = None
+
+    @property
+    def values(self) -> tuple[object, ...]:
+        """What tells two lines apart: values, and where in the training they are."""
+        return self.loss, self.metrics, self.step, self.epoch, self.epochs, self.samples
 
     def renamed(self, part: str, metric: str = "loss") -> LineProgress:
         """The same as of an evaluation: its loss is a metric. Of a job that follows another metric,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
 from headgate.model.errors import UsageError
 from headgate.model.jobs import ProgressRule
@@ -30,37 +29,6 @@ _COUNTS_SAMPLES = re.compile(r"Train on (\d{1,12}) samples")  # of Keras
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-9;?]{0,24}[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHM])"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class LineReading:
-    """The progress that a line of output tells.
-
-    Args:
-        step: Step as the script counts it, but never falling back when a new epoch starts counting
-            anew; of a line that tells none, as the summary of an epoch, the last one told.
-        epoch: Epoch as the script counts it (from 0 or from 1).
-        epochs: Number of epochs it is going to run.
-        loss: The training loss (or the metric that the job names); NaN and infinity as printed.
-        metrics: Other values of that line by name, `val_loss` among them.
-        samples: Samples seen, where the script counts those; like `step` never falling back.
-        steps: How many steps there will be in all, where the script says so.
-        within: The part of the epoch that is done, 0 to 1, where the script says so.
-        remaining: Seconds that it says are left of the training.
-        averaged: Steps or samples of the epoch that loss and metrics are means over, of how many;
-            None: no means.
-    """
-
-    step: int | None = None
-    epoch: int | None = None
-    epochs: int | None = None
-    loss: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    samples: int | None = None
-    steps: int | None = field(default=None, compare=False)
-    within: float | None = field(default=None, compare=False)
-    averaged: tuple[int, int | None] | None = field(default=None, compare=False)
-    remaining: float | None = field(default=None, compare=False)
 
 
 class ProgressReader:
@@ -112,7 +80,7 @@ class ProgressReader:
         self._over_epochs: bool | None = None
         # whether no line of the training had the metric yet
         self._only_evaluated = rule.metric != "loss"
-        self._last: LineReading | None = None
+        self._last: LineProgress | None = None
         self._rule = rule
         # as long as the metric comes, or was not missed yet
         self._nearest: Nearest | None = Nearest(rule.metric)
@@ -162,9 +130,12 @@ class ProgressReader:
         )
         return f"{what} {where}; in a job file, {cure}{shown}"
 
-    def feed(self, lines: Iterable[str]) -> list[LineReading]:
+    def feed(self, lines: Iterable[str]) -> list[LineProgress]:
         """Readings from these lines; a line without progress, or one that repeats the last reading,
         gives none.
+
+        Steps and samples are as the script counts them, but never fall back when a new epoch starts
+        counting anew. A line that tells no step has the last one told.
         """
         readings = []
         for line in lines:
@@ -182,7 +153,7 @@ class ProgressReader:
                 self._notice(text, reading)
         return readings
 
-    def _notice(self, text: str, reading: LineReading | None) -> None:
+    def _notice(self, text: str, reading: LineProgress | None) -> None:
         """Take note of whether a line had the metric, or else of how near it is to one that has."""
         if self._nearest is None:
             return
@@ -195,7 +166,7 @@ class ProgressReader:
         elif (self._nearest.add(text) or reading is not None) and self._missing is not None:
             self._missing.passed(text, self._epoch)
 
-    def _is_of(self, reading: LineReading) -> bool:
+    def _is_of(self, reading: LineProgress) -> bool:
         """Whether a reading has the metric of the job."""
         return reading.loss is not None or self._rule.metric in reading.metrics
 
@@ -206,7 +177,7 @@ class ProgressReader:
             return None
         return self._tables.scan(text) or self._scanner.scan(text)
 
-    def _reading(self, progress: LineProgress) -> LineReading | None:
+    def _reading(self, progress: LineProgress) -> LineProgress | None:
         heading = progress.loss is None and not progress.metrics and not progress.evaluates
         if self._is_heading_alone(progress, heading) or (self._recalled and self._is_old(progress)):
             return None
@@ -253,7 +224,7 @@ class ProgressReader:
             self._configuration = None
         if heading and not new_epoch:
             return None
-        reading = LineReading(
+        reading = LineProgress(
             step=self._steps.latest,
             epoch=self._epoch,
             epochs=self._epochs,
@@ -268,7 +239,7 @@ class ProgressReader:
         )
         # Bars are drawn again and again; a script that counts no steps may well have the same loss
         # twice.
-        return None if reading.step is not None and reading == self._last else reading
+        return None if reading.step is not None and self._repeats(reading) else reading
 
     def _is_drawn_again(self, progress: LineProgress) -> bool:
         """Whether a bar is that of an epoch before, which has ended and is drawn again beside that
@@ -329,7 +300,7 @@ class ProgressReader:
             self._samples.count(progress.samples, progress.total, self._epoch)
         return progress
 
-    def _evaluated(self, progress: LineProgress, new_epoch: bool) -> LineReading | None:
+    def _evaluated(self, progress: LineProgress, new_epoch: bool) -> LineProgress | None:
         """The reading of a line of an evaluation, which has counts of its own."""
         if not progress.metrics and progress.loss is None:
             self._headed = True
@@ -338,8 +309,11 @@ class ProgressReader:
         step = self._steps.latest
         if step is None and progress.total is None:
             step = progress.step  # no line of the training says where it is
-        reading = LineReading(step, self._epoch, self._epochs, progress.loss, progress.metrics)
-        return None if reading == self._last else reading
+        reading = LineProgress(progress.loss, progress.metrics, step, self._epoch, self._epochs)
+        return None if self._repeats(reading) else reading
+
+    def _repeats(self, reading: LineProgress) -> bool:
+        return self._last is not None and reading.values == self._last.values
 
     def _within(self, progress: LineProgress) -> float | None:
         """The part of the epoch that is done, by a count that starts anew in each epoch."""
