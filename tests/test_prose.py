@@ -40,7 +40,6 @@ EXCEPTIONS = {
     ("isolation/container/daemon.py", "already in progress"): "an answer of Docker Engine",
     ("isolation/process.py", "launch.task"): "an error names its task once",
     ("recorded/faults.py", "last.text"): "the same line is shown once",
-    ("policies/weights.py", "_FIGURES"): "a policy's reason, which is words",
     ("scripts/arguments.py", "option.text"): "an argument, as its user wrote it",
 }
 """Module and a part of the expression, and what is read there: mostly words of other programs."""

@@ -7,6 +7,7 @@ import pytest
 from headgate import policies
 from headgate.model.errors import UsageError
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies import (
     Arrived,
     Decision,
@@ -30,7 +31,7 @@ def test_weights_are_in_proportion_to_priorities() -> None:
         [Arrived(JobId("r/a"), 1.0), Arrived(JobId("r/b"), 2.0), Arrived(JobId("r/c"), 0.5)],
     )
     assert weights(decision) == {"r/a": 100.0, "r/b": 200.0, "r/c": 50.0}
-    assert decision.shares[JobId("r/b")][1] == "equal share, priority 2"
+    assert decision.shares[JobId("r/b")][1] == Reason(ReasonKind.EQUAL_SHARE, {"priority": 2.0})
 
 
 def test_a_weight_stays_within_what_the_kernel_takes() -> None:

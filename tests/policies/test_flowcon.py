@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 import pytest
 from tests.policies.playing import Play, arrivals, loss, predicted, used
 
+from headgate.controller.safeguards import of_policy
 from headgate.model.identifiers import JobId
+from headgate.model.reason_text import in_words
 from headgate.model.shares import UNLIMITED, Share, Unlimited
 from headgate.policies import Change, Left, Used, make
 
@@ -273,9 +275,8 @@ def test_paper_tells_growth_efficiency_by_each_resource_whose_size_it_was_told()
         decided = play.tracked.decide(now + 5, 4.0, [])
     # 2/4/10 = .05, over half of the CPU, half of the memory, a fifth of the disk, a tenth of the
     # network.
-    assert (
-        decided.reasons[JobId("a")]
-        == "new, growth efficiency 0.1 (memory 0.1, disk 0.25, network 0.5)"
+    assert in_words(of_policy(decided.reasons[JobId("a")])) == (
+        "new, growth efficiency 0.1 (memory 0.1, disk 0.25, network 0.5)"
     )
 
 

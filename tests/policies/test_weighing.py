@@ -19,6 +19,7 @@ from headgate import policies
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.errors import UsageError
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies import Arrived, Change, Left, Predicted, Reported
 from headgate.policies.running_job import TYPICAL_WORK, RunningJob
 from headgate.policies.weighing import SteadyOrder
@@ -81,18 +82,18 @@ def test_srpt_turns_when_another_is_clearly_shorter_and_priority_counts() -> Non
 def test_a_new_reason_for_the_same_weight_is_told_at_once_and_new_figures_each_minute() -> None:
     policy = policies.make("srpt")
     first = policy.decide(0.0, 2.0, [Arrived(JobId("a"), 1.0)])
-    assert [why for _, why in first.shares.values()] == [
-        "shortest: nothing predicted yet, 0 core-seconds used"
-    ]
+    place = {"ahead": 0, "is_shortest": True}
+    unknown = {**place, "has_curve": False, "used_core_seconds": 0.0}
+    assert [why for _, why in first.shares.values()] == [Reason(ReasonKind.WORK_UNKNOWN, unknown)]
+
+    def left(work: float) -> Reason:
+        facts = {**place, "core_seconds": work, "low": work / 2, "high": 2 * work}
+        return Reason(ReasonKind.WORK_LEFT, facts)
+
     changed = policy.decide(5.0, 2.0, [predicted("a", 100)])
-    assert (changed.shares, changed.reasons) == (
-        {},
-        {"a": "shortest: 100 core-seconds left (50 to 200)"},
-    )
+    assert (changed.shares, changed.reasons) == ({}, {"a": left(100.0)})
     assert policy.decide(6.0, 2.0, [predicted("a", 40)]).reasons == {}
-    assert policy.decide(65.0, 2.0, [predicted("a", 20)]).reasons == {
-        "a": "shortest: 20 core-seconds left (10 to 40)"
-    }
+    assert policy.decide(65.0, 2.0, [predicted("a", 20)]).reasons == {"a": left(20.0)}
 
 
 def test_las_serves_who_has_had_least_and_within_a_queue_who_came_first() -> None:

@@ -397,6 +397,23 @@ def _no_nodes(facts: Facts) -> str:
     return f"{before}none of its nodes is there: {', '.join(facts['nodes'])}"
 
 
+# --- a job's share --------------------------------------------------------------------------------
+
+
+def _place(facts: Facts) -> str:
+    """A job's place in the order of its policy."""
+    if ahead := facts["ahead"]:
+        return f"{ahead} before it"
+    return "shortest" if facts.get("is_shortest") else "first"
+
+
+def _growth(facts: Facts) -> str:
+    others = ", ".join(f"{name} {value:.3g}" for name, value in facts.get("others", {}).items())
+    of_all = f" of {facts['total']:.3g}" if "total" in facts else ""
+    text = f"{facts['placed']}, growth efficiency {facts['efficiency']:.3g}{of_all}"
+    return f"{text} ({others})" if others else text
+
+
 # --- warnings -------------------------------------------------------------------------------------
 
 
@@ -502,6 +519,29 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.LEFT_BY_OTHERS: "what others leave",
     Kind.PINNED: "pinned to {share} of its nodes",
     Kind.LIFTED: "lifted to its floor",
+    Kind.EQUAL_SHARE: "equal share, priority {priority:g}",
+    Kind.WORK_LEFT: lambda facts: (
+        f"{_place(facts)}: {facts['core_seconds']:.3g} core-seconds left ({facts['low']:.3g} to "
+        f"{facts['high']:.3g})"
+    ),
+    Kind.WORK_UNKNOWN: lambda facts: (
+        f"{_place(facts)}: {'it says no end' if facts['has_curve'] else 'nothing predicted yet'}, "
+        f"{facts['used_core_seconds']:.3g} core-seconds used"
+    ),
+    Kind.ENDS_LATE: "would otherwise end later than {rho:g} times its fair time",
+    Kind.DIVERGES: "its loss diverges, so it comes last",
+    Kind.STALLED: "it has stalled, so it comes last",
+    Kind.LEAST_SERVICE: "queue {queue}, {used_core_seconds:.3g} core-seconds used",
+    Kind.FAIRNESS: lambda facts: (
+        f"rho {facts['rho']:.2f}, {'served' if facts['is_served'] else 'not behind'}"
+    ),
+    Kind.LOSS_DROP: "a drop of {part:.2g} of the largest drop expected of it",
+    Kind.NO_CURVE: "no curve yet: an equal share",
+    Kind.GROWTH: _growth,
+    Kind.LIMITED_BY_GROWTH: ("{placed}: it hardly learns by these resources, so they are limited"),
+    Kind.ALL_COMPLETING: "all jobs are completing",
+    Kind.ON_TRIAL: "tried on two cores for {seconds:g} s, to see what they bring it",
+    Kind.LENDS_CORES: "{job} is tried on two cores",
     Kind.BY_POLICY: "{text}",
     Kind.GOAL_IN_DOUBT: _goal_in_doubt,
     Kind.POLICY_FAILED: "policy {policy!r} failed, shares stay as they are: {error}",

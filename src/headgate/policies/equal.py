@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import WEIGHT_DEFAULT, Share
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy
 
@@ -24,13 +25,13 @@ class EqualPolicy(Policy):
     floor = 0.0  # what a priority comes to is the user's word
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
-        shares: dict[JobId, tuple[Share, str]] = {}
+        shares: dict[JobId, tuple[Share, Reason]] = {}
         for change in changes:
             if isinstance(change, Arrived):
                 weight = min(max(WEIGHT_DEFAULT * change.priority, 1.0), 10_000.0)
                 shares[change.job] = (
                     Share(cpu_weight=weight),
-                    f"equal share, priority {change.priority:g}",
+                    Reason.of(ReasonKind.EQUAL_SHARE, priority=change.priority),
                 )
             elif isinstance(change, Left):
                 shares.pop(change.job, None)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import UNLIMITED, Share
 from headgate.policies.base import Change, Decision, Policy
 from headgate.policies.flowcon_published import Listed, PublishedFlowCon
@@ -152,12 +153,13 @@ class _JobLists:
     start: float = -math.inf
     least: float = math.inf
 
-    def in_words(self) -> str:
+    def reason(self) -> Reason:
         """Its list, and its growth efficiency by each resource whose size is known."""
-        others = [f"{name} {value:.3g}" for name, value in self.growth.items() if name != "cpu"]
-        others_text = f" ({', '.join(others)})" if others else ""
-        efficiency = f"{self.growth.get('cpu', 0.0):.3g}"
-        return f"{self.placed['cpu']}, growth efficiency {efficiency}{others_text}"
+        others = {name: value for name, value in self.growth.items() if name != "cpu"}
+        efficiency = self.growth.get("cpu", 0.0)
+        return Reason.of(
+            ReasonKind.GROWTH, placed=self.placed["cpu"], efficiency=efficiency, others=others
+        )
 
 
 class _PaperFlowCon(WeighingPolicy):
@@ -186,10 +188,7 @@ class _PaperFlowCon(WeighingPolicy):
                     id,
                     (
                         Share(),
-                        (
-                            f"{lists.placed['cpu']}: it hardly learns by these resources, so they "
-                            "are limited"
-                        ),
+                        Reason.of(ReasonKind.LIMITED_BY_GROWTH, placed=lists.placed["cpu"]),
                     ),
                 )
                 shares[id] = share.merged(wanted), reason
@@ -202,7 +201,7 @@ class _PaperFlowCon(WeighingPolicy):
 
     def divide(
         self, now: float, cores: float, jobs: Sequence[RunningJob]
-    ) -> Mapping[JobId, tuple[float, str]]:
+    ) -> Mapping[JobId, tuple[float, Reason]]:
         before = self._lists
         self._lists = {
             job.id: before[job.id]
@@ -223,7 +222,7 @@ class _PaperFlowCon(WeighingPolicy):
             if resource == "cpu" or resource in self._capacity:
                 self._part(resource, nodes, last)
         return {
-            id: (list_of_job.parts["cpu"], list_of_job.in_words())
+            id: (list_of_job.parts["cpu"], list_of_job.reason())
             for id, list_of_job in self._lists.items()
         }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import UNLIMITED, Share
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
 
@@ -97,7 +98,7 @@ class PublishedFlowCon(Policy):
         while job.cpu and job.cpu[0][0] < now - self._itval:
             job.cpu.popleft()
 
-    def _round(self, now: float, cores: float) -> dict[JobId, tuple[Share, str]]:
+    def _round(self, now: float, cores: float) -> dict[JobId, tuple[Share, Reason]]:
         all_completing = all(job.placed == "completing" for job in self._jobs.values())
         last = self._last_round
         anew = last is not None and abs(now - last - self._itval) <= _NEAR_SECONDS
@@ -123,18 +124,19 @@ class PublishedFlowCon(Policy):
         cpu = job.mean_cpu(now - self._itval)
         return job.progress / (cpu / cores) if cpu is not None and cpu > 0.0 else 0.0
 
-    def _lift(self) -> dict[JobId, tuple[Share, str]]:
+    def _lift(self) -> dict[JobId, tuple[Share, Reason]]:
         limited = [(id, job) for id, job in self._jobs.items() if job.limit is not None]
         for _, job in limited:
             job.limit = None
         return {
-            id: (Share(cpu_cap_cores=UNLIMITED), "all jobs are completing") for id, _ in limited
+            id: (Share(cpu_cap_cores=UNLIMITED), Reason(ReasonKind.ALL_COMPLETING))
+            for id, _ in limited
         }
 
     def _limit(
         self, growth: dict[JobId, float], total: float, cores: float
-    ) -> dict[JobId, tuple[Share, str]]:
-        shares: dict[JobId, tuple[Share, str]] = {}
+    ) -> dict[JobId, tuple[Share, Reason]]:
+        shares: dict[JobId, tuple[Share, Reason]] = {}
         count = len(self._jobs)
         least = 1.0 / ((1.0 + 1.0 / count) * count)
         for id, job in self._jobs.items():
@@ -146,6 +148,8 @@ class PublishedFlowCon(Policy):
             if limit == 0 or limit == job.limit:  # `--cpus 0` changes nothing
                 continue
             job.limit = limit
-            reason = f"{job.placed}, growth efficiency {growth[id]:.3g} of {total:.3g}"
+            reason = Reason.of(
+                ReasonKind.GROWTH, placed=job.placed, efficiency=growth[id], total=total
+            )
             shares[id] = Share(cpu_cap_cores=float(limit)), reason
         return shares

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies.running_job import TRIAL_CORES, RunningJob
 from headgate.policies.themis import FairFinish
 from headgate.policies.trials import LEAST_SECONDS, MOST_SECONDS, SECONDS, ShortTrials, trial_parts
@@ -83,7 +84,7 @@ class HeadgatePolicy(WeighingPolicy):
 
     def divide(
         self, now: float, cores: float, jobs: Sequence[RunningJob]
-    ) -> Mapping[JobId, tuple[float, str]]:
+    ) -> Mapping[JobId, tuple[float, Reason]]:
         fair = self._finish.fair(now, cores, jobs)
         nodes = nodes_of(cores, jobs)
         order = self._order.shortest(jobs)
@@ -121,18 +122,14 @@ class HeadgatePolicy(WeighingPolicy):
         if short is not None:
             lent = trial_parts(short, order, nodes, self.floor, cores)
             decided |= {
-                id: (part, f"{short.id.name} is tried on two cores") for id, part in lent.items()
+                id: (part, Reason.of(ReasonKind.LENDS_CORES, job=short.id.name))
+                for id, part in lent.items()
             }
             decided[short.id] = (
                 lent[short.id],
-                f"tried on two cores for {self._trials.seconds:g} s, to see what they bring it",
+                Reason.of(ReasonKind.ON_TRIAL, seconds=self._trials.seconds),
             )
         return decided
 
-    def _why(self, job: RunningJob, before: int, pressed: bool) -> str:
-        if pressed:
-            return f"would otherwise end later than {self._rho:g} times its fair time"
-        return (
-            job.last_because
-            or f"{'first' if before == 0 else f'{before} before it'}: {job.remaining_in_words()}"
-        )
+    def _why(self, job: RunningJob, before: int, pressed: bool) -> Reason:
+        return Reason.of(ReasonKind.ENDS_LATE, rho=self._rho) if pressed else job.ranked(before)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, check, first_come
 
@@ -40,7 +41,7 @@ class LasPolicy(WeighingPolicy):
 
     def divide(
         self, now: float, cores: float, jobs: Sequence[RunningJob]
-    ) -> Mapping[JobId, tuple[float, str]]:
+    ) -> Mapping[JobId, tuple[float, Reason]]:
         queues = {
             job.id: sum(job.served * job.gpus_per_core / job.priority >= end for end in self._ends)
             for job in jobs
@@ -59,7 +60,11 @@ class LasPolicy(WeighingPolicy):
         return {
             job.id: (
                 parts[job.id],
-                f"queue {queues[job.id] + 1}, {job.served:.3g} core-seconds used",
+                Reason.of(
+                    ReasonKind.LEAST_SERVICE,
+                    queue=queues[job.id] + 1,
+                    used_core_seconds=job.served,
+                ),
             )
             for job in order
         }

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies.base import Predicted, Reported, Used
 
 TYPICAL_WORK = 60.0
@@ -44,7 +45,7 @@ class RunningJob:
         on_gpus: These are GPUs.
         used: The latest that it was said to use; None: not known.
         attained: CPU time it was served with in this attempt, core-seconds.
-        last_because: Why others go before it, whatever is left of it; empty: they do not.
+        last_because: Why others go before it, whatever is left of it; None: they do not.
         foretold: What it had attained when something was predicted of it for the first time; None:
             nothing was yet.
         told_nobody: Before that it reported while it was alone, and nobody asked for a prediction.
@@ -70,7 +71,7 @@ class RunningJob:
     on_gpus: bool = False
     used: Used | None = None
     attained: float = 0.0
-    last_because: str = field(init=False)
+    last_because: Reason | None = field(init=False)
     prediction: tuple[Predicted, float] | None = None
     curve: tuple[Predicted, float] | None = None
     told_cores: float | None = None
@@ -97,11 +98,11 @@ class RunningJob:
     def _look(self) -> None:
         tracker = self.tracker
         self._loss = tracker.jumps, tracker.diverging, tracker.stalled
-        self.last_because = ""
+        self.last_because = None
         if tracker.diverging:
-            self.last_because = "its loss diverges, so it comes last"
+            self.last_because = Reason(ReasonKind.DIVERGES)
         elif tracker.stalled:
-            self.last_because = "it has stalled, so it comes last"
+            self.last_because = Reason(ReasonKind.STALLED)
 
     @property
     def served(self) -> float:
@@ -173,14 +174,23 @@ class RunningJob:
         # told, so not zero.
         return max(predicted - self.done_since, 0.05 * self.done_since)
 
-    def remaining_in_words(self) -> str:
-        """What is left of it, or what it has had where nothing was predicted."""
+    def ranked(self, ahead: int, is_shortest: bool = False) -> Reason:
+        """Why it has its place: so many are `ahead`, by what is left of each. Of a job without a
+        prediction it is what it has had.
+        """
+        if self.last_because is not None:
+            return self.last_because
+        place: dict[str, object] = {"ahead": ahead}
+        if is_shortest and not ahead:
+            place["is_shortest"] = True
         if self.prediction is None:
-            why = "nothing predicted yet" if self.curve is None else "it says no end"
-            return f"{why}, {self.attained:.3g} core-seconds used"
+            used, has_curve = self.attained, self.curve is not None
+            facts = {**place, "has_curve": has_curve, "used_core_seconds": used}
+            return Reason(ReasonKind.WORK_UNKNOWN, facts)
         prediction = self.prediction[0]
         left, low, high = map(self._left, (prediction.work, prediction.low, prediction.high))
-        return f"{left:.3g} core-seconds left ({low:.3g} to {high:.3g})"
+        facts = {**place, "core_seconds": left, "low": low, "high": high}
+        return Reason(ReasonKind.WORK_LEFT, facts)
 
     def good_cores(self, cores: float) -> float:
         """Cores of its nodes that it puts to good use while others want them.

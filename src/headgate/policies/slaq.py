@@ -7,6 +7,7 @@ from heapq import heapify, heapreplace
 from itertools import pairwise
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, nodes_of
 
@@ -37,15 +38,14 @@ class SlaqPolicy(WeighingPolicy):
 
     def divide(
         self, now: float, cores: float, jobs: Sequence[RunningJob]
-    ) -> Mapping[JobId, tuple[float, str]]:
+    ) -> Mapping[JobId, tuple[float, Reason]]:
         largest = self._largest(jobs)
         known = [job for job in jobs if _is_known(job, largest[job.id])]
         nodes = nodes_of(cores, jobs)
         equal = {job.id: nodes.equal(job.id) for job in jobs}
         most = {job.id: job.most_cores(cores) / len(nodes.of[job.id]) for job in jobs}
         wanted = {
-            job.id: (min(equal[job.id], most[job.id]), "no curve yet: an equal share")
-            for job in jobs
+            job.id: (min(equal[job.id], most[job.id]), Reason(ReasonKind.NO_CURVE)) for job in jobs
         }
         if not known:
             return wanted
@@ -96,7 +96,7 @@ class SlaqPolicy(WeighingPolicy):
             part = _part(_drop(job, gain_there * self.itval), largest[job.id])
             wanted[job.id] = (
                 has(job.id),
-                job.last_because or f"a drop of {part:.2g} of the largest drop expected of it",
+                job.last_because or Reason.of(ReasonKind.LOSS_DROP, part=part),
             )
         return wanted
 

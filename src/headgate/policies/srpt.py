@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each, first_come
 
@@ -33,13 +34,10 @@ class SrptPolicy(WeighingPolicy):
 
     def divide(
         self, now: float, cores: float, jobs: Sequence[RunningJob]
-    ) -> Mapping[JobId, tuple[float, str]]:
+    ) -> Mapping[JobId, tuple[float, Reason]]:
         order = self._order.shortest(jobs)
         parts = first_come(cores, order, self.floor)
         before = before_each(cores, order)
-        return {job.id: (parts[job.id], _why(job, before[job.id])) for job in order}
-
-
-def _why(job: RunningJob, before: int) -> str:
-    place = "shortest" if before == 0 else f"{before} before it"
-    return job.last_because or f"{place}: {job.remaining_in_words()}"
+        return {
+            job.id: (parts[job.id], job.ranked(before[job.id], is_shortest=True)) for job in order
+        }

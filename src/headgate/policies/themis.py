@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, check
 
@@ -100,7 +101,7 @@ class ThemisPolicy(WeighingPolicy):
 
     def divide(
         self, now: float, cores: float, jobs: Sequence[RunningJob]
-    ) -> Mapping[JobId, tuple[float, str]]:
+    ) -> Mapping[JobId, tuple[float, Reason]]:
         fair, sizes = self._finish.fair(now, cores, jobs), machine(cores, jobs)
         parts_by_kind = {
             kind: count / sizes[kind] for kind, count in self._finish.present.items() if count
@@ -122,6 +123,6 @@ class ThemisPolicy(WeighingPolicy):
             part = job.priority * (most if rank < served else _NOT_SERVED)
             wanted[job.id] = (
                 part,
-                f"rho {rho[job.id]:.2f}, {'served' if rank < served else 'not behind'}",
+                Reason.of(ReasonKind.FAIRNESS, rho=rho[job.id], is_served=rank < served),
             )
         return wanted

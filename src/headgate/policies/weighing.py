@@ -11,6 +11,7 @@ from statistics import median
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.errors import UsageError
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason
 from headgate.model.shares import Share
 from headgate.policies.base import (
     Arrived,
@@ -99,14 +100,14 @@ class WeighingPolicy(Policy):
         self._number = 0
         self._round_at: float | None = None
         self._settle_at: float | None = None
-        self._wanted: dict[JobId, tuple[float, str]] = {}
+        self._wanted: dict[JobId, tuple[float, Reason]] = {}
         self._needed: deque[float] = deque(maxlen=_REMEMBERED)
         self._told_after: deque[float] = deque(maxlen=_REMEMBERED)
 
     @abstractmethod
     def divide(
         self, now: float, cores: float, jobs: Sequence[RunningJob]
-    ) -> Mapping[JobId, tuple[float, str]]:
+    ) -> Mapping[JobId, tuple[float, Reason]]:
         """What each job should have of the CPU on each of its nodes, on any scale, and why.
 
         Args:
@@ -137,8 +138,8 @@ class WeighingPolicy(Policy):
             self._wanted = dict(
                 self.divide(now, max(cores, LEAST_CORES), list(self._jobs.values()))
             )
-        shares: dict[JobId, tuple[Share, str]] = {}
-        reasons: dict[JobId, str] = {}
+        shares: dict[JobId, tuple[Share, Reason]] = {}
+        reasons: dict[JobId, Reason] = {}
         if acts or due or (self._settle_at is not None and now >= self._settle_at):
             shares, self._settle_at = self._weights.settle(now, self._wanted)
             reasons = self._weights.reasons(

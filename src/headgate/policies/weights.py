@@ -5,12 +5,12 @@ few changes.
 from __future__ import annotations
 
 import math
-import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import WEIGHT_DEFAULT, Share
 from headgate.policies.placements import ONE_NODE, Placements
 
@@ -44,7 +44,6 @@ _MINUTE = 60.0
 _LEAST, _MOST = 1.0, 10_000.0
 _LARGEST_SCALE = 20.0
 """Times the usual weights; two jobs that change places may come to twelve times as much."""
-_FIGURES = re.compile(r"(?<=.)\b\d[\d.e+-]*")
 
 
 class ChangeHistory:
@@ -82,7 +81,7 @@ class _JobWeight:
 
     nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     weight: float | None = None
-    why: str = ""
+    why: Reason | None = None
     told: float = 0.0
     changes: ChangeHistory = field(default_factory=ChangeHistory)
 
@@ -129,8 +128,8 @@ class Weights:
         return self._held[job].changes.free_at(_QUICK - 1) <= now
 
     def settle(
-        self, now: float, wanted: Mapping[JobId, tuple[float, str]]
-    ) -> tuple[dict[JobId, tuple[Share, str]], float | None]:
+        self, now: float, wanted: Mapping[JobId, tuple[float, Reason]]
+    ) -> tuple[dict[JobId, tuple[Share, Reason]], float | None]:
         """What changes.
 
         Args:
@@ -170,7 +169,7 @@ class Weights:
             self._held[job].weight = weight
             self._held[job].changes.note(now)
         reasons = {
-            job: "lifted to its floor" if job in lifted else wanted[job][1] for job in changes
+            job: Reason(ReasonKind.LIFTED) if job in lifted else wanted[job][1] for job in changes
         }
         for job, reason in reasons.items():
             self._held[job].why, self._held[job].told = reason, now
@@ -178,14 +177,16 @@ class Weights:
             job: (Share(cpu_weight=weight), reasons[job]) for job, weight in changes.items()
         }, min(waits, default=None)
 
-    def reasons(self, now: float, wanted: Mapping[JobId, tuple[float, str]]) -> dict[JobId, str]:
+    def reasons(
+        self, now: float, wanted: Mapping[JobId, tuple[float, Reason]]
+    ) -> dict[JobId, Reason]:
         """Why jobs whose share stays have it, where that is another reason than was told last;
         other figures alone are news once a minute.
         """
         news = {}
         for job, (_, why) in wanted.items():
             held = self._held[job]
-            if why != held.why and (now - held.told >= _MINUTE or _kind(why) != _kind(held.why)):
+            if why != held.why and (now - held.told >= _MINUTE or _is_news(why, held.why)):
                 held.why, held.told = why, now
                 news[job] = why
         return news
@@ -260,6 +261,11 @@ def _fill(parts: dict[JobId, float], least: Mapping[JobId, float]) -> bool:
         low.update(dict.fromkeys(below))
 
 
-def _kind(reason: str) -> str:
-    """A reason but for its figures; a number that it begins with is a rank, and counts."""
-    return _FIGURES.sub("#", reason)
+def _is_news(reason: Reason, before: Reason | None) -> bool:
+    """Whether more than figures has changed. A rank is a whole number, and is no figure."""
+    return before is None or _without_figures(reason) != _without_figures(before)
+
+
+def _without_figures(reason: Reason) -> tuple[ReasonKind, dict[str, object]]:
+    facts = {name: fact for name, fact in reason.facts.items() if not isinstance(fact, float)}
+    return reason.kind, facts
