@@ -28,13 +28,13 @@ sys.stdout.write(str(places[0]) if places else "")
 
 
 def kept_out_by(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> str:
-    """The path of another package called `headgate` that the tasks of a job may import, so that
-    ours is not put in its place; empty: there is none, or the job needs ours.
+    """The path of another package called `headgate` that the job's tasks may import, so that
+    Headgate must not hide it. Empty: there is none, or the job needs Headgate.
 
     Args:
-        job: One with absolute paths.
-        facts: Of its script.
-        environment: Of the person who submitted it.
+        job: A job with absolute paths.
+        facts: Facts about its script.
+        environment: The submitter's environment.
     """
     uses_ours = bool(facts.source.libraries)
     served = job.plan is not None and job.plan.strategy == "ps"
@@ -50,15 +50,15 @@ def kept_out_by(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) ->
 
 
 def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:
-    """The path of a package called `headgate` that an interpreter finds and that is another one;
-    empty: there is none.
+    """The path of another package called `headgate` that an interpreter finds; empty: there is
+    none.
 
-    The interpreter is asked only where something of that name lies where its packages usually are.
+    The interpreter is only asked if its usual folders hold something of that name.
 
     Args:
         python: The interpreter.
-        environment: What the task has, without what is added for Headgate.
-        beside: The folder of its script, where it looks first.
+        environment: The task's environment, without Headgate's additions.
+        beside: The folder of its script, which it searches first.
     """
     for path in (os.path.join(beside, "headgate.py"), os.path.join(beside, "headgate")):
         if os.path.exists(path):

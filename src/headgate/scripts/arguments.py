@@ -74,7 +74,7 @@ _HAVE_MORE = frozenset(
         ),
     }
 )
-"""DeclaredOptions that may name a file, or a list, in which lengths are stated."""
+"""Options that may name a file or a list in which lengths are stated."""
 _FILES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".jsonnet")
 _ATTACHED = re.compile(r"(-[A-Za-z])(\d{1,12})")
 _DECLARES = frozenset({"add_argument", "add_option", "option"})
@@ -114,12 +114,12 @@ class TrainingLength:
 
 
 class DeclaredOptions(NamedTuple):
-    """What a script tells of its options and their defaults.
+    """The options that a script declares, and their defaults.
 
     Args:
-        declared: The options that it declares.
-        defaults: The lengths that it has by default, by name.
-        changed: Lengths that it sets otherwise on its way.
+        declared: The declared options.
+        defaults: Default lengths by name.
+        changed: Lengths that the script sets later.
         reads_argv: Whether it reads its arguments itself.
     """
 
@@ -130,10 +130,10 @@ class DeclaredOptions(NamedTuple):
 
 
 def options_of(nodes: Sequence[ast.AST]) -> DeclaredOptions:
-    """What a script tells of its options.
+    """Find the options that a script declares.
 
     Args:
-        nodes: All of its syntax tree.
+        nodes: All nodes of its syntax tree.
     """
     declared = tuple(_declared(nodes))
     defaults = _agreed(_constants(nodes)) | _agreed(
@@ -144,15 +144,15 @@ def options_of(nodes: Sequence[ast.AST]) -> DeclaredOptions:
 
 
 def length(words: Sequence[str], options: DeclaredOptions | None) -> TrainingLength:
-    """The length stated by the arguments of a command, or else by the defaults of its script.
+    """The length stated by the arguments of a command, otherwise by the defaults of its script.
 
-    An option may be given by another of its names (`-e 2`) or by the beginning of one (`--epoch
-    1`), as the script declares it. Where an argument may state a length in a way that is not
-    understood, or the script sets it anew, no default counts.
+    An option may be given by any of its names (`-e 2`), or by the beginning of one (`--epoch 1`),
+    as the script declares it. No default counts if an argument may state a length in another way,
+    or if the script sets the length later.
 
     Args:
         words: The arguments, such as `--epochs 5`, `--max-steps=1000` or `trainer.max_epochs=5`.
-        options: Those of its script; None if the command runs none that can be read.
+        options: Options of its script; None if there is no script that can be read.
     """
     declared = options.declared if options is not None else ()
     given: dict[str, int] = {}

@@ -109,9 +109,9 @@ class LaunchedGroup:
 
         Args:
             start: The start of the task.
-            facts: Of the job's script.
+            facts: Facts about the job's script.
             ports: The ports of its workers, then those of its servers.
-            address: Gives the address of the tasks on a node, by its name.
+            address: Returns the address of the tasks on a node, given its name.
             key: Secret of the attempt.
         """
         plan = start.plan
@@ -222,7 +222,7 @@ def free_ports(count: int, taken: Collection[int], *, is_here: bool) -> tuple[in
     Args:
         count: Number of ports.
         taken: Ports of other jobs, which may not listen yet.
-        here: Whether the ports are this machine's. Then each is tried. Ports of other nodes are
+        is_here: Whether the ports are this machine's. Then each is tried. Ports of other nodes are
             drawn at random.
     """
     low = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else _EPHEMERAL_PORT

@@ -1,6 +1,6 @@
-"""What a job's command and its script plainly tell before a start, read once.
+"""Facts about a job's command and script that are plain before a start, read once.
 
-A script is read, never run. Each version of a file is read and parsed once.
+The script is read, never run. Each version of a file is read and parsed once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Signature = tuple[int, int, int]
 
 
 class Module(NamedTuple):
-    """The name of a module as an import has it: dots before it, and its parts."""
+    """The name of an imported module: number of dots before it, and its parts."""
 
     level: int
     parts: tuple[str, ...]
@@ -39,11 +39,11 @@ class Module(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was at one moment.
+    """A file at one moment.
 
     Args:
-        signature: What stays as it is as long as nobody writes the file.
-        digest: Of its content.
+        signature: Unchanged while nobody writes the file.
+        digest: Digest of its content.
     """
 
     signature: Signature
@@ -52,20 +52,19 @@ class FileState:
 
 @dataclass(frozen=True, slots=True)
 class SourceFacts:
-    """What the text of a Python program tells.
+    """Facts in the text of a Python program.
 
     Args:
-        text: The text; empty: there is none that can be read.
-        packages: The packages that it imports, wherever in it; empty for a relative import. None:
-            it is no Python that can be read.
-        libraries: Headgate's libraries that it imports, wherever in it.
-        always: Those of them that it imports whatever else happens.
-        called: Those of them that it does anything with: one that is only imported tells its
-            threads nothing.
+        text: The text; empty: it cannot be read.
+        packages: The packages that it imports anywhere; empty string for a relative import. None:
+            it is no valid Python.
+        libraries: Headgate's libraries that it imports anywhere.
+        always: Those that it imports unconditionally.
+        called: Those that it uses. A library that is only imported does not set its threads.
         launcher: The launcher that it is written for.
-        modules: The modules that it imports, wherever in it.
-        options: What it tells of its options; None: it is no Python that can be read.
-        variables: What it writes into its environment, where that is a plain text.
+        modules: The modules that it imports anywhere.
+        options: The options that it declares; None: it is no valid Python.
+        variables: The variables that it sets in its environment to literal values.
         fits: Whether it trains by `fit` of a Keras model.
         state: The file as it was read.
     """
@@ -91,16 +90,16 @@ class SourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFacts:
-    """What the command of a job tells, and the program that it runs.
+    """Facts about the command of a job and its program.
 
     Args:
-        launcher: The launcher that the command names, and the command without it.
+        launcher: The launcher in the command, and the command without it.
         program: The Python program; None: it is another command.
-        file: The file of this program; None: it is not known, or not there.
-        source: What its text tells.
-        imports_neighbours: Whether it imports what lies beside it, which may import more.
-        named_libraries: Headgate's libraries that it or a file which the command names imports, as
-            a shell's command does.
+        file: The file of this program; None: unknown or missing.
+        source: Facts in its text.
+        imports_neighbours: Whether it imports files in its folder, which may import more.
+        named_libraries: Headgate's libraries that are imported by it or by a file in the command,
+            as in a shell's command.
         roles: The facts of each role of the job.
     """
 
@@ -150,10 +149,10 @@ class ScriptFacts:
 
 
 def facts_of(job: Job) -> ScriptFacts:
-    """What a job's command and its script tell now.
+    """Read the facts of a job's command and script.
 
     Raises:
-        UsageError: Headgate does not support an option of the launcher that the command names.
+        UsageError: Headgate does not support an option of the launcher in the command.
     """
     if (launcher := parse_launcher(job)) is not None:
         job = replace(job, run=launcher.command, args=())
@@ -184,7 +183,7 @@ def source_facts(file: Path) -> SourceFacts:
 
 
 def read(file: Path) -> SourceFacts:
-    """What the text of a Python file tells. It is read again only when it was written.
+    """Read the facts of a Python file. The file is read again only after it was written.
 
     Raises:
         OSError: It cannot be read.
@@ -194,7 +193,7 @@ def read(file: Path) -> SourceFacts:
 
 
 def signature_of(about: os.stat_result) -> Signature:
-    """What changes when a file is written."""
+    """Values that change when a file is written."""
     return about.st_mtime_ns, about.st_size, about.st_ino
 
 
@@ -202,7 +201,7 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[Module]:
     """The modules that a program imports.
 
     Args:
-        nodes: All of its syntax tree.
+        nodes: All nodes of its syntax tree.
     """
     for node in nodes:
         match node:

@@ -71,12 +71,12 @@ class FileLook:
     def files(
         self, job: Job, facts: ScriptFacts, environment: Mapping[str, str]
     ) -> dict[Path, FileState]:
-        """The files of a job as they are now, at most `MOST_FILES`.
+        """The present state of a job's files, at most `MOST_FILES`.
 
         Args:
-            job: One with absolute paths.
-            facts: Of its script.
-            environment: Of whoever handed it in.
+            job: A job with absolute paths.
+            facts: Facts about its script.
+            environment: The submitter's environment.
         """
         started = facts.program
         for part in (facts, *facts.roles.values()):

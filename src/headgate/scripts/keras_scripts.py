@@ -30,13 +30,12 @@ _OWN_LOOP = frozenset(
 
 def backend(text: bytes, own: Mapping[str, str], environment: Mapping[str, str]) -> str:
     """The back end of Keras in a script: `tensorflow`, `jax`, `torch`, or `legacy` (over
-    TensorFlow, as before version 3). Empty where the script may choose it in a way that is not
-    plain to see.
+    TensorFlow, before version 3). Empty if it is not plain.
 
     Args:
-        text: Of the script.
+        text: Text of the script.
         own: The variables that the script sets itself.
-        environment: What else it has.
+        environment: Its other variables.
     """
     if any(name.encode() in text and name not in own for name in _SETTLING):
         return ""
@@ -56,10 +55,10 @@ def _configured(environment: Mapping[str, str]) -> str:
 
 
 def fits(nodes: Iterable[ast.AST]) -> bool:
-    """Whether a script trains by `fit` of a Keras model, and not by a loop of its own.
+    """Whether a script trains by `fit` of a Keras model, and not by its own loop.
 
     Args:
-        nodes: All of its syntax tree.
+        nodes: All nodes of its syntax tree.
     """
     calls = [
         (node.func.attr, {keyword.arg for keyword in node.keywords})

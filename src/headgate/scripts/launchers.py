@@ -88,7 +88,7 @@ def resolved(job: Job, facts: ScriptFacts) -> tuple[Job, str]:
 
     Args:
         job: A job with absolute paths.
-        facts: Of its script.
+        facts: Facts about its script.
 
     Raises:
         UsageError: The settings of the job contradict each other.
@@ -150,12 +150,11 @@ def resolved(job: Job, facts: ScriptFacts) -> tuple[Job, str]:
 
 
 def doubt(job: Job, facts: ScriptFacts) -> str:
-    """What its script has against the contract of a job, to warn its user; empty: nothing that is
-    plain to see.
+    """Why a job's script may not fit its contract, to warn its user; empty: no reason is known.
 
     Args:
-        job: One that is `resolved`.
-        facts: Of its script.
+        job: A job after `resolved`.
+        facts: Facts about its script.
     """
     names = facts.all_packages
     if job.contract is None or names is None:
