@@ -1,4 +1,4 @@
-"""What a task is boxed in."""
+"""Isolations box tasks in."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def make(name: str, group: str, daemon: str | None = None) -> Isolation:
 
     Args:
         name: As `Isolation.name`.
-        group: Sets the boxes of this hub apart from those of others.
-        daemon: Where the daemon of containers listens; None: as `DOCKER_HOST` says.
+        group: Distinguishes the boxes of this hub from those of others.
+        daemon: Address of the container daemon; None: that in `DOCKER_HOST`.
 
     Raises:
-        UsageError: No isolation is so called.
+        UsageError: There is no isolation of that name.
     """
     if name == DEFAULT:
         from headgate.isolation.process import ProcessIsolation
@@ -48,7 +48,7 @@ def make(name: str, group: str, daemon: str | None = None) -> Isolation:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all isolations, those of plug-ins last."""
+    """Names of all isolations, plug-ins last."""
     return *_OWN, *registry.load("headgate.isolations").found
 
 

@@ -1,4 +1,4 @@
-"""The contract of an isolation: what a task is boxed in."""
+"""The contract of an isolation, which boxes tasks in."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headgate.model.mounts import Mount
 from headgate.model.shares import Share, Uncontrolled
 
 HOST_IMAGE = "host"
-"""Image that no registry has: what this machine itself has installed."""
+"""The image with this machine's own installation. It is in no registry."""
 WHILE_RUNNING = "of a task that runs"
-"""Scope of what can only be set as a task starts."""
+"""Scope of limits that can only be set when a task starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +32,23 @@ class Launch:
         task: Id of the task.
         argv: Program and arguments; no shell is put around it.
         env: The whole environment.
-        cwd: Folder to start in; exists.
-        threads: Compute threads that the environment asks for.
-        place: Where on this machine it runs; None: on the machine as it is.
-        isolation: What it is boxed in, as `Isolation.name`; empty: what its engine boxes in by
-            itself.
-        image: What a container is made of: an image that is on this machine, or `HOST_IMAGE`.
-        runtime: What a container is run with, as its daemon calls it; None: the daemon's default.
-        daemon: Where the daemon listens that runs the container; empty: as the process that starts
-            it is told.
-        reads: Files and folders that it has to see, where not all of this machine's are seen.
-        writes: Those that it has to write as well; so is its folder.
-        mounts: What its user named besides: it is not started where one is not there.
-        keeps: Folder for copies of what a container would take along with it; empty: nothing is
-            copied.
-        gpus: Numbers of the GPUs that it may see; None: all.
-        stop_signal: What asks it to end, where its library does not.
-        attributes: What its process has of umask, nice value and limits; None: what whoever starts
-            it was started with.
-        stdin: Descriptor, of the process that starts it, that it reads as its standard input; None:
-            it has none. Isolations that start processes of this machine can give it one.
+        cwd: Existing folder to start in.
+        threads: Compute threads that the environment sets.
+        place: The place on this machine where it runs; None: the machine itself.
+        isolation: Its isolation, as `Isolation.name`; empty: that of its engine.
+        image: Image of a container: one on this machine, or `HOST_IMAGE`.
+        runtime: The runtime of a container, by its daemon's name; None: the daemon's default.
+        daemon: Address of the container daemon; empty: that of the process that starts it.
+        reads: Files and folders that it has to see, if it does not see all of this machine's.
+        writes: Those that it has to write as well, besides its folder.
+        mounts: Further ones that its user names. Without one of these it is not started.
+        keeps: Folder for copies of files that would disappear with a container; empty: no copies.
+        gpus: Indices of the visible GPUs; None: all.
+        stop_signal: The signal that asks it to end, if its library does not.
+        attributes: Umask, nice value and limits of its process; None: those of the process that
+            starts it.
+        stdin: Descriptor of its standard input, in the process that starts it; None: none. Only
+            isolations that start processes of this machine can pass it on.
         tty: Whether its output is a pseudo-terminal, which its engine opens.
     """
 
@@ -86,15 +83,15 @@ class Box(ABC):
     @property
     @abstractmethod
     def exit_fd(self) -> int:
-        """A file descriptor that turns readable once the first process has ended; owned by the
-        box.
+        """A file descriptor that turns readable once the first process has ended. The box owns
+        it.
         """
 
     @property
     @abstractmethod
     def cgroups(self) -> Mapping[str, Path]:
         """Folder of the task's cgroup by controller (`cpu`, `cpuacct`, `memory`, `blkio`, ...,
-        `unified` for a cgroup2 folder); empty where there is none. Samplers read them.
+        `unified` for a cgroup2 folder), for samplers. Empty without cgroups.
         """
 
     @abstractmethod
@@ -107,17 +104,17 @@ class Box(ABC):
         effect within half a second.
 
         Returns:
-            Each field that cannot be applied here, and what stands in for it. Empty when all was
-            applied. For each task, an engine tells of each lever only once.
+            Each field that cannot be applied here, with its substitute. Empty if all were applied.
+            An engine reports each lever once per task.
 
         Raises:
             IsolationError: The kernel refused a field that can be applied here. The other fields
-                are applied all the same. Never raised for a task that has ended meanwhile.
+                are applied. Never raised for a task that has ended.
         """
 
     @abstractmethod
     def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
-        """Let the task run on these cores only, at once and while it runs.
+        """Restrict the task to these cores, at once and while it runs.
 
         Args:
             cpus: Numbers as the kernel counts them; None: all cores.
@@ -126,77 +123,79 @@ class Box(ABC):
             As `apply`.
 
         Raises:
-            IsolationError: The task may use none of these cores here. Never raised for a task that
-                has ended meanwhile.
+            IsolationError: The task may use none of these cores. Never raised for a task that has
+                ended.
         """
 
     def kills(self) -> int:
-        """How many of its processes the kernel has killed so far because memory ran out; 0 where
-        nobody counts them. Read often.
+        """Number of its processes that the kernel has killed so far for lack of memory; 0 if
+        nothing counts them. Read often.
         """
         return 0
 
     def shortage(self) -> str:
-        """Which memory ran out: `over its memory limit of 64 MiB`, for example, or that of this
-        machine.
+        """Which memory ran out: `over its memory limit of 64 MiB`, for example, or the
+        machine's.
         """
         return ""
 
     def hold(self) -> bool:
-        """Stop every process of the task where it stands, until `release`; takes some milliseconds.
-        May be called from any thread.
+        """Stop every process of the task until `release`. Takes some milliseconds. May be called
+        from any thread.
 
         Returns:
-            Whether it is held. A task that has ended, or that was asked to end, is not.
+            Whether it is held. A task that has ended, or was asked to end, is not.
 
         Raises:
-            IsolationError: It cannot be held here, or not in time. It runs on.
+            IsolationError: It cannot be held, or not in time. It runs on.
         """
         raise IsolationError(
             f"{self.task}: what it is boxed in cannot hold a task; leave out the proof"
         )
 
     def release(self) -> None:  # noqa: B027  # most hold nothing
-        """Let the task run on; does nothing when it is not held. May be called from any thread.
-        Whatever ends a task does so too: what is held hears no signal.
+        """Let the task run on; does nothing if it is not held. May be called from any thread.
+
+        Ending a task releases it too, because held processes receive no signal.
         """
 
     def ask(self, number: int) -> None:
-        """Ask the task's main process to end, by a signal, and none of its helpers. Returns at
-        once. Does nothing when it has ended. A box that cannot tell them apart asks all.
+        """Send the task's main process a signal to end, and none of its helpers. Returns at once.
+        Does nothing if it has ended.
+
+        A box that cannot tell them apart signals all.
         """
         self.terminate()
 
     def wake(self) -> None:
-        """Let those of its processes run on that somebody stopped (SIGSTOP): else they hear of
-        nothing.
+        """Continue processes that were stopped by SIGSTOP, because these receive no other
+        signal.
         """
         processes.wake(self.pids())
 
     @abstractmethod
     def terminate(self) -> None:
-        """Ask every process to end (SIGTERM) that was not asked before; returns at once; does
-        nothing when all have ended.
+        """Ask every process to end (SIGTERM) that was not asked before. Returns at once. Does
+        nothing if all have ended.
         """
 
     @abstractmethod
     def kill(self) -> None:
-        """End every process, those forked meanwhile too. None is left when it returns, except one
-        stuck in the kernel.
+        """End every process, including those forked meanwhile. None is left when it returns, except
+        one stuck in the kernel.
         """
 
     @abstractmethod
     def reap(self) -> Exit:
-        """How the task ended. Called once, after `exit_fd` turned readable. Where processes of it
-        were killed for want of memory and it did not end well, that is the reason: whoever watched
-        it knows better whether it is.
+        """How the task ended. Called once, after `exit_fd` turned readable.
+
+        If it did not end well and processes were killed for lack of memory, that is the reason. An
+        engine that watched it may know better.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Kill what is left, then remove the box: nothing of it stays on the machine. May be called
-        twice.
-        """
+        """Kill what is left, then remove the box completely. May be called twice."""
 
     @abstractmethod
     def record(self) -> dict[str, object]:
@@ -206,24 +205,28 @@ class Box(ABC):
 
 
 class Isolation(ABC):
-    """How tasks are boxed in.
+    """Boxes tasks in.
 
     An implementation must, in this order:
 
     1. `start`: create the box with the share's limits, then start the task inside it. No
-       instruction of the task runs outside. Both output streams go to `output_fd`. The task leads a
-       session of its own and inherits no other descriptor.
+    instruction of the task runs outside. Both output streams go to `output_fd`. The task leads a
+    session of its own and inherits no other descriptor.
+
     2. On a failure to start, leave nothing behind and raise.
+
     3. Keep each box apart: closing or killing one does not touch another.
+
     4. Start a task with a place there, within the limits of that place's cgroups, or refuse it.
-       Never start it elsewhere.
+    Never start it elsewhere.
     """
 
     name: str
     waits: bool = False
-    """Whether it asks another program to make, change and close its boxes. That may take a while,
-    so an engine does it beside its other work. Boxes are then called from any thread, one call at a
-    time for each task. Only `kill` may come during any other call.
+    """Whether it asks another program to make, change and close its boxes.
+
+    That may block, so an engine does it in other threads. Boxes are then called from any thread,
+    one call at a time for each task. Only `kill` may come during any other call.
     """
 
     @abstractmethod
@@ -238,32 +241,35 @@ class Isolation(ABC):
     def start_unless(
         self, stopped: threading.Event, launch: Launch, share: Share, output_fd: int
     ) -> Box:
-        """As `start`, for a task that may be stopped meanwhile. A start that waits for another
-        program to be there fails as soon as `stopped` is set. A start that waits for an answer ends
-        with that answer.
+        """As `start`, for a task that may be stopped meanwhile.
+
+        A start that waits for another program to be ready fails as soon as `stopped` is set. A
+        start that waits for an answer ends with that answer.
         """
         return self.start(launch, share, output_fd)
 
     @abstractmethod
     def describe(self, launch: Launch, share: Share) -> Sequence[str]:
-        """What `start` would do, a line each, without doing it."""
+        """What `start` would do, one line for each step, without doing it."""
 
     def check(self) -> None:  # noqa: B027  # most can always start a task
-        """Find out whether it can start tasks here at all; may take seconds.
+        """Check that it can start tasks here. May take seconds.
 
         Raises:
-            HeadgateError: It cannot, and why.
+            HeadgateError: It cannot. The message says why.
         """
 
     @abstractmethod
     def uncontrolled(self) -> tuple[Uncontrolled, ...]:
-        """What cannot be had on this machine, with its cause and its cure; empty when all can."""
+        """Levers that are missing on this machine, with cause and cure; empty if all exist."""
 
     @abstractmethod
     def sweep(self, record: Mapping[str, object]) -> None:
-        """Kill and remove a box of a process that is gone, from its `Box.record`. Does nothing when
-        there is nothing left, and never touches a process that merely has a recycled process id.
+        """Kill and remove the box of a process that is gone, from its `Box.record`.
+
+        Does nothing if nothing is left. Never touches a process that merely has a recycled process
+        id.
         """
 
     def release(self, record: Mapping[str, object]) -> None:  # noqa: B027  # most hold nothing
-        """Let a task of a process that is gone run on, if it was held, from its `Box.record`."""
+        """Let a held task of a process that is gone run on, from its `Box.record`."""

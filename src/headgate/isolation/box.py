@@ -22,7 +22,7 @@ from headgate.model.shares import Share, Uncontrolled
 from headgate.model.units import say_bytes
 
 STUCK_SECONDS = 5.0
-"""How long a killed process is waited for that is stuck in the kernel."""
+"""Longest wait for a killed process that is stuck in the kernel."""
 
 
 class ProcessBox(Box):
@@ -37,15 +37,13 @@ class ProcessBox(Box):
         floor_kib: int,
         where: str = "this machine",
     ) -> None:
-        """
-        Args:
-            task: Id of the task.
-            child: Its first process, which is in the enclosure.
-            enclosure: What holds it.
-            mode: What kind of enclosure it is.
-            floor_kib: Most memory that the process which started it held until then.
-            where: What has run out of memory when it is killed for want of some, below its own
-                limit.
+        """Args:
+        task: Id of the task.
+        child: Its first process, which is in the enclosure.
+        enclosure: Its enclosure.
+        mode: The kind of enclosure.
+        floor_kib: Most memory that the process which started it had held until then.
+        where: Where memory ran out if it is killed below its own limit.
         """
         self.task = task
         self.pid = child.pid
@@ -143,14 +141,13 @@ class ProcessBox(Box):
                 reason="how it ended is not known: another part of this process waited for it",
             )
         self._reaped = True
-        # A new process starts with the peak of the one that started it: only what lies above that
-        # is its own.
+        # A new process starts with the peak of its parent. Only what exceeds that is its own.
         largest = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._floor_kib else None
         end = told_exit(
             os.waitstatus_to_exitcode(status), largest, self._enclosure.memory(), self._where
         )
         counted = self._enclosure.cpu_seconds()
-        # Without a count of the whole: the first process and all below it that were waited for.
+        # Without a counter for the whole: the first process, and all its waited-for descendants.
         return replace(
             end, cpu_seconds=usage.ru_utime + usage.ru_stime if counted is None else counted
         )
@@ -196,9 +193,9 @@ def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, wher
     """How a task ended.
 
     Args:
-        status: Its exit status; negative: a signal.
-        largest_bytes: Most that its largest process held; None where that cannot be told.
-        memory: What was counted of it as a whole.
+        status: Its exit status; a negative signal number.
+        largest_bytes: Peak memory of its largest process; None if unknown.
+        memory: The kernel's record of the whole task.
         where: As of `ProcessBox`.
     """
     peaks = [peak for peak in (memory.peak_bytes, largest_bytes) if peak is not None]
@@ -207,7 +204,7 @@ def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, wher
     if status != 0 and memory.kills:
         limit = memory.limit_bytes if memory.at_limit else None
         if peak is not None and limit is not None:
-            # files that it mapped are not counted in the limit
+            # mapped files are not counted in the limit
             peak = min(peak, limit)
         reason = f"killed: {said_shortage(replace(memory, peak_bytes=peak), where)}"
     return Exit(
@@ -222,7 +219,7 @@ def told_exit(status: int, largest_bytes: int | None, memory: MemoryRecord, wher
 
 
 def said_shortage(memory: MemoryRecord, where: str) -> str:
-    """Which memory ran out when processes were killed, in words."""
+    """In words, which memory ran out when processes were killed."""
     cause = f"{where} ran out of memory"
     if memory.limit_bytes is not None and memory.at_limit:
         cause = f"over its memory limit of {say_bytes(memory.limit_bytes)}"

@@ -1,10 +1,10 @@
-"""What runs in a new task's process until the box is closed around it; then it becomes the task.
+"""Runs in a new task's process until its box is ready, then becomes the task.
 
 Started as `python -I -S launcher.py FD`. It waits for its order on FD, a socket to its parent.
 Meanwhile the parent puts it into its box, so that no instruction of the task runs elsewhere. It
 answers `+` when it is about to become the task, and the error number if that fails. A task that has
-begun has closed FD. Where it cannot enter the place that it was ordered to, it answers `-`, the
-error number, a space and what it tried.
+begun has closed FD. If it cannot enter the place in its order, it answers `-`, the error number, a
+space and what it tried.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 def _limit(number: int, soft: int, hard: int) -> None:
     if number == resource.RLIMIT_DATA and (boxed := resource.getrlimit(number)[0]) != -1:
-        # the box's fallback for a limit of its memory
+        # the box's fallback for a memory limit
         soft = boxed if soft == -1 else min(soft, boxed)
     try:
         resource.setrlimit(number, (soft, hard))
@@ -67,7 +67,7 @@ def _limit(number: int, soft: int, hard: int) -> None:
 
 
 def _enter(place: tuple[bytes, bytes, bytes]) -> None:
-    # In a file of its own, since this one is compiled for every task that is started.
+    # In a separate file, because this one is compiled for every task.
     sys.path.append(os.path.dirname(__file__))
     __import__("nsenter").enter(*place)
 

@@ -1,6 +1,6 @@
-"""Going where a task is to run: what the launcher does in a new task's process that has a place.
+"""Enters the place of a task, in the process that the launcher runs in.
 
-The file is loaded by itself, without the package around it.
+The file is loaded alone, without the package around it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def enter(namespace: bytes, hostname: bytes, hosts: bytes) -> None:
     Args:
         namespace: Path of the network namespace.
         hostname: The host name.
-        hosts: Path of the file that is seen as `/etc/hosts`.
+        hosts: Path of the file to mount at `/etc/hosts`.
 
     Raises:
         OSError: It cannot; `filename` says what was tried.
@@ -35,10 +35,11 @@ def enter(namespace: bytes, hostname: bytes, hosts: bytes) -> None:
         hostname,
         ctypes.c_size_t(len(hostname)),
     )
-    # What is mounted here stays here; what the machine unmounts later is not held back by us.
+    # Mounts here do not propagate, and do not keep alive what the machine unmounts later.
     _mount("keep mounts to itself", b"none", b"/", None, _MS_REC | _MS_SLAVE)
     _mount(f"mount {os.fsdecode(hosts)}", hosts, b"/etc/hosts", None, _MS_BIND)
-    # A sysfs shows the network of the one who mounted it. The cgroups are put back where they were.
+    # A sysfs shows the network of the process that mounted it. The cgroups are mounted again where
+    # they were.
     cgroups = os.open(_CGROUPS, os.O_PATH | os.O_CLOEXEC)
     _mount(
         "mount a sysfs of its network",

@@ -1,6 +1,4 @@
-"""The isolation `process`: a task in cgroups of its own, or, where none can be written, in what
-stands in for them.
-"""
+"""The isolation `process`: a task in its own cgroups, or with fallbacks if none can be written."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from headgate.model.errors import IsolationError
 from headgate.model.shares import Lever, Share, Uncontrolled, Unlimited
 
 PREFIX = "headgate-"
-"""Every folder that holds the boxes of a group begins so; nothing outside such a folder is ever
+"""Prefix of every folder with the boxes of a group. Nothing outside such a folder is ever
 removed.
 """
 GROUP_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -44,7 +42,7 @@ WITHOUT_CONTROLLER = {
     "io": {Lever.DISK_RATE: "it is not limited"},
     "blkio": {Lever.DISK_RATE: "it is not limited"},
 }
-"""Without a controller: what cannot be controlled, and what stands in for it."""
+"""Levers that are lost without a controller, and their fallbacks."""
 WITHOUT_CGROUPS = {
     Lever.CPU_WEIGHT: "nice stands in, which without root can only go up",
     Lever.CPU_CAP: "tasks are pinned to whole cores, which is coarser",
@@ -65,9 +63,9 @@ class ProcessIsolation(Isolation):
     """Boxes tasks in as plain processes of this machine.
 
     The cgroups of a task are `headgate-<group>/<task>` in each hierarchy, `/` in the task's id
-    written as `:`. The group's folder goes with its last box. A task with a place has them below
-    the cgroups of that, and runs in its network namespace, under its host name and with its
-    `/etc/hosts`; that takes root.
+    written as `:`. The group's folder is removed with its last box. A task with a place has them
+    below the place's cgroups, and runs with its network namespace, host name and `/etc/hosts`. That
+    takes root.
     """
 
     name = "process"
@@ -82,9 +80,9 @@ class ProcessIsolation(Isolation):
     ) -> None:
         """
         Args:
-            group: Sets the boxes of this hub apart from those of others; letters, digits, `.`, `_`
-                and `-`.
-            mode: What to use: the best there is, cgroup v1, cgroup v2, or no cgroup.
+            group: Distinguishes the boxes of this hub from those of others; letters, digits, `.`,
+                `_` and `-`.
+            mode: What to use: the best available, cgroup v1, cgroup v2, or no cgroup.
             root: Where cgroups are mounted.
 
         Raises:
@@ -102,7 +100,7 @@ class ProcessIsolation(Isolation):
 
     @property
     def mode(self) -> cgroup_layout.Mode:
-        """What limits tasks here."""
+        """The mechanism that limits tasks here."""
         return self._layout.mode
 
     def start(self, launch: Launch, share: Share, output_fd: int) -> Box:
@@ -115,7 +113,7 @@ class ProcessIsolation(Isolation):
             raise IsolationError(f"{launch.task}: {error}") from error
         try:
             child = Spawned(launch, output_fd)
-            # now, for it holds all that was so far
+            # now, because it holds the peak of everything before
             floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             try:
                 enclosure.admit(child.pid)
@@ -179,7 +177,7 @@ class ProcessIsolation(Isolation):
         enclosure, groups = recorded
         enclosure.kill()
         enclosure.remove()
-        # whoever died in the midst of removing the box may have left those of folders gone since
+        # a process that died while removing the box may have left folders of earlier places
         for group in groups:
             with contextlib.suppress(OSError):  # another box is in it
                 group.rmdir()
@@ -190,8 +188,8 @@ class ProcessIsolation(Isolation):
             processes.wake(enclosure[0].pids())  # nor does it hear anything that somebody stopped
 
     def _recorded(self, record: Mapping[str, object]) -> tuple[Enclosure, set[Path]] | None:
-        """The enclosure that a record tells of, and the folders of its group; None: nothing
-        outlives a boot.
+        """The enclosure in a record, and the folders of its group; None: of an earlier boot, which
+        nothing outlives.
 
         Raises:
             IsolationError: It is no record of a box.
@@ -240,8 +238,8 @@ class ProcessIsolation(Isolation):
 
 
 def remove_empty_groups() -> None:
-    """Remove what this user's hubs left that died while they made a box: cgroups, here and on the
-    nodes of labs, that nothing is in. Those of a process id that is in use stay.
+    """Remove empty cgroups left by this user's hubs that died while making a box, on this machine
+    and on nodes of labs. Those of a process id in use stay.
     """
     bases, roots = (
         cgroup_layout.find_layout(cgroup_layout.CGROUPS).bases,
@@ -259,9 +257,9 @@ def remove_empty_groups() -> None:
     of_containers = (point / leading for point in roots.values())
     name = f"{PREFIX}{os.geteuid()}-*"
     for base in {*bases.values(), *of_containers}:
-        # it went meanwhile; what is left the next look finds
+        # it was removed meanwhile; the next search finds the rest
         with contextlib.suppress(FileNotFoundError):
-            # Beside it too: a hub that was started in another session had its own there.
+            # Also next to it, where a hub started in another session had its own.
             for group in [*base.parent.glob(f"*/{name}"), *base.glob(f"{PREFIX}lab-*/*/{name}")]:
                 hub = group.name.rpartition("-")[2]
                 if hub.isdecimal() and processes.look(int(hub)) is None:
@@ -287,8 +285,8 @@ def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> cgroup_lay
 
 
 def _moved(layout: cgroup_layout.CgroupLayout, place: Place | None) -> Mapping[Path, Path]:
-    """The folders of a place that stand in for those of this machine. By folder, since controllers
-    that share one are of one hierarchy, in which a task can be only once.
+    """The folders of a place that replace this machine's. They are mapped by folder, because
+    controllers with a common folder have one hierarchy, which a task enters once.
     """
     named = {} if place is None else place.cgroups
     return {
@@ -297,9 +295,8 @@ def _moved(layout: cgroup_layout.CgroupLayout, place: Place | None) -> Mapping[P
 
 
 def _disk_of(layout: cgroup_layout.CgroupLayout, moved: Mapping[Path, Path]) -> Path | None:
-    """The folder of a place in the hierarchy of v1's disk rates, where these have one of their own:
-    such a rate holds for a folder alone, so tasks have that of their place together only if they
-    are in it.
+    """The folder of a place in v1's hierarchy of disk rates, if it is separate. Such a rate holds
+    for one folder, so tasks only share the place's rate if they are in it.
     """
     base = layout.bases.get("blkio")
     if base is None or list(layout.bases.values()).count(base) > 1:
@@ -323,8 +320,8 @@ def _entering(place: Place) -> Sequence[str]:
 
 
 def _tagged(launch: Launch) -> Launch:
-    """With the id of the task in its environment, by which its processes are told where no cgroup
-    holds them.
+    """The launch with the task's id in its environment, by which its processes are found without
+    cgroups.
     """
     return replace(launch, env={**launch.env, TAG: launch.task})
 

@@ -1,7 +1,6 @@
-"""What a process hands on to what it starts: umask, nice value and resource limits.
+"""Attributes that a process passes to its children: umask, nice value and resource limits.
 
-A task has those of whoever submitted it, and not of the hub, which was started from another
-terminal.
+A task has those of its submitter, not those of the hub, which was started from another terminal.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ LIMITS = {
     for name in sorted(dir(resource))
     if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"  # another name of NOFILE
 }
-"""Numbers of the resource limits that there are here, by name: `nofile`, `memlock`, `core`,
-`stack`, ...
+"""Numbers of the resource limits of this system, by name: `nofile`, `memlock`, `core`, `stack`,
+...
 """
 _MAY_NICE, _MAY_LIMIT = 23, 24
 """The capabilities CAP_SYS_NICE and CAP_SYS_RESOURCE."""
@@ -27,12 +26,12 @@ _MAY_NICE, _MAY_LIMIT = 23, 24
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a process hands on.
+    """Attributes that a process passes to its children.
 
     Args:
-        umask: Permissions that the files it makes do not get.
-        nice: From -20 to 19, of the lowest priority.
-        limits: Soft and hard resource limits by name, as in `LIMITS`; -1: without one.
+        umask: Permissions that its new files do not get.
+        nice: -20 to 19; 19 is the lowest priority.
+        limits: Soft and hard resource limits by name, as in `LIMITS`; -1: no limit.
     """
 
     umask: int
@@ -41,14 +40,13 @@ class Attributes:
 
     @classmethod
     def of_this_process(cls) -> Attributes:
-        """Those of this process."""
         limits = {name: resource.getrlimit(number) for name, number in LIMITS.items()}
         return cls(_umask(), os.getpriority(os.PRIO_PROCESS, 0), limits)
 
     def order(self, own: Attributes) -> tuple[int, int, list[tuple[int, int, int]]]:
-        """What `launcher` is to take on, started by a process that began with `own`: umask, nice
-        value, and by number the limits that differ. The limit of open files is always among them,
-        because that process raised its own.
+        """What `launcher` has to set if its parent has the attributes `own`: umask, nice value, and
+        by number the limits that differ. The limit of open files is always included, because the
+        parent raised its own.
         """
         differing = [
             (LIMITS[name], *pair)
@@ -58,7 +56,7 @@ class Attributes:
         return self.umask, self.nice, differing
 
     def out_of_reach(self, own: Attributes) -> Iterator[str]:
-        """What a process with the attributes `own`, this one, cannot hand on of these, in words."""
+        """In words, the attributes that a process with the attributes `own` cannot pass on."""
         may = _capabilities()
         if self.nice < own.nice and not may >> _MAY_NICE & 1:
             yield f"its nice value {self.nice} (it has {own.nice})"
@@ -69,7 +67,9 @@ class Attributes:
 
 
 def _umask() -> int:
-    """As the kernel shows it: `os.umask` would change it for a moment, for every thread."""
+    """The umask as the kernel shows it. `os.umask` would change it for a moment, for every
+    thread.
+    """
     match = re.search(r"^Umask:\s*([0-7]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     return int(match[1], 8) if match is not None else 0o22
 

@@ -1,8 +1,8 @@
-"""Which of a task's processes a signal is for that asks it to end.
+"""Selects the processes of a task that are asked to end by a signal.
 
-A script that saves on a signal needs its helpers while it does so, such as the workers of its data
-loader. So only the script is asked. A process that merely waits for the script (`sh -c`, `conda
-run`, a launcher of one's own) is not asked, because its end would be that of the task.
+A script that saves on a signal needs its helpers meanwhile, such as the workers of its data loader.
+So only the script is asked. A process that merely waits for the script (`sh -c`, `conda run`, a
+custom launcher) is not asked, because its end would be the end of the task.
 """
 
 from __future__ import annotations
@@ -17,31 +17,28 @@ SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh
 _LAUNCHERS = frozenset(
     {"accelerate", "conda", "hatch", "mamba", "micromamba", "pdm", "pipenv", "pixi", "uv"}
 )
-"""Programs that wait for another, and not in a way that the kernel shows."""
+"""Programs that wait for another in a way that the kernel does not show."""
 _TELL_ALL = frozenset({"accelerate", "dumb-init", "timeout", "torch", "torchrun"})
-"""Programs that pass a signal on to all of a group of processes, and so to helpers."""
+"""Programs that pass a signal on to a whole process group, including helpers."""
 _HELPERS = (b"multiprocessing.", b"loky.", b"torch.utils.data")
-"""In the command line of processes that a script starts to work for it, and that are no program of
-their own.
-"""
+"""Parts of the command lines of helper processes that a script starts."""
 _WAITS = "do_wait"
 
 
 def targets(first: Process, number: int, pids: Iterable[int] | None = None) -> list[Process]:
-    """The processes to signal: the first, or those that it waits for and that have a handler for
-    the signal.
+    """The processes to signal: the first, or those that it waits for and that handle the signal.
 
-    A process that has set up a handler gets the signal, whatever it has started: it saves, or
-    passes the signal on. Of SIGINT that says nothing of shells and launchers, for shells and Python
-    always have one. A program that would pass it on to helpers as well does not get it. A shell
-    that waits for a program in its foreground runs its trap when that has ended: such programs get
-    the signal too. A shell whose trap could only reach the wrapper of a script is not asked, and
-    the script is.
+    A process with a handler gets the signal, whatever it has started: it saves, or passes the
+    signal on. For SIGINT shells and launchers are excepted, because shells and Python always have a
+    handler. A program that would pass it on to helpers does not get it. A shell that waits for a
+    program in its foreground runs its trap after that program has ended, so the program gets the
+    signal too. If a shell's trap could only reach the wrapper of a script, the script is asked
+    instead.
 
     Args:
         first: The task's first process.
         number: The signal.
-        pids: All of its processes; None: all of the machine are looked through.
+        pids: All of its processes; None: search all of the machine.
     """
     children: dict[int, list[Process]] = {}
     for pid in (
@@ -67,7 +64,7 @@ def _receivers(process: Process, children: dict[int, list[Process]], number: int
         return [process]
     processes: list[Process] = []
     for child in programs:
-        # What a script waits for is a helper, unless it is a script too.
+        # A child that a script waits for is a helper, unless it is a script too.
         below = [
             receiver
             for receiver in _receivers(child, children, number)
@@ -75,8 +72,8 @@ def _receivers(process: Process, children: dict[int, list[Process]], number: int
         ]
         below = [pid for pid in below if known or _is_python(pid)]
         if itself and not _is_in_front(child, process):
-            # The trap is for this child. A wrapper would keep the signal from its script, or pass
-            # it on to helpers.
+            # The trap is meant for this child. A wrapper would keep the signal from its script, or
+            # pass it on to helpers.
             below = [pid for pid in below if pid != child]
             itself = not below
         processes += below
@@ -91,7 +88,7 @@ def _command(process: Process) -> list[bytes]:
 
 
 def _name(command: list[bytes]) -> str:
-    """The program that a process runs: of an interpreter the script or the package."""
+    """The program that a process runs; for an interpreter, the script or the package."""
     words = [os.fsdecode(word) for word in command]
     if not words or not _base(words[0]).startswith("python"):
         return _base(words[0]) if words else ""
@@ -113,8 +110,8 @@ def _is_python(process: Process) -> bool:
 
 
 def _is_program(child: Process, command: list[bytes]) -> bool:
-    """Whether a child runs a program of its own, and is no worker that its parent, of that command,
-    forked.
+    """Whether a child runs its own program, and is no worker forked by its parent, whose command
+    line is `command`.
     """
     own = _command(child)
     return (
@@ -133,9 +130,8 @@ def _is_waiting(process: Process) -> bool:
 
 
 def _is_in_front(child: Process, shell: Process) -> bool:
-    """Whether a shell waits for this child before it runs a trap. Where that cannot be told, it
-    does not: with job control, or where the shell itself ignores what it lets its background
-    ignore.
+    """Whether a shell waits for this child before it runs a trap. False if unknown: with job
+    control, or if the shell itself ignores the signals that its background ignores.
     """
     try:
         controlled = os.getpgid(child.pid) != os.getpgid(shell.pid)
@@ -152,7 +148,7 @@ def _catches(process: Process, number: int) -> bool:
 
 
 def _has(process: Process, mask: str, number: int) -> bool:
-    """Whether a signal is in this mask of a process."""
+    """Whether a signal is in that mask of a process."""
     try:
         status = (PROC / str(process.pid) / "status").read_text(errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Starting a task's first process: held back until its box is closed around it."""
+"""Starts a task's first process, held back until its box is ready."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headgate.model.errors import IsolationError
 
 
 def find_program(launch: Launch) -> str:
-    """Path of the program that `launch` names, looked for as a shell in its folder and with its
-    PATH would.
+    """Path of the program that `launch` names, found as a shell would in its folder and on its
+    PATH.
 
     Raises:
         IsolationError: There is none, or it may not be executed.
@@ -55,11 +55,11 @@ def find_program(launch: Launch) -> str:
 
 
 OWN = Attributes.of_this_process()
-"""What this process was started with, however many open files it allows itself later."""
+"""The attributes with which this process was started, before it raised its limit of open files."""
 
 
 class Spawned:
-    """A process that waits to become a task. It leads a session of its own and has only its three
+    """A process that waits to become a task. It leads its own session and has only its three
     streams open.
 
     `exit_fd` turns readable when it ends. The caller that releases it owns that descriptor.
@@ -69,7 +69,7 @@ class Spawned:
         """Start the process.
 
         Raises:
-            IsolationError: No process can be started.
+            IsolationError: The process cannot be started.
         """
         self._launch = launch
         self._channel, theirs = socket.socketpair()
@@ -97,10 +97,10 @@ class Spawned:
             raise IsolationError(f"{launch.task}: its end cannot be waited for: {error}") from error
 
     def release(self, program: str) -> None:
-        """Let it become the task; returns when it has.
+        """Let it become the task. Returns when it has.
 
         Raises:
-            IsolationError: The program could not be executed; the process is gone.
+            IsolationError: The program could not be executed. The process is gone.
         """
         launch = self._launch
         with self._channel as channel:
@@ -113,7 +113,7 @@ class Spawned:
             except OSError:  # it died: the answer stays short
                 answer = b""
         if answer == launcher.BEGINS:
-            # From here on the one who holds the box waits for it, by its number.
+            # From here on the owner of the box waits for it, by its number.
             self._process.returncode = 0
             return
         status = self._process.wait()
@@ -127,7 +127,7 @@ class Spawned:
         raise IsolationError(f"{launch.task}: {_why_not(program, int(answer[1:]))}")
 
     def abort(self) -> None:
-        """End the process that waits, where it is not gone; it will not become a task."""
+        """End the waiting process if it exists. It will not become a task."""
         self._end()
         os.close(self.exit_fd)
 
@@ -145,7 +145,9 @@ Order = tuple[
 
 
 def order(program: str, launch: Launch) -> Order:
-    """As bytes: the launcher may be in another locale, and so see other bytes in the same text."""
+    """The order as bytes, because the launcher may have another locale and so encode text
+    differently.
+    """
     env = {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()}
     place_order = None
     if (place := launch.place) is not None:

@@ -1,5 +1,5 @@
-"""No cgroup can be written: a task is held together by its environment and its session, and limited
-by fallbacks.
+"""Boxes tasks in without cgroups: a task is identified by its environment and its session, and
+limited by fallbacks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KILL_SECONDS = 10.0
 
 
 class Unboxed(Enclosure):
-    """The processes of a task where there is no cgroup for them."""
+    """The processes of a task without a cgroup."""
 
     folders: Mapping[str, Path] = {}
 
@@ -32,12 +32,11 @@ class Unboxed(Enclosure):
         process_table: ProcessTable,
         leader: processes.Process | None = None,
     ) -> None:
-        """
-        Args:
-            task: Id of the task; its processes carry it in their environment.
-            fallbacks: What limits them.
-            process_table: What finds them.
-            leader: Its first process, where it is known already.
+        """Args:
+        task: Id of the task, which is in the environment of its processes.
+        fallbacks: Limit the processes.
+        process_table: Finds the processes.
+        leader: Its first process, if it is known.
         """
         self._task = task
         self._fallbacks = fallbacks
@@ -92,8 +91,8 @@ class Unboxed(Enclosure):
         )
 
     def kill(self) -> None:
-        # Stop before killing: a process that is stopped cannot fork, so a round that finds no new
-        # one has found all.
+        # Stop before killing: a stopped process cannot fork, so a round that finds no new one has
+        # found all.
         deadline = time.monotonic() + KILL_SECONDS
         while members := self._members():
             stopped: set[processes.Process] = set()
@@ -113,8 +112,8 @@ class Unboxed(Enclosure):
         return 0
 
     def cpu_seconds(self) -> None:
-        """The kernel counts it only by process and the children that it waited for:
-        `ProcessBox.reap` asks for that.
+        """None. The kernel only counts it per process and waited-for children, which
+        `ProcessBox.reap` reads.
         """
 
     def remove(self) -> None:

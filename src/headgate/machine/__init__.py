@@ -1,3 +1,1 @@
-"""The Linux machine: its cgroups, namespaces, disks, NICs, visible GPUs and what is allocated of
-it.
-"""
+"""The Linux machine: its cgroups, namespaces, disks, NICs, visible GPUs and allocations."""

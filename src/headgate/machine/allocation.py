@@ -1,7 +1,8 @@
-"""The part of the machine that this process was allotted: by its affinity, by cgroup limits or by a
+"""The part of the machine allocated to this process: by its affinity, by cgroup limits or by a
 batch system.
 
-A hub serves one allocation: what it starts shares its CPUs and its cgroup, and ends with them.
+A hub serves one allocation. The tasks that it starts share its CPUs and its cgroup, and end with
+them.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from headgate.machine.files import content
 from headgate.model.reasons import Reason, ReasonKind
 
 BATCH_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID", "COBALT_JOBID")
-"""Variables by which batch systems name a job."""
+"""Variables with the id of a batch system's job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A part of the machine. Processes that were allotted the same part have equal objects.
+    """A part of the machine. Processes with the same part have equal objects.
 
     Args:
-        cpus: CPUs that may be used.
-        everything: Whether these are all the CPUs of the machine or container.
-        groups: In each hierarchy, the nearest cgroup above this process that sets a limit.
+        cpus: The CPUs of this part.
+        everything: Whether these are all CPUs of the machine or container.
+        groups: In each hierarchy, the nearest cgroup above this process with a limit.
         job: Variable and id of the batch job; empty: none.
     """
 
@@ -40,12 +41,12 @@ class Allocation:
 
     @property
     def key(self) -> str:
-        """A short text for file names that identifies the allocation; empty if it is the whole
+        """A short text for file names that identifies the allocation; empty for the whole
         machine.
         """
         if self.everything and not self.groups and not self.job:
             return ""
-        # A folder may be seen by several machines, each with a part of a job.
+        # Several machines may see a folder, each with a part of a job.
         text = "\n".join([socket.gethostname(), say_cpus(self.cpus), *self.groups, self.job])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -60,11 +61,11 @@ def current(root: Path = Path("/"), environment: Mapping[str, str] = os.environ)
     """The allocation of this process.
 
     Args:
-        root: Where /proc and /sys are found.
-        environment: What names the batch job.
+        root: Where /proc and /sys are mounted.
+        environment: Variables that name the batch job.
     """
     cpus = limits.allowed_cpus(root)
-    # In a container the first process has what the container has.
+    # In a container, the first process has all of the container's CPUs.
     first = limits.cpus_of(root / "proc/1/status") or limits.parse_list(
         content(root / "sys/devices/system/cpu/online")
     )
@@ -77,15 +78,15 @@ def current(root: Path = Path("/"), environment: Mapping[str, str] = os.environ)
 
 @dataclass(frozen=True, slots=True)
 class SlurmShare:
-    """What Slurm allotted to a job, as its variables say; None: they do not.
+    """The allocation of a Slurm job, from its variables; None: not stated.
 
     Args:
         job: Its id.
         cores: CPUs on this node.
         memory_bytes: Memory on this node.
         gpus: GPUs on this node.
-        nodes: Names of its nodes, as Slurm writes them.
-        count: How many nodes it has.
+        nodes: Names of its nodes, in Slurm's notation.
+        count: Number of its nodes.
         here: Whether this process is on one of them.
     """
 
@@ -103,7 +104,7 @@ class SlurmShare:
 
 
 def slurm_share(environment: Mapping[str, str] = os.environ) -> SlurmShare | None:
-    """What Slurm allotted to the job that this process is in; None outside one, and in a task of
+    """The allocation of this process's Slurm job. None outside of one, and in a task of
     Headgate's.
     """
     job = environment.get("SLURM_JOB_ID")
@@ -131,7 +132,7 @@ def slurm_share(environment: Mapping[str, str] = os.environ) -> SlurmShare | Non
         _whole(environment.get("SLURM_GPUS_ON_NODE")),
         names,
         _whole(environment.get("SLURM_JOB_NUM_NODES")) or 1,
-        # Its own steps have the first; salloc starts a shell where it was typed.
+        # Steps of the job have the first variable; salloc starts a shell on the submitting machine.
         "SLURMD_NODENAME" in environment
         or names in ("", socket.gethostname(), socket.gethostname().partition(".")[0]),
     )

@@ -1,4 +1,4 @@
-"""Block devices: finds those that are whole disks, so that nothing is counted twice."""
+"""Finds block devices that are whole disks, so that no byte is counted twice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ _SECTOR = 512  # of /sys/block/X/size, whatever the disk's own sector is
 
 @dataclass(frozen=True, slots=True)
 class WholeDisk:
-    """A disk that is not part of another and does not stand on others; `number` is its
-    MAJOR:MINOR.
-    """
+    """A disk that is neither part of another nor built on others. `number` is its MAJOR:MINOR."""
 
     name: str
     number: str
@@ -24,9 +22,10 @@ class WholeDisk:
 
 
 def whole_disks(root: Path = Path("/")) -> tuple[WholeDisk, ...]:
-    """Disks of /sys/block without partitions (which it does not list), RAID and device-mapper
-    volumes (whose bytes the disks below them move), loop and memory devices, and the hidden paths
-    of a multipath NVMe disk.
+    """The whole disks of /sys/block.
+
+    It leaves out RAID and device-mapper volumes, whose bytes the disks below them count, loop and
+    memory devices, and the hidden paths of a multipath NVMe disk.
     """
     disks = []
     for folder in _entries(root / "sys/block"):

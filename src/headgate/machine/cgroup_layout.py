@@ -1,4 +1,6 @@
-"""Where cgroups can be made on this machine: v1, v2, both mounted side by side, or nowhere."""
+"""Finds where cgroups can be made on this machine: v1, v2, both mounted side by side, or
+nowhere.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,14 @@ CURE = (
 
 @dataclass(frozen=True, slots=True)
 class CgroupLayout:
-    """Where the cgroups of tasks go.
+    """The parents of the tasks' cgroups.
 
     Args:
-        mode: What limits tasks here.
-        bases: Folder to make them under, by controller; v2 controllers share one folder, `unified`
-            names it.
-        vacate: The v2 folder holds processes, which must move down a level before it can hand
-            controllers on.
-        missing: Why a controller cannot be had, by controller.
+        mode: The mechanism that limits tasks.
+        bases: Parent folder by controller. v2 controllers share one folder, named `unified`.
+        vacate: Whether the v2 folder has processes, which must move down a level before its
+            controllers can be enabled for children.
+        missing: By controller, why it is not available.
     """
 
     mode: Mode
@@ -41,8 +42,8 @@ class CgroupLayout:
 
 @dataclass(frozen=True, slots=True)
 class CgroupMount:
-    """A mounted cgroup hierarchy: `controllers` is empty for cgroup2; `own` is the folder that this
-    process is in.
+    """A mounted cgroup hierarchy. `controllers` is empty for cgroup2. `own` is the folder of this
+    process.
     """
 
     point: Path
@@ -51,8 +52,8 @@ class CgroupMount:
 
 
 def find_layout(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
-    """The best that this process can have: v1 where one of its controllers can be used, then v2,
-    then nothing.
+    """The best layout for this process: v1 if one of its controllers can be used, otherwise v2,
+    otherwise none.
     """
     for candidate in (find_v1(root, proc), find_v2(root, proc)):
         if candidate.bases:
@@ -69,8 +70,8 @@ def find_layout(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
 
 
 def find_v1(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
-    """Under v1 cgroups are made below the own one: whatever limits the own one goes on to hold for
-    them.
+    """The layout under v1. Cgroups are made below this process's own, so that its limits also hold
+    for them.
     """
     bases: dict[str, Path] = {}
     missing = dict.fromkeys(V1_CONTROLLERS, f"no v1 hierarchy of it is mounted under {root}")
@@ -85,17 +86,18 @@ def find_v1(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
             else:
                 missing[controller] = f"{mount.own} is not writable for uid {os.geteuid()}"
     if bases and unified is not None and _writable(unified):
-        # without controllers it still counts CPU and pressure, and ends all at once
+        # without controllers it still counts CPU and pressure, and can end all processes at once
         bases["unified"] = unified
     return CgroupLayout("v1", bases=bases, missing=missing)
 
 
 def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
-    """The folder for groups under v2, where only a folder without processes hands controllers on.
+    """The folder for groups under v2. Only a folder without processes can enable controllers for
+    its children.
 
-    For root it is the top one. Otherwise it is the nearest one above that is ours and empty, or
-    that was delegated to us and can be emptied into a folder below it. No folder above one with
-    limits is taken.
+    For root it is the top one. Otherwise it is the nearest one above that belongs to this user and
+    is empty, or that was delegated and can be emptied into a folder below it. No folder above one
+    with limits is used.
     """
     best = CgroupLayout(
         "v2", missing=dict.fromkeys(V2_CONTROLLERS, f"no cgroup2 hierarchy is mounted under {root}")
@@ -125,8 +127,8 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
 
 
 def _upwards(mount: CgroupMount) -> Iterator[Path]:
-    """The top one, for root, then the own one and those above it: none above one with limits, which
-    were set for us and go on to hold.
+    """For root the top folder, then the own one and its parents, up to the first with limits: these
+    limits have to go on to hold.
     """
     folders = [mount.own]
     while folders[-1] != mount.point and not has_limits(folders[-1]):
@@ -137,9 +139,7 @@ def _upwards(mount: CgroupMount) -> Iterator[Path]:
 
 
 def roots(root: Path) -> dict[str, Path]:
-    """Where every hierarchy is mounted, those without a controller of ours too, by its controllers'
-    names; `unified` is cgroup2.
-    """
+    """Mount points of all hierarchies, by names of their controllers; `unified` is cgroup2."""
     return {
         name: mount.point
         for mount in _mounts(root, Path("/proc/self"))
@@ -148,9 +148,7 @@ def roots(root: Path) -> dict[str, Path]:
 
 
 def folders_of(pid: int, root: Path, version: Mode) -> dict[str, Path]:
-    """The cgroups that a process is in, by controller as `CgroupLayout.bases`; empty when it has
-    ended.
-    """
+    """The cgroups of a process by controller, as in `CgroupLayout.bases`; empty if it has ended."""
     proc = Path("/proc")
     try:
         mounts = list(_mounts(root, proc / "self", proc / str(pid)))
@@ -172,8 +170,8 @@ def folders_of(pid: int, root: Path, version: Mode) -> dict[str, Path]:
 
 
 def _mounts(root: Path, proc: Path, whose: Path | None = None) -> Iterator[CgroupMount]:
-    """Cgroup hierarchies mounted at or under `root` that this process can see its own folder of, or
-    that of another process (`whose`, its folder in /proc).
+    """Cgroup hierarchies mounted at or under `root` in which this process sees its own folder, or
+    that of another process. `whose` is the other one's folder in /proc.
     """
     own: dict[frozenset[str], str] = {}
     for line in ((whose or proc) / "cgroup").read_text().splitlines():
@@ -192,8 +190,8 @@ def _mounts(root: Path, proc: Path, whose: Path | None = None) -> Iterator[Cgrou
                 if kind == "cgroup" and controllers
                 else not (controllers or names)
             ):
-                # In a container without a cgroup namespace the path is that of the host, whose
-                # folders are not mounted.
+                # In a container without a cgroup namespace, the path is the host's, whose folders
+                # are not mounted.
                 below = (
                     os.path.relpath(path, fs_root) if Path(path).is_relative_to(fs_root) else "."
                 )
@@ -211,8 +209,8 @@ def _writable(folder: Path) -> bool:
 
 
 def _is_top(folder: Path) -> bool:
-    """Whether it is the kernel's own root of cgroup2: it alone may hold processes and hand
-    controllers on.
+    """Whether it is the kernel's own root of cgroup2. Only that one may have both processes and
+    enabled controllers.
     """
     return not (folder / "cgroup.type").exists()
 
@@ -225,8 +223,8 @@ def _occupied(folder: Path) -> bool:
 
 
 def _may_vacate(folder: Path, mount: CgroupMount) -> bool:
-    """Whether its processes are ours to move: systemd marks what it delegates; a container's whole
-    tree is ours.
+    """Whether its processes may be moved: systemd marks what it delegates, and a container's whole
+    tree is its own.
     """
     if not os.access(folder / "cgroup.subtree_control", os.W_OK):
         return False

@@ -29,10 +29,10 @@ THROTTLES = ("blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"
 DISK_WEIGHT = "blkio.bfq.weight"
 DISK_WEIGHT_MOST = 1000
 UNLIMITED_BYTES = 1 << 60
-"""The kernel says the largest multiple of a page where there is no limit."""
+"""From this number on there is no limit: the kernel shows the largest multiple of a page."""
 LIMIT_SLACK_BYTES = 1 << 20
-"""A task that was refused memory came this near to its limit; memory.failcnt stays 0 on recent
-kernels.
+"""A task that was refused memory came this near to its limit. On recent kernels memory.failcnt
+stays 0.
 """
 
 
@@ -48,9 +48,10 @@ class CgroupsV1(Cgroups):
                 write.path.write_text(write.text)
 
     def setup(self, folder: Path) -> Sequence[Write]:
-        """A cpuset is born without cores and memory nodes, and nothing may enter it until it has
-        some. A disk rate holds for a cgroup alone: that of a place has to be passed on to what is
-        below it.
+        """Initialise a new folder.
+
+        A new cpuset has no cores and memory nodes, and accepts no processes without them. A disk
+        rate only holds for one cgroup, so that of a place has to be repeated below it.
         """
         writes = inherit_cpuset(folder) if folder == self.folders.get("cpuset") else []
         if folder == self.folders.get("blkio"):
@@ -91,7 +92,7 @@ class CgroupsV1(Cgroups):
 
     def disk_weight_writes(self, weight: float) -> Sequence[Write]:
         folder = self.folders.get("blkio")
-        # The topmost cgroup has no weight, and that of the task may not have been made yet.
+        # The topmost cgroup has no weight, and the task's may not exist yet.
         if folder is None or not any(
             (above / "blkio.bfq.io_serviced").exists() for above in folder.parents[:2]
         ):
@@ -115,7 +116,7 @@ class CgroupsV1(Cgroups):
             self.kill_frozen()
 
     def kill_frozen(self) -> None:
-        """Where no cgroup2 tree is mounted beside v1: what is frozen cannot fork."""
+        """Kill frozen processes, which cannot fork, if no cgroup2 tree is mounted beside v1."""
         if "freezer" in self.folders:
             self.freeze(FREEZE_SECONDS)
         self.send(signal.SIGKILL)
@@ -126,7 +127,7 @@ class CgroupsV1(Cgroups):
             return super().freeze(seconds)
 
         def frozen() -> bool:
-            # a fork that raced with the last is frozen by this one
+            # a fork that raced with the last freeze is frozen by this one
             (freezer / "freezer.state").write_text("FROZEN")
             return (freezer / "freezer.state").read_text().strip() == "FROZEN"
 
@@ -144,12 +145,12 @@ class CgroupsV1(Cgroups):
             return MemoryRecord()
         peak = read_number(folder / "memory.max_usage_in_bytes")
         stat = read_counters(folder / "memory.stat")
-        # shared memory is in it, and is no cache
+        # it includes shared memory, which is no cache
         cache = max(stat.get("cache", 0) - stat.get("shmem", 0), 0)
         limit = read_number(folder / "memory.limit_in_bytes")
         limit = None if limit is None or limit > UNLIMITED_BYTES else limit
         memory_record = MemoryRecord(
-            # The kernel's peak counts page cache; what is left of that now was in all likelihood in
+            # The kernel's peak includes page cache. The cache that remains was most likely part of
             # the peak.
             peak_bytes=None if peak is None else max(0, peak - cache),
             kills=self.kills(),
@@ -201,7 +202,7 @@ class CgroupsV1(Cgroups):
             Write(folder / "cpu.cfs_period_us", str(period)),
             Write(folder / "cpu.cfs_quota_us", str(quota)),
         ]
-        # The quota of the old cap may be more than the kernel allows for the new period.
+        # The quota of the old cap may exceed the kernel's limit for the new period.
         capped = (read_number(folder / "cpu.cfs_quota_us") or -1) > 0
         return (
             [lift, *writes]
@@ -215,8 +216,8 @@ class CgroupsV1(Cgroups):
             return None
         limit = -1 if isinstance(value, Unlimited) else int(value)
         writes = [Write(folder / "memory.limit_in_bytes", str(limit))]
-        # With swap counted in, or the task would be pushed out to disk, not ended. Never below that
-        # without swap.
+        # Swap is included; otherwise the task would be swapped out, not ended. Never below the
+        # limit without swap.
         swap = Write(folder / "memory.memsw.limit_in_bytes", str(limit))
         if any(
             (above / swap.path.name).exists() for above in folder.parents[:2]
@@ -228,7 +229,9 @@ class CgroupsV1(Cgroups):
 
 
 def rates(path: Path) -> dict[str, int]:
-    """Bytes a second by device number, of one of `THROTTLES`; empty where there is no limit."""
+    """Bytes per second by device number, from one of the files in `THROTTLES`; empty without
+    limits.
+    """
     try:
         pairs = (line.split() for line in path.read_text().splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
@@ -237,7 +240,7 @@ def rates(path: Path) -> dict[str, int]:
 
 
 def cores_above(folder: Path) -> float:
-    """The tightest cap that the folders above the group of a task's folder have."""
+    """The tightest CPU cap of the folders above the group of a task's folder."""
     least = math.inf
     above = folder.parent.parent  # the group has none, and may not have been made yet
     while (quota := read_number(above / "cpu.cfs_quota_us")) is not None:
@@ -248,7 +251,7 @@ def cores_above(folder: Path) -> float:
 
 
 def inherit_cpuset(folder: Path) -> list[Write]:
-    """What gives a new cpuset the cores and memory nodes of those above it."""
+    """The writes that give a new cpuset the cores and memory nodes of its parents."""
     return [
         Write(folder / name, text)
         for name in ("cpuset.cpus", "cpuset.mems")
@@ -257,7 +260,9 @@ def inherit_cpuset(folder: Path) -> list[Write]:
 
 
 def _first_text(paths: Sequence[Path]) -> str:
-    """The first that exists and is not empty: the folder right above may not have been made yet."""
+    """The content of the first file that exists and is not empty. The parent folder may not have
+    been made yet.
+    """
     for path in paths:
         try:
             if text := path.read_text().strip():

@@ -26,9 +26,11 @@ from headgate.model.errors import IsolationError
 from headgate.model.shares import WEIGHT_DEFAULT, Share, Unlimited
 
 DISK_WEIGHTS = {"io.weight": 10_000, "io.bfq.weight": 1000}
-"""Files, and the most that the kernel takes there."""
+"""Files, and the kernel's largest value."""
 LEAF = "headgate-hub"
-"""Where the processes of a delegated folder move to, so that it can hand its controllers on."""
+"""The folder to which the processes of a delegated folder move, so that controllers can be enabled
+for its children.
+"""
 
 
 class CgroupsV2(Cgroups):
@@ -43,12 +45,11 @@ class CgroupsV2(Cgroups):
         disk: str | None = None,
         vacate: bool = False,
     ) -> None:
-        """
-        Args:
-            folders: As `Cgroups`; all the same folder.
-            fallbacks: As `Cgroups`.
-            disk: As `Cgroups`.
-            vacate: Move the processes of the base down a level first.
+        """Args:
+        folders: As `Cgroups`; all the same folder.
+        fallbacks: As `Cgroups`.
+        disk: As `Cgroups`.
+        vacate: Whether to move the processes of the base down a level first.
         """
         super().__init__(folders, fallbacks, disk)
         self._vacate = vacate
@@ -84,7 +85,7 @@ class CgroupsV2(Cgroups):
 
     def create(self) -> None:
         super().create()
-        # What was offered may still be refused: believe what is there.
+        # An offered controller may still be refused, so the actual files count.
         folder = self.folders["unified"]
         controllers = (folder / "cgroup.controllers").read_text().split()
         self.folders = {"unified": folder} | {
@@ -92,8 +93,10 @@ class CgroupsV2(Cgroups):
         }
 
     def setup(self, folder: Path) -> Sequence[Write]:
-        """A task over its limit ends as a whole: half a job is of no use. Swap would only hide that
-        it is over.
+        """Initialise a new folder.
+
+        A task over its memory limit ends as a whole, because half a job is useless. Swap would only
+        hide that it is over.
         """
         if "memory" not in self.folders:
             return ()
@@ -140,7 +143,7 @@ class CgroupsV2(Cgroups):
 
     def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
         if cpus is None and "cpuset" in self.folders:
-            # Empty would mean the same, but is refused while processes are in it.
+            # An empty value would mean the same, but is refused while the cgroup has processes.
             return self._write(
                 "cpuset",
                 "cpuset.cpus",
@@ -155,7 +158,7 @@ class CgroupsV2(Cgroups):
             self.kill_frozen()
 
     def kill_frozen(self) -> None:
-        """Before Linux 5.14: what is frozen cannot fork."""
+        """Kill frozen processes, which cannot fork, before Linux 5.14."""
         self.freeze(FREEZE_SECONDS)
         self.send(signal.SIGKILL)
         self.thaw()
@@ -166,11 +169,11 @@ class CgroupsV2(Cgroups):
         folder = self.folders["memory"]
         peak = read_number(folder / "memory.peak")
         stat = read_counters(folder / "memory.stat")
-        # shared memory is in it, and is no cache
+        # it includes shared memory, which is no cache
         cache = max(stat.get("file", 0) - stat.get("shmem", 0), 0)
         events = read_counters(folder / "memory.events")
         memory_record = MemoryRecord(
-            # The kernel's peak counts page cache; what is left of that now was in all likelihood in
+            # The kernel's peak includes page cache. The cache that remains was most likely part of
             # the peak.
             peak_bytes=None if peak is None else max(0, peak - cache),
             kills=events.get("oom_kill", 0),
@@ -201,9 +204,7 @@ class CgroupsV2(Cgroups):
 
 
 def _hand_on(folder: Path) -> None:
-    """Let the folders below have every controller that it has and that will let itself be handed
-    on.
-    """
+    """Enable all possible controllers for the folder's children."""
     offered = (folder / "cgroup.controllers").read_text().split()
     enabled = (folder / "cgroup.subtree_control").read_text().split()
     for name in V2_CONTROLLERS:

@@ -1,4 +1,4 @@
-"""What cgroup v1 and v2 have in common: folders made, written, entered, emptied and removed."""
+"""Common code of cgroup v1 and v2: makes, writes, enters, empties and removes folders."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from headgate.model.units import say_bytes
 
 KILL_SECONDS = 10.0
 HOLD_SECONDS = 0.05
-"""How long it may take until the processes of a task that is held stand still."""
+"""Longest time until the processes of a held task stand still."""
 FREEZE_SECONDS = 1.0
-"""The same of a task that is to be killed."""
+"""The same for a task that is to be killed."""
 PERIOD_MICROSECONDS = 10_000
-"""Period of the CPU cap: short, so that a capped task pauses for milliseconds and not for a tenth
-of a second.
+"""Period of the CPU cap. It is short, so that a capped task pauses for milliseconds and not for a
+tenth of a second.
 """
 QUOTA_LEAST_MICROSECONDS = 1_000
-"""The kernel takes no smaller quota; a smaller cap gets a longer period instead."""
+"""The kernel accepts no smaller quota. A smaller cap gets a longer period instead."""
 PERIOD_MOST_MICROSECONDS = 1_000_000
 
 Value = float | int | Unlimited
@@ -48,17 +48,17 @@ class Write:
 class Cgroups(Enclosure):
     """The cgroups of one task, `<base>/<group>/<task>` in each hierarchy.
 
-    `Fallbacks` make up for a missing controller as far as they can. The group weighs as much as its
-    number of plain tasks. So programs outside contend with each task, and not with all tasks as
+    `Fallbacks` substitute missing controllers as far as possible. The group weighs as much as that
+    number of plain tasks. So programs outside compete with each task, and not with all tasks as
     with a single one.
     """
 
     weight_file: str
-    """File of a cgroup's CPU weight in the folder of the controller `cpu`."""
+    """Name of the file with a cgroup's CPU weight, in the folder of the controller `cpu`."""
     weight_most: int
-    """The most that the kernel takes there."""
+    """The kernel's largest weight."""
     kills_file: str
-    """File that counts its processes which were killed for want of memory, in the folder of the
+    """Name of the file that counts processes killed for lack of memory, in the folder of the
     controller `memory`.
     """
 
@@ -69,13 +69,11 @@ class Cgroups(Enclosure):
         disk: str | None = None,
         joined: Path | None = None,
     ) -> None:
-        """
-        Args:
-            folders: Folder of the task by controller.
-            fallbacks: What stands in for a missing controller.
-            disk: Device number `major:minor` of the disk that a disk rate is for; None where there
-                is none.
-            joined: Folder of others in another hierarchy, which the task's processes enter besides.
+        """Args:
+        folders: Folder of the task by controller.
+        fallbacks: Substitutes for missing controllers.
+        disk: Device number `major:minor` of the disk for the disk rate; None: none.
+        joined: Another folder, in a separate hierarchy, which the task's processes also enter.
         """
         self.folders = dict(folders)
         self.fallbacks = fallbacks
@@ -84,51 +82,51 @@ class Cgroups(Enclosure):
 
     @property
     def unique_folders(self) -> list[Path]:
-        """The folders, each once: controllers may share one."""
+        """The folders without repetition, because controllers may share one."""
         return list(dict.fromkeys(self.folders.values()))
 
     @property
     def entered(self) -> list[Path]:
-        """The folders that the task's processes are put into."""
+        """The folders that the task's processes enter."""
         return [*self.unique_folders, *([] if self.joined is None else [self.joined])]
 
     @abstractmethod
     def setup(self, folder: Path) -> Sequence[Write]:
-        """What a new folder needs before processes may enter."""
+        """Writes to a new folder before processes may enter."""
 
     @abstractmethod
     def writes(self, field: Field, value: Value) -> Sequence[Write] | None:
-        """What puts a field of the share into force; None where its controller is missing.
+        """The writes for a field of the share. None if its controller is missing.
 
         Raises:
-            IsolationError: The value cannot be had, and trying would end the task.
+            IsolationError: The value is not possible, and writing it would end the task.
         """
 
     @staticmethod
     @abstractmethod
     def in_kernel(weight: float) -> int:
-        """A CPU weight in the kernel's own measure."""
+        """A CPU weight in the kernel's unit."""
 
     @abstractmethod
     def disk_weight_writes(self, weight: float) -> Sequence[Write]:
-        """What lets a task weigh as much for the disk as for the CPU; none where the kernel has no
-        such weight.
+        """The writes that give a task its CPU weight for the disk as well; empty if the kernel has
+        no such weight.
 
-        It counts on disks whose scheduler goes by it (BFQ, or io.cost), and there among tasks that
-        contend.
+        It only has an effect on disks with a suitable scheduler (BFQ, or io.cost), among tasks that
+        compete.
         """
 
     @abstractmethod
     def pin_writes(self, cpus: frozenset[int] | None) -> Sequence[Write] | None:
-        """What pins the task; None where the controller is missing."""
+        """The writes that pin the task. None if the controller is missing."""
 
     @abstractmethod
     def kill_once(self) -> None:
-        """End the processes that are in it now."""
+        """Kill the processes that are in it now."""
 
     def freeze(self, seconds: float) -> bool:
-        """Stop the processes in it, and what they fork; whether all stood still within so many
-        seconds.
+        """Stop the processes in it and their children. Returns whether all stood still within
+        `seconds`.
 
         Raises:
             OSError: The kernel refused.
@@ -143,10 +141,10 @@ class Cgroups(Enclosure):
         return within(seconds, lambda: bool(read_counters(folder / "cgroup.events").get("frozen")))
 
     def thaw(self) -> None:
-        """Let them run on.
+        """Continue stopped processes.
 
         Raises:
-            OSError: The kernel refused, or it is gone.
+            OSError: The kernel refused, or the cgroup is gone.
         """
         folder = self.folders.get("unified")
         if folder is not None and (folder / "cgroup.freeze").exists():
@@ -187,10 +185,10 @@ class Cgroups(Enclosure):
         self.weigh_group()
 
     def weigh_group(self, weight: float = WEIGHT_DEFAULT) -> None:
-        """Let the group weigh as much as its boxes would if each weighed `each`.
+        """Give the group the total weight of its boxes if each weighed `weight`.
 
-        What the boxes really weigh divides only what the group has. If it counted against the rest
-        of the machine, the hub among it, a policy that holds jobs far apart would starve that.
+        The boxes' actual weights only divide what the group has. If they counted against the rest
+        of the machine, including the hub, a policy with very unequal weights would starve the rest.
         """
         cpu = self.folders.get("cpu")
         boxes = len(list(cpu.parent.glob(f"*/{self.weight_file}"))) if cpu is not None else 0
@@ -198,7 +196,7 @@ class Cgroups(Enclosure):
             self._weigh_group(boxes * self.in_kernel(weight))
 
     def weigh_around(self, weight: float) -> None:
-        """Let the group weigh what its only box does."""
+        """Give the group the weight of its only box."""
         if "cpu" in self.folders:
             self._weigh_group(self.in_kernel(weight))
 
@@ -219,7 +217,7 @@ class Cgroups(Enclosure):
                 if attempt == 2:
                     raise
             except FileExistsError:
-                # left behind; one that still holds processes stays, and is said
+                # a remaining folder that still has processes stays, and is reported
                 if _processes(folder):
                     raise
                 _remove_tree(folder)
@@ -266,7 +264,7 @@ class Cgroups(Enclosure):
 
     @abstractmethod
     def memory_now(self) -> int | None:
-        """Bytes that the task holds and that cannot be taken from it."""
+        """Bytes of the task's memory that cannot be reclaimed."""
 
     def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
         writes = self.pin_writes(cpus)
@@ -306,8 +304,8 @@ class Cgroups(Enclosure):
         self.send(signal.SIGTERM, but)
 
     def send(self, number: signal.Signals, but: Collection[int] = ()) -> None:
-        """Signal the processes that are in it now, and none that was given the number of one that
-        has ended.
+        """Signal the processes that are in it now, but no process that reuses the number of one
+        that has ended.
         """
         seen = [process for pid in self.pids() if (process := processes.look(pid)) is not None]
         difference = set(self.pids()).difference(but)
@@ -320,7 +318,7 @@ class Cgroups(Enclosure):
             try:
                 self.kill_once()
             except OSError as error:
-                # Docker removes those of a container as soon as its last process is gone
+                # Docker removes the cgroups of a container as soon as its last process is gone
                 if error.errno not in (errno.ENOENT, errno.ENODEV):
                     raise
             self.release()  # under v1 what is held does not die before
@@ -362,7 +360,7 @@ class Cgroups(Enclosure):
 
 
 def within(seconds: float, done: Callable[[], bool]) -> bool:
-    """Whether something was done within so many seconds."""
+    """Whether `done` becomes true within `seconds`."""
     deadline = time.monotonic() + seconds
     while not (is_done := done()) and time.monotonic() < deadline:
         time.sleep(0.0005)
@@ -370,7 +368,7 @@ def within(seconds: float, done: Callable[[], bool]) -> bool:
 
 
 def cap_microseconds(cores: float) -> tuple[int, int]:
-    """Quota and period that grant so many cores."""
+    """Quota and period for a cap in cores."""
     period = max(
         PERIOD_MICROSECONDS, min(round(QUOTA_LEAST_MICROSECONDS / cores), PERIOD_MOST_MICROSECONDS)
     )
@@ -386,7 +384,7 @@ def memory_refusal(limit: float, held: int | None) -> str:
 
 
 def read_counters(path: Path) -> dict[str, int]:
-    """A file of lines `name number`; empty where it cannot be read."""
+    """Read a file of lines `name number`; empty if it cannot be read."""
     try:
         pairs = (line.split() for line in path.read_text().splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
@@ -395,7 +393,7 @@ def read_counters(path: Path) -> dict[str, int]:
 
 
 def read_number(path: Path) -> int | None:
-    """A file of one number; None where it cannot be read or says `max`."""
+    """Read a file with one number. None if it cannot be read or says `max`."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -414,7 +412,7 @@ def _text(error: OSError) -> str:
 
 
 def _processes(folder: Path) -> list[int]:
-    """Processes in it and in the cgroups that the task made below it."""
+    """Processes in it and in cgroups that the task made below it."""
     try:
         pids = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
         if folder.stat().st_nlink > 2:
@@ -438,7 +436,7 @@ def _remove_tree(folder: Path, seconds: float = 2.0) -> None:
         except FileNotFoundError:
             return
         except OSError as error:
-            # The kernel lets go of the last process a moment after it has vanished from the list.
+            # The kernel releases the last process a moment after it has vanished from the list.
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 return
         time.sleep(0.002)

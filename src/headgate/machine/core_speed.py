@@ -1,4 +1,4 @@
-"""The measured speed of one core, kept from run to run."""
+"""The measured speed of one core, cached between runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 _PATIENCE_SECONDS = 30.0
-"""How long measuring may take that takes half a second, the start of an interpreter with numpy
-included.
+"""Longest measurement, including the start of an interpreter with numpy. It usually takes half a
+second.
 """
 
-# CPU time, not wall time, so that whoever else is on the core does not count.
+# CPU time, not wall time, so that other programs on the core do not count.
 CORE = """
 import json, time
 import numpy
@@ -35,8 +35,8 @@ left = random.random((512, 512), numpy.float32)
 right, out = left.T.copy(), left @ left
 found = {"core_gflops": rate(2 * 512**3 / 1e9, lambda: numpy.matmul(left, right, out=out))}
 """
-"""Measures the speed of a core into `found`, and has `rate` for what a longer program measures
-besides.
+"""Measures the speed of a core into `found`, and defines `rate` for further measurements of a
+longer program.
 """
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"), "1"
@@ -44,13 +44,13 @@ ONE_THREAD = dict.fromkeys(
 
 
 def run(program: str, variables: Mapping[str, str], patience: float) -> dict[str, Any]:
-    """Run a program by an interpreter like this one, with additional environment variables; the
-    value of its `found`.
+    """Run a program by an interpreter like this one, with additional variables. Returns the value
+    of its `found`.
 
     Raises:
         OSError: It could not be started.
         subprocess.SubprocessError: It failed, or took longer than `patience` seconds.
-        ValueError: It printed something of its own.
+        ValueError: It printed something else.
     """
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"{program}\nprint(json.dumps(found))"],
@@ -66,7 +66,7 @@ def run(program: str, variables: Mapping[str, str], patience: float) -> dict[str
 
 def measure() -> float | None:
     """GFLOP/s of one core: the median of several float32 products of 512 x 512 matrices, in a
-    process with one thread. None where it cannot be measured.
+    process with one thread. None if it cannot be measured.
     """
     try:
         return float(run(CORE, ONE_THREAD, _PATIENCE_SECONDS)["core_gflops"])
@@ -77,13 +77,14 @@ def measure() -> float | None:
 def core_gflops(
     cache: Path | None, cpu_model: str, cores: float, measure: Callable[[], float | None] = measure
 ) -> float | None:
-    """The speed of a core in GFLOP/s, from the cache, or measured now and written to it.
+    """The speed of a core in GFLOP/s, from the cache, or measured now and cached.
 
     Args:
-        cache: A JSON file; None to measure without one. One that cannot be read is replaced; one
-            that cannot be written is done without.
-        cpu_model: A cached speed of another model is not used.
-        cores: Nor one of another number of usable cores, for the machine was changed.
+        cache: A JSON file; None: no cache. An unreadable file is replaced, an unwritable one
+            ignored.
+        cpu_model: The cached speed of another model is not used.
+        cores: The cached speed with another number of cores is not used, because the machine was
+            changed.
         measure: Measures the speed.
     """
     speed = known(cache, cpu_model, cores).get("core_gflops")
@@ -96,15 +97,15 @@ def core_gflops(
 
 
 def known(cache: Path | None, cpu_model: str, cores: float) -> dict[str, object]:
-    """The measurements of this machine; empty if the cache is of another machine, or of one that
-    was changed.
+    """The cached measurements of this machine; empty if the cache is of another or a changed
+    machine.
     """
     speeds = _read(cache) if cache is not None else {}
     return speeds if (speeds.get("cpu_model"), speeds.get("cores")) == (cpu_model, cores) else {}
 
 
 def keep(cache: Path, cpu_model: str, cores: float, measured: Mapping[str, object]) -> None:
-    """Add measurements to the cache of this machine; a cache of another machine is replaced."""
+    """Add measurements to the cache of this machine. The cache of another machine is replaced."""
     machine = {"cpu_model": cpu_model, "cores": cores}
     _write(cache, {**known(cache, cpu_model, cores), **machine, **measured})
 

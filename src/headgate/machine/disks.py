@@ -1,4 +1,4 @@
-"""Which disk a folder is on, as a cgroup's disk rate names it."""
+"""Finds the disk of a folder, for a cgroup's disk rate."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def number_of(folder: str | Path) -> str | None:
-    """Device number `major:minor` of the whole disk that holds a folder; None where that is no disk
-    (tmpfs, overlay, network).
+    """Device number `major:minor` of the whole disk with a folder. None if it is on no disk (tmpfs,
+    overlay, network).
     """
     try:
         device = os.stat(folder).st_dev

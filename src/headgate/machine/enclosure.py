@@ -1,4 +1,4 @@
-"""What holds the processes of one task together: a set of cgroups, or nothing but their names."""
+"""Holds the processes of one task together: by a set of cgroups, or only by their names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ FIELDS: tuple[Field, ...] = get_args(Field)
 
 @dataclass(frozen=True, slots=True)
 class MemoryRecord:
-    """What the kernel counted of a task's memory.
+    """The kernel's record of a task's memory.
 
     Args:
-        peak_bytes: Most memory it held, page cache left out as far as that can be told; None where
-            nobody counted.
-        kills: Processes of it that the kernel killed for want of memory.
-        limit_bytes: Its limit now; None where it has none.
-        at_limit: Whether it ever ran into a limit of its own.
+        peak_bytes: Peak memory, without page cache as far as possible; None if not counted.
+        kills: Number of its processes that the kernel killed for lack of memory.
+        limit_bytes: Its present limit; None: no limit.
+        at_limit: Whether it ever reached a limit of its own.
     """
 
     peak_bytes: int | None = None
@@ -36,21 +35,21 @@ class MemoryRecord:
 
 
 class Enclosure(ABC):
-    """Holds the processes of one task; `ProcessIsolation` puts one around each."""
+    """Holds the processes of one task. `ProcessIsolation` makes one for each task."""
 
     folders: Mapping[str, Path]
     """Folder of the task's cgroup by controller."""
 
     @abstractmethod
     def plan(self, share: Share) -> Sequence[str]:
-        """What `create`, `admit` and `apply` would do, a line each, without doing it."""
+        """What `create`, `admit` and `apply` would do, one line for each step, without doing it."""
 
     @abstractmethod
     def create(self) -> None:
         """Make it, empty.
 
         Raises:
-            IsolationError: It cannot be made, or is there already with processes in it; nothing was
+            IsolationError: It cannot be made, or exists already with processes in it. Nothing was
                 changed.
         """
 
@@ -76,47 +75,49 @@ class Enclosure(ABC):
 
     @abstractmethod
     def hold(self) -> None:
-        """Stop every process in it where it stands.
+        """Stop every process in it.
 
         Raises:
-            IsolationError: They cannot be stopped, or not in time; they run on.
+            IsolationError: They cannot be stopped, or not in time. They run on.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Let them run on; does nothing where they do."""
+        """Continue its processes; does nothing if they run."""
 
     @abstractmethod
     def terminate(self, but: Collection[int] = ()) -> None:
-        """Ask every process to end, but those of these numbers."""
+        """Ask every process to end, except those with these numbers."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End every process, those forked meanwhile too, held or not; returns when none is left or
-        10 s have passed.
+        """End every process, including those forked meanwhile and held ones. Returns when none is
+        left or 10 s have passed.
         """
 
     @abstractmethod
     def memory(self) -> MemoryRecord:
-        """What was counted up to now; nothing of what goes away while it is read, as the cgroup of
-        a container does.
+        """The record so far; without what disappears while it is read, as the cgroup of a container
+        may.
         """
 
     @abstractmethod
     def kills(self) -> int:
-        """Processes of it that the kernel has killed for want of memory; 0 where nobody counted."""
+        """Number of its processes that the kernel has killed for lack of memory; 0 if not
+        counted.
+        """
 
     @abstractmethod
     def cpu_seconds(self) -> float | None:
-        """CPU time of all that was ever in it, up to now; None where nobody counted."""
+        """CPU seconds of all processes that were ever in it; None if not counted."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Remove it once it is empty; does nothing when it is gone."""
+        """Remove it once it is empty; does nothing if it is gone."""
 
 
 def cpu_list(cpus: frozenset[int]) -> str:
-    """Cores as the kernel lists them: `0-3,6`."""
+    """A list of cores in the kernel's notation: `0-3,6`."""
     ranges: list[list[int]] = []
     for cpu in sorted(cpus):
         if ranges and ranges[-1][1] == cpu - 1:

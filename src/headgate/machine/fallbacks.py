@@ -20,17 +20,17 @@ from headgate.model.shares import WEIGHT_DEFAULT, Lever, Uncontrolled, Unlimited
 from headgate.model.units import say_bytes
 
 NICE_STEP = 1.25
-"""A nice level less is 1.25 times the weight (kernel/sched/core.c, sched_prio_to_weight)."""
+"""Factor of the weight per nice level (kernel/sched/core.c, sched_prio_to_weight)."""
 NICE_LOWEST, NICE_HIGHEST = -20, 19
 AUTOGROUP_PAUSE_SECONDS = 0.12
-"""The kernel takes one change of an autogroup each 0.1 s from those who are not root."""
+"""The kernel accepts one change of an autogroup per 0.1 s from users other than root."""
 
 Value = float | int | Unlimited
 
 
 class Cores:
-    """Which cores the boxes of this process are pinned to, so that the next one gets those that are
-    used least.
+    """The cores to which this process's boxes are pinned, so that the next one gets the least
+    used.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Cores:
         self._busy = _busy_ticks()
 
     def take(self, owner: object, count: int, among: frozenset[int]) -> frozenset[int]:
-        """Pin `owner` to `count` of `among`: those with the fewest boxes, then those least busy
+        """Pin `owner` to `count` cores of `among`: those with the fewest boxes, then the least busy
         since the last call.
         """
         with self._lock:
@@ -60,8 +60,8 @@ class Cores:
 
 
 class Autogroups:
-    """Sets the nice of autogroups. What the kernel does not take yet is tried again in a thread of
-    its own, since whoever asks looks after other tasks too.
+    """Sets the nice value of autogroups. A thread repeats changes that the kernel does not accept
+    yet, so that the caller can serve other tasks.
     """
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class Autogroups:
         self._trying = False
 
     def set(self, process: Process, nice: int) -> bool:
-        """Set the nice of a process's autogroup, now or a little later; False where that is not
-        allowed.
+        """Set the nice value of a process's autogroup, now or a little later. Returns False if it
+        is not allowed.
         """
         with self._lock:
             self._late.pop(process.session, None)
@@ -98,12 +98,12 @@ class Autogroups:
 
 
 AUTOGROUPS = Autogroups()
-"""One for all: the kernel does not look at whose they are."""
+"""One object for all, because the kernel's rate limit is global."""
 
 
 class Fallbacks:
-    """Fallbacks for missing controllers, for one task. Children inherit them; a change holds for
-    all that live.
+    """Fallbacks for missing controllers, for one task. Children inherit them. A change affects all
+    living processes.
     """
 
     def __init__(self, cores: Cores) -> None:
@@ -112,7 +112,7 @@ class Fallbacks:
         self._cap: float | None = None
 
     def describe(self, field: Field, value: Value) -> Uncontrolled | None:
-        """The fallback of a field; None when none is needed."""
+        """The fallback of a field; None if none is needed."""
         if isinstance(value, Unlimited):
             return None
         match field:
@@ -138,7 +138,7 @@ class Fallbacks:
                 return Uncontrolled(Lever.GPU_FRACTION, how, f"{value:g}")
 
     def apply(self, field: Field, value: Value, pids: Sequence[int]) -> Uncontrolled | None:
-        """Put the fallback of a field into force; returns it, where one is needed."""
+        """Apply the fallback of a field. Returns it, if one is needed."""
         match field:
             case "cpu_weight":
                 return self._set_nice(
@@ -154,7 +154,7 @@ class Fallbacks:
         return self.describe(field, value)
 
     def pin(self, cpus: frozenset[int] | None, pids: Sequence[int]) -> tuple[Uncontrolled, ...]:
-        """Pin by affinity, which a process may widen again by itself."""
+        """Pin processes by affinity, which they can widen again."""
         usable = os.sched_getaffinity(0)
         if cpus is not None and not cpus & usable:
             raise IsolationError(
@@ -172,7 +172,7 @@ class Fallbacks:
         )
 
     def forget(self) -> None:
-        """The task is gone: its cores are free."""
+        """Free the cores of a task that is gone."""
         self._cores.release(self)
 
     def _set_affinity(self, pids: Sequence[int]) -> None:
@@ -201,8 +201,8 @@ class Fallbacks:
                 refused = True
             except OSError:  # ended meanwhile
                 continue
-        # Where the kernel schedules by session (autogroup), nice counts inside one, and between
-        # them that of the group.
+        # If the kernel schedules by session (autogroup), nice counts within a session, and the
+        # group's nice between sessions.
         sessions = {process.session: process for pid in pids if (process := look(pid)) is not None}
         for process in sessions.values():
             refused |= not AUTOGROUPS.set(process, nice)
@@ -218,7 +218,9 @@ def _nice(weight: float) -> int:
 
 
 def _set_autogroup(process: Process, nice: int) -> Literal["done", "later", "refused"]:
-    """Try it once. The kernel refuses what is not allowed before it puts anything off."""
+    """Try to set the nice value once. The kernel refuses what is not allowed before it defers
+    anything.
+    """
     try:
         if still(process):
             Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))

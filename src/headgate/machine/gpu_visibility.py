@@ -12,16 +12,16 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int, str] | None:
-    """The GPUs that an environment allows, by index, in its order and by the names that it has for
-    them; None where it says nothing of them, or no GPU is known.
+    """The GPUs that an environment allows, by index, in its order and with its names for them. None
+    if it does not restrict them, or no GPU is known.
 
-    It holds numbers and the beginnings of UUIDs, of GPUs or of their parts (MIG). CUDA leaves out
-    what follows the first that names none (`-1`, `NoDevFiles`, nothing), and has no GPU where one
-    is named twice.
+    The variable has numbers and prefixes of UUIDs, of GPUs or of their parts (MIG). CUDA ignores
+    everything from the first invalid entry on (`-1`, `NoDevFiles`, nothing), and has no GPU if one
+    occurs twice.
 
     Args:
-        environment: As of a process.
-        gpus: Those of the machine.
+        environment: Environment of a process.
+        gpus: GPUs of the machine.
     """
     text = environment.get(VARIABLE)
     if text is None or not gpus:
@@ -38,8 +38,10 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int,
 
 
 def missing(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> str:
-    """What an environment names that is no GPU of the machine, and what to do, as a sentence; empty
-    if it names none such. What allows no GPU on purpose (`-1`, `NoDevFiles`, nothing) is none.
+    """A sentence about entries that are no GPUs of the machine, with a remedy; empty if there are
+    none.
+
+    Entries that allow no GPU on purpose (`-1`, `NoDevFiles`, nothing) do not count.
     """
     text = environment.get(VARIABLE, "")
     seen: set[int] = set()
@@ -79,8 +81,8 @@ def indices(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[int, .
 
 
 def names(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int, str]:
-    """What `CUDA_VISIBLE_DEVICES` calls each GPU of a machine: as the environment does, else by its
-    number, or a part of one (MIG) by its UUID.
+    """The name of each of a machine's GPUs for `CUDA_VISIBLE_DEVICES`: the environment's, otherwise
+    its number, or for a part (MIG) its UUID.
     """
     return {gpu.index: gpu.uuid if gpu.is_part else str(gpu.index) for gpu in gpus} | dict(
         visible(environment, gpus) or {}
@@ -88,7 +90,7 @@ def names(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int, s
 
 
 def within(node: Node, environment: Mapping[str, str]) -> Node:
-    """This machine with the GPUs alone that an environment allows."""
+    """This machine, only with the GPUs that an environment allows."""
     visible_gpus = visible(environment, node.gpus)
     return (
         node
@@ -109,7 +111,7 @@ def _number(count: int) -> str:
 
 def _find(name: str, gpus: Sequence[Gpu]) -> int | None:
     if number := re.match(r"\d+", name):
-        # Of a GPU that is divided CUDA takes the first part.
+        # For a divided GPU, CUDA uses the first part.
         return next((gpu.index for gpu in gpus if gpu.number == int(number[0])), None)
     if not name.upper().startswith(("GPU-", "MIG-")):
         return None

@@ -1,4 +1,4 @@
-"""The CPUs, CPU time and memory that this process may use, by its affinity and its cgroups."""
+"""The CPUs, CPU time and memory that this process may use, from its affinity and its cgroups."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from headgate.machine.files import content
 CgroupVersion = Literal["v1", "hybrid", "v2", "none"]
 
 _UNLIMITED_V1 = 1 << 60
-"""Without a limit, cgroup v1 shows the largest number that it can count, rounded to pages."""
+"""Without a limit, cgroup v1 shows the largest number that it can represent, rounded to pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupTree:
-    """The cgroup file systems that are mounted: where, by controller (`unified` for cgroup2), and
-    where we are in each.
-
-    `folders` are ours, below the mount point of the same controller in `mounts`.
+    """The mounted cgroup file systems: mount points by controller (`unified` for cgroup2), and this
+    process's folders in them.
     """
 
     version: CgroupVersion
@@ -29,7 +27,7 @@ class CgroupTree:
 
 
 def cgroups(root: Path = Path("/")) -> CgroupTree:
-    """Where cgroups are mounted, and our own in each, as seen from our cgroup namespace."""
+    """The mounted cgroups, and this process's own, as seen from its cgroup namespace."""
     ours = dict(_membership(root))
     mounts: dict[str, Path] = {}
     folders: dict[str, Path] = {}
@@ -55,14 +53,14 @@ def cgroups(root: Path = Path("/")) -> CgroupTree:
 
 
 def allowed_cpus(root: Path = Path("/")) -> frozenset[int]:
-    """CPUs that this process may run on: its affinity, which a cpuset narrows too."""
+    """CPUs that this process may run on: its affinity, which a cpuset also restricts."""
     return cpus_of(root / "proc/self/status") or parse_list(
         content(root / "sys/devices/system/cpu/online")
     )
 
 
 def cpus_of(status: Path) -> frozenset[int]:
-    """CPUs that a process may run on, by its file in /proc; none where that cannot be read."""
+    """CPUs that a process may run on, from its file in /proc; empty if it cannot be read."""
     for line in content(status).splitlines():
         if line.startswith("Cpus_allowed_list:"):
             return parse_list(line.partition(":")[2])
@@ -70,9 +68,10 @@ def cpus_of(status: Path) -> frozenset[int]:
 
 
 def limiting(tree: CgroupTree) -> Iterator[str]:
-    """The nearest of our cgroup and those above it that limits memory, CPU time or the CPUs to use,
-    in each hierarchy, as its hierarchy and path; not the topmost, which holds for everybody that we
-    see.
+    """For each hierarchy, the nearest cgroup at or above this process's that limits memory, CPU
+    time or CPUs, as hierarchy and path.
+
+    The topmost cgroup does not count, because its limits hold for all visible processes.
     """
     for controller in ("unified", "memory", "cpu", "cpuset"):
         top = tree.mounts.get(controller)
@@ -85,8 +84,8 @@ def limiting(tree: CgroupTree) -> Iterator[str]:
 
 
 def has_limits(folder: Path, all_cpus: str = "") -> bool:
-    """Whether a cgroup itself limits memory, CPU time or the CPUs to use (to others than
-    `all_cpus`, a list), by the files of any hierarchy.
+    """Whether a cgroup itself limits memory, CPU time or CPUs, in any hierarchy. `all_cpus` is the
+    list of all CPUs.
     """
     cpus = content(folder / "cpuset.cpus").strip()
     return (
@@ -98,7 +97,7 @@ def has_limits(folder: Path, all_cpus: str = "") -> bool:
 
 
 def quota_cores(tree: CgroupTree) -> float | None:
-    """Cores' worth of CPU time that our cgroup and those above it allow; None without a limit."""
+    """CPU time that this process's cgroup and its parents allow, in cores; None without a limit."""
     limits = []
     for folder in _upwards(tree, "unified"):
         words = content(folder / "cpu.max").split()
@@ -112,7 +111,7 @@ def quota_cores(tree: CgroupTree) -> float | None:
 
 
 def memory_limit(tree: CgroupTree) -> int | None:
-    """Bytes that our cgroup and those above it allow; None without a limit."""
+    """Bytes of memory that this process's cgroup and its parents allow; None without a limit."""
     limits = [
         limit
         for controller in ("unified", "memory")
@@ -123,7 +122,7 @@ def memory_limit(tree: CgroupTree) -> int | None:
 
 
 def own_memory_limit(folder: Path) -> int | None:
-    """Bytes that a cgroup itself allows, by the files of either version; None without a limit."""
+    """Bytes of memory that a cgroup itself allows, in either version; None without a limit."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         if (limit := _number(folder / name)) is not None and 0 < limit < _UNLIMITED_V1:
             return limit
@@ -131,7 +130,7 @@ def own_memory_limit(folder: Path) -> int | None:
 
 
 def parse_list(text: str) -> frozenset[int]:
-    """The numbers of a list as the kernel writes it: `0-3,8`."""
+    """The numbers of a list in the kernel's notation: `0-3,8`."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -155,12 +154,12 @@ def _below(path: str, top: str) -> str:
     """`path` as seen from a mount whose root is `top`."""
     if top != "/" and (path == top or path.startswith(f"{top}/")):
         path = path[len(top) :]
-    # A path that leads out of our cgroup namespace is of no use here.
+    # A path that leads out of our cgroup namespace cannot be used.
     return "" if path.startswith("/..") else path.lstrip("/")
 
 
 def _upwards(tree: CgroupTree, controller: str) -> Iterator[Path]:
-    """Our cgroup, then those above it up to the mount point."""
+    """This process's cgroup, then its parents up to the mount point."""
     if controller not in tree.folders:
         return
     folder, top = tree.folders[controller], tree.mounts[controller]

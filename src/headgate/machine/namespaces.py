@@ -1,4 +1,4 @@
-"""Reads the traffic of another network namespace from inside it."""
+"""Reads the traffic of a network namespace from inside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIOCGIFFLAGS = 0x8913  # linux/sockios.h
 _RUNNING = 0x40  # IFF_RUNNING of linux/if.h: up, and with a link
 _SIOCETHTOOL = 0x8946  # linux/sockios.h
 _ETHTOOL_GDRVINFO = 3  # linux/ethtool.h
-# struct ethtool_drvinfo: command, driver, and what does not matter here
+# struct ethtool_drvinfo: command, driver, and unused fields
 _DRIVER_INFO = struct.Struct("=I32s160x")
 _REQUEST = struct.Struct("@16sP16x")  # struct ifreq: name, pointer to the data
 _FLAGS = struct.Struct("@16sH22x")  # struct ifreq: name, flags
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _STACKED = frozenset({b"vxlan", b"geneve", b"bridge", b"bonding", b"802.1Q VLAN Support"})
-"""Drivers of interfaces whose bytes pass another interface as well."""
+"""Drivers of interfaces whose bytes also pass another interface."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Inside:
     """A network namespace at one moment.
 
     Args:
-        inode: Tells it from one that takes its name later.
+        inode: Distinguishes it from a later one with the same name.
         table: Its /proc/net/dev.
         snmp: Its /proc/net/snmp.
-        stacked: Names of the interfaces whose bytes pass another one as well.
+        stacked: Names of interfaces whose bytes also pass another one.
     """
 
     inode: int
@@ -48,10 +48,10 @@ class Inside:
 
 
 def look(namespace: str) -> Inside:
-    """The network namespace at a path. Needs root; takes a tenth of a millisecond.
+    """Read the network namespace at a path. Needs root. Takes a tenth of a millisecond.
 
     Raises:
-        OSError: There is none, or it may not be entered.
+        OSError: It does not exist, or may not be entered.
     """
     return inside(namespace, _look)
 
@@ -60,16 +60,16 @@ def linked(namespace: str) -> bool:
     """Whether an interface of the network namespace at a path has a link. Needs root.
 
     Raises:
-        OSError: There is none, or it may not be entered.
+        OSError: It does not exist, or may not be entered.
     """
     return inside(namespace, _linked)
 
 
 def inside(namespace: str, act: Callable[[int], T]) -> T:
-    """The result of a function that is called inside a namespace, with the inode of the namespace.
+    """The result of `act`, called inside a namespace with the namespace's inode.
 
-    A thread of its own enters it and ends there: what stayed, or kept a file of it open, would keep
-    it alive after the node, and with it the far ends of its links.
+    A new thread enters it and ends there. A thread or open file that stayed would keep the
+    namespace alive after the node, and with it the far ends of its links.
     """
     results: list[T] = []
     failed: list[OSError] = []

@@ -1,4 +1,4 @@
-"""Network interfaces: finds those that carry this machine's traffic, so that no byte is counted
+"""Finds the network interfaces that carry this machine's traffic, so that no byte is counted
 twice.
 """
 
@@ -16,10 +16,11 @@ class Interface:
 
     Args:
         name: Its name.
-        physical: Driven by a device; a bond, bridge, VLAN, tunnel or one end of a veth pair is not.
-        up: Whether it is up (an interface that cannot tell is taken to be).
+        physical: Whether it is a device, and not a bond, bridge, VLAN, tunnel or one end of a veth
+            pair.
+        up: Whether it is up; true if unknown.
         master: The bond or bridge that it belongs to.
-        bytes_per_second: Its rate in each direction; None where the driver does not say.
+        bytes_per_second: Its rate in each direction; None if unknown.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Interface:
 
 
 def interfaces(root: Path = Path("/")) -> tuple[Interface, ...]:
-    """Every interface but loopback, by name."""
+    """All interfaces except loopback, by name."""
     try:
         folders = sorted((root / "sys/class/net").iterdir())
     except OSError:
@@ -55,9 +56,8 @@ def interfaces(root: Path = Path("/")) -> tuple[Interface, ...]:
 def counted(root: Path = Path("/")) -> tuple[Interface, ...]:
     """The interfaces whose bytes add up to the machine's traffic.
 
-    These are the physical ones. A bond or bridge only passes on what they carry. Where all are
-    virtual, as in a container, those that a default route leaves by, or else those that belong to
-    no other.
+    These are the physical ones; bonds and bridges only pass on their bytes. If all are virtual, as
+    in a container, they are those of a default route, otherwise those that belong to no other.
     """
     every = interfaces(root)
     physical = tuple(nic for nic in every if nic.physical)
@@ -70,8 +70,8 @@ def counted(root: Path = Path("/")) -> tuple[Interface, ...]:
 
 
 def default_routes(root: Path = Path("/"), process: str = "self") -> tuple[str, ...]:
-    """Names of the interfaces that a default route leaves by, as a process (`self` or a process id)
-    sees them; the preferred one first, IPv4 before IPv6.
+    """Names of the interfaces of default routes, as a process (`self` or a process id) sees them:
+    the preferred one first, IPv4 before IPv6.
     """
     routes: list[tuple[int, str]] = []
     for line in content(root / "proc" / process / "net/route").splitlines()[1:]:
@@ -82,7 +82,7 @@ def default_routes(root: Path = Path("/"), process: str = "self") -> tuple[str, 
     routes.clear()
     for line in content(root / "proc" / process / "net/ipv6_route").splitlines():
         words = line.split()
-        # A route that rejects its packets is listed as a default route through lo.
+        # A route that rejects packets is listed as a default route through lo.
         if len(words) > 9 and words[0] == "0" * 32 and words[1] == "00" and words[9] != "lo":
             routes.append((int(words[5], 16), words[9]))
     names += [name for _, name in sorted(routes)]
@@ -90,8 +90,8 @@ def default_routes(root: Path = Path("/"), process: str = "self") -> tuple[str, 
 
 
 def outward(root: Path = Path("/")) -> Interface | None:
-    """The interface that most likely leads to the other nodes: that of the preferred default route,
-    else the fastest physical one.
+    """The interface that most likely leads to other nodes: that of the preferred default route,
+    otherwise the fastest physical one.
     """
     every = {nic.name: nic for nic in interfaces(root)}
     for name in default_routes(root):

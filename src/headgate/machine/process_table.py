@@ -1,6 +1,4 @@
-"""The processes of a task that no cgroup holds together: told from environments, sessions and
-parents.
-"""
+"""Finds the processes of a task without a cgroup, from environments, sessions and parents."""
 
 from __future__ import annotations
 
@@ -11,20 +9,22 @@ import time
 from headgate.machine.processes import PROC, Process, look, still
 
 TAG = "HEADGATE_TASK"
-"""Environment variable that every process of a task inherits; its value is the task's id."""
+"""The variable that every process of a task inherits, with the task's id."""
 FRESH_SECONDS = 0.05
-"""One look at all processes serves the boxes that are read in one round of samplers."""
+"""Age up to which a list of all processes is reused, so that one round of samplers needs one
+list.
+"""
 SETTLED_SECONDS = 10.0
-"""From this age on a process without the tag stays without: it is no launcher that has yet to
+"""From this age on, a process without the tag never gets it: it is no launcher that has yet to
 become a task.
 """
 
 
 class ProcessTable:
-    """All processes of this machine, and the task that each carries in its environment.
+    """All processes of this machine, and the task in the environment of each.
 
-    Shared by the boxes of an isolation: a process is asked for its environment once, not once a box
-    and second.
+    The boxes of an isolation share it, so that each process's environment is read once, not once
+    per box and second.
     """
 
     def __init__(self) -> None:
@@ -34,21 +34,19 @@ class ProcessTable:
         self._seen_at = -FRESH_SECONDS
 
     def members(self, task: str, leader: Process | None, *, recent: bool = False) -> list[Process]:
-        """Every living process of a task: those that carry its id in their environment, those of
-        the leader's session, and their descendants.
+        """The living processes of a task: those with its id in their environment, those of the
+        leader's session, and their descendants.
 
-        A daemon is not found if it scrubbed its environment, left the session, and lost its parent.
+        A daemon is not found if it cleared its environment, left the session, and lost its parent.
 
         Args:
             task: Id of the task.
-            leader: Its first process, ended or not; None where that is not known.
-            recent: A look that is up to 50 ms old will do. Processes that ended since are left out;
-                new ones are
-            missing.
+            leader: Its first process, ended or not; None if unknown.
+            recent: Whether a list up to 50 ms old suffices. Processes that ended since are left
+                out; new ones are missing.
         """
         everyone = self._recent() if recent else _everyone()
-        # As long as the leader is not waited for, its number, and with it that of its session,
-        # cannot be another's.
+        # While the leader is not waited for, its number, and that of its session, cannot be reused.
         session = leader.pid if leader is not None and still(leader) else None
         with self._lock:
             processes = {

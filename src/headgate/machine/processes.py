@@ -1,4 +1,4 @@
-"""Telling processes apart: /proc, start times, and signals that reach no stranger."""
+"""Identifies processes by /proc and start times, and never signals a wrong one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A living process. `started` is in clock ticks since boot: with it a recycled `pid` is told
-    from the first.
+    """A living process. `started` is in clock ticks since boot, and distinguishes it from a later
+    process with the same `pid`.
     """
 
     pid: int
@@ -26,15 +26,13 @@ class Process:
 
 
 def look(pid: int) -> Process | None:
-    """The living process of that number; None when there is none, or only what is left of one (a
-    zombie).
-    """
+    """The living process with that number. None if there is none, or only a zombie."""
     stat = _stat(pid)
     return stat[1] if stat is not None and stat[0] not in "ZX" else None
 
 
 def still(process: Process) -> bool:
-    """Whether its number still belongs to it, alive or not yet waited for."""
+    """Whether the number still belongs to it, alive or not yet waited for."""
     stat = _stat(process.pid)
     return stat is not None and stat[1].started == process.started
 
@@ -44,7 +42,7 @@ def _stat(pid: int) -> tuple[str, Process] | None:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
-    # Fields after the command, which is in parentheses and may itself hold any character; proc(5)
+    # Fields after the command, which is in parentheses and may contain any character; proc(5)
     # counts from 1.
     fields = text[text.rindex(")") + 2 :].split()
     return fields[0], Process(
@@ -53,8 +51,8 @@ def _stat(pid: int) -> tuple[str, Process] | None:
 
 
 def wake(pids: Iterable[int]) -> None:
-    """Let those run on that were stopped (SIGSTOP, SIGTSTP): one that is stopped hears of
-    nothing.
+    """Continue processes that were stopped (SIGSTOP, SIGTSTP), because a stopped one receives no
+    other signal.
     """
     stopped = [stat[1] for pid in pids if (stat := _stat(pid)) is not None and stat[0] == "T"]
     send(stopped, signal.SIGCONT)
@@ -72,14 +70,14 @@ def at_work(pids: Iterable[int]) -> list[str]:
 
 
 def boot_id() -> str:
-    """Changes with every boot: process ids and start times of another boot mean nothing."""
+    """An id that changes with every boot. Process ids and start times of another boot are
+    meaningless.
+    """
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def send(processes: Iterable[Process], number: int) -> None:
-    """Signal processes that are still the ones that were looked at; those that are not are left
-    alone.
-    """
+    """Signal processes that are still the same. Others are left alone."""
     for process in processes:
         try:
             fd = os.pidfd_open(process.pid)

@@ -1,6 +1,4 @@
-"""What lines tell together: counts that start anew with each epoch, and the job's own loss among
-several.
-"""
+"""Combines several lines: counts that restart in each epoch, and the job's loss among several."""
 
 from __future__ import annotations
 
@@ -11,23 +9,22 @@ _ENDED = 0.9  # of a count that starts anew, at the least, if it had come to its
 
 
 class LossOfParts:
-    """Finds the job's loss in lines that each tell one loss: the whole loss, or the first of its
-    parts.
+    """Finds the job's loss in lines with one loss each: the whole loss, or a part of it.
 
-    Below a line that says where they are the whole one may come after its parts: the first time
-    these are held back.
+    Below a line with the position, the whole loss may come after its parts. So these are held back
+    the first time.
     """
 
     def __init__(self) -> None:
-        # of the part; None: the whole one is the job's, or nothing is known
+        # name of the part; None: the job's loss is the whole one, or unknown
         self._name: str | None = None
         self._whole = False
         self._others = 0  # parts since the job's own
         self._held: LineProgress | None = None
 
     def released(self, progress: LineProgress) -> tuple[LineProgress, ...]:
-        """A line, and before it what was held back and has turned out to be the job's: another
-        place follows.
+        """A line, after held-back lines that turned out to be the job's, because another position
+        follows.
         """
         held = self._held
         if held is None or progress.loss is not None or progress.metrics:
@@ -36,8 +33,8 @@ class LossOfParts:
         return held, progress
 
     def of(self, progress: LineProgress, below: bool) -> LineProgress | None:
-        """The line with another loss than the job's among its metrics; None where the job's is not
-        known yet.
+        """The line, with a loss other than the job's among its metrics. None while the job's is
+        unknown.
         """
         if progress.loss is None or (progress.evaluates and progress.part is None):
             return progress
@@ -59,11 +56,11 @@ class LossOfParts:
 
 
 class RunningCount:
-    """Makes a count that starts anew with each epoch into one that runs on.
+    """Makes a count that restarts in each epoch continuous.
 
     Attributes:
-        latest: The count that came last; None before the first.
-        total: What the count goes to, of an epoch or of all.
+        latest: The latest count; None before the first.
+        total: The total of the count, of an epoch or of all.
     """
 
     def __init__(self) -> None:
@@ -74,11 +71,10 @@ class RunningCount:
         self._begun = 1  # the first count of the epoch
         self._gap = 1  # between the latest two
         self._epoch: int | None = None
-        # whether it starts anew with each epoch; None: not known yet
+        # whether it restarts in each epoch; None: unknown yet
         self._anew: bool | None = None
 
     def count(self, count: int, total: int | None, epoch: int | None) -> None:
-        """Take in a count."""
         if self.latest is not None:
             if epoch != self._epoch:
                 anew = count <= self._count
@@ -99,41 +95,39 @@ class RunningCount:
         self.latest = self._base + count
 
     def _ended(self) -> int:
-        """How many there were in an epoch that does not say it: one that counts from 0 had one more
-        than its last.
+        """Number of items in an epoch without a total. One that counts from 0 had one more than its
+        last count.
         """
         return self._count + self._gap if self._begun == 0 else self._count
 
     def all(self, epoch: int | None) -> int | None:
-        """The number that the count reaches in the whole training; None if the total may be that of
-        an epoch.
-        """
+        """The total count of the whole training; None if the total may be that of an epoch."""
         whole = self._anew is False or (self._anew is None and epoch is None)
         return (
             self.total if whole and self.total is not None and self._count <= self.total else None
         )
 
     def grows(self, count: int, total: int) -> bool:
-        """Whether a count is where it was, but goes further."""
+        """Whether a count is where it was, but has a larger total."""
         return count == self._count and self.total is not None and total > self.total
 
     def is_behind(self, count: int) -> bool:
-        """Whether a count is no further than the latest one."""
+        """Whether a count is not beyond the latest one."""
         return self.latest is not None and count <= self._count
 
     def part(self, total: int) -> float | None:
-        """The part of an epoch that is done; None where the count does not start anew with each."""
+        """The fraction of an epoch that is done; None if the count does not restart in each."""
         return min(self._count / total, 1.0) if total > 0 and self._anew is not False else None
 
 
 def differ(total: int | None, other: int | None) -> bool:
-    """Whether two totals are known and not the same."""
+    """Whether two totals are known and differ."""
     return total is not None and other is not None and total != other
 
 
 def starts_anew(bar: LineProgress, before: LineProgress) -> bool:
-    """Whether a bar of Keras is behind the one before it or, of those that are not drawn again, the
-    same anew.
+    """Whether a bar of Keras is behind the last one, or, if bars are not redrawn, a repetition of
+    it.
     """
     if bar.step is None or before.step is None:
         return False
@@ -142,10 +136,10 @@ def starts_anew(bar: LineProgress, before: LineProgress) -> bool:
 
 
 class KerasFits:
-    """Numbers the epochs of a script that calls Keras's `fit` again and again on.
+    """Numbers the epochs continuously in a script that calls Keras's `fit` repeatedly.
 
-    A call for one epoch prints no heading: bars that start anew are then a call each, and those of
-    another length of an evaluation.
+    A call for one epoch prints no heading. So each bar that starts anew is a call, and bars of
+    another length belong to an evaluation.
     """
 
     def __init__(self) -> None:
@@ -156,7 +150,7 @@ class KerasFits:
         self._epochs: int | None = None
 
     def without_heading(self, progress: LineProgress, bar: LineProgress | None) -> LineProgress:
-        """A bar of Keras that no heading came before, with the epoch that it is of."""
+        """A bar of Keras without a heading, with its epoch."""
         if self._headed or not progress.keras:
             self._headed = self._headed or progress.epoch is not None
             return progress
@@ -169,7 +163,7 @@ class KerasFits:
     def run_on(
         self, progress: LineProgress, heading: bool, bar: LineProgress | None
     ) -> tuple[int | None, int | None]:
-        """Epoch and number of epochs of a line, after those of the calls before."""
+        """Epoch and number of epochs of a line, counted on from earlier calls."""
         epoch, epochs = progress.epoch, progress.epochs
         if epoch is None:
             return None, None
@@ -183,7 +177,7 @@ class KerasFits:
             self._before += self._epoch
         self._epoch = epoch
         if self._before:
-            # A loop over calls of one length says nowhere how many there are.
+            # A loop over calls of the same length prints its number nowhere.
             epochs = (
                 self._before + epochs if epochs is not None and epochs != self._epochs else None
             )

@@ -1,4 +1,4 @@
-"""A user's own regular expression: checked before it is used, and searched with a deadline."""
+"""A user's own regular expression, checked before use and searched with a deadline."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ from types import FrameType
 from typing import Any
 
 LONGEST_SEARCH_SECONDS = 0.1
-"""CPU time that one search may take."""
+"""Longest CPU time of one search."""
 
 _AT_FIRST_SECONDS, _PART = 1.0, 0.1
-"""All searches of an expression may take so much, and this part of the time that goes by."""
+"""Total time allowed for all searches of an expression: a start value, and a fraction of the
+elapsed time.
+"""
 _LONGEST_PATTERN = 1000
 _MANY = 16  # a repeat of at most so many turns cannot blow up a search
 
 
 class TooSlowError(Exception):
-    """An expression takes more time than it may; the message says how much."""
+    """An expression takes more time than allowed. The message says how much."""
 
 
 class Expression:
-    """A compiled expression, for the main thread: `re` looks for signals while it searches, and
-    Python runs their handlers there alone. In another thread a search takes as long as it takes.
+    """A compiled expression with a deadline, for the main thread.
+
+    `re` checks for signals while it searches, and Python runs their handlers only in the main
+    thread. In another thread there is no deadline.
 
     Args:
-        pattern: What is searched for.
+        pattern: The regular expression.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -42,7 +46,7 @@ class Expression:
         """As `re.Pattern.search`.
 
         Raises:
-            TooSlowError: It took too long, this time or together with the searches before.
+            TooSlowError: It took too long, alone or together with earlier searches.
         """
         began = time.thread_time()
         try:
@@ -83,10 +87,10 @@ class Expression:
 
 
 def check_pattern(pattern: str, metric: str = "loss") -> str | None:
-    """Why a job's own regular expression cannot be used, None when it can.
+    """Why a job's own regular expression cannot be used, None if it can.
 
     It needs a named group for the metric (`(?P<loss>...)`, `(?P<value>...)` or the metric's own
-    name); `step`, `epoch` and `epochs` are read where it has them.
+    name). The groups `step`, `epoch` and `epochs` are optional.
     """
     if (wrong := check_expression(pattern)) is not None:
         return wrong
@@ -97,9 +101,10 @@ def check_pattern(pattern: str, metric: str = "loss") -> str | None:
 
 
 def check_expression(pattern: str) -> str | None:
-    """Why an expression of a user's cannot be used, None when it can. One whose search could take a
-    time exponential in the line's length is refused: a repeat of something that itself repeats or
-    offers alternatives.
+    """Why a user's expression cannot be used, None if it can.
+
+    An expression is refused if its search could take time exponential in the line's length: a
+    repeat of something that itself repeats or has alternatives.
     """
     if len(pattern) > _LONGEST_PATTERN:
         return f"it has {len(pattern)} characters; expected at most {_LONGEST_PATTERN}"
@@ -116,19 +121,19 @@ def check_expression(pattern: str) -> str | None:
 
 
 def group_of(pattern: re.Pattern[str], metric: str) -> str | None:
-    """The named group of the metric; None: it has none."""
+    """The name of the metric's group; None: it has none."""
     return next((name for name in (metric, "loss", "value") if name in pattern.groupindex), None)
 
 
 def _compiled(pattern: str) -> tuple[re.Pattern[str], Any]:
-    """An expression, and what it is parsed into."""
+    """An expression, compiled and parsed."""
     with warnings.catch_warnings():  # of what Python may read otherwise one day, such as `[[]`
         warnings.simplefilter("ignore", FutureWarning)
         return re.compile(pattern), import_module("re._parser").parse(pattern)
 
 
 def _explodes(tree: Any, *, inside: bool) -> bool:
-    """Whether a parsed expression has a long repeat, not possessive, of something that can match in
+    """Whether a parsed expression has a long, not possessive repeat of something that can match in
     several ways.
     """
     for operation, argument in tree:

@@ -21,16 +21,14 @@ _COMPLAINT = re.compile(
     r"(?i)(?:\[[\w./ -]{1,40}\]:?\s|[\w./-]{1,40}:\s){0,2}\W{0,4}"
     r"(?:fatal|critical|(?:fatal )?error)\s?[:!]\s{0,4}[^\s\d.-]"
 )
-"""A program's own word of what is wrong: «Error: no such file», «train: fatal error: out of
-space».
-"""
+"""A program's own error message: «Error: no such file», «train: fatal error: out of space»."""
 _AFTERWARDS = 3
-"""Lines that a shell may print after a program has failed, such as «finished»."""
+"""Lines that a shell may print after a program has failed, for example «finished»."""
 _NOT_RUN = re.compile(
     r"(?:[\w./-]{1,60}:(?:\d+:)?\s){1,3}.{0,200}"
     r"(?:not found(?:: \S+)?|No such file or directory|[Pp]ermission denied|cannot execute.{0,40})$"
 )
-"""What shells and programs say of one, or of a file, that they cannot have."""
+"""Messages of shells and programs about a missing program or file."""
 _LINE_OF_PROGRESS = 10  # counts as so many
 _MOST_OPEN = 8
 _MOST_FOREIGN = 5  # lines of others within a traceback
@@ -64,7 +62,7 @@ _ASIDE = (
     "Error in sys.excepthook",
     "--- Logging error",
 )
-"""Before a traceback: Python goes on after it."""
+"""Headings of tracebacks after which Python goes on."""
 
 _WEAK_NAMES = frozenset(
     {
@@ -94,7 +92,7 @@ _WEAK_NAMES = frozenset(
 _WEAK_MESSAGES = re.compile(
     r"connection (?:closed|reset|refused)|broken pipe|socket timeout|\bpeer\b", re.IGNORECASE
 )
-"""What tells of another process' end counts only where nothing else is told."""
+"""Messages about the end of another process, which only count if there is no other failure."""
 
 _NATIVE = re.compile(
     r"""(?:terminate\ called\ after\ throwing\ an\ instance\ of\ '(?P<type>[^']{1,200})'
@@ -117,9 +115,10 @@ _WHAT = re.compile(r"\s*what\(\):\s+(.*)")
 
 @dataclass(slots=True)
 class _FoundFailure:
-    """A failure in the output. `native`: the process died without a Python exception. `weak`: it
-    only follows from the end of another process. `why` and `where` it was raised, and the `parts`
-    of an exception group.
+    """A failure in the output.
+
+    `native`: the process died without a Python exception. `weak`: it only follows from the end of
+    another process. `why` and `where`: its cause and place. `parts`: those of an exception group.
     """
 
     text: str
@@ -138,9 +137,10 @@ class _FoundFailure:
 
 @dataclass(slots=True)
 class _Traceback:
-    """A traceback that has begun. `prefix` is on each of its lines, unless only on the first;
-    `found` is its exception as long as what that says is still being told, on `rest` more lines at
-    most.
+    """A traceback that has begun.
+
+    `prefix` is on each of its lines, unless only on the first. `found` is its exception while its
+    message continues, for `rest` more lines at most.
     """
 
     prefix: str
@@ -187,8 +187,8 @@ class FailureReader:
 
     @property
     def line(self) -> str:
-        """The line that says what is wrong, where no exception tells: the last that calls itself an
-        error, or else the last that is not empty.
+        """The line that says what is wrong if there is no exception: the last error message,
+        otherwise the last non-empty line.
         """
         complaint, at = self._complaint
         return complaint if complaint and self._lines - at <= _SURVIVED else self.last_line
@@ -200,10 +200,10 @@ class FailureReader:
                 self._line(text.rstrip())
 
     def quote(self, *, signalled: bool = False) -> str | None:
-        """One line that says why the script ended; None if its output does not tell.
+        """One line that says why the script ended; None if unknown.
 
         Args:
-            signalled: A signal ended it, which no exception of Python does.
+            signalled: Whether a signal ended it, so that no Python exception did.
         """
         for failure in (self._strong, self._weak):
             if (
@@ -215,12 +215,12 @@ class FailureReader:
         return None
 
     def last(self, shell: bool) -> str:
-        """The failure that the output ends with; empty: it ends with something else.
+        """The failure at the end of the output; empty: there is none.
 
         Args:
-            shell: The output is that of a shell, whose exit status says little of the programs that
-                it runs: what it prints after one that failed may be a few lines, and its own words
-                count.
+            shell: Whether it is the output of a shell, whose exit status says little about the
+                programs that it runs. Then a few lines may follow a failure, and the shell's own
+                messages count.
         """
         most = _AFTERWARDS if shell else 0
         for failure in (self._strong, self._weak):
@@ -237,7 +237,7 @@ class FailureReader:
             self._grouped = margin is not None
             text = text[margin.end() :] if margin is not None else text
         before, self.last_line = self.last_line, text or self.last_line
-        # made, and never raised
+        # a failure that was made but never raised
         if self._grouped and _MEMBER.match(before) and _EXCEPTION.match(text):
             self._open.append(_Traceback("", certain=True))
         if _BEGINS in text and self._begins(text, before):
@@ -311,7 +311,7 @@ class FailureReader:
             self._open.remove(traceback)
 
     def _says(self, traceback: _Traceback, failure: _FoundFailure, body: str) -> None:
-        """The text of a line below an exception that continues its message."""
+        """Take a line below an exception that continues its message."""
         traceback.rest -= 1
         if body in _LINKS or traceback.rest == 0:
             self._open.remove(traceback)

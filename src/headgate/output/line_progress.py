@@ -1,4 +1,4 @@
-"""What one line of a script's output tells of its progress."""
+"""The progress in one line of a script's output."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class LineProgress(NamedTuple):
 
     @property
     def values(self) -> tuple[object, ...]:
-        """What tells two lines apart: values, and where in the training they are."""
+        """Values and position, by which two lines are compared."""
         return self.loss, self.metrics, self.step, self.epoch, self.epochs, self.samples
 
     def renamed(self, part: str, metric: str = "loss") -> LineProgress:
-        """The same as of an evaluation: its loss is a metric. Of a job that follows another metric,
-        it is that one.
+        """The line as one of an evaluation: its loss, or other followed metric, becomes a metric of
+        `part`.
         """
         metrics = {f"{part}_{name}": value for name, value in self.metrics.items()}
         if self.loss is not None:
@@ -91,8 +91,8 @@ class LineProgress(NamedTuple):
 
 
 def remaining(line: str) -> float | None:
-    """Seconds that a line in lower case says are left of the training, as CatBoost does:
-    `remaining: 1m 12s`.
+    """Remaining seconds of the training in a lower-case line, as CatBoost prints: `remaining: 1m
+    12s`.
     """
     match = _REMAINING.search(line) if "remaining" in line else None
     return _seconds(match) if match is not None else None

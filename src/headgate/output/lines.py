@@ -1,9 +1,9 @@
-"""One line of a script's output: loss, step and epoch, as the usual frameworks and scripts print
-them.
+"""Finds loss, step and epoch in one line of a script's output, as common frameworks and scripts
+print them.
 
 A line is searched once for pairs of a name and a number. Repeats are bounded, most are possessive,
-and a search can start only where a word starts, so that no line, however odd, costs more than a
-time in proportion to its length.
+and a search can only start at the start of a word. So the time is proportional to the line's
+length, whatever the line.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _IS = (
     r"(?:\s{0,4}+([:=](?!>)|[-=]{1,2}>|→|(?<=\s)-(?=\s))\s{0,8}+|\s{1,4}+((?:is(?:\snow)?|was|value|reached)(?::|\s))\s{0,4}+|\s{1,8}+#?|(?=\[\s{0,4}\d))"
     r"['\"\[]?+\s{0,6}+(?:(?:tensor|array|tf\.tensor|np\.float\d\d)\(\[?)?+"
 )
-# Thousands may be separated, and decimals be behind a comma: `Scanner._number` tells.
+# Thousands may have separators, and decimals a comma: see `Scanner._number`.
 _NUMBER = (
     r"([-+]?(?:\d{1,18}(?:[.,_]\d{1,20}){0,6}+\.?(?:e[-+]?\d{1,3})?"
     r"|\.\d{1,20}(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?))"
 )
 _COUNT = r"(\d{1,12}(?:[,_]\d{3}){0,4}+)"
 _OUT_OF = r"(?:\s{0,6}(?:/|(?:out\s)?of)\s{0,6}" + _COUNT + ")?"
-# Not followed by what would make it part of a version, a date, a time, a range or a quantity with a
-# unit.
+# Not followed by a character that would make it part of a version, a date, a time, a range or a
+# quantity with a unit.
 _ENDS = r"(?!\w|\.\d|[:/-]\d)"
 _PAIR = re.compile(
     _NAME + _WHEN + _IS + _NUMBER + _OUT_OF + r"([km](?=\s|,|$)(?!\s\d{1,2}s))?+" + _ENDS
@@ -86,7 +86,7 @@ _OF_TRIAL = frozenset({"value", "values", "objective", "objective_value", "trial
 _EARNS = re.compile(
     r"(?:return|reward|score|accuracy)s?(?:\s{0,2}[=:]\s{0,4}\[?\s?|\s{1,4}(?=-?\d{1,12}\.\d))[-+]?\d"
 )
-"""What a line tells besides a step that counts as progress, though it has no loss."""
+"""Values that make a line with a step count as progress, even without a loss."""
 _LONGEST_HEADING = 80
 _END_OF_HEADING = frozenset(":.*-=")
 _HEADED = re.compile(
@@ -158,7 +158,7 @@ class Scanner:
     Args:
         metric: Its name as the script prints it; `loss` finds the training loss under any of its
             usual names.
-        as_fraction: Whether what is printed with a percent sign is wanted as a fraction.
+        as_fraction: Whether to convert a value with a percent sign to a fraction.
     """
 
     def __init__(self, metric: str = "loss", *, as_fraction: bool = False) -> None:
@@ -175,7 +175,7 @@ class Scanner:
         self._hint = self._metric.rsplit("_", 1)[-1]
 
     def scan(self, text: str) -> LineProgress | None:
-        """What the line says of the training's progress; None when nothing."""
+        """The training progress in a line; None if there is none."""
         line = text.lower()
         if "best" in line and line.rstrip().endswith(":"):
             return LineProgress(None, {}, recalls=True)
@@ -215,7 +215,9 @@ class Scanner:
         return _result(reader, parts, self._any_loss) or _heading(line)
 
     def _of_trial(self, trial: re.Match[str]) -> LineProgress:
-        """A trial of Optuna is a step; its value is the metric where the job names that."""
+        """The progress of an Optuna trial: the trial is a step, and its value the metric, if the
+        job names that.
+        """
         text = trial[2] or trial[3]
         value = self._number(text) if text is not None else None
         metrics = {"value": value} if value is not None else {}
@@ -223,7 +225,7 @@ class Scanner:
         return LineProgress(loss, metrics, int(trial[1]) + 1)
 
     def _far(self, reader: _Reader, parts: list[tuple[int, int, Part]]) -> None:
-        """The value of the job's metric that stands some words after its name."""
+        """Find a value of the job's metric some words after its name."""
         if (
             self._named_metric is None
             or (far := self._named_metric.far(reader.line, parts)) is None
@@ -238,7 +240,7 @@ class Scanner:
             reader.name, reader.rank, reader.end = self._metric, far.rank, far.end
 
     def _unnamed(self, reader: _Reader) -> None:
-        """A loss that has no name of its own."""
+        """Find a loss without a name of its own."""
         line, start = reader.line, reader.start
         if _BOOSTING.match(line, start):
             reader.loss = _boosted(reader.metrics)
@@ -275,7 +277,7 @@ class Scanner:
         pair: re.Match[str],
         parts: list[tuple[int, int, Part]],
     ) -> None:
-        """Take in a name with its number: as the loss, or as another metric."""
+        """Take a name with its number: as the loss, or as another metric."""
         line = reader.line
         named = self._in_context(line, described, pair, parts)
         if named is None:
@@ -319,8 +321,8 @@ class Scanner:
     def _rank(
         self, printed: MetricName, meant: MetricName, before: tuple[str, ...]
     ) -> tuple[int, bool]:
-        """How likely a name is that of the job's metric, and whether it is then a part of it or one
-        of several.
+        """How likely a name is that of the job's metric; and whether it is then a part of it, or
+        one of several.
         """
         if self._named_metric is not None:
             rank, is_part = self._named_metric.grade(printed.name, meant.part, before)
@@ -454,8 +456,8 @@ def _is_aside(line: str, start: int) -> bool:
 
 
 def _parts(line: str) -> list[tuple[int, int, Part]]:
-    """Start, end and kind of each mention of training, validation or testing in a line; computed
-    only where needed.
+    """Start, end and kind of each mention of training, validation or testing in a line. Computed
+    only if needed.
     """
     if not (
         "val" in line
@@ -493,7 +495,7 @@ def _part_before(parts: list[tuple[int, int, Part]], line: str, start: int) -> P
 
 
 def _is_value(pair: re.Match[str]) -> bool:
-    """Whether a pair tells a value: «loss 0.5», not «step 5» and not «split 0»."""
+    """Whether a pair is a value: «loss 0.5», not «step 5» or «split 0»."""
     stated = pair[5] not in (None, "-") or pair[6] is not None or not pair[7].isdigit()
     return stated and describe(pair[1]).counts is None
 
@@ -535,7 +537,7 @@ def _place(line: str) -> LineProgress | None:
 
 
 def _is_earned(metrics: Mapping[str, float]) -> bool:
-    """Whether one of these values tells how good a model is."""
+    """Whether one of these values is a measure of a model's quality."""
     return any(
         name.endswith(("return", "reward", "score", "accuracy")) and direction(name)
         for name in metrics
@@ -572,7 +574,7 @@ def _result(
         and reader.within is None
         and epoch_known
     ):
-        # the count runs on, the bar starts anew
+        # the count continues, the bar starts anew
         reader.within = min((at.step or 0) / at.total, 1.0)
     if named is not None and at.keras:
         at = at._replace(keras=False)
@@ -598,7 +600,7 @@ def _result(
         return None  # of nothing that learns, or of what was
     if epoch is None and loss is None and not reader.about_loss and not earned:
         return _place(line)
-    # Hugging Face's closing line repeats the mean over the whole run as train_loss
+    # Hugging Face's last line repeats the mean over the whole run as train_loss
     if "train_runtime" in line:
         return None
     evaluates = (

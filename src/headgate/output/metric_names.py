@@ -1,5 +1,5 @@
-"""Names of metrics in a script's output: which is the training loss, and which counts steps or
-epochs.
+"""Classifies names of metrics in a script's output: the training loss, others, and counts of steps
+or epochs.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from typing import Literal, NamedTuple
 from headgate.output import vocabulary
 
 NO_LOSS, STANDS_IN, PART_OF = 9, 5, 3
-"""Ranks of a name as the loss: of none, of what stands in for one (`nll`), of a part of one
-(`policy_loss`).
-"""
+"""Ranks of a name as the loss: none, a substitute (`nll`), a part (`policy_loss`)."""
 
 _SEPARATOR = re.compile(r"[_./@-]+")
 _FUSED = re.compile(r"\b(train|val|valid|validation|test|eval)(?=loss|acc)")
@@ -26,10 +24,10 @@ class MetricName(NamedTuple):
     """The meaning of a name in a line.
 
     Attributes:
-        name: The name as that of a metric.
-        part: The part of the data that it is about; None where the name does not say.
+        name: The name of the metric.
+        part: The part of the data that it belongs to; None if not stated.
         is_loss: Whether it is a loss.
-        rank: How likely it is the loss of the training, 0 the likeliest.
+        rank: How likely it is the training loss; 0: most likely.
         counts: What it counts; None if it is a metric.
     """
 
@@ -41,7 +39,7 @@ class MetricName(NamedTuple):
 
 
 def spell(name: str) -> str:
-    """A metric's name as it is written here: `trainLoss`, `train/loss` and `train-loss` are
+    """A metric's name in normal form: `trainLoss`, `train/loss` and `train-loss` become
     `train_loss`.
     """
     words = _FUSED.sub(r"\1_", name.lower())
@@ -55,7 +53,7 @@ def describe(key: str) -> MetricName:
         return MetricName("time", None, False, NO_LOSS, None)
     name = spell(key)
     tokens = frozenset(name.split("_"))
-    # «Up. 500» of updates
+    # «Up. 500» counts updates
     if (counts := "step" if key == "up." else _counts(name, tokens)) is not None:
         return MetricName(name, None, False, NO_LOSS, counts)
     losses = {

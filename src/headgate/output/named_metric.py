@@ -1,5 +1,5 @@
-"""A metric that a job names, among the names in a line: «Avg. PSNR», «micro F1», «accuracy of the
-net on images».
+"""Finds a metric that a job names among the names in a line: «Avg. PSNR», «micro F1», «accuracy of
+the net on images».
 """
 
 from __future__ import annotations
@@ -82,18 +82,18 @@ _WHOLE = (
         *("episodes", "runs", "trials", "games", "queries", "users", "folds"),
     }
 )
-"""What a value is of that is none of a class or of another part."""
+"""Words around a value that belongs neither to a class nor to another part."""
 _SAME_PART = {
     **dict.fromkeys(
         ("valid", "validation", "validate", "validating", "eval", "evaluation", "evaluating"), "val"
     ),
     "testing": "test",
 }
-"""Other words for a part of the data."""
+"""Synonyms for a part of the data."""
 
 
 class FarValue(NamedTuple):
-    """A number as printed, where it ends, and the rank of what it is of."""
+    """A number as printed, the index of its end, and the rank of its name."""
 
     number: str
     end: int
@@ -101,11 +101,11 @@ class FarValue(NamedTuple):
 
 
 class NamedMetric:
-    """Tells the names of one metric from those of others.
+    """Distinguishes the names of one metric from those of others.
 
     Args:
-        metric: Its name, as `spell` writes it.
-        far: An expression of a number, in a group `number`.
+        metric: Its name, in the form of `spell`.
+        far: An expression for a number, in a group `number`.
     """
 
     def __init__(self, metric: str, far: str) -> None:
@@ -115,7 +115,7 @@ class NamedMetric:
         self._words = tuple(word for word in words if word not in vocabulary.VALIDATING) or tuple(
             words
         )
-        # whether it was read in the training: else that of an evaluation is meant
+        # whether it was read in the training; otherwise that of an evaluation is meant
         self._trained = False
         name = r"[\s_./@-]{0,2}".join(re.escape(word) for word in self._words)
         self._far = re.compile(
@@ -127,15 +127,15 @@ class NamedMetric:
         """How likely a name is that of the metric, and whether it is then one of several: «micro
         F1».
 
-        Of an evaluation it is another metric once one of the training was read.
+        Once the metric was read in training, that of an evaluation is another metric.
 
         Args:
-            name: As `spell` writes it.
-            part: The part of the data that it is about, as far as the line says.
+            name: In the form of `spell`.
+            part: The part of the data that it belongs to, if the line states it.
             before: Up to two words before it.
 
         Returns:
-            0 for the likeliest, `NO_LOSS` for another metric.
+            0 for the most likely, `NO_LOSS` for another metric.
         """
         tokens = (*(token for word in before for token in spell(word).split("_")), *name.split("_"))
         of_part = next(
@@ -159,12 +159,11 @@ class NamedMetric:
         return rank + added, rank == _ONE_OF_SEVERAL
 
     def far(self, line: str, parts: Sequence[tuple[int, int, Part]]) -> FarValue | None:
-        """A value that stands some words after the name: «accuracy of the net on 10 test images: 54
-        %».
+        """A value some words after the name: «accuracy of the net on 10 test images: 54 %».
 
         Args:
-            line: In lower case.
-            parts: Where it mentions parts of the data, and which.
+            line: The line in lower case.
+            parts: Where it mentions parts of the data, and which parts.
         """
         if (far := self._far.search(line)) is None or not _WHOLE.issuperset(
             _WORD.findall(far["about"] or "")
@@ -177,12 +176,12 @@ class NamedMetric:
         return FarValue(far["number"], far.end(), added)
 
     def read(self, rank: int) -> None:
-        """A value of that rank was found."""
+        """Note that a value of that rank was found."""
         self._trained = self._trained or rank < _OF_EVALUATION
 
     def _added(self, part: str | None) -> int | None:
-        """What is added to the rank of a name that is about a part of the data; None: it is of
-        another metric.
+        """The amount to add to the rank of a name for a part of the data; None: it is another
+        metric.
         """
         if self._part is not None:
             return 0 if part == self._part else None
@@ -192,7 +191,7 @@ class NamedMetric:
 
 
 def words_before(line: str, start: int) -> tuple[str, ...]:
-    """Up to two words that stand just before a place in a line, in their order."""
+    """Up to two words just before an index in a line, in order."""
     words = _WORDS_BEFORE.search(line, max(0, start - _REACH), start)
     return tuple(word for word in words.groups() if word) if words is not None else ()
 

@@ -1,5 +1,5 @@
-"""The lines of a script's output that look most like progress: a hint where nothing could be read
-from it.
+"""Keeps the lines of a script's output that look most like progress, as a hint if none could be
+read.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Nearest:
     """Keeps the lines that look most like progress.
 
     Args:
-        metric: The metric that is looked for.
+        metric: The metric to follow.
     """
 
     def __init__(self, metric: str) -> None:
         self._metric = metric.lower()
         self._seen = 0
-        # by a line's shape: how near it is, and the lines
+        # by the shape of a line: its rank, and the lines
         self._kept: dict[str, tuple[int, deque[str]]] = {}
 
     def add(self, line: str) -> bool:
-        """Take in a line in which nothing was found; whether it looks like progress."""
+        """Take a line without the metric. Returns whether it looks like progress."""
         self._seen += 1
         if self._seen > _MOST_LINES:
             return False
@@ -75,13 +75,14 @@ class Nearest:
         return True
 
     def lines(self) -> list[str]:
-        """These lines, the likeliest first."""
+        """These lines, the most likely first."""
         return [lines[-1][:_LONGEST] for _, lines in self._likeliest()]
 
     def candidates(self) -> Iterator[tuple[str, list[str]]]:
-        """Names of values that could be followed instead, those like the metric's first, each with
-        the lines that it is from. Each tells which way it gets better; for another metric than the
-        loss it is the same way.
+        """Names of values to follow instead, similar ones first, each with its lines.
+
+        Each name states which direction is better. If another metric than the loss is followed, it
+        is the same direction.
         """
         way = goals.direction(self._metric) if self._metric != "loss" else None
         named = [
@@ -93,7 +94,9 @@ class Nearest:
         yield from sorted(named, key=lambda candidate: not self._is_like(candidate[0]))
 
     def _is_like(self, name: str) -> bool:
-        """Whether a name begins as a word of the metric's does: `acc` for `accuracy`."""
+        """Whether a name shares the beginning of one of the metric's words: `acc` for
+        `accuracy`.
+        """
         return any(
             word.startswith(other) or other.startswith(word)
             for word in spell(name).split("_")
@@ -105,8 +108,7 @@ class Nearest:
 
 
 class MissingMetric:
-    """Notices that the metric which a job names does not come, or comes no more, though the script
-    goes on.
+    """Notices that a job's metric never appears, or no longer appears, although the script goes on.
 
     Args:
         metric: Its name.
@@ -123,14 +125,14 @@ class MissingMetric:
         self._epoch: int | None = None
 
     def came(self) -> None:
-        """A line had the metric."""
+        """Note a line with the metric."""
         if self._came:
             self._gap = max(self._gap, self._reports)
         self._came += 1
         self._reports = self._without = self._epochs = 0
 
     def passed(self, line: str, epoch: int | None) -> None:
-        """A line that looks like progress had no such metric; it is of that epoch."""
+        """Note a line of that epoch that looks like progress, without the metric."""
         self._reports += 1
         self._without += self._named.search(line.lower()) is not None
         if epoch is not None and epoch != self._epoch:
@@ -138,9 +140,7 @@ class MissingMetric:
             self._epoch = epoch
 
     def reports(self) -> int | None:
-        """So many reports came without it, which is more than there should be; None as long as it
-        may come.
-        """
+        """Number of reports without the metric, once there are more than expected; None before."""
         if self._came > 1:
             late = self._without >= _MOST_WITHOUT and self._reports > _TIMES_THE_GAP * max(
                 self._gap, _FEWEST_REPORTS
@@ -157,5 +157,4 @@ class MissingMetric:
 
     @property
     def ever_came(self) -> bool:
-        """Whether it came at least once."""
         return self._came > 0

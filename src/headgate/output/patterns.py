@@ -17,7 +17,7 @@ from headgate.output.tables import PrintedTables
 from headgate.output.tracebacks import TracebackLines
 
 LONGEST_LINE = 4096
-"""Characters of a line that are looked at."""
+"""Most characters of a line that are read."""
 
 _NEAR = 3  # lines after a bar in which a loss is at its step
 _BELOW = 64  # lines below one that says a step, in which a loss is at it
@@ -32,7 +32,7 @@ _ESCAPE = re.compile(
 
 
 class ProgressReader:
-    """Reads progress from lines of output, one after the other.
+    """Reads progress from lines of output, in order.
 
     Args:
         rule: The metric, and the job's own expression if it has one.
@@ -43,7 +43,7 @@ class ProgressReader:
 
     def __init__(self, rule: ProgressRule) -> None:
         self.problem: str | None = None
-        """Why the job's own expression is no longer searched for; None as long as it is."""
+        """Why the job's own expression is no longer searched for; None while it is."""
         self._expression: Expression | None = None
         if rule.pattern is not None:
             reason = check_pattern(rule.pattern, rule.metric)
@@ -61,28 +61,28 @@ class ProgressReader:
         self._fits = KerasFits()
         self._steps = RunningCount()
         self._samples = RunningCount()
-        # by epoch: step and loss of one that has ended
+        # by epoch: step and loss of finished ones
         self._bars: dict[int, tuple[int, float | None]] = {}
         self._bar: LineProgress | None = None  # the last one of Keras in this epoch
         self._evaluating = False  # whether the last line that told something was of an evaluation
         self._headed = False  # whether a heading says so, and no line since then
-        # a step, and how far it goes, of a line that has no loss
+        # a step and its total, from a line without a loss
         self._place: tuple[int, int | None] | None = None
-        # lines with a loss since then, and how many may be at it
+        # number of lines with a loss since then, and the most at one step
         self._place_lines, self._place_reach = 0, 0
         self._recalled = 0  # so many lines may be of what was the best
         self._tells_steps = False  # whether a line with a loss said its step itself
         self._turns = False  # whether counts are of an epoch and the step in it
         self._loss = LossOfParts()
-        # what the bars of Keras go to, where they count samples
+        # the totals of Keras bars that count samples
         self._in_samples: int | None = None
-        # whether bars that go to the number of epochs count those
+        # whether bars whose total is the number of epochs count those
         self._over_epochs: bool | None = None
         # whether no line of the training had the metric yet
         self._only_evaluated = rule.metric != "loss"
         self._last: LineProgress | None = None
         self._rule = rule
-        # as long as the metric comes, or was not missed yet
+        # while the metric appears, or is not missed yet
         self._nearest: Nearest | None = Nearest(rule.metric)
         self._asked = rule.pattern is not None or rule.goal is not None or rule.metric != "loss"
         self._missing: MissingMetric | None = MissingMetric(rule.metric) if self._asked else None
@@ -90,16 +90,18 @@ class ProgressReader:
         self._tracebacks = TracebackLines()
 
     def hint(self) -> str | None:
-        """A hint for the user if no line has the metric. None if one has, if a warning told of it,
-        or if no line looks like progress and the user asked for no metric.
+        """A hint for the user if no line has the metric.
+
+        None if a line has one, if a warning was given, or if no line looks like progress and the
+        user asked for no metric.
         """
         if self._nearest is None or self._came or (not self._asked and not self._nearest.lines()):
             return None
         return self._advice(self._nearest, "in what it prints")
 
     def missed(self) -> str | None:
-        """A warning, once: the metric that the job names does not come, or comes no more, though
-        the script goes on.
+        """A warning, once, that the job's metric never appears, or no longer appears, although the
+        script goes on.
         """
         if (
             self._missing is None
@@ -131,11 +133,11 @@ class ProgressReader:
         return f"{what} {where}; in a job file, {cure}{shown}"
 
     def feed(self, lines: Iterable[str]) -> list[LineProgress]:
-        """Readings from these lines; a line without progress, or one that repeats the last reading,
-        gives none.
+        """The readings in these lines. A line without progress, or one that repeats the last
+        reading, gives none.
 
-        Steps and samples are as the script counts them, but never fall back when a new epoch starts
-        counting anew. A line that tells no step has the last one told.
+        Steps and samples are as the script counts them, but continuous over epochs. A line without
+        a step has the last one.
         """
         readings = []
         for line in lines:
@@ -154,7 +156,7 @@ class ProgressReader:
         return readings
 
     def _notice(self, text: str, reading: LineProgress | None) -> None:
-        """Take note of whether a line had the metric, or else of how near it is to one that has."""
+        """Note whether a line had the metric, or else how similar it is to one that has."""
         if self._nearest is None:
             return
         if reading is not None and self._is_of(reading):
@@ -167,7 +169,7 @@ class ProgressReader:
             self._missing.passed(text, self._epoch)
 
     def _is_of(self, reading: LineProgress) -> bool:
-        """Whether a reading has the metric of the job."""
+        """Whether a reading has the job's metric."""
         return reading.loss is not None or self._rule.metric in reading.metrics
 
     def _scan(self, text: str) -> LineProgress | None:
@@ -237,13 +239,12 @@ class ProgressReader:
             averaged=averaged,
             remaining=progress.remaining,
         )
-        # Bars are drawn again and again; a script that counts no steps may well have the same loss
-        # twice.
+        # Bars are redrawn repeatedly; a script that counts no steps may print the same loss twice.
         return None if reading.step is not None and self._repeats(reading) else reading
 
     def _is_drawn_again(self, progress: LineProgress) -> bool:
-        """Whether a bar is that of an epoch before, which has ended and is drawn again beside that
-        of the present one: Rich draws all of them whenever one goes on.
+        """Whether a bar belongs to a finished epoch and is redrawn beside the current one, because
+        Rich redraws all bars at each change.
         """
         if (
             not progress.drawn
@@ -260,8 +261,8 @@ class ProgressReader:
         return False
 
     def _renamed(self, progress: LineProgress, part: str) -> LineProgress:
-        """A line as of an evaluation. What no line of the training has is the job's metric all the
-        same.
+        """The line as one of an evaluation. A metric that no training line has is the job's
+        nevertheless.
         """
         renamed = progress.renamed(part, self._rule.metric)
         return renamed._replace(loss=progress.loss) if self._only_evaluated else renamed
@@ -289,9 +290,7 @@ class ProgressReader:
         return True
 
     def _counted(self, progress: LineProgress) -> LineProgress:
-        """A line of the training with its counts made to run on; a bar of Keras may count
-        samples.
-        """
+        """A training line with continuous counts. A bar of Keras may count samples."""
         if progress.keras and progress.total is not None and progress.total == self._in_samples:
             progress = progress._replace(step=None, samples=progress.step)
         if progress.step is not None:
@@ -301,7 +300,7 @@ class ProgressReader:
         return progress
 
     def _evaluated(self, progress: LineProgress, new_epoch: bool) -> LineProgress | None:
-        """The reading of a line of an evaluation, which has counts of its own."""
+        """The reading of a line of an evaluation, which has its own counts."""
         if not progress.metrics and progress.loss is None:
             self._headed = True
             if not new_epoch:
@@ -316,7 +315,7 @@ class ProgressReader:
         return self._last is not None and reading.values == self._last.values
 
     def _within(self, progress: LineProgress) -> float | None:
-        """The part of the epoch that is done, by a count that starts anew in each epoch."""
+        """The fraction of the epoch that is done, by a count that restarts in each epoch."""
         running = self._samples if progress.samples is not None else self._steps
         if (
             self._epoch is None
@@ -327,8 +326,8 @@ class ProgressReader:
         return running.part(progress.total)
 
     def _goes_on(self, progress: LineProgress) -> bool:
-        """Whether a line that does not say so is of the evaluation that the line before it is of:
-        it is nowhere in the training, though others are, or its count has another length.
+        """Whether an unmarked line continues the evaluation of the last line: it has no position in
+        the training, although others have, or its count has another total.
         """
         if progress.epoch is not None or progress.samples is not None or progress.steps is not None:
             return False
@@ -348,7 +347,7 @@ class ProgressReader:
         )
 
     def _at_place(self, progress: LineProgress) -> LineProgress:
-        """A loss that tells no step, with that of the bar just before it, or of the line above."""
+        """A loss without a step, with the step of the bar just before it, or of the line above."""
         self._place_lines += 1
         if (
             self._place is None
@@ -364,14 +363,14 @@ class ProgressReader:
             return progress._replace(step=done, total=total) if progress.epoch is None else progress
         if done == total and self._steps.total != total:
             return progress
-        # Where epochs are fractions, the bar is of all of them.
+        # If epochs are fractions, the bar is over all of them.
         return progress._replace(
             step=done, total=total, steps=total if progress.within is not None else None
         )
 
     def _is_old(self, progress: LineProgress) -> bool:
-        """Whether a line below a heading of what was the best is no further in the training than
-        those before.
+        """Whether a line below a heading about the best values is no further in the training than
+        earlier lines.
         """
         if progress.loss is None and not progress.metrics:
             return False
@@ -382,8 +381,8 @@ class ProgressReader:
         )
 
     def _over(self, progress: LineProgress) -> LineProgress:
-        """A bar that goes to the number of epochs, as long as it is where those are, counts
-        them.
+        """A bar whose total is the number of epochs, and that is at the current epoch, counts
+        epochs.
         """
         if not progress.drawn or progress.step is None or progress.epoch is None:
             return progress
@@ -393,8 +392,8 @@ class ProgressReader:
         return progress._replace(step=None, total=None) if self._over_epochs else progress
 
     def _turned(self, progress: LineProgress) -> LineProgress:
-        """A count whose total grows while it is the epoch: «batch 3/100» is then the hundredth of
-        epoch 3.
+        """A line whose total grows with the epoch: «batch 3/100» then means batch 100 of epoch
+        3.
         """
         if (
             progress.evaluates
@@ -425,7 +424,7 @@ class ProgressReader:
             and progress.total
             and not progress.drawn
         ):
-            # An epoch that is a fraction tells whether the count goes through all of them.
+            # An epoch that is a fraction shows whether the count is over all epochs.
             return (
                 progress.total
                 if abs(progress.step / progress.total - progress.within) > _FRACTION
@@ -434,8 +433,8 @@ class ProgressReader:
         return self._steps.all(self._epoch)
 
     def _evaluates(self, progress: LineProgress) -> bool:
-        """Whether a Keras bar belongs to `evaluate`: after the epoch's own, of another length or
-        starting anew; those that are not drawn again, if there is a second one of an epoch.
+        """Whether a Keras bar belongs to `evaluate`: after the epoch's own bar, and of another
+        length or starting anew. Without redrawing: the second bar of an epoch.
         """
         before = self._bar
         validated = any(name.startswith("val_") for name in progress.metrics)
@@ -476,9 +475,7 @@ class ProgressReader:
 
 
 def shown(line: str) -> Iterator[str]:
-    """The line as a terminal would show it: its start, without colours, each state that it was
-    redrawn in.
-    """
+    """The line as a terminal would show it: its start, without colours, in each redrawn state."""
     if len(line) > LONGEST_LINE:
         line = line[:LONGEST_LINE]
     if "\x1b" in line:

@@ -1,8 +1,8 @@
-"""A line of output in plain form, as `lines` reads it: without where it was logged from, a change
-as its new value.
+"""Brings a line of output into the plain form that `lines` reads: without its place in the code,
+and with changes as new values.
 
-Loggers say which function and line of code called them: `__main__:train_step:142 - step 7`. That is
-no step 142.
+Loggers print the function and line of code that called them: `__main__:train_step:142 - step 7`.
+That is not step 142.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _FULL_WIDTH = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)} | {
     0xFF1A: ": ",
     0xFF1B: "; ",
 }
-"""Signs of East Asian width, in ASCII."""
+"""Full-width signs of East Asian scripts, in ASCII."""
 
-# --- where it was logged from ---------------------------------------------------------------------
+# --- place in the code ----------------------------------------------------------------------------
 
 _LINE = r"\d{1,6}(?![\w/])(?![.,-]\d)"
 _FUNCTION = r"(?:[a-z_<>]\w{0,40}>?(?:\(\))?)"
@@ -90,10 +90,10 @@ _CHANGED_TO = re.compile(rf"\s\b{_VERB}\b\s(?:down\s)?to\s{{1,4}}(?P<new>{_VALUE
 
 
 def plain(line: str) -> str:
-    """A line in plain form.
+    """The line in plain form.
 
     Args:
-        line: In lower case.
+        line: The line in lower case.
     """
     if not line.isascii():
         line = line.translate(_FULL_WIDTH)
@@ -111,7 +111,7 @@ def plain(line: str) -> str:
 
 
 def _may_locate(line: str) -> bool:
-    """Whether a line may say where in its code it was logged."""
+    """Whether a line may contain its place in the code."""
     if ".py" in line or " line " in line or "lineno" in line:
         return True
     return any(form.search(line) is not None for form in (_FUSED, _PROCESS, _BETWEEN, _TIMED))

@@ -1,7 +1,6 @@
-"""The position of a line in the training: step, epoch and their totals, from forms that carry no
-names.
+"""The position of a line in the training: step, epoch and their totals, from forms without names.
 
-Forms that carry names («epoch 3/10, step 120») are found with the values, in `lines`.
+Forms with names («epoch 3/10, step 120») are found with the values, in `lines`.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _WITHOUT = (
     "iter ",
     "train epoch",
 )
-"""What a line begins with that has nothing before its content."""
+"""Beginnings of lines that have nothing before their content."""
 
 _PERCENT = r"(?:\s{0,2}(\(\s{0,2}\d{1,3}(?:\.\d{1,6})?\s{0,2}%\)))?"
 _COUNTED = re.compile(
@@ -112,7 +111,7 @@ _FIRST_WORD = re.compile(r"\s{0,4}(\d{1,12})\s(?:step|iteration|iter|update)s?\s
 _EPOCH_BEFORE = re.compile(
     r"\s{0,4}(?:\[\s{0,3}(\d{1,6})\s{0,2}/\s{0,2}(\d{1,6})\s{0,2}\]|(\d{1,6})/(\d{1,6}):|(\d{1,6})\|\d{1,12}\|(?=\s?loss))"
 )
-"""What stands before a bar says the epoch: `[3/10]`, `3/10:`, or `3|120|Loss` of torchtune."""
+"""The epoch before a bar: `[3/10]`, `3/10:`, or `3|120|Loss` of torchtune."""
 _EPOCH_AFTER = re.compile(r"(?<![\d/.])(\d{1,6})/(\d{1,6})[\s*|-]{1,4}epoch(?![s\d])")
 _LEADING = re.compile(r"\s{0,8}(\d{1,9}):\s{1,4}(?=learn|[-\d.na]{1,24}, [-\d.na]{1,24} avg)")
 _AFTER = re.compile(r"\bafter\s(\d{1,12})\s(?:step|iteration|batch|update)(?:e?s)?\b")
@@ -122,9 +121,10 @@ _SPEECH = re.compile(
 
 
 class Position(NamedTuple):
-    """The position of a line. `total` is the number that its count of steps or samples goes to, in
-    the epoch or in the training. `keras`: it is a progress bar of Keras. `drawn`: it is drawn as a
-    bar, and does not end an epoch.
+    """The position of a line.
+
+    `total`: the total of its count of steps or samples, in the epoch or in the training. `keras`:
+    it is a progress bar of Keras. `drawn`: it is drawn as a bar, and does not end an epoch.
     """
 
     step: int | None = None
@@ -137,7 +137,7 @@ class Position(NamedTuple):
 
 
 def content(line: str) -> int:
-    """Index at which a line begins after timestamps, levels, names of loggers and ranks."""
+    """Index of a line's content after timestamps, levels, names of loggers and ranks."""
     at = 0
     if line.startswith(_WITHOUT):
         return at
@@ -152,7 +152,7 @@ def content(line: str) -> int:
 
 
 def bare_bar(line: str) -> tuple[int, int] | None:
-    """Count and total of a progress bar that has no name, or only that of training."""
+    """Count and total of a progress bar without a name, or with that of the training."""
     match = _BARE.match(line)
     return (int(match[1]), int(match[2])) if match is not None else None
 
@@ -173,19 +173,19 @@ def over_epochs(line: str) -> Position | None:
 
 
 def _unit(line: str, start: int) -> str | None:
-    """The unit of a progress bar of tqdm, where it has one: «12img/s», «2.1s/epoch»."""
+    """The unit of a progress bar of tqdm: «12img/s», «2.1s/epoch». None without one."""
     unit = _UNIT.search(line, start, start + 60)
     return None if unit is None else unit[1] or unit[2]
 
 
 def position(line: str, start: int, epoch_end: int, loss_end: int) -> Position:
-    """The position of a line by forms that carry no names.
+    """The position of a line, from forms without names.
 
     Args:
-        line: In lower case.
-        start: Where its content begins.
-        epoch_end: Where the number of its epoch, found by name, ends; 0: it has none.
-        loss_end: Where its loss ends; 0: it has none.
+        line: The line in lower case.
+        start: Index of its content.
+        epoch_end: End of the number of its epoch, found by name; 0: none.
+        loss_end: End of its loss; 0: none.
     """
     if keras := _KERAS.match(line, start):
         total = int(keras[2]) if keras[2].isdigit() else None
@@ -242,8 +242,8 @@ def _in_brackets(line: str, start: int, epoch_end: int, loss_end: int) -> Positi
 
 
 def _epoch_of_bar(line: str, start: int, end: int) -> tuple[int | None, int | None]:
-    """Epoch and number of epochs that stand between the start of a line's content and its bar,
-    without a name.
+    """Epoch and number of epochs, without a name, between the start of a line's content and its
+    bar.
     """
     before = _EPOCH_BEFORE.match(line, start, end)
     if before is None and "epoch" in line:

@@ -1,5 +1,5 @@
-"""Progress printed as a table: names with rows of numbers below them, or a box of a name and a
-number a line.
+"""Progress printed as a table: names with rows of numbers below them, or a box with a name and a
+number per line.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PrintedTables:
         self._section = ""
 
     def scan(self, text: str) -> LineProgress | None:
-        """The progress that a row of a table tells; None if the line is no row, or has no loss."""
+        """The progress in a row of a table. None if the line is no row, or has no loss."""
         line = text.lower() if text.isascii() else text.lower().translate(_BARS)
         named = self._metric in line or "loss" in line
         if not named and not self._columns and not self._box and "|" not in line:
@@ -188,7 +188,7 @@ class PrintedTables:
     def _loss(
         self, wanted: list[_Column], values: dict[str, float]
     ) -> tuple[float, dict[str, float]]:
-        """The likeliest loss among some columns; the sum of its parts where no column has the
+        """The most likely loss among some columns. The sum of its parts if no column has the
         whole.
         """
         best = min(wanted, key=lambda column: column.rank)

@@ -1,6 +1,4 @@
-"""The lines of Python's tracebacks: source code that was running, which tells nothing of
-progress.
-"""
+"""Recognises the lines of Python's tracebacks, whose source code is no progress."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ class TracebackLines:
         self._frames = 0  # lines of it so far
 
     def holds(self, line: str) -> bool:
-        """Whether the next line is of a traceback, from its heading to the exception that it ends
-        with.
-        """
+        """Whether the next line belongs to a traceback, from its heading to its exception."""
         before, heading, _ = line.partition(_BEGINS)
         if heading:
             self._prefix, self._frames = before, 0

@@ -26,7 +26,7 @@ TRAINING = frozenset({"train", "training", "tr", "learn"})
 PARTS = VALIDATING | TRAINING | {"evaluate", "set"}
 
 PLAIN = TRAINING | {"loss", "losses", "step", "batch", "iter", "cur", "current"}
-"""What a name may consist of and still be the loss of training as of now."""
+"""Words that a name of the current training loss may consist of."""
 
 SMOOTHED = frozenset(
     {
@@ -49,15 +49,13 @@ SMOOTHED = frozenset(
 )
 
 LANGUAGE_MODEL = frozenset({"lm"})
-"""The loss of a language model, beside which others may stand: the whole one, where a line has
-it.
-"""
+"""The loss of a language model. With others in the same line, it is the whole loss."""
 
 STANDS_IN = frozenset(
     {"xent", "nll", "cost", "cross_entropy", "crossentropy", "ce", "bce", "mse", "rmse", "learn"}
 )
-"""Names of a loss that do not say so: they count where the line says a step or an epoch, and no
-line has another loss.
+"""Names of losses without the word loss. They count if the line has a step or an epoch, and no line
+has another loss.
 """
 
 SAYS_NOTHING = frozenset(
@@ -65,7 +63,7 @@ SAYS_NOTHING = frozenset(
 ) | {
     *("for", "at", "in", "on", "is", "current", "final", "achieved", "reached", "got"),
 }
-"""Before the word loss: it is still the whole one."""
+"""Words before «loss» that do not make it a part of one."""
 
 NO_LOSS = frozenset(
     {
@@ -121,12 +119,12 @@ NO_LOSS = frozenset(
         *("init", "initial", "starting", "old"),
     }
 )
-"""With one of these in its name, or as one of the two words before, a number is not the loss as of
-now.
+"""Words that mark a number as other than the current loss, in its name or as one of the two words
+before it.
 """
 
 SPREADS = frozenset({"std", "stddev", "stdev", "stderr", "sd", "var", "variance"})
-"""Before the name of a metric: the number is how far the metric spreads."""
+"""Words before the name of a metric for a number that is its spread."""
 
 NOT_LOSSES = frozenset({"floss", "gloss"})
 
@@ -181,17 +179,17 @@ BESIDE_COUNTED = frozenset(
         *("optim", "optimizer", "opt", "env"),
     }
 )
-"""What may stand beside such a word in a name that counts: `batch_idx`, `trainer/epoch`,
+"""Words that may accompany such a word in the name of a count: `batch_idx`, `trainer/epoch`,
 `env_step`.
 """
 
 TOTALS = frozenset(
     {"total_steps", "max_steps", "num_steps", "max_iters", "total_iters", "num_training_steps"}
 )
-"""How many steps there are in all."""
+"""Names of the total number of steps."""
 
 ASIDES = frozenset({"per", "each", "every", "max", "total", "num", "best", "last", "until", "to"})
-"""Before the word epoch: the number is not that of the epoch as of now."""
+"""Words before «epoch» for a number that is not the current epoch."""
 
 NOT_METRICS = (
     frozenset(
@@ -221,8 +219,8 @@ _ADVERSARIAL = re.compile(
 
 
 def is_adversarial(metric: str, others: Iterable[str]) -> bool:
-    """Whether a loss is one of several that are trained against each other, as those of a GAN, by
-    their names.
+    """Whether a loss is, by the names, one of several that are trained against each other, as in a
+    GAN.
     """
     return metric == "loss" and any(_ADVERSARIAL.fullmatch(name) for name in others)
 

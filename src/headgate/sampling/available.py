@@ -1,4 +1,4 @@
-"""Memory that can still be had: by the limits of cgroups, and by the machine itself."""
+"""Available memory, by the limits of cgroups, and of the machine itself."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _IN_USE_V2 = (
     *(b"anon", b"shmem", b"kernel_stack", b"pagetables", b"sec_pagetables"),
     *(b"percpu", b"sock", b"vmalloc", b"slab_unreclaimable"),
 )
-"""Of memory.stat: what the kernel cannot take back by dropping caches."""
+"""Fields of memory.stat for memory that the kernel cannot reclaim by dropping caches."""
 
 
 class AvailableMemory:
-    """Reads how much memory can still be had before something is killed for want of it. Page cache
-    counts as free, shared memory and tmpfs do not.
+    """Reads how much memory is available before a process is killed.
+
+    Page cache counts as available, shared memory and tmpfs do not.
 
     Args:
-        place: Where on this machine; None: where this process is.
-        root: Where /proc and /sys are found.
+        place: A place on this machine; None: that of this process.
+        root: Where /proc and /sys are mounted.
     """
 
     def __init__(self, place: Place | None = None, root: Path = Path("/")) -> None:
@@ -36,13 +37,11 @@ class AvailableMemory:
 
     @property
     def domain(self) -> Path | None:
-        """The nearest cgroup of those that it is in that limits memory; None: none does."""
+        """The nearest cgroup at or above it with a memory limit; None: no limit."""
         return next((folder for folder, _ in self._limits()), None)
 
     def read(self) -> float | None:
-        """Bytes that can still be had; None where that cannot be told, as of a place without
-        cgroups.
-        """
+        """Available bytes; None if unknown, as in a place without cgroups."""
         if self._is_nowhere:
             return None
         left = [
@@ -55,7 +54,7 @@ class AvailableMemory:
         return max(float(min(left)), 0.0) if left else None
 
     def _limits(self) -> Iterator[tuple[Path, int]]:
-        """The cgroups above, the nearest first, that limit memory, and how far."""
+        """The cgroups with a memory limit and their limits, the nearest first."""
         folder = self._own
         while folder is not None and (folder / "cgroup.procs").exists():
             if (limit := limits.own_memory_limit(folder)) is not None:
@@ -71,12 +70,12 @@ class AvailableMemory:
         if "MemFree" not in sizes:
             return None
         cache = sum(sizes.get(name, 0) for name in ("Buffers", "Cached", "SReclaimable"))
-        # it is in `Cached`, and cannot be dropped
+        # it is part of `Cached`, and cannot be dropped
         return sizes["MemFree"] + max(cache - sizes.get("Shmem", 0), 0)
 
 
 def _used(folder: Path) -> int | None:
-    """Bytes that a cgroup and those below it hold; None where that cannot be read."""
+    """Bytes that a cgroup and those below it hold; None if it cannot be read."""
     stat = table(content(folder / "memory.stat").encode())
     names = _IN_USE_V1 if _IN_USE_V1[0] in stat else _IN_USE_V2
     return sum(stat.get(name, 0) for name in names) if names[0] in stat else None

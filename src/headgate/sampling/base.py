@@ -1,4 +1,4 @@
-"""The contract of a sampler: what reads one resource."""
+"""The contract of a sampler, which reads one resource."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.sampling.columns import Column
 
 
 class Boxed(Protocol):
-    """What a sampler needs to know of a task; the `Box` of an isolation has it."""
+    """The part of a task's `Box` that samplers need."""
 
     @property
     def cgroups(self) -> Mapping[str, object]: ...
@@ -22,8 +22,8 @@ class Boxed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A task to read, or (with `box` None) a node: this machine, or what runs in a `place` on it.
-    Of GPUs those with these indices count; None: all.
+    """A task to read, or (if `box` is None) a node: this machine, or a `place` on it. Only GPUs
+    with these indices count; None: all.
     """
 
     id: str
@@ -37,11 +37,14 @@ class Sampler(ABC):
 
     It must:
 
-    1. Give rates since its last reading of a target, never running totals; a first reading has no
-       rates.
+    1. Give rates since its last reading of a target, never running totals. A first reading has no
+    rates.
+
     2. Name only columns of `columns`, each finite and not negative.
-    3. Leave out what it cannot read; raise only when it can read nothing at all.
-    4. Forget targets that it is no longer handed, and never raise because one ended meanwhile.
+
+    3. Leave out what it cannot read, and raise only if it can read nothing at all.
+
+    4. Forget targets that are no longer passed in, and never raise because one ended meanwhile.
     """
 
     name: str
@@ -51,6 +54,6 @@ class Sampler(ABC):
         """Readings by target id.
 
         Args:
-            now: Seconds; the denominator of rates. A reading at the same `now` as the last has no
-                rates.
+            now: Time in seconds, from which rates are computed. A reading at the same `now` as the
+                last one has no rates.
         """

@@ -1,4 +1,4 @@
-"""Names and units of what is sampled; the columns of the store's `usage` table."""
+"""Names and units of the sampled values: the columns of the store's `usage` table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Column = Literal[
     "cpu_fullest_core",  # of the fullest core, 0 to 1
     "memory_bytes",  # resident, page cache not counted
     "cache_bytes",  # page cache
-    # bytes that a node has left, by the limits that hold for it; page cache counts as left
+    # bytes available on a node under the limits that hold for it; page cache counts as available
     "memory_available",
     "disk_read",  # bytes a second
     "disk_write",  # bytes a second
@@ -21,13 +21,13 @@ Column = Literal[
     "psi_cpu",  # fraction of time in which some task waited for CPU, 0 to 1
     "psi_memory",
     "psi_io",
-    # thread-seconds a second in which a thread was ready and had no core; throttled ones count
+    # thread-seconds a second in which a thread was ready and had no core, including throttled ones
     "cpu_waiting",
     "cpu_ready",  # part of the time in which its busiest thread ran or waited for a core, 0 to 1
-    # 1 where any thread of it ran or waited for a core at the moment of the reading, else 0
+    # 1 if any thread of it ran or waited for a core at the reading, otherwise 0
     "any_ready",
     "main_ready",  # the same of the processes that train: not of its loader's workers
-    # cores that the processes which its main one started ran on or waited for: its loader's workers
+    # cores that children of its main process, such as loader workers, ran on or waited for
     "helper_cores",
     "cpu_throttled",  # core-seconds a second that its own cap held back
     "cpu_stolen",  # cores that the hypervisor kept from a node
@@ -35,14 +35,14 @@ Column = Literal[
     "major_faults",  # pages a second that had to be read before the task went on
     # pages of files a second that had been dropped from the page cache and were read again
     "refaults",
-    # TCP segments a second sent again (of a task: only in a network namespace of its own)
+    # retransmitted TCP segments a second (of a task: only in a network namespace of its own)
     "net_retransmits",
-    # bytes a second that a task's connections to other addresses brought, headers not counted
+    # bytes a second received by a task's connections from other addresses, without headers
     "tcp_in",
     "tcp_out",  # bytes a second that they took
     "cpu_cycles",  # a second, where the machine has hardware counters
     "cpu_instructions",  # retired, a second; likewise
-    # bytes a second between the last cache and memory, where the machine has resctrl
+    # bytes a second between the last cache and memory, if the machine has resctrl
     "memory_bandwidth",
     "cache_occupancy",  # bytes of the last cache; likewise
 ]

@@ -1,4 +1,4 @@
-"""TCP connections: the bytes a second that each task exchanges with other nodes, also if tasks
+"""TCP connections: the bytes a second that each task exchanges with other nodes, even if tasks
 share a network.
 """
 
@@ -41,11 +41,11 @@ class _Bytes(NamedTuple):
 
 
 class ConnectionsSampler(Sampler):
-    """Reads `tcp_out` and `tcp_in` of a task: what its connections to other addresses carried,
+    """Reads `tcp_out` and `tcp_in` of a task: the bytes of its connections to other addresses,
     without headers.
 
-    The kernel tells the inode of each connection and what it carried. The descriptors of a task's
-    processes tell which are its own. They are listed again only if there is a new connection.
+    The kernel reports inode and bytes of each connection. The descriptors of a task's processes
+    show which are its own. They are listed again only if there is a new connection.
     """
 
     name = "connections"
@@ -99,7 +99,7 @@ class ConnectionsSampler(Sampler):
         }
 
     def _namespaces(self, tasks: Mapping[str, Boxed]) -> dict[str, set[str]]:
-        """The tasks in each network namespace, by a path to it."""
+        """The tasks in each network namespace, by a path to the namespace."""
         paths = {os.stat(_OURS).st_ino: _OURS}  # to enter another one takes root
         names: dict[int, set[str]] = {}
         for name, box in tasks.items():
@@ -135,8 +135,8 @@ class ConnectionsSampler(Sampler):
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a program listens at a TCP port in the network namespace of a process; no, where that
-    has ended.
+    """Whether a program listens at a TCP port in the network namespace of a process. False if the
+    process has ended.
     """
     wanted = f":{port:04X}"
     for name in ("tcp", "tcp6"):
@@ -152,11 +152,11 @@ def listens(pid: int, port: int) -> bool:
 
 
 def connections() -> Iterator[tuple[int, _Bytes]]:
-    """The inode of each TCP connection to another address in this network namespace, and the bytes
-    that it carried so far.
+    """The inode of each TCP connection to another address in this network namespace, and its bytes
+    so far.
 
     Raises:
-        OSError: The kernel does not tell.
+        OSError: The kernel does not report them.
     """
     for family in (socket.AF_INET, socket.AF_INET6):
         with socket.socket(

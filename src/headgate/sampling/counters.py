@@ -12,14 +12,14 @@ _PAGE = 4096
 
 
 class OpenFile:
-    """A file of /proc, /sys or a cgroup that is kept open: reading it again costs one system call.
+    """A file of /proc, /sys or a cgroup that is kept open, so that reading it again costs one
+    system call.
 
-    A file that is kept open belongs to the very process or cgroup that it was opened for: once that
-    has gone, reading raises, even when its number or name was given to another.
+    An open file belongs to the process or cgroup that it was opened for. Once that is gone, reading
+    raises, even if its number or name was reused.
 
     Raises:
-        OSError: From the constructor and from `read`: it does not exist (any more), or may not be
-            read.
+        OSError: From the constructor and from `read`: it does not exist, or may not be read.
     """
 
     __slots__ = ("_fd",)
@@ -28,11 +28,11 @@ class OpenFile:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> bytes:
-        """The whole content as of now."""
+        """The whole present content."""
         data = os.pread(self._fd, 16 * _PAGE, 0)
         if len(data) < _PAGE // 2:
             return data
-        # The kernel hands out some of these files about a page at a time, whatever is asked for.
+        # The kernel returns some of these files about a page at a time, whatever size is requested.
         chunks = [data]
         size = len(data)
         while chunk := os.pread(self._fd, 16 * _PAGE, size):
@@ -41,14 +41,14 @@ class OpenFile:
         return b"".join(chunks)
 
     def close(self) -> None:
-        """Give the descriptor back; may be called twice."""
+        """Close the descriptor. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class Rates:
-    """Turns running totals of one target into rates since the last time."""
+    """Turns running totals of one target into rates."""
 
     __slots__ = ("_last", "_now")
 
@@ -57,11 +57,10 @@ class Rates:
         self._last: Mapping[Column, float] = {}
 
     def of(self, now: float, totals: Mapping[Column, float]) -> dict[Column, float]:
-        """Rates of each column in its unit a second.
+        """Rates of each column in its unit per second.
 
-        Nothing for the first totals, for totals at the same `now` (which are then dropped, so that
-        what happened meanwhile is counted in the next rate) and, in one column, for a total that
-        went back.
+        There are none for the first totals, and in a column whose total decreased. Totals at the
+        same `now` as the last are dropped, so that the next rate includes them.
         """
         before, last = self._now, self._last
         if before is not None and now == before:
@@ -78,6 +77,6 @@ class Rates:
 
 
 def table(data: bytes) -> dict[bytes, int]:
-    """A file of `name number` lines, as memory.stat and cpu.stat are."""
+    """Parse a file of `name number` lines, such as memory.stat and cpu.stat."""
     words = iter(data.split())
     return {name: int(value) for name, value in zip(words, words, strict=False)}

@@ -1,6 +1,4 @@
-"""CPU: cores in use, how busy the busiest one is, what a cap held back and what the hypervisor
-kept.
-"""
+"""CPU: cores in use, load of the busiest core, throttled time and stolen time."""
 
 from __future__ import annotations
 
@@ -26,12 +24,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class CpuSampler(SourcedSampler):
-    """`cpu_cores` of everything; `cpu_fullest_core` of this machine and, under cgroup v1, of tasks
-    and places on it.
+    """Reads `cpu_cores` of all targets, and `cpu_fullest_core` of this machine and, under cgroup
+    v1, of tasks and places.
 
-    Those are read from cpuacct (v1), else from cpu.stat (v2, which counts all cores together), else
-    from their processes. `cpu_throttled` comes from cpu.stat of either version, `cpu_stolen` from
-    /proc/stat.
+    Tasks and places are read from cpuacct (v1), otherwise from cpu.stat (v2, which has no values
+    per core), otherwise from their processes. `cpu_throttled` comes from cpu.stat of either
+    version, `cpu_stolen` from /proc/stat.
     """
 
     name = "cpu"
@@ -52,7 +50,7 @@ class CpuSampler(SourcedSampler):
 
 
 class _Cores(FileSource):
-    """Turns seconds that each core was busy into the two columns."""
+    """Turns busy seconds of each core into the two columns."""
 
     def __init__(self, *paths: str | Path) -> None:
         super().__init__(*paths)
@@ -64,7 +62,7 @@ class _Cores(FileSource):
         if now == before:
             return {}
         self._now, self._busy = now, busy
-        # A core that is taken offline leaves /proc/stat, and what is left no longer lines up with
+        # A core that is taken offline disappears from /proc/stat, and the others no longer match
         # the last reading.
         if before is None or now < before or len(busy) != len(last):
             return {}
@@ -78,7 +76,7 @@ class _Cores(FileSource):
 
 
 class _Node(_Cores):
-    """/proc/stat: all states but idle and iowait; guest time is already in user, stolen time is not
+    """/proc/stat: all states except idle and iowait. Guest time is part of user; stolen time is not
     ours.
     """
 
@@ -106,7 +104,7 @@ class _V1(_PerCore):
 
 
 class _V2(FileSource):
-    """`throttled_usec` is there only where the controller is on."""
+    """`throttled_usec` exists only if the controller is enabled."""
 
     def read(self, now: float, /) -> dict[Column, float]:
         stat = table(self.files[0].read())
@@ -117,11 +115,11 @@ class _V2(FileSource):
 
 
 class _Processes(ProcessSource):
-    """The larger of two lower bounds of what the task used.
+    """The larger of two lower bounds of the task's CPU time.
 
-    The totals of living processes with their reaped children lose nothing when a child ends and its
-    parent waits for it, but fall back when a daemon ends; what each living process used itself
-    loses the last moments of every one that ended.
+    Totals of living processes with their waited-for children lose nothing when a child ends, but
+    decrease when a daemon ends. Own times of living processes lose the last moments of each that
+    ended.
     """
 
     def __init__(self, box: Boxed) -> None:

@@ -24,12 +24,11 @@ _SECTOR = 512  # of /proc/diskstats, whatever the disk's own sector is
 
 
 class DiskSampler(SourcedSampler):
-    """`disk_read` and `disk_write` of whole disks.
+    """Reads `disk_read` and `disk_write` of whole disks.
 
-    A task is read from io.stat (v2), else from what the kernel accounts to its processes, which are
-    charged for a write when they dirty the page. The blkio files of cgroup v1 are of no use: they
-    leave out buffered writes, which kernel threads make, and newer kernels count in them only where
-    a limit is set.
+    A task is read from io.stat (v2), otherwise from the kernel's accounts of its processes, which
+    charge a write when a page is dirtied. The blkio files of cgroup v1 cannot be used. They leave
+    out buffered writes, which kernel threads make, and newer kernels only count with a limit.
     """
 
     name = "disk"
@@ -96,8 +95,10 @@ class _IoStat(FileSource):
 
 
 class _Processes(ProcessSource):
-    """The kernel adds a child's bytes to its parent when that waits for it, so that the sum loses
-    nothing; when a daemon ends the sum falls back, and that one round has no rates.
+    """The sum over processes.
+
+    The kernel adds a child's bytes to a parent that waits for it, so nothing is lost. When a daemon
+    ends the sum decreases, and that round has no rates.
     """
 
     def __init__(self, box: Boxed) -> None:

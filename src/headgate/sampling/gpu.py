@@ -1,4 +1,4 @@
-"""GPU: how busy, and how much of its memory is in use, through NVML."""
+"""GPU utilization and memory in use, through NVML."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headgate.sampling.sources import PlacedNode
 _NVLINK = 25e9  # bytes a second each direction of one NVLink from its second generation on
 _LOOK_SECONDS = 0.1
 _SINGLE, _PROHIBITED = (1, 3), 2
-"""NVML's compute modes."""
+"""Compute modes of NVML."""
 _WINDOW_MICROSECONDS = 150_000
-"""Windows that began within this time of each other are one."""
+"""Windows that began within this time of each other are the same."""
 
 
 def open_nvml() -> Any | None:
-    """NVIDIA's management library, initialised; None where the optional package, the driver or
-    every GPU is missing.
+    """NVIDIA's management library, initialised. None if the optional package, the driver or every
+    GPU is missing.
     """
     try:
         nvml = import_module("pynvml")
@@ -40,8 +40,8 @@ def open_nvml() -> Any | None:
 
 
 def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
-    """The GPUs of this machine, without those that NVML cannot describe. A divided GPU (MIG) counts
-    as its parts.
+    """The GPUs of this machine, without those that NVML cannot describe. Parts of a divided GPU
+    (MIG) count as GPUs.
     """
     if nvml is None:
         return ()
@@ -53,7 +53,7 @@ def gpus(nvml: Any | None) -> tuple[Gpu, ...]:
         except nvml.NVMLError:
             continue
         uuid = ask(nvml, "nvmlDeviceGetUUID", handle) or ""
-        # Older bindings answer in bytes.
+        # Older bindings return bytes.
         name, uuid = (
             text.decode() if isinstance(text, bytes) else str(text) for text in (name, uuid)
         )
@@ -87,8 +87,8 @@ def ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
 
 
 def device_numbers(nvml: Any | None) -> Mapping[int, int]:
-    """The number of each GPU's device file, by the GPU's index; GPUs that NVML does not tell it of
-    are left out.
+    """The number of each GPU's device file, by the GPU's index. GPUs without a known number are
+    left out.
     """
     if nvml is None:
         return {}
@@ -102,9 +102,11 @@ def device_numbers(nvml: Any | None) -> Mapping[int, int]:
 
 
 def gpu_link(nvml: Any | None) -> GpuLink | None:
-    """How the GPUs of this machine reach each other. That is NVLink where a ring of it joins them
-    all. Otherwise it is the slowest of their PCIe links, and through the CPU where a pair of GPUs
-    has no switch in common. None where there are fewer than two, or NVML does not say.
+    """The link between this machine's GPUs. None with fewer than two, or if NVML does not report
+    it.
+
+    It is NVLink if a ring of it joins all GPUs. Otherwise it is the slowest of their PCIe links,
+    through the CPU if a pair of GPUs has no common switch.
     """
     count = nvml.nvmlDeviceGetCount() if nvml is not None else 0
     if nvml is None or count < 2:
@@ -115,7 +117,7 @@ def gpu_link(nvml: Any | None) -> GpuLink | None:
         if nvlink > 0 and _in_a_ring(nvml, handles):
             return GpuLink(nvlink, "nvlink")
         rate = min(_pcie(nvml, handle) for handle in handles)
-        # What `nvidia-smi topo -m` calls PIX and PXB is up to MULTIPLE; PHB, NODE and SYS are
+        # PIX and PXB of `nvidia-smi topo -m` are levels up to MULTIPLE; PHB, NODE and SYS are
         # beyond.
         behind = all(
             nvml.nvmlDeviceGetTopologyCommonAncestor(one, other) <= nvml.NVML_TOPOLOGY_MULTIPLE
@@ -128,7 +130,7 @@ def gpu_link(nvml: Any | None) -> GpuLink | None:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> float:
-    """Bytes a second each direction of all NVLinks of a GPU that are up."""
+    """Bytes a second, in each direction, of all active NVLinks of a GPU."""
     up = 0
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         with contextlib.suppress(nvml.NVMLError):  # it has fewer, or none
@@ -144,9 +146,7 @@ def _nvlinks(nvml: Any, handle: Any) -> float:
 
 
 def _in_a_ring(nvml: Any, handles: Sequence[Any]) -> bool:
-    """Whether NVLinks, or switches of them, lead from each GPU to the next and back to the first in
-    some order.
-    """
+    """Whether NVLinks, or their switches, form a ring through all GPUs."""
     count, index = len(handles), nvml.NVML_P2P_CAPS_INDEX_NVLINK
     joined = [
         [
@@ -165,7 +165,7 @@ def _in_a_ring(nvml: Any, handles: Sequence[Any]) -> bool:
 
 
 def _pcie(nvml: Any, handle: Any) -> float:
-    """Bytes a second each direction of a GPU's PCIe link, in its fastest state: an idle one is
+    """Bytes a second, in each direction, of a GPU's PCIe link in its fastest state. An idle link is
     slowed down.
     """
     generation, lanes = (
@@ -178,8 +178,8 @@ def _pcie(nvml: Any, handle: Any) -> float:
 
 @dataclass(slots=True)
 class _State:
-    """The readings of one GPU in one round; None where it gives none (MIG, an old driver). `taken`
-    is the memory that nobody can have: what is in use, and what the driver reserves.
+    """The readings of one GPU in one round; None if it gives none (MIG, an old driver). `taken` is
+    memory in use or reserved by the driver.
     """
 
     busy: float | None
@@ -190,12 +190,12 @@ class _State:
 
 
 class _Division:
-    """How the time of a GPU divides among the processes that compute on it.
+    """The division of a GPU's time among its processes.
 
-    They take turns on it. NVML counts windows of a fifth of a second, and tells of each process the
-    latest window in which it ran: one reading a second would count two processes that alternate as
-    busy all the time. So a thread looks more often, and counts of each process the windows that
-    were the newest.
+    The processes take turns. NVML measures windows of a fifth of a second, and reports for each
+    process the latest window in which it ran. With one reading a second, two alternating processes
+    would both count as busy all the time. So a thread reads more often, and counts for each process
+    the windows that were the newest.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -209,7 +209,7 @@ class _Division:
         threading.Thread(target=self._watch, name="headgate-gpu", daemon=True).start()
 
     def take(self) -> dict[int, float]:
-        """Part of the time since the last call in which kernels of each process ran."""
+        """The fraction of the time since the last call in which kernels of each process ran."""
         with self._lock:
             busy, windows = self._busy, self._windows
             self._busy, self._windows = {}, 0
@@ -220,7 +220,7 @@ class _Division:
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
-            # An error is also its answer where nothing ran since then.
+            # NVML also returns an error if nothing ran since then.
             samples = (
                 ask(self._nvml, "nvmlDeviceGetProcessUtilization", self._handle, self._since) or ()
             )
@@ -238,15 +238,15 @@ class _Division:
 
 
 class GpuSampler(Sampler):
-    """`gpu_busy` and `gpu_memory_bytes`.
+    """Reads `gpu_busy` and `gpu_memory_bytes`.
 
-    Of this machine: over all GPUs, or over those that its target names. Of a task, and of a node
-    that is a place on this machine: what NVML accounts to its processes, over the GPUs that they
-    hold memory on; nothing when they hold none. A process that has a GPU for itself has all that
-    the GPU was busy. Without NVML or a GPU there are no readings, and that is no error.
+    For this machine: over all GPUs, or those in its target. For a task, and for a place on this
+    machine: NVML's accounts of its processes, over the GPUs on which they hold memory; nothing
+    without any. A process that is alone on a GPU gets all of the GPU's busy time. Without NVML or a
+    GPU there are no readings, which is no error.
 
     Args:
-        nvml: The `pynvml` module, initialised; None to look for it at the first reading.
+        nvml: The `pynvml` module, initialised; None: look for it at the first reading.
     """
 
     name = "gpu"
@@ -258,13 +258,13 @@ class GpuSampler(Sampler):
         self._divisions: dict[int, _Division] = {}
         self._since: dict[int, int] = {}
         self.used: Mapping[int, float] = {}
-        """Bytes in use on each GPU when it was read last, with what its driver reserves,"""
+        """Bytes in use on each GPU at the last reading, including the driver's reserve,"""
         self.held: Mapping[str, Mapping[int, float]] = {}
-        """and of these by each task, by its target's id, as far as NVML tells."""
+        """and of these the bytes of each task, by its target's id, as far as NVML reports."""
         self.single: frozenset[int] = frozenset()
-        """GPUs on which one process alone may compute at a time, by their compute mode,"""
+        """GPUs on which only one process may compute at a time, by their compute mode,"""
         self.closed: frozenset[int] = frozenset()
-        """and those on which no further one may begin to."""
+        """and those on which no further process may start to compute."""
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:
         del now  # NVML averages by itself
@@ -307,9 +307,7 @@ class GpuSampler(Sampler):
         return readings
 
     def _read_modes(self, nvml: Any, states: Mapping[int, _State]) -> None:
-        """See what the compute modes of the GPUs allow. Under the server of MPS they have several
-        processes.
-        """
+        """Read the compute modes of the GPUs. Under the MPS server they have several processes."""
         single, closed = set(), set()
         for index, handle in self._handles.items():
             mode, pids = ask(nvml, "nvmlDeviceGetComputeMode", handle), states[index].memory_by_pid
@@ -321,7 +319,7 @@ class GpuSampler(Sampler):
         self.single, self.closed = frozenset(single), frozenset(closed)
 
     def _divide(self, shared: Collection[int]) -> None:
-        """Look at how these GPUs are divided, and at no others."""
+        """Measure the division of these GPUs, and of no others."""
         for index in [index for index in self._divisions if index not in shared]:
             self._divisions.pop(index).close()
         for index in shared:
@@ -344,8 +342,8 @@ class GpuSampler(Sampler):
         return _State(busy, used, used + float(getattr(memory, "reserved", 0)), holders, by_pid)
 
     def _busy(self, nvml: Any, index: int, handle: Any) -> float | None:
-        """Part of the time since the last reading in which a kernel ran; of an old GPU its latest
-        fifth of a second.
+        """Fraction of the time since the last reading in which a kernel ran; for an old GPU the
+        latest fifth of a second.
         """
         since = self._since.get(index)
         answer = ask(
@@ -365,7 +363,7 @@ def _is_mps(pid: int) -> bool:
 
 
 def _memory(nvml: Any, handle: Any) -> Any | None:
-    """Total and used bytes of a GPU. Its driver reserves some, which the first version counts as
+    """Total and used bytes of a GPU. The first version of the call counts the driver's reserve as
     used.
     """
     version = getattr(nvml, "nvmlMemory_v2", None)
@@ -376,7 +374,7 @@ def _memory(nvml: Any, handle: Any) -> Any | None:
 
 
 def _by_gpu(states: Mapping[int, _State], pids: frozenset[int]) -> dict[int, float]:
-    """Bytes that processes hold on each GPU; without those on which they hold none."""
+    """Bytes that processes hold on each GPU, without GPUs on which they hold none."""
     held = {
         index: sum(size for pid, size in state.memory_by_pid.items() if pid in pids)
         for index, state in states.items()

@@ -1,5 +1,5 @@
-"""Each GPU of this machine: how busy it is, and which processes hold memory of it; and why no GPU
-is found where there are some.
+"""Utilization and processes of each GPU of this machine, and why no GPU is found if there are
+some.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ class GpuHolder:
     """A process that holds memory of a GPU.
 
     Args:
-        name: Of its program; empty where it is not seen from here, as from within a container.
-        user: Its user's name, or number; empty likewise.
-        memory_bytes: What it holds; None where NVML does not tell.
-        task: The task of Headgate that it is part of; empty: none, or its environment cannot be
-            read.
+        name: Name of its program; empty if it cannot be seen, as from within a container.
+        user: Name or number of its user; empty if it cannot be seen.
+        memory_bytes: Memory that it holds; None if NVML does not report it.
+        task: Its Headgate task; empty: none, or its environment cannot be read.
     """
 
     pid: int
@@ -43,11 +42,11 @@ class GpuHolder:
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """A GPU, or a part of one, as it is now.
+    """The present state of a GPU, or of a part of one.
 
     Args:
-        busy: 0 to 1; None where it gives no reading.
-        used_bytes: In use by everybody; None likewise.
+        busy: 0 to 1; None without a reading.
+        used_bytes: Bytes in use by all processes; None without a reading.
     """
 
     index: int
@@ -59,7 +58,7 @@ class GpuStatus:
 
     @property
     def untold_bytes(self) -> int:
-        """What is in use of it beyond what its processes are told to hold."""
+        """Bytes in use beyond those reported for its processes."""
         return max(
             (self.used_bytes or 0) - sum(holder.memory_bytes or 0 for holder in self.holders), 0
         )
@@ -70,10 +69,10 @@ class MissingNvml:
     """Why no GPU is found.
 
     Args:
-        kind: The Python package is missing, the driver's library is or does not work, or no GPU may
-            be used.
-        devices: The files in /dev that say that there are GPUs.
-        detail: What was raised.
+        kind: The Python package is missing, the driver's library is missing or broken, or no GPU
+            may be used.
+        devices: The files in /dev that show that there are GPUs.
+        detail: The exception's message.
     """
 
     kind: NvmlFault
@@ -81,7 +80,7 @@ class MissingNvml:
     detail: str
 
     def in_words(self) -> str:
-        """What is missing, and what to do."""
+        """What is missing, and the remedy."""
         devices_text = (
             f"{', '.join(self.devices)} {'is' if len(self.devices) == 1 else 'are'} there, "
             "but Headgate sees no GPU"
@@ -103,7 +102,7 @@ class MissingNvml:
 
 
 def missing_nvml(dev: Path = Path("/dev")) -> MissingNvml | None:
-    """Why no GPU is found though the machine has some; None: one is found, or there is none."""
+    """Why no GPU is found on a machine with some. None: one is found, or there is none."""
     devices = tuple(sorted(f"/dev/{path.name}" for path in dev.glob(_DEVICES)))
     if not devices:
         return None
@@ -120,7 +119,7 @@ def missing_nvml(dev: Path = Path("/dev")) -> MissingNvml | None:
 
 
 def statuses(nvml: Any | None, gpus: tuple[Gpu, ...]) -> Iterator[GpuStatus]:
-    """These GPUs as they are now."""
+    """The present state of these GPUs."""
     if nvml is None:
         return
     by_index: Mapping[int, Any] = handles(nvml)

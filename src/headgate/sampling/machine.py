@@ -1,4 +1,4 @@
-"""This machine: its resources, the part that may be used, and the part that is in use."""
+"""This machine: its resources, the usable part, and the part in use."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from headgate.sampling.memory import MemorySampler
 from headgate.sampling.round import SamplingRound
 
 CALIBRATED = ("core_convolution_gflops", "core_copy_bytes_per_second", "disk_bytes_per_second")
-"""Fields of a `Node` that are known only where it was calibrated."""
+"""Fields of a `Node` that are known only after calibration."""
 ALL_REDUCE = "all_reduce_bytes_per_second"
-"""What was measured of the link between GPUs."""
+"""The measured field of the link between GPUs."""
 _LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The CPUs that may be used, without limits on their time.
+    """The usable CPUs, without limits on their time.
 
     Args:
         model: Name of the CPU model.
         online: CPUs of the machine.
-        allowed: CPUs that we may run on.
-        physical: Cores that those belong to, SMT siblings counted once.
-        numa_nodes: NUMA nodes that those belong to.
+        allowed: CPUs that this process may run on.
+        physical: Number of their cores, SMT siblings counted once.
+        numa_nodes: NUMA nodes of the allowed CPUs.
     """
 
     model: str
@@ -54,7 +54,6 @@ class Topology:
 
     @property
     def smt(self) -> bool:
-        """Whether some of the CPUs share a core."""
         return self.physical < self.allowed
 
 
@@ -66,23 +65,22 @@ class Survey:
         node: The machine as a node.
         topology: Its CPUs.
         kernel: Release of the kernel.
-        cgroups: Version, mount points and our own folders.
-        quota_cores: Cores' worth of CPU time that our cgroup allows; None without a limit.
-        memory_limit_bytes: Memory that our cgroup allows; None without a limit.
+        cgroups: Version, mount points and this process's folders.
+        quota_cores: CPU time that this process's cgroup allows, in cores; None without a limit.
+        memory_limit_bytes: Memory that this process's cgroup allows; None without a limit.
         machine_memory_bytes: Memory of the machine.
-        pressure: Whether the kernel gives pressure stall information.
-        default_route: Interface that a default route leaves by; None without one.
+        pressure: Whether the kernel has pressure stall information.
+        default_route: Interface of a default route; None without one.
         other_interfaces: Interfaces whose bytes are not counted: bonds, bridges, tunnels and the
             like.
-        used_cores: Cores in use by everyone on the machine, over a quarter of a second; None where
-            that cannot be read.
-        used_memory_bytes: Memory in use by everyone, page cache not counted.
-        gpus: The GPUs that may be used, and who holds memory of each.
-        machine_gpus: How many GPUs the machine has, whatever our environment allows of them.
-        missing_nvml: Why no GPU is found, on a machine that has some; None: one is found, or it has
+        used_cores: Cores in use by all programs, over a quarter of a second; None if it cannot be
+            read.
+        used_memory_bytes: Memory in use by all programs, without page cache.
+        gpus: The usable GPUs, and the processes that hold memory of each.
+        machine_gpus: Number of the machine's GPUs, including those hidden by the environment.
+        missing_nvml: Why no GPU is found on a machine with some; None: one is found, or it has
             none.
-        missing_gpus: What our environment names that is none of these, and what to do; empty if it
-            names none such.
+        missing_gpus: Entries of the environment that are no GPUs, with a remedy; empty: none.
     """
 
     node: Node
@@ -104,12 +102,13 @@ class Survey:
 
 
 def detect(cache: Path | None = None, environment: Mapping[str, str] = os.environ) -> Node:
-    """This machine as a node, with what `headgate calibrate` measured of it. Measures the speed of
-    a core, in half a second, unless `cache`, a JSON file, has it.
+    """This machine as a node, with the results of `headgate calibrate`.
+
+    Measures the speed of a core in half a second unless it is cached.
 
     Args:
-        cache: A JSON file with the speed of a core; None to measure it.
-        environment: Variables that say which GPUs may be used.
+        cache: A JSON file with the speed of a core; None: measure it.
+        environment: Variables that restrict the usable GPUs.
     """
     node = describe()
     speed = core_gflops(cache, node.cpu_model, node.cores)
@@ -138,7 +137,7 @@ def detect(cache: Path | None = None, environment: Mapping[str, str] = os.enviro
 
 
 def survey(cache: Path | None = None) -> Survey:
-    """Survey this machine; measures for a quarter of a second what is in use."""
+    """Survey this machine. Measures the present usage for a quarter of a second."""
     node = detect(cache)
     tree = limits.cgroups()
     routes = default_routes()
@@ -166,11 +165,11 @@ def survey(cache: Path | None = None) -> Survey:
 
 
 def describe(root: Path = Path("/")) -> Node:
-    """What files say of a machine, or of the part that Slurm allotted to this process, which need
-    not be enforced: all of its Node but GPUs, address and measured speed.
+    """A machine as files describe it, or the part that Slurm allocated to this process, which may
+    not be enforced. All of its `Node` except GPUs, address and measured speed.
 
     Args:
-        root: Where /proc and /sys are found.
+        root: Where /proc and /sys are mounted.
     """
     tree = limits.cgroups(root)
     cpus = topology(root)
@@ -199,11 +198,9 @@ def describe(root: Path = Path("/")) -> Node:
 
 
 def core_of_cpu(root: Path = Path("/")) -> dict[int, int]:
-    """The core that each CPU which may be used belongs to, by the number of the core's first
-    CPU.
-    """
+    """The core of each usable CPU, as the number of the core's first CPU."""
     folder = root / "sys/devices/system/cpu"
-    # Without topology files (some containers and ARM boards) each CPU stands for a core.
+    # Without topology files (some containers and ARM boards) each CPU counts as a core.
     return {
         cpu: min(
             limits.parse_list(content(folder / f"cpu{cpu}/topology/thread_siblings_list")),
@@ -214,7 +211,7 @@ def core_of_cpu(root: Path = Path("/")) -> dict[int, int]:
 
 
 def topology(root: Path = Path("/")) -> Topology:
-    """The CPUs that may be used, from /proc and /sys below `root`."""
+    """The usable CPUs, from /proc and /sys below `root`."""
     allowed = limits.allowed_cpus(root)
     folder = root / "sys/devices/system/cpu"
     online = limits.parse_list(content(folder / "online")) or allowed
@@ -244,12 +241,14 @@ def _cpu_model(root: Path) -> str:
         name, _, value = line.partition(":")
         if name.strip() in ("model name", "cpu model", "Model"):
             return value.strip()
-    # An ARM kernel names no model; its board may.
+    # An ARM kernel names no model, but its board may.
     return content(root / "proc/device-tree/model").strip("\0") or platform.machine()
 
 
 def _address() -> str:
-    """Our address on the way out. Connecting a UDP socket looks up the route and sends nothing."""
+    """This machine's address towards other networks. Connecting a UDP socket looks up the route and
+    sends nothing.
+    """
     for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -261,7 +260,7 @@ def _address() -> str:
 
 
 def _used() -> dict[Column, float]:
-    """What all processes use now of the machine; what cannot be read is left out."""
+    """The machine's present usage by all processes, without values that cannot be read."""
     node = (Target("node", None),)
     everything = SamplingRound((CpuSampler(), MemorySampler()), lambda _text: None)
     everything.read(time.monotonic(), node)

@@ -23,12 +23,12 @@ from headgate.sampling.sources import (
 
 
 class MemorySampler(SourcedSampler):
-    """`memory_bytes` (anonymous and shared memory), `cache_bytes` (page cache of files),
-    `major_faults` and, from a cgroup, `refaults`; of a node `memory_available` too.
+    """Reads `memory_bytes` (anonymous and shared memory), `cache_bytes` (page cache of files),
+    `major_faults` and, from a cgroup, `refaults`; for a node also `memory_available`.
 
-    A task is read from memory.stat of its cgroup (v1 or v2), else from its processes. Those know
-    nothing of the page cache, count a page that parent and child share by copy-on-write in each,
-    and memory that they map together in none.
+    A task is read from memory.stat of its cgroup (v1 or v2), otherwise from its processes.
+    Processes do not show the page cache. They count a page shared by copy-on-write in each process,
+    and jointly mapped memory in none.
     """
 
     name = "memory"
@@ -48,7 +48,7 @@ class MemorySampler(SourcedSampler):
 
 
 class _Left(Source):
-    """What a node uses, and what it has left."""
+    """A node's used and available memory."""
 
     def __init__(self, source: Source, available: AvailableMemory) -> None:
         self._source, self._available = source, available
@@ -65,8 +65,8 @@ class _Left(Source):
 
 
 class _Node(FileSource):
-    """/proc/meminfo: everything in use but caches that the kernel can drop. Shmem is in `Cached`,
-    and cannot be.
+    """/proc/meminfo: all memory in use except caches that the kernel can drop. Shmem is part of
+    `Cached`, and cannot be dropped.
     """
 
     def read(self, _now: float, /) -> dict[Column, float]:
@@ -83,8 +83,8 @@ class _Node(FileSource):
 
 
 class _Stat(FileSource):
-    """memory.stat. Under v1 `total_` counts the groups below as well; v2 always does. What is
-    cached (`cache`, `file`) holds shared memory, and `rss` and `anon` do not.
+    """memory.stat. Under v1 the `total_` fields include the groups below; v2 always does. Cached
+    memory (`cache`, `file`) includes shared memory; `rss` and `anon` do not.
     """
 
     def read(self, now: float, /) -> dict[Column, float]:
@@ -101,8 +101,8 @@ class _Stat(FileSource):
 
 
 def _faults(stat: Mapping[bytes, int], prefix: bytes) -> dict[Column, float]:
-    """Running totals, of those that this kernel counts; `workingset_refault` before Linux 5.9 was
-    of files alone.
+    """Running totals that this kernel counts. Before Linux 5.9, `workingset_refault` was for files
+    only.
     """
     totals: dict[Column, float] = {}
     if (faults := stat.get(prefix + b"pgmajfault")) is not None:

@@ -1,6 +1,4 @@
-"""Network: bytes a second in and out of a node, and of a task that has a network namespace of its
-own.
-"""
+"""Network: bytes a second in and out of a node, and of a task with its own network namespace."""
 
 from __future__ import annotations
 
@@ -18,13 +16,12 @@ from headgate.sampling.sources import FileSource, Source, SourcedSampler
 
 
 class NetworkSampler(SourcedSampler):
-    """`net_in`, `net_out` and `net_retransmits`.
+    """Reads `net_in`, `net_out` and `net_retransmits`.
 
-    Of this machine: its physical interfaces (see `nics.counted`). Of a node that is a place on it:
-    all in its namespace but loopback and those that stand on others, as a VXLAN does. Of a task:
-    every interface in its namespace that a default route leaves by, or all but loopback where there
-    is none; nothing when its namespace is also ours or another task's, for then the bytes cannot be
-    told apart.
+    For this machine: its physical interfaces (see `nics.counted`). For a place on it: all in its
+    namespace except loopback and stacked ones, such as a VXLAN. For a task: every interface in its
+    namespace with a default route, or all except loopback if there is none. Nothing if the task
+    shares its namespace with this process or another task, because the bytes cannot be separated.
     """
 
     name = "network"
@@ -55,7 +52,7 @@ class NetworkSampler(SourcedSampler):
 
 
 class _Node(FileSource):
-    """/proc/net/dev; /sys/class/net says which interfaces count."""
+    """/proc/net/dev; /sys/class/net shows which interfaces count."""
 
     def __init__(self, root: Path) -> None:
         segments = root / "proc/self/net/snmp"
@@ -76,9 +73,10 @@ class _Node(FileSource):
 
 
 class _Namespace(Source):
-    """/proc/PID/net/dev of one of the task's processes, which reads that process's namespace. It is
-    opened anew each time: kept open, it would keep the namespace alive after the task, and with it
-    the far ends of its links.
+    """/proc/PID/net/dev of one of the task's processes, which reads that process's namespace.
+
+    It is opened anew each time. An open file would keep the namespace alive after the task, and
+    with it the far ends of its links.
     """
 
     def __init__(self, box: Boxed, root: Path) -> None:
@@ -101,8 +99,8 @@ class _Namespace(Source):
         return self._rates.of(now, _totals(rows, routed & rows.keys() or frozenset(rows)) | again)
 
     def _inside(self) -> int | None:
-        """A process of the task in a namespace that is not ours. Looked for in each round: a task
-        enters its namespace after it was started (a container, a lab node).
+        """A process of the task in another namespace than this process. Searched in each round,
+        because a task enters its namespace after its start (a container, a lab node).
         """
         for pid in self._box.pids():
             try:
@@ -153,7 +151,9 @@ def _totals(rows: dict[bytes, list[bytes]], names: frozenset[bytes]) -> dict[Col
 
 
 def _retransmits(snmp: bytes) -> dict[Column, float]:
-    """Of /proc/net/snmp: a line of names, then one of numbers, for each protocol."""
+    """Retransmits in /proc/net/snmp, which has a line of names and one of numbers for each
+    protocol.
+    """
     names, numbers = (
         [line.split() for line in snmp.split(b"\n") if line.startswith(b"Tcp:")] + [[], []]
     )[:2]

@@ -1,5 +1,5 @@
-"""Processes outside Headgate's tasks that the kernel kills for want of memory: how many, and which,
-as far as can be told.
+"""Processes outside of Headgate's tasks that the kernel kills for lack of memory: how many, and
+which, as far as known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KILLED = re.compile(
 )
 _OF_GROUP = re.compile(r"oom-kill:.*task_memcg=([^,]*),task=.*,pid=(\d+),")
 _KNOWN = 8
-"""Of the largest processes it is known what they hold, in case that they are killed."""
+"""Number of largest processes whose memory is noted, in case they are killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class KilledProcess:
     """A process that the kernel killed.
 
     Args:
-        user: Its user's name, or number; empty: not known.
-        held_bytes: What it held; None: not known.
-        sure: The kernel names it. Otherwise it is gone, and was among the largest.
+        user: Name or number of its user; empty: unknown.
+        held_bytes: Memory that it held; None: unknown.
+        sure: Whether the kernel names it. Otherwise it is gone, and was among the largest.
     """
 
     pid: int
@@ -44,19 +44,19 @@ class KilledProcess:
 
 @dataclass(frozen=True, slots=True)
 class OutsideKills:
-    """How many processes were killed, and those of them that are known."""
+    """Number of killed processes, and those that are known."""
 
     count: int
     processes: tuple[KilledProcess, ...]
 
 
 class OutsideKillsReader:
-    """Looks for such kills; counts from its first look on.
+    """Detects such kills from its first look on.
 
     Args:
-        domain: The cgroup with the memory limit that Headgate shares with others; None: the whole
-            machine.
-        root: Where /proc is found.
+        domain: The cgroup with the memory limit that Headgate shares with other programs; None: the
+            whole machine.
+        root: Where /proc is mounted.
         log: The kernel's log, which users other than root often may not read.
     """
 
@@ -72,14 +72,13 @@ class OutsideKillsReader:
     def look(
         self, boxes: Collection[Path], own: int, pids: Collection[int], *, tight: bool
     ) -> OutsideKills | None:
-        """What was killed outside since the last look; None: nothing.
+        """Kills outside of tasks since the last look; None: none.
 
         Args:
             boxes: Cgroups of the tasks.
-            own: How many processes of tasks were killed so far, as far as is known.
+            own: Number of killed processes of tasks so far, as far as known.
             pids: The processes of the tasks.
-            tight: Little memory is left. Only then is it worth looking which processes hold how
-                much.
+            tight: Whether little memory is available. Only then is the memory of processes read.
         """
         count = self._count(boxes, own)
         self._groups.update(box.parts[-2:] for box in boxes)
@@ -100,7 +99,7 @@ class OutsideKillsReader:
         return killed_now
 
     def close(self) -> None:
-        """Give its descriptor back; may be called twice."""
+        """Close its descriptor. May be called twice."""
         if self._log is not None:
             os.close(self._log)
             self._log = None
@@ -123,7 +122,7 @@ class OutsideKillsReader:
     # --- which ------------------------------------------------------------------------------------
 
     def _logged(self) -> Iterator[KilledProcess]:
-        """Those that the kernel's log has named since the last time, but for those of tasks."""
+        """Processes that the kernel's log has named since the last time, without those of tasks."""
         own: set[str] = set()
         while self._log is not None:
             try:
@@ -147,7 +146,7 @@ class OutsideKillsReader:
                 )
 
     def _sizes(self, boxes: set[Path], own: set[int]) -> dict[int, KilledProcess]:
-        """The largest processes of the domain that are none of the tasks'."""
+        """The largest processes of the domain outside of tasks."""
         if self._domain is None:
             pids = [int(entry.name) for entry in self._proc.iterdir() if entry.name.isdigit()]
         else:
@@ -171,7 +170,7 @@ class OutsideKillsReader:
 
 
 def _local_kills(folder: Path, boxes: Collection[Path]) -> Iterator[tuple[Path, int]]:
-    """Kills in a cgroup and in each below it, by itself, but for those of tasks."""
+    """The number of kills of each cgroup at or below `folder` itself, without those of tasks."""
     for at in _outside(folder, boxes):
         kills = _field(content(at / "memory.events.local"), "oom_kill")  # v2
         kills = (
@@ -182,7 +181,7 @@ def _local_kills(folder: Path, boxes: Collection[Path]) -> Iterator[tuple[Path, 
 
 
 def _outside(folder: Path, boxes: Collection[Path]) -> Iterator[Path]:
-    """A cgroup and each below it, but for those of tasks."""
+    """A cgroup and all below it, without those of tasks."""
     pending = deque([folder])
     while pending:
         at = pending.popleft()
@@ -196,7 +195,7 @@ def _outside(folder: Path, boxes: Collection[Path]) -> Iterator[Path]:
 
 
 def _field(text: str, name: str) -> int | None:
-    """A number from lines of a name and a number."""
+    """A number in lines of a name and a number."""
     for line in text.splitlines():
         words = line.split()
         if len(words) == 2 and words[0] == name and words[1].isdigit():

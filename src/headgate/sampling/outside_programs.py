@@ -1,6 +1,4 @@
-"""Programs outside Headgate's tasks that use the cores: whose they are, what they are, and what
-they used.
-"""
+"""Programs outside of Headgate's tasks that use cores: their users, names and CPU time."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from headgate.machine.files import content
 from headgate.model.paths import user_name
 
 PROGRAMS = "outside_programs"
-"""Fact of a run: those that used most while it went on, as a JSON list."""
+"""A fact of a run: the programs that used most during it, as a JSON list."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PYTHON = re.compile(r"python[\d.]*")
@@ -24,24 +22,23 @@ _LOWEST = 19
 _LETTERS = 40
 _HUB = "headgate.hub.server"
 INIT = 1
-"""The process that takes in children whose parents have ended: what these used is not its own."""
+"""The process that adopts children whose parents have ended. Their CPU time is not its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideProgram:
-    """A program that is no task's.
+    """A program that belongs to no task.
 
     Args:
-        user: Its user's name, or number.
-        command: What it is called: the name of its program, and of the script if that is Python.
+        user: Name or number of its user.
+        command: Name of the program, or of the script for Python.
         pid: One of its processes, the latest that used much.
-        nice: The nice value of that.
-        seconds: CPU seconds that its processes used.
-        is_mine: Whether it belongs to whoever read that, or they are root.
-        may_renice: Whether they could lower its priority, and that would help: it has not the
-            lowest one, and the kernel does not group processes by session (autogroup).
-        is_hub: Whether it is a hub of Headgate, of another home: what its jobs used that have ended
-            counts as its.
+        nice: Nice value of that process.
+        seconds: CPU seconds of its processes.
+        is_mine: Whether it belongs to this user, or this user is root.
+        may_renice: Whether this user can usefully lower its priority: it does not have the lowest,
+            and the kernel does not group processes by session (autogroup).
+        is_hub: Whether it is another home's hub. CPU time of its ended jobs counts as its own.
     """
 
     user: str
@@ -56,9 +53,7 @@ class OutsideProgram:
 
 @dataclass(frozen=True, slots=True)
 class _ProcessTimes:
-    """A process at one look: its CPU time and that of its children that have ended, in ticks of the
-    kernel's clock.
-    """
+    """A process at one look: its CPU time and that of its ended children, in clock ticks."""
 
     pid: int
     parent: int
@@ -70,10 +65,10 @@ class _ProcessTimes:
 
 
 class OutsideProgramsReader:
-    """Reads what such programs used since its last look.
+    """Reads the CPU time of such programs since its last look.
 
     Args:
-        root: Where /proc is found.
+        root: Where /proc is mounted.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -82,10 +77,10 @@ class OutsideProgramsReader:
         self._late: dict[int, int] = {}
 
     def look(self, own: Collection[int]) -> list[OutsideProgram]:
-        """The programs that used cores since the last look; none at the first.
+        """The programs that used cores since the last look; empty at the first.
 
         Args:
-            own: Processes that are not outside.
+            own: Processes that do not count as outside.
         """
         before = self._seen
         self._seen = {(process.pid, process.began): process for process in self._processes()}
@@ -121,13 +116,12 @@ class OutsideProgramsReader:
         return list(outside_programs.values())
 
     def _reaped(self, before: Mapping[tuple[int, int], _ProcessTimes]) -> Mapping[int, int]:
-        """Ticks of processes that came and went since the last look, by the process that took them
-        along.
+        """Ticks of processes that started and ended since the last look, by the process that
+        inherited them.
 
-        When a process ends, what it and its children used goes to its parent at once. Of those that
-        were seen at the last look, what they had used by then was told while they ran. It went to
-        the nearest of their ancestors that did not end as well, or to one above it that takes in
-        orphans.
+        When a process ends, its ticks and those of its children go to its parent at once. The ticks
+        of processes seen at the last look were counted while they ran. They went to the nearest
+        living ancestor, or to a process above it that adopts orphans.
         """
         assert self._seen is not None
         now = {program_entry.pid: program_entry for program_entry in self._seen.values()}
@@ -182,8 +176,8 @@ def _command(words: Sequence[str], name: str) -> str:
 
 
 def _of_python(words: Sequence[str]) -> str:
-    """What an interpreter runs, of the words behind its name: a script, or a module; empty: code of
-    a command line.
+    """The script or module that an interpreter runs, from the words after its name; empty: code in
+    the command line.
     """
     rest = iter(words)
     for word in rest:

@@ -24,10 +24,10 @@ Event = tuple[int, int]
 HARDWARE: Mapping[Column, Event] = {"cpu_cycles": (0, 0), "cpu_instructions": (0, 1)}
 
 _CALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
-"""Number of the system call perf_event_open by architecture."""
+"""Number of the system call perf_event_open, by architecture."""
 _OF_CGROUP, _CLOSE_ON_EXEC = 1 << 2, 1 << 3
 _ATTR = struct.Struct("IIQQQQQIIQ")
-"""The first version of `perf_event_attr`, 64 bytes. Every kernel takes it."""
+"""The first version of `perf_event_attr`, 64 bytes, which every kernel accepts."""
 _READ_GROUP = 1 | 2 | 8  # time enabled, time running, all events of the group at once
 
 
@@ -35,11 +35,11 @@ class CounterSampler(SourcedSampler):
     """Reads `cpu_cycles` and `cpu_instructions` of a task by its cgroup: that of the perf_event
     controller (v1), or any (v2).
 
-    Each event takes a descriptor on each CPU. All together may take half of the descriptors of this
-    process. A task for which none are left is not read.
+    Each event takes a descriptor on each CPU, and all together up to half of this process's
+    descriptors. A task for which none are left is not read.
 
     Args:
-        events: What is counted, by column.
+        events: The event of each column.
     """
 
     name = "counters"
@@ -69,8 +69,8 @@ class CounterSampler(SourcedSampler):
 
 
 def refusal(event: Event = HARDWARE["cpu_cycles"]) -> int | None:
-    """The error with which the kernel refuses to count an event on a whole CPU; None if it does not
-    refuse.
+    """The error with which the kernel refuses to count an event on a whole CPU; None if it does
+    not.
     """
     try:
         os.close(_open(event, -1, 0, -1, 0))
@@ -101,8 +101,10 @@ def _open(event: Event, target: int, cpu: int, group: int, flags: int) -> int:
 
 
 class _Counters(Source):
-    """A group of events on each CPU. If there are more events than the CPU has counters, the kernel
-    lets them take turns. Their counts are then scaled to the whole time.
+    """A group of events on each CPU.
+
+    If there are more events than the CPU has counters, the kernel lets them take turns. Their
+    counts are then scaled to the whole time.
     """
 
     def __init__(self, folder: str, cpus: list[int], events: Mapping[Column, Event]) -> None:

@@ -1,4 +1,4 @@
-"""Pressure stall information: how much of the time some task waited for a resource."""
+"""Pressure stall information: the fraction of time that some task waited for a resource."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _FILES: tuple[tuple[Column, str], ...] = (
 
 
 class PressureSampler(SourcedSampler):
-    """`psi_cpu`, `psi_memory`, `psi_io`: from the `some` line's running total, not from the
-    kernel's own averages over 10 s and more. Nothing where the kernel has no PSI; of a task only
-    where it is in a cgroup2 folder.
+    """Reads `psi_cpu`, `psi_memory` and `psi_io`.
+
+    They come from the running total in the `some` line, not from the kernel's averages over 10 s
+    and more. Nothing if the kernel has no PSI; of a task only in a cgroup2 folder.
     """
 
     name = "pressure"
@@ -40,7 +41,7 @@ def _open(paths: dict[Column, Path]) -> Source | None:
     for column, path in paths.items():
         try:
             files[column] = OpenFile(path)
-            # a kernel started with psi=0 lets these be opened, and refuses to read them
+            # a kernel started with psi=0 lets these files be opened, but refuses to read them
             files[column].read()
         except OSError:
             if column in files:

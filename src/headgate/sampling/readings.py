@@ -1,4 +1,4 @@
-"""Which readings this machine has, and what is lost without each."""
+"""The readings that this machine has, and what is lost without each."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from headgate.sampling.gpu import open_nvml
 from headgate.sampling.waiting import accounts_for_delays
 
 _RESCTRL_FLAGS = {"cqm_mbm_total", "cqm_llc"}
-"""Flags in /proc/cpuinfo of a CPU that counts for resctrl."""
+"""Flags in /proc/cpuinfo of a CPU with counters for resctrl."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineReading:
-    """A reading that helps to explain why a job was slow.
+    """A reading that helps to explain slow jobs.
 
     Args:
         name: Its name in doctor and docs/telemetry.md.
         there: Whether this machine has it.
         without: What is lost without it.
-        cure: How to turn it on; empty if it is there, or if this machine cannot have it.
+        cure: How to enable it; empty if it is available, or impossible on this machine.
     """
 
     name: str
@@ -37,8 +37,8 @@ def survey(controllers: Collection[str], root: Path = Path("/")) -> tuple[Machin
     """All readings, in the order of docs/telemetry.md.
 
     Args:
-        controllers: The cgroup controllers that tasks get.
-        root: Where /proc and /sys are found.
+        controllers: The cgroup controllers of tasks.
+        root: Where /proc and /sys are mounted.
     """
     return tuple(_readings(controllers, root))
 

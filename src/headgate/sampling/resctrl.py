@@ -22,9 +22,9 @@ _PREFIX = "headgate"
 class ResctrlSampler(SourcedSampler):
     """Reads `memory_bandwidth` and `cache_occupancy` of tasks and of this machine.
 
-    Each task has a monitoring group of its own, `mon_groups/headgate-PID-NUMBER`, with the PID of
-    this process. The sampler first removes groups that a killed process left behind. The CPU limits
-    the number of groups; a task for which none is left is not read.
+    Each task has its own monitoring group, `mon_groups/headgate-PID-NUMBER`, with the PID of this
+    process. The sampler first removes groups that a killed process left behind. The CPU limits the
+    number of groups; a task for which none is left is not read.
     """
 
     name = "resctrl"
@@ -81,7 +81,7 @@ class _MonitoringData(Source):
         return rates | ({"cache_occupancy": held} if held is not None else {})
 
     def _sum(self, name: str) -> float | None:
-        """The sum of a counter over all domains; None while one of them says `Unavailable` or
+        """The sum of a counter over all domains. None while one of them says `Unavailable` or
         `Error`.
         """
         texts = [path.read_text().strip() for path in self._data.glob(f"*/{name}")]
@@ -89,7 +89,7 @@ class _MonitoringData(Source):
 
 
 class _MonitoringGroup(_MonitoringData):
-    """A task's group. Threads that the task starts are in it from their start."""
+    """A task's group. Threads of the task are in it from their start."""
 
     def __init__(self, folder: Path, box: Boxed, root: Path) -> None:
         super().__init__(folder)

@@ -1,4 +1,4 @@
-"""One round of sampling: reads all samplers, and a broken one does not harm the others."""
+"""One round of sampling. A broken sampler does not affect the others."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from headgate.sampling.resctrl import ResctrlSampler
 from headgate.sampling.waiting import WaitingSampler
 
 RETRY_SECONDS = 60.0
-"""A sampler that failed is left alone for so long."""
+"""Time for which a failed sampler is not called."""
 
 LIST_EVERY = 5
-"""Rounds after which the processes of a task that has no cgroup are listed again."""
+"""Rounds between two listings of the processes of a task without a cgroup."""
 
 Report = Callable[[str], None]
 
@@ -31,11 +31,13 @@ _KNOWN = frozenset(COLUMNS)
 
 
 def samplers(report: Report, gpu: GpuSampler | None = None) -> list[Sampler]:
-    """The built-in samplers, then those that other packages register under `headgate.samplers` (a
-    class or a function that makes one without arguments). A broken one is reported and left out.
+    """The built-in samplers, then those registered by other packages under `headgate.samplers`: a
+    class, or a function without arguments that makes one.
+
+    A broken one is reported and left out.
 
     Args:
-        gpu: That of GPUs; None: a new one.
+        gpu: The GPU sampler; None: a new one.
     """
     made: list[Sampler] = [
         CpuSampler(),
@@ -73,9 +75,8 @@ def samplers(report: Report, gpu: GpuSampler | None = None) -> list[Sampler]:
 class _Snapshot:
     """A box whose processes are listed at most once a round, however many samplers ask.
 
-    Without a cgroup to list them, all processes of the machine have to be looked through for each
-    task. That is done only every `LIST_EVERY` rounds: a new process is seen that much later, and
-    what it used until then is counted then.
+    Without a cgroup, listing them reads all processes of the machine. So it is done only every
+    `LIST_EVERY` rounds. A new process is seen later, and its use until then is counted then.
     """
 
     def __init__(self, box: Boxed, turn: int) -> None:
@@ -100,10 +101,9 @@ class _Snapshot:
 class SamplingRound:
     """Reads all samplers and merges their readings.
 
-    A sampler that raises leaves the others: it is reported once and left alone for `RETRY_SECONDS`.
-    A value that breaks the contract (an unknown column, a target that was not asked for, not
-    finite, negative) is dropped, and reported once for each sampler. Of two samplers with one
-    column the earlier counts.
+    A sampler that raises is reported once and not called for `RETRY_SECONDS`. Invalid values are
+    dropped, and reported once for each sampler: an unknown column, an unknown target, not finite,
+    or negative. Of two samplers with the same column the earlier counts.
 
     Args:
         samplers: The samplers.
@@ -122,8 +122,8 @@ class SamplingRound:
         """Readings by target id. Targets without readings are left out.
 
         Args:
-            now: Seconds, as for `Sampler.read`.
-            targets: Tasks, and the node; ids are unique.
+            now: Time in seconds, as for `Sampler.read`.
+            targets: Tasks, and the node, with unique ids.
         """
         snapshots = self._renewed(targets)
         merged: dict[str, dict[Column, float]] = {target.id: {} for target in targets}

@@ -1,4 +1,4 @@
-"""Shared memory that a task left behind: files in /dev/shm that no process uses any more."""
+"""Shared memory left behind by a task: files in /dev/shm that no process uses any more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 FOLDER = Path("/dev/shm")
 _CLOCK_SECONDS = 0.02
-"""The kernel's time of a file is as coarse as its tick."""
+"""Resolution of the kernel's file times, one tick."""
 
 
 class LeftFile(NamedTuple):
@@ -20,7 +20,7 @@ class LeftFile(NamedTuple):
 
 
 def left_since(began: float, folder: Path = FOLDER) -> list[LeftFile]:
-    """This user's files that were made since then, and that no process has open or mapped.
+    """This user's files made since `began` that no process has open or mapped.
 
     Args:
         began: Seconds since the epoch.
@@ -44,9 +44,7 @@ def left_since(began: float, folder: Path = FOLDER) -> list[LeftFile]:
 
 
 def _in_use(folder: Path) -> set[int]:
-    """Inodes of the files of a folder that any process that this user may look at has open or
-    mapped.
-    """
+    """Inodes of a folder's files that any process visible to this user has open or mapped."""
     used: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

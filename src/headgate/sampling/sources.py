@@ -1,5 +1,5 @@
-"""What built-in samplers share: a source for each target, opened at first sight and closed when the
-target is gone.
+"""Base of the built-in samplers: a source for each target, opened at first sight and closed when
+the target is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.sampling.columns import Column
 from headgate.sampling.counters import OpenFile, Rates
 
 GONE = (OSError, psutil.Error)
-"""What reading a task raises that has ended, or that may not be read."""
+"""Exceptions from reading a task that has ended, or that may not be read."""
 
 
 class Source(ABC):
@@ -25,10 +25,15 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, now: float, /) -> Mapping[Column, float]:
-        """Readings as of now; OSError or psutil.Error when the target cannot be read (any more)."""
+        """The present readings.
+
+        Raises:
+            OSError: The target cannot be read.
+            psutil.Error: The target cannot be read.
+        """
 
     def close(self) -> None:
-        """Give back descriptors; may be called twice."""
+        """Close descriptors. May be called twice."""
         return
 
 
@@ -48,7 +53,7 @@ class FileSource(Source):
     """Rates or levels from files that are kept open.
 
     Args:
-        paths: What to open; all of them have to be there.
+        paths: The files. All of them have to exist.
     """
 
     def __init__(self, *paths: str | Path) -> None:
@@ -67,8 +72,8 @@ class FileSource(Source):
 
 
 class ProcessSource(Source):
-    """The processes of a task that has no cgroup with the file in question; one that ends meanwhile
-    is no error.
+    """The processes of a task without a cgroup for the file. A process that ends meanwhile is no
+    error.
     """
 
     def __init__(self, box: Boxed) -> None:
@@ -76,7 +81,7 @@ class ProcessSource(Source):
         self._known: dict[int, psutil.Process] = {}
 
     def living(self) -> list[psutil.Process]:
-        """The task's processes; their objects are kept, since making one costs more than reading
+        """The task's processes. Their objects are kept, because making one costs more than reading
         it.
         """
         known: dict[int, psutil.Process] = {}
@@ -93,9 +98,7 @@ class ProcessSource(Source):
 
 
 class PlacedNode:
-    """A node that is a place on this machine, read as if all that runs in its cgroups were one
-    task.
-    """
+    """A place on this machine, read as if all processes in its cgroups were one task."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -123,7 +126,7 @@ def _processes(folder: str) -> list[bytes]:
 
 
 def first(*openers: Callable[[], Source]) -> Source | None:
-    """The first source that can be opened, None when none can."""
+    """The first source that can be opened; None if none can."""
     for opener in openers:
         try:
             return opener()
@@ -133,11 +136,10 @@ def first(*openers: Callable[[], Source]) -> Source | None:
 
 
 class SourcedSampler(Sampler):
-    """A sampler that opens a source for each target; what the contract asks of all of them is kept
-    here.
+    """A sampler that opens a source for each target, and implements the contract of samplers.
 
     Args:
-        root: Where /proc and /sys are found.
+        root: Where /proc and /sys are mounted.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -146,16 +148,18 @@ class SourcedSampler(Sampler):
 
     @abstractmethod
     def open_node(self) -> Source | None:
-        """A source for this machine; None where it has nothing of the kind; OSError when it cannot
-        be read.
+        """A source for this machine; None if it has no such resource.
+
+        Raises:
+            OSError: It cannot be read.
         """
 
     @abstractmethod
     def open_task(self, box: Boxed) -> Source | None:
-        """A source for a task; None where it has nothing of the kind."""
+        """A source for a task; None if it has no such resource."""
 
     def open_place(self, place: Place) -> Source | None:
-        """A source for a node that is a place on this machine."""
+        """A source for a place on this machine."""
         return self.open_task(PlacedNode(place))
 
     def read(self, now: float, targets: Sequence[Target]) -> Mapping[str, Mapping[Column, float]]:

@@ -1,6 +1,4 @@
-"""Where the threads of Python processes stand, read from outside by py-spy: the scripts need no
-change.
-"""
+"""Reads the stacks of Python processes from outside by py-spy. Scripts need no change."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from headgate.model.errors import HeadgateError
 from headgate.model.extras import install
 
 _SECONDS = 20.0
-"""Longest that one process may take; it usually takes some hundredths."""
+"""Longest time for one process. It usually takes some hundredths of a second."""
 _REFUSED = "Permission"
 _NO_PYTHON = "find python version"
 _NOT_THE_SCRIPT = ("-packages/", "/lib/python", "/inject/", "<frozen")
-"""In the files of calls that no user wrote."""
+"""Parts of file names of code that no user wrote."""
 _AROUND = ("headgate.task.mpi", "headgate.task.rendezvous", "headgate.torch.rendezvous_store")
 """Headgate's own processes around a worker of another launcher's script."""
 
@@ -38,13 +36,13 @@ class Frame:
 
     @property
     def of_script(self) -> bool:
-        """Whether a user wrote it, and not a library."""
+        """Whether it is a user's code, and not a library's."""
         return not any(part in self.file for part in _NOT_THE_SCRIPT)
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """Where a thread stands, innermost call first."""
+    """A thread's stack, innermost call first."""
 
     process: int
     thread: str
@@ -53,10 +51,10 @@ class ThreadStack:
 
 @dataclass(frozen=True, slots=True)
 class TaskStacks:
-    """The threads of all Python processes of a task; its main thread first.
+    """The threads of all Python processes of a task, its main thread first.
 
     Args:
-        trouble: Why some process could not be read; empty where all could.
+        trouble: Why a process could not be read; empty: all were read.
     """
 
     task: str
@@ -65,12 +63,12 @@ class TaskStacks:
 
     @property
     def place(self) -> tuple[Frame, ...]:
-        """Where its main thread stands; empty where that is not known."""
+        """The stack of its main thread; empty if unknown."""
         return self.threads[0].frames if self.threads else ()
 
 
 def py_spy() -> str:
-    """The program.
+    """Path of py-spy.
 
     Raises:
         HeadgateError: It is not installed.
@@ -85,7 +83,7 @@ def py_spy() -> str:
 
 
 def read(task: str, first: int) -> TaskStacks:
-    """The stacks of a task whose first process this is, and of all Python processes below it.
+    """The stacks of a task with this first process, and of all Python processes below it.
 
     Raises:
         HeadgateError: py-spy is not installed, or may not read processes of this user.
@@ -115,8 +113,8 @@ def read(task: str, first: int) -> TaskStacks:
 
 
 def grouped(tasks: Iterable[TaskStacks]) -> list[list[TaskStacks]]:
-    """Tasks whose main threads are in the same calls, the most first. Lines may differ: a loop is
-    one place.
+    """Tasks grouped by the calls of their main threads, the largest group first. Lines may differ,
+    so that a loop is one place.
     """
     groups: dict[tuple[tuple[str, str], ...], list[TaskStacks]] = {}
     for task in tasks:
@@ -127,8 +125,10 @@ def grouped(tasks: Iterable[TaskStacks]) -> list[list[TaskStacks]]:
 
 
 def shortened(frames: Sequence[Frame], most: int) -> list[Frame | int]:
-    """At most so many calls of a stack, and between them how many were left out: the innermost
-    half, and the innermost of the script's own, which tell how it came there.
+    """At most `most` calls of a stack, with the number of calls left out between them.
+
+    It keeps the innermost half, and the innermost calls of the script, which show how it came
+    there.
     """
     if len(frames) <= most:
         return list(frames)
@@ -147,8 +147,8 @@ def shortened(frames: Sequence[Frame], most: int) -> list[Frame | int]:
 
 
 def differing(groups: Sequence[Sequence[TaskStacks]]) -> list[str]:
-    """Tasks that stand elsewhere than most: those whom the others may be waiting for. None where no
-    place has most.
+    """Tasks at another place than most tasks, which the others may be waiting for. None if no place
+    has most.
     """
     if len(groups) < 2 or len(groups[0]) == len(groups[1]):
         return []
@@ -156,7 +156,7 @@ def differing(groups: Sequence[Sequence[TaskStacks]]) -> list[str]:
 
 
 def _processes(first: int) -> list[int]:
-    """The processes of a task but those that Headgate put around a worker."""
+    """The processes of a task, without those that Headgate put around a worker."""
     try:
         top = psutil.Process(first)
         return [
@@ -193,7 +193,7 @@ def _dump(program: str, pid: int) -> tuple[list[ThreadStack], str]:
     except subprocess.TimeoutExpired:
         return [], f"process {pid} could not be read within {_SECONDS:g} s"
     if asked.returncode != 0:
-        # py-spy's own stack tells a user nothing
+        # py-spy's own stack is of no use to a user
         error = asked.stderr.partition("Stack backtrace:")[0].strip()
         return [], error.removeprefix("Error: ")
     return [_thread(pid, thread_data) for thread_data in json.loads(asked.stdout)], ""

@@ -1,5 +1,5 @@
-"""Which processes of a task train: those that only read for another one, as the workers of a
-loader, do not.
+"""Finds the processes of a task that train. Those that only read data for another one, such as
+loader workers, do not.
 """
 
 from __future__ import annotations
@@ -8,27 +8,28 @@ import re
 from pathlib import Path
 
 _LOADS = "pt_data_worker"
-"""What PyTorch calls the workers of a `DataLoader`."""
+"""PyTorch's name for the workers of a `DataLoader`."""
 _NAMES_THEM = (2, 6)
-"""PyTorch does so from this version on: with it, a process without that name is none."""
+"""The first version of PyTorch that names them. From it on, a process without that name is no
+worker.
+"""
 _OF_MULTIPROCESSING = (b"multiprocessing", b"--multiprocessing-fork", b"popen_loky")
 _LOCK = "/dev/shm/sem."
-"""Where the C library keeps semaphores that have a name, also once that is gone."""
+"""Path of the C library's named semaphores, even after they are unlinked."""
 _PYTHON = re.compile(rb"(?:.*/)?(?:python|pypy)[\d.t]*$")
 _TORCH = re.compile(r"\s(/\S*/torch)/lib/libtorch")
 _VERSION = re.compile(r"__version__ = ['\"](\d+)\.(\d+)")
 
 
 def trains_by_itself(proc: str, pid: int, parent: int) -> bool:
-    """Whether a process of a task, which another one of it started, is no helper of that.
+    """Whether a process that another one of the task started is no helper of that one.
 
-    It is a Python program of its own, as one that a command line or a launcher starts, or a copy of
-    its parent, by fork or `spawn`, that is no worker of a loader: PyTorch names these. Where it
-    does not, or another library loads, only processes that a queue feeds with work are taken for
-    helpers.
+    It is either a Python program of its own, started by a command line or a launcher. Or it is a
+    copy of its parent, by fork or `spawn`, and no worker of a loader. PyTorch names its workers.
+    Otherwise only processes that take work from a queue count as helpers.
 
     Args:
-        proc: Where /proc is found.
+        proc: Where /proc is mounted.
     """
     try:
         if Path(proc, str(pid), "comm").read_text(errors="replace").startswith(_LOADS):
@@ -47,9 +48,8 @@ def trains_by_itself(proc: str, pid: int, parent: int) -> bool:
 
 
 def _is_fed(process: Path) -> bool:
-    """Whether a process may take work from a queue of `multiprocessing`: such a queue has a lock
-    that is shared between processes, as a named semaphore. A copy of a process has its parent's as
-    well.
+    """Whether a process may take work from a queue of `multiprocessing`. Such a queue has a lock
+    shared between processes, as a named semaphore. A copy of a process has its parent's as well.
     """
     try:
         with (process / "maps").open(errors="replace") as maps:
@@ -59,7 +59,7 @@ def _is_fed(process: Path) -> bool:
 
 
 def _names_loader_workers(process: Path) -> bool:
-    """Whether a process has loaded a PyTorch that names the workers of its loaders."""
+    """Whether a process has loaded a PyTorch that names its loader workers."""
     try:
         with (process / "maps").open(errors="replace") as maps:
             folder = next(

@@ -15,28 +15,28 @@ from headgate.sampling.training_process import trains_by_itself
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _WORKED_SECONDS = 1.0
-"""A process that started others and ran for less is a shell or a launcher, and not the one that
-trains.
+"""A process that started others and ran for less than this is a shell or a launcher, not the one
+that trains.
 """
 _MOST_LOOKED_AT = 64
-"""Threads whose state is looked at; of more, those that wanted a core most."""
+"""Most threads whose state is read. If there are more, those that wanted a core most."""
 _BLOCKED = 39
-"""Where the time blocked on disks stands in /proc/PID/task/TID/stat, counted from after the name
-(field 42 of all).
+"""Index of the time blocked on disks in /proc/PID/task/TID/stat, counted after the name (field 42
+of all).
 """
 _PARENT, _RAN, _ENDED = 1, slice(11, 13), slice(13, 15)
-"""Where its parent, its own ticks and those of its children that ended stand, counted likewise
-(fields 4, 14 to 17).
+"""Indices of the parent, own ticks, and ticks of ended children, counted after the name (fields 4,
+14 to 17).
 """
 
 
 class WaitingSampler(SourcedSampler):
-    """`cpu_waiting`, `cpu_ready`, `main_ready` and `helper_cores` of a task, from schedstat of its
-    threads; `any_ready` from their states; `disk_waiting` where the kernel accounts for delays
-    (`kernel.task_delayacct=1`).
+    """Reads `cpu_waiting`, `cpu_ready`, `main_ready` and `helper_cores` of a task, from schedstat
+    of its threads; `any_ready` from their states; and `disk_waiting` if the kernel accounts for
+    delays (`kernel.task_delayacct=1`).
 
-    A thread takes what it waited since the last reading along when it ends; what a process ran
-    since then, its parent tells. Nothing of nodes: it is their tasks that wait.
+    When a thread ends, its wait since the last reading is lost; the run time of an ended process is
+    known from its parent. Nodes have no readings.
     """
 
     name = "waiting"
@@ -54,8 +54,8 @@ class WaitingSampler(SourcedSampler):
 
 
 def accounts_for_delays(root: Path = Path("/")) -> bool:
-    """Whether the kernel counts how long each thread is blocked on disks. It does not by default
-    since Linux 5.14.
+    """Whether the kernel counts how long each thread is blocked on disks. Since Linux 5.14 it does
+    not by default.
     """
     try:
         return (root / "proc/sys/kernel/task_delayacct").read_text().strip() == "1"
@@ -64,9 +64,7 @@ def accounts_for_delays(root: Path = Path("/")) -> bool:
 
 
 class _Process(NamedTuple):
-    """Seconds that it ran, with those of its threads that ended, and that its children ran that
-    have ended.
-    """
+    """CPU seconds of a process, with its ended threads; and of its ended children."""
 
     parent: int
     ran: float
@@ -74,11 +72,12 @@ class _Process(NamedTuple):
 
 
 class _Threads(Source):
-    """Running totals of each living thread: seconds that it ran, waited for a core and was blocked
-    on a disk.
+    """Running totals of each living thread: seconds running, waiting for a core, and blocked on a
+    disk.
 
-    The main process of a task is the one that started others of it and has worked, and so is each
-    of these that is a program of its own or trains; all of it where there is none.
+    The main process of a task is the one that started others of it and has worked. Of these, each
+    one that is a program of its own or trains is a main process too. Without any, all processes
+    are.
     """
 
     def __init__(self, box: Boxed, proc: Path) -> None:
@@ -88,7 +87,7 @@ class _Threads(Source):
         self._last: dict[int, tuple[float, float, float]] = {}
         self._of: dict[int, int] = {}  # process by thread
         self._processes: dict[int, _Process] = {}
-        # of processes that have worked, whether each trains by itself
+        # for processes that have worked, whether each trains by itself
         self._trains: dict[int, bool] = {}
         # seconds of children that ended and were not waited for yet
         self._read_of_ended: dict[int, float] = {}
@@ -150,7 +149,9 @@ class _Threads(Source):
         return columns
 
     def _any_ready(self, threads: Sequence[int]) -> bool:
-        """Whether one of these runs or waits for a core now; the first ones are the likeliest."""
+        """Whether one of these threads runs or waits for a core now. The first are the most
+        likely.
+        """
         for thread in threads[:_MOST_LOOKED_AT]:
             try:
                 state = (
@@ -165,9 +166,7 @@ class _Threads(Source):
         return False
 
     def _ended(self, before: Mapping[int, _Process]) -> dict[int, float]:
-        """By parent, the seconds that its children ran since the last reading and took along when
-        they ended.
-        """
+        """By parent, the seconds since the last reading of children that have ended."""
         read = self._read_of_ended
         for pid, child in before.items():
             if pid not in self._processes:
@@ -227,8 +226,8 @@ def _process(path: str) -> _Process:
 def _before(
     known: tuple[float, float, float] | None, now: tuple[float, float, float]
 ) -> tuple[float, float, float]:
-    """What a thread had come to at the last reading: nothing where it, or another of its number,
-    began since.
+    """A thread's totals at the last reading; zero if it, or another one with its number, began
+    since.
     """
     return (
         known

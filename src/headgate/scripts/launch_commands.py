@@ -18,19 +18,19 @@ _PYTHON = re.compile(r"python(\d+(\.\d+)*t?)?")
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """How a launcher is called.
+    """The command line of a launcher.
 
     Args:
-        contract: What it tells its processes.
+        contract: Its contract with the processes that it starts.
         numbers: Options whose product is the number of workers.
-        ignored: Options with a value for where workers meet and how they are watched over.
-        flags: The same, of options without a value.
-        variables: The variable of the script that each option sets to its value.
-        settings: The variable that each option without a value sets, and to what.
+        ignored: Options with a value about rendezvous and supervision, which Headgate ignores.
+        flags: The same, without a value.
+        variables: For each option, the script's variable that it sets to its value.
+        settings: For each option without a value, the variable that it sets, and the value.
         module: Options by which it starts a module instead of a script.
-        named: Options followed by the name of a variable of the script and its value: what each
-            puts before the name.
-        handed: Options for a variable that the script gets, `NAME` or `NAME=VALUE`.
+        named: Options followed by the name of a variable of the script and its value; each with a
+            prefix of the name.
+        handed: Options for a variable of the script, `NAME` or `NAME=VALUE`.
     """
 
     contract: Contract
@@ -150,7 +150,7 @@ _FABRIC = Launcher(
 
 
 def _long(*names: str) -> tuple[str, ...]:
-    """Options that go by one dash or two."""
+    """Options with one dash or two."""
     return tuple(dash + name for name in names for dash in ("-", "--"))
 
 
@@ -204,9 +204,9 @@ class ParsedLauncher:
         name: The launcher, as the command names it.
         contract: The contract of the launcher.
         command: The command that the launcher would have started.
-        workers: How many times it would have started it; None: one for each GPU or core.
+        workers: How many processes it would have started; None: one for each GPU or core.
         env: Other variables that it would have set.
-        ignored: Options of it that nothing comes of.
+        ignored: Its options that have no effect.
     """
 
     name: str
@@ -218,8 +218,7 @@ class ParsedLauncher:
 
 
 def parse_launcher(job: Job) -> ParsedLauncher | None:
-    """The command of a job without the launcher that it names; None if it names none, or if the job
-    leaves it as it is.
+    """Take the launcher from a job's command. None if the command has none, or if the job keeps it.
 
     Raises:
         UsageError: Headgate does not support an option of the launcher.
@@ -241,14 +240,12 @@ def parse_launcher(job: Job) -> ParsedLauncher | None:
 
 
 def is_named(word: str) -> bool:
-    """Whether a command that begins with this word names a launcher, installed or not."""
+    """Whether the word is the name of a launcher, installed or not."""
     return word in {words[0] for words in _BY_WORDS if words[0] != "-m"}
 
 
 def _python_beside(launcher: str) -> str:
-    """The interpreter with which a launcher is installed; `python` if that is the first one on the
-    PATH.
-    """
+    """The interpreter in the launcher's folder; `python` if that is the first one on the PATH."""
     own_path, first = shutil.which(launcher), shutil.which("python")
     if own_path is None or first is None or Path(own_path).parent == Path(first).parent:
         return "python"
@@ -259,7 +256,7 @@ def _python_beside(launcher: str) -> str:
 def _parse(
     job: Job, name: str, launcher: Launcher, python: Sequence[str], words: Sequence[str]
 ) -> ParsedLauncher:
-    """Take a launcher's own words from a command."""
+    """Separate a launcher's options from the rest of a command."""
     left, counts, env, ignored = list(words), dict[str, str](), dict[str, str](), list[str]()
     contract, starts = launcher.contract, () if launcher.contract == "mpi" else tuple(python)
     as_module = False
@@ -302,8 +299,8 @@ def _parse(
 
 
 def _workers(job: Job, name: str, counts: Mapping[str, str]) -> int | None:
-    """How many workers a launcher would start; with elastic nodes, the fewest. None: one for each
-    GPU or core.
+    """Number of workers that a launcher would start; with elastic nodes, the fewest. None: one for
+    each GPU or core.
     """
     if not counts and name in ("mpirun", "mpiexec"):
         return None

@@ -38,7 +38,7 @@ from headgate.model.shares import WEIGHT_DEFAULT, Lever, Share, Uncontrolled, Un
 
 REMOVED = "its container was removed by somebody else"
 REMOVAL_SECONDS = 1.0
-"""Seconds in which a container goes that is being removed, after a kill from outside."""
+"""Seconds in which a container disappears that is being removed after a kill from outside."""
 KERNEL_LOG = "/dev/kmsg"
 _RECORD_BYTES = 8192
 _KILL = re.compile(rb"oom-kill:.*oom_memcg=([^,]*),task_memcg=([^,]*),")
@@ -53,18 +53,17 @@ class Container:
     """A container that runs a task.
 
     Args:
-        daemon: Whose it is.
+        daemon: Its daemon.
         id: Its id.
-        token: Value of the label that it shares with the container that holds its network, where
-            there is one.
-        pid: Of its first process, as this machine counts; 0 where it has ended before that could be
-            seen.
+        token: Value of the label that it shares with the container that holds its network, if there
+            is one.
+        pid: Process id of its first process on this machine; 0 if it ended before it was seen.
         cgroups: Its cgroups, as far as this process can see them.
-        outer: The cgroup that these are in and that outlives them; None: one of Docker's.
-        runtime: What its user has it run with; None: the daemon's default.
-        machine: What its limits are reckoned for.
-        parent: What `outer` was found by.
-        where: What has run out of memory when it is killed for want of some, below its own limit.
+        outer: The cgroup around these, which outlives them; None: one of Docker's.
+        runtime: The runtime that its user chose; None: the daemon's default.
+        machine: The basis of its limits.
+        parent: The parent that gave `outer`.
+        where: Where memory ran out if it is killed below its own limit.
         mounted: Paths in it that are mounted.
         keeps: As of `Launch`.
     """
@@ -84,8 +83,8 @@ class Container:
 
     @property
     def has_own_kernel(self) -> bool:
-        """Whether its processes are none of this machine's, and its runtime may not know how to
-        change limits.
+        """Whether its processes are not this machine's, so that its runtime may be unable to change
+        limits.
         """
         return self.runtime is not None and self.runtime not in _SHARE_THE_KERNEL
 
@@ -96,13 +95,12 @@ class ContainerBox(Box):
     def __init__(
         self, task: TaskId, container: Container, share: Share, stream: int, output: int
     ) -> None:
-        """
-        Args:
-            task: Id of the task.
-            container: What runs it.
-            share: What it was started with.
-            stream: As of `ContainerWatch`.
-            output: As of `ContainerWatch`.
+        """Args:
+        task: Id of the task.
+        container: The container.
+        share: Its initial share.
+        stream: As of `ContainerWatch`.
+        output: As of `ContainerWatch`.
         """
         self.task = task
         self.pid = container.pid
@@ -169,8 +167,8 @@ class ContainerBox(Box):
             return tuple(filter(None, uncontrolled))
 
     def _allowed(self, share: Share, refused: list[str]) -> Sequence[Share]:
-        """What Docker is to change, in one go if it may be; a memory limit below what is held would
-        end the task.
+        """The changes to make by Docker, in one request if possible. A memory limit below the
+        present usage would end the task.
         """
         wanted, held = share.memory_bytes, self._enclosure.memory_now()
         if (
@@ -197,8 +195,8 @@ class ContainerBox(Box):
     def _change(
         self, changes: Mapping[str, object], write: Callable[[], object], refused: list[str]
     ) -> None:
-        """Have Docker change limits. A runtime with a kernel of its own may not know how, as runsc
-        does not: then they are written to the container's cgroups.
+        """Have Docker change limits. A runtime with its own kernel, such as runsc, may be unable
+        to. Then they are written to the container's cgroups.
         """
         problems: list[str] = []
         if not self._by_cgroups:
@@ -213,7 +211,9 @@ class ContainerBox(Box):
         refused += problems
 
     def _limit_unmanaged(self, share: Share, refused: list[str]) -> Share:
-        """Limit the memory where Docker has no say in it; what Docker is to change then."""
+        """Limit the memory if Docker does not control it. Returns the changes that remain for
+        Docker.
+        """
         if (
             "memory" not in self._container.parent.unmanaged
             or share.memory_bytes is None
@@ -237,7 +237,9 @@ class ContainerBox(Box):
                 self._limit_disk(Share(disk_bytes_per_second=rate), [])
 
     def _limit_disk(self, share: Share, refused: list[str]) -> Uncontrolled | None:
-        """Docker takes no disk rate for a container that runs; its cgroup does, of root."""
+        """Limit the disk rate. Docker sets none for a running container, but root can write it to
+        the cgroup.
+        """
         rate, around = share.disk_bytes_per_second, self._container.outer or self._enclosure
         folder = next(
             (self.cgroups[name] for name in ("blkio", "io") if name in self.cgroups), None
@@ -359,8 +361,8 @@ class ContainerBox(Box):
             self._kill_each()
 
     def _kill_each(self) -> None:
-        """End it where its cgroups cannot: this user's processes need no daemon for it, which may
-        be away; of others (set-user-id) Docker ends the first, and the rest with it.
+        """End it without its cgroups. This user's processes need no daemon, which may be gone. For
+        others (set-user-id) Docker ends the first process, and the rest with it.
         """
         deadline, pause = time.monotonic() + KILL_SECONDS, 0.005
         while self._enclosure.pids() and time.monotonic() < deadline:
@@ -404,8 +406,8 @@ class ContainerBox(Box):
         )
 
     def _weigh(self) -> None:
-        """Let the cgroup around that of the container weigh as much as the container, and as much
-        for the disk; and the group that this is in as all that are in it.
+        """Give the cgroup around the container's the same weights for CPU and disk, and the group
+        the sum of those in it.
         """
         if self._container.outer is not None and self.cgroups:
             weight = self._share.cpu_weight or WEIGHT_DEFAULT
@@ -424,8 +426,8 @@ class ContainerBox(Box):
         self._cpu_seconds = self._cpu_seconds if cpu is None else cpu
 
     def _again(self) -> int | None:
-        """Its output from now on, and what Docker was to change meanwhile is; None where the daemon
-        is away, or did not let it run on (`live-restore`).
+        """Reattach to its output, and make Docker's pending changes. None if the daemon is gone, or
+        did not let the container run on (`live-restore`).
         """
         with contextlib.suppress(IsolationError):
             if self._daemon.state(self._container.id)["Running"]:
@@ -453,8 +455,8 @@ class ContainerBox(Box):
             self._used = self._memory(state)
             self._end = told_exit(status, None, self._used, container.where)
             unexplained = not self._killed.is_set() and self._end.reason is None
-            # A daemon that stops asks it to end, however it does; one that was killed ends it when
-            # it is back.
+            # A daemon that stops asks containers to end. One that was killed ends them when it is
+            # back.
             if unexplained and (away or cut) and (status < 0 or not cut):
                 number = self._end.signal or signal.SIGKILL
                 self._end = replace(self._end, code=None, signal=number, reason=stopped, lost=True)
@@ -462,29 +464,28 @@ class ContainerBox(Box):
                 self._end = replace(self._end, reason=REMOVED, lost=True)
         whole = container.outer.cpu_seconds() if container.outer is not None else None
         outside = None
-        # it is gone already, or the daemon is away
+        # the container is gone, or the daemon is
         with contextlib.suppress(IsolationError, OSError):
             outside = copy_out(self._daemon, container.id, container.mounted, container.keeps)
         cpu_seconds = self._cpu_seconds if whole is None else whole
         self._end = replace(self._end, cpu_seconds=cpu_seconds, outside=outside)
 
     def _taken(self, reason: str) -> Exit:
-        """How it ended where its container, or its daemon, is gone: lost, unless it was to be
-        killed.
-        """
+        """How it ended if its container or its daemon is gone: lost, unless it was to be killed."""
         killed = self._killed.is_set()
         return Exit(
             code=None, signal=signal.SIGKILL, reason=None if killed else reason, lost=not killed
         )
 
     def _told(self) -> tuple[int, Mapping[str, object], bool]:
-        """Its exit status and state, from a daemon that is waited for unless the task was killed;
-        and whether that was away as it ended. One that is there and has not seen the end yet is
-        asked on: the container may run.
+        """Its exit status, its state, and whether the daemon was gone when it ended.
+
+        It waits for the daemon unless the task was killed. While the daemon has not seen the end,
+        it is asked again, because the container may run.
 
         Raises:
-            NoAnswerError: It does not come back, or does not tell of a task that was killed.
-            GoneError: There is no such container any more.
+            NoAnswerError: The daemon does not come back, or does not answer about a killed task.
+            GoneError: The container no longer exists.
         """
         away, deadline = False, time.monotonic() + RESTART_SECONDS
         while True:
@@ -503,8 +504,8 @@ class ContainerBox(Box):
         return self._daemon.is_removed(self._container.id, REMOVAL_SECONDS)
 
     def _memory(self, state: Mapping[str, object]) -> MemoryRecord:
-        """What was counted; where its cgroup went before it could be read, what the one around it
-        (under v1 without kills), the kernel's log and Docker say.
+        """The record of its memory. If its cgroup was removed before it was read, the surrounding
+        one (under v1 without kills), the kernel's log and Docker are used.
         """
         limit = self._share.memory_bytes if isinstance(self._share.memory_bytes, int) else None
         outer, used = self._container.outer, self._used
@@ -517,19 +518,21 @@ class ContainerBox(Box):
         full = limit is not None and (
             own or (max(known) >= limit - LIMIT_SLACK_BYTES if known else kills > 0)
         )
-        # Around it, page cache is counted in: of the two the lower is nearer.
+        # The surrounding cgroup includes page cache, so the lower value is closer.
         return MemoryRecord(
             limit if full and kills else min(known, default=None), kills, limit, full
         )
 
 
 def _killed_in(container: str) -> tuple[bool, bool]:
-    """Whether the kernel killed a process of a container because memory ran out, and whether by the
-    container's own limit. Its log tells: under cgroup v1 nothing else outlives a cgroup. Both are
-    false where the log may not be read, as by users other than root.
+    """Whether the kernel killed a process of a container for lack of memory, and whether by the
+    container's own limit.
+
+    Only the kernel's log outlives a cgroup under v1. Both are false if the log cannot be read, as
+    by users other than root.
 
     Args:
-        container: Id of the container; it names the cgroup.
+        container: Id of the container, which names the cgroup.
     """
     killed = own = False
     try:

@@ -1,6 +1,4 @@
-"""Talking to Docker Engine on this machine: what is asked of it, and what it means when that
-fails.
-"""
+"""Talks to Docker Engine on this machine, and interprets its failures."""
 
 from __future__ import annotations
 
@@ -23,20 +21,20 @@ from headgate.model.errors import IsolationError, MissingExtraError
 
 SOCKET = Path("/var/run/docker.sock")
 ANSWER_SECONDS = 30.0
-"""How long the daemon may take for an answer: a machine that is out of memory is slow."""
+"""Longest wait for an answer of the daemon. A machine that is out of memory is slow."""
 RESTART_SECONDS = 60.0
-"""How long a daemon that has gone is waited for,"""
+"""Longest wait for a daemon that has gone,"""
 RETRY_SECONDS = 0.5
-"""and how often it is asked."""
+"""and the interval between requests."""
 
 TOKEN = "headgate.token"
-"""Label that the containers of one task share, and no others."""
+"""Label shared by the containers of one task only."""
 
 _LINE_BYTES = 1 << 16
-"""A longer line is brought on in parts."""
+"""Longer lines are passed on in parts."""
 
 Config = dict[str, Any]
-"""A request as the Docker Engine API has it (`POST /containers/create`)."""
+"""A request of the Docker Engine API (`POST /containers/create`)."""
 
 
 class Change(IntEnum):
@@ -48,31 +46,30 @@ class Change(IntEnum):
 
 
 class NoAnswerError(IsolationError):
-    """The daemon is not there, or does not answer."""
+    """The daemon does not exist, or does not answer."""
 
 
 class GoneError(IsolationError):
-    """There is no such container, or no such image."""
+    """There is no such container or image."""
 
 
 def default_url() -> str:
-    """Where the daemon listens: `DOCKER_HOST`, or else where it does by itself."""
+    """The daemon's address: `DOCKER_HOST`, or the default one."""
     return os.environ.get("DOCKER_HOST") or f"unix://{SOCKET}"
 
 
 class Daemon:
-    """A Docker Engine; may be used by several threads.
+    """A Docker Engine. May be used by several threads.
 
     Args:
-        url: Where it listens, `unix://PATH`.
+        url: Its address, `unix://PATH`.
     """
 
     def __init__(self, url: str) -> None:
-        """
-        Raises:
-            MissingExtraError: The SDK is not installed.
-            NoAnswerError: Nobody answers there, or this user may not ask.
-            IsolationError: It is another machine's, or one that cannot be used.
+        """Raises:
+        MissingExtraError: The SDK is not installed.
+        NoAnswerError: Nothing answers there, or this user has no permission.
+        IsolationError: It is on another machine, or cannot be used.
         """
         try:
             import docker
@@ -84,24 +81,24 @@ class Daemon:
         self._failures = (docker.errors.DockerException, requests.RequestException, OSError)
         with self._asking("say its version"):
             self._api = docker.APIClient(base_url=url, timeout=ANSWER_SECONDS)
-            # A connection for each request: one that was kept would fail after the daemon was
-            # restarted.
+            # A connection for each request, because a kept one would fail after a restart of the
+            # daemon.
             self._api.headers["Connection"] = "close"
             self._api.close()  # that on which it asked for the version
             info, about = self._api.info(), self._api.version()
-        # by the token of tasks whose containers could not be removed
+        # by token, the tasks whose containers could not be removed
         self._left: dict[str, Callable[[], None]] = {}
         self._clearing = threading.Lock()
         self.version = str(info.get("ServerVersion"))
         self.driver = str(info.get("CgroupDriver"))
-        """What makes its cgroups: `cgroupfs` or `systemd`."""
+        """The driver of its cgroups: `cgroupfs` or `systemd`."""
         self.components = {
             str(component["Name"]): str(component["Version"])
             for component in about.get("Components") or ()
         }
-        """Versions of its parts; one of them is what it runs containers with by default."""
+        """Versions of its components, including the default runtime."""
         self.runtimes = frozenset(map(str, info.get("Runtimes") or ()))
-        """Names of what it can run containers with."""
+        """Names of its runtimes."""
         if any("rootless" in option for option in info.get("SecurityOptions") or ()):
             raise IsolationError(
                 f"the Docker daemon at {url} is a rootless one, whose files and limits are not "
@@ -109,7 +106,7 @@ class Daemon:
             )
 
     def check(self) -> None:
-        """Ask whether it answers.
+        """Check that it answers.
 
         Raises:
             NoAnswerError: It does not.
@@ -118,14 +115,14 @@ class Daemon:
             self._api.ping()
 
     def await_answer(self, given_up: threading.Event) -> bool:
-        """Wait until it answers, as long as it takes to be started again; whether it was away. What
-        could not be removed while it was is then.
+        """Wait until it answers, as long as a restart takes. Returns whether it was gone. Then
+        removes what could not be removed meanwhile.
 
         Args:
-            given_up: Ends the waiting.
+            given_up: Ends the wait.
 
         Raises:
-            NoAnswerError: It does not come back, or is given up.
+            NoAnswerError: It does not come back, or the wait was ended.
         """
         deadline, away = time.monotonic() + RESTART_SECONDS, False
         while True:
@@ -140,7 +137,7 @@ class Daemon:
         return away
 
     def create(self, config: Config, name: str) -> str:
-        """Make a container that does not run yet; its id.
+        """Create a container without starting it. Returns its id.
 
         Raises:
             GoneError: Its image is not on this machine.
@@ -153,36 +150,32 @@ class Daemon:
             self._api.start(id)
 
     def attach(self, id: str) -> int:
-        """A descriptor that what the container prints comes from, framed (`Unframer`), from now
-        on.
-        """
+        """A descriptor of the container's output from now on, in frames (`Unframer`)."""
         with self._asking("hand out a container's output"):
             stream = self._api.attach_socket(id, params={"stdout": 1, "stderr": 1, "stream": 1})
             fd = os.dup(stream.fileno())
             os.set_blocking(fd, True)
-            # the SDK keeps what holds the connection on the stream
+            # the SDK stores the owner of the connection on the stream
             with contextlib.suppress(AttributeError):
                 stream._response.close()
             stream.close()
             return fd
 
     def state(self, id: str) -> Mapping[str, Any]:
-        """Its state as the API has it: `Pid`, `Running`, `OOMKilled`, `ExitCode`."""
+        """Its state in the API's form: `Pid`, `Running`, `OOMKilled`, `ExitCode`."""
         with self._asking("look at a container"):
             state: Mapping[str, Any] = self._api.inspect_container(id)["State"]
             return state
 
     def wait(self, id: str) -> int:
-        """The exit status of one whose first process has ended; 128 more than the signal that ended
-        it.
+        """The exit status of a container whose first process has ended; 128 plus the number of a
+        signal that ended it.
         """
         with self._asking("wait for a container"):
             return int(self._api.wait(id, timeout=ANSWER_SECONDS)["StatusCode"])
 
     def is_removed(self, id: str, seconds: float) -> bool:
-        """Whether a container that has ended is being removed by somebody, seen for so many
-        seconds.
-        """
+        """Whether an ended container is being removed, observed for up to `seconds`."""
         try:
             with self._asking("wait for a container's removal"):
                 self._api.wait(id, timeout=seconds, condition="removed")
@@ -193,46 +186,44 @@ class Daemon:
         return True
 
     def update(self, id: str, changes: Mapping[str, object]) -> None:
-        """Change limits of a container that runs; the names are those of the SDK's
+        """Change limits of a running container. The names are those of the SDK's
         `update_container`.
         """
         with self._asking("change the limits of a container"):
             self._api.update_container(id, **changes)
 
     def pause(self, id: str) -> None:
-        """Stop the processes of a container where they stand (the freezer)."""
+        """Freeze the processes of a container."""
         with self._asking("pause a container"):
             self._api.pause(id)
 
     def unpause(self, id: str) -> None:
-        """Let them run on."""
         with self._asking("unpause a container"):
             self._api.unpause(id)
 
     def kill(self, id: str, number: int = signal.SIGKILL) -> None:
-        """Send the first process of a container a signal."""
+        """Send a signal to the first process of a container."""
         with self._asking("signal a container"):
             self._api.kill(id, number)
 
     def remove(self, id: str) -> None:
-        """Kill and remove it; does nothing when it is gone."""
+        """Kill and remove a container; does nothing if it is gone."""
         try:
             with self._asking("remove a container"):
                 self._api.remove_container(id, force=True, v=True)
         except GoneError:
             return
         except IsolationError as error:
-            # Somebody else is at it, as the one who does so at the end of the process.
+            # Another process is removing it, for example at the end of its first process.
             if "already in progress" not in str(error):
                 raise
 
     def clear(self, token: str, then: Callable[[], None]) -> None:
-        """Remove the containers of a task; when that cannot be done now, then as soon as something
-        else can be.
+        """Remove the containers of a task, now or as soon as other containers can be removed.
 
         Args:
-            token: Their label's value.
-            then: Removes what is around them; called again when they are removed later.
+            token: Value of their label.
+            then: Removes what is around them; called again if they are removed later.
         """
         if self._try_to_clear(token, then):
             self._clear_left()
@@ -256,25 +247,23 @@ class Daemon:
         return True
 
     def find(self, *labels: str) -> Sequence[Mapping[str, str]]:
-        """The labels of all containers that have these (`name=value`, or a name alone), with the id
-        as `id`.
+        """The labels of all containers with these labels (`name=value`, or only a name), with the
+        id as `id`.
         """
         with self._asking("list containers"):
             containers = self._api.containers(all=True, filters={"label": list(labels)})
         return [{**container["Labels"], "id": container["Id"]} for container in containers]
 
     def changes(self, id: str) -> dict[str, Change]:
-        """Paths that a container has and its image has not, or has otherwise; nothing of what is
-        mounted.
-        """
+        """Paths that differ between a container and its image. Mounted paths are left out."""
         with self._asking("say what a container wrote"):
             changes = {str(each["Path"]): Change(each["Kind"]) for each in self._api.diff(id) or ()}
         return {path: change for path, change in changes.items() if change is not Change.DELETED}
 
     @contextmanager
     def archive(self, id: str, path: str) -> Iterator[tarfile.TarFile | None]:
-        """What lies at a path of a container, with all that is below it, to be read once, in order;
-        None where nothing does. Names in it begin with the last one of the path.
+        """The files at a path of a container, and below it, as an archive to be read once, in
+        order. None if there are none. Names in it begin with the last part of the path.
         """
         try:
             with self._asking("read files of a container"):
@@ -301,17 +290,17 @@ class Daemon:
         return True
 
     def image_id(self, name: str) -> str:
-        """What tells an image from every other.
+        """A unique id of an image.
 
         Raises:
-            GoneError: It is not on this machine.
+            GoneError: The image is not on this machine.
         """
         with self._asking("look for an image"):
             return str(self._api.inspect_image(name)["Id"])
 
     def export(self, image: str, labels: Mapping[str, str]) -> Iterator[bytes]:
-        """All files of an image, an archive in parts: of a container with these labels, which never
-        runs.
+        """All files of an image, as an archive in parts, from a container with these labels that
+        never runs.
         """
         config = {
             "Image": image,
@@ -330,7 +319,7 @@ class Daemon:
         """The variables that an image sets.
 
         Raises:
-            GoneError: It is not on this machine.
+            GoneError: The image is not on this machine.
         """
         with self._asking("look for an image"):
             config = self._api.inspect_image(image).get("Config") or {}
@@ -357,7 +346,7 @@ class Daemon:
 
 
 class _StreamedFile(io.RawIOBase):
-    """Parts of a file as a file."""
+    """Parts of a file, readable as a file."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
         self._parts = parts
@@ -378,11 +367,11 @@ class _StreamedFile(io.RawIOBase):
 
 
 class Unframer:
-    """Takes a container's output out of its frames: a stream's number, three zeros, the length in
+    """Removes the frames from a container's output: a stream's number, three zeros, the length in
     four bytes, the text (Docker Engine API, `POST /containers/{id}/attach`).
 
-    The two streams come by two pipes: a line that one of them has begun is kept back, so that the
-    other does not end up in it.
+    The two streams come by two pipes. An incomplete line of one is held back, so that the other
+    does not end up in it.
     """
 
     def __init__(self) -> None:
@@ -393,16 +382,16 @@ class Unframer:
 
     @property
     def holds(self) -> bool:
-        """Whether a line is kept back that was begun."""
+        """Whether an incomplete line is held back."""
         return any(self._begun.values())
 
     def rest(self) -> bytes:
-        """What is kept back: lines that were begun, and are not ended for now."""
+        """The incomplete lines held back."""
         begun, self._begun = self._begun, {}
         return b"".join(begun.values())
 
     def feed(self, data: bytes) -> bytes:
-        """The lines that have become whole, of both streams."""
+        """The complete lines of both streams."""
         printed = []
         while data:
             if self._left == 0:
@@ -425,7 +414,7 @@ class Unframer:
 
 
 def _from_where(url: str) -> str:
-    """What is said of an address that nobody named."""
+    """How the default address was chosen, for messages."""
     return (
         "; DOCKER_HOST is not set"
         if url == f"unix://{SOCKET}" and not os.environ.get("DOCKER_HOST")
@@ -434,7 +423,7 @@ def _from_where(url: str) -> str:
 
 
 def _check(url: str) -> None:
-    """Say what is wrong with a daemon's address, as far as that can be seen from here."""
+    """Check a daemon's address without connecting. Raises if it is wrong."""
     if not url.startswith("unix://"):
         raise IsolationError(
             f"the Docker daemon at {url} may be another machine's; expected one of this machine "
@@ -468,7 +457,7 @@ def _check(url: str) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost reason: what the SDK raises holds it three levels deep."""
+    """The innermost cause. The SDK's exceptions have it three levels deep."""
     cause = str(error)
     for argument in error.args:
         if isinstance(argument, BaseException):

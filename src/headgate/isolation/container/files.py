@@ -1,9 +1,9 @@
-"""What of this machine's files a container sees: always what the task was given, and with `image:
-host` the system.
+"""Selects this machine's files that a container sees: always the task's own, and with `image: host`
+the system.
 
-The image of `host` is empty but for folders to mount on and the links that this system has at its
-top, such as `/bin -> usr/bin`. What is mounted keeps its path, so that a script finds its data
-where it always was.
+The image of `host` is empty except for folders to mount on and the links at this system's top, such
+as `/bin -> usr/bin`. Mounted paths are the same as outside, so that a script finds its data in the
+usual place.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ SETTINGS = (
     "ssl",
     "timezone",
 )
-"""What of /etc programs need that are merely run: no passwords, no keys, nothing of the network,
-which is Docker's.
+"""Files of /etc that ordinary programs need: no passwords, no keys, and no network settings, which
+Docker makes.
 """
 FOLDERS = ("dev", "etc", "home", "proc", "root", "run", "sys", "tmp", "var", "var/tmp")
 ASK_SECONDS = 20.0
@@ -80,28 +80,27 @@ _OUTPUTS = frozenset(
         *("workdir", "tensorboard"),
     )
 )
-"""Words of an option that names where a command writes."""
+"""Words in the name of an option for an output path."""
 _INPUTS = frozenset(
     (
         *("load", "resume", "from", "init", "pretrained", "restore", "input", "inputs"),
         *("data", "level", "every", "interval", "steps"),
     )
 )
-"""Words of one that does not, whatever else it says."""
+"""Words in the name of an option for an input path, whatever its other words are."""
 _SHARED = ("/", "/home", "/mnt", "/media", "/srv", "/tmp", "/var", "/var/tmp")
 _NO_OUTPUTS = ("/etc", "/proc", "/sys", "/dev", "/boot", "/run")
 
 Mounts = dict[str, bool]
-"""Paths of this machine that are mounted at the same path, and whether they may be written."""
+"""Mounted paths, the same inside as outside, and whether they may be written."""
 
 
 def mounts(launch: Launch, program: str | None) -> Mounts:
-    """What is mounted under its own path: a file or folder that lies in another with the same
-    rights comes with that.
+    """The paths to mount. A path within another with the same rights is left out.
 
     Args:
-        launch: What is started.
-        program: Path of its program on this machine, where that is the one that is started.
+        launch: The launch.
+        program: Path of its program on this machine, if that one is started.
     """
     same_path = [mount for mount in launch.mounts if mount.target == mount.source]
     reads = {*launch.reads, *(mount.source for mount in same_path if not mount.writable)}
@@ -118,16 +117,17 @@ def mounts(launch: Launch, program: str | None) -> Mounts:
     kept: Mounts = {}
     for path in sorted(parents):
         around = [folder for folder in map(str, Path(path).parents) if folder in kept]
-        # The nearest one around it counts.
+        # The closest surrounding one counts.
         if not around or kept[around[0]] != parents[path]:
             kept[path] = parents[path]
     return kept
 
 
 def outputs(launch: Launch) -> list[str]:
-    """Folders outside its own that the arguments of a command name for what it writes, such as
-    `--output_dir /results`: those that exist, or that can be made. The root, a home, folders for
-    what is temporary and those of the system are none.
+    """Folders for output in the arguments of a command, such as `--output_dir /results`, that exist
+    or can be made outside of its own folder.
+
+    The root, a home, temporary folders and system folders do not count.
     """
     words = list(launch.argv)
     if "-c" in words[:-1]:  # a line for a shell
@@ -146,10 +146,10 @@ def outputs(launch: Launch) -> list[str]:
 
 
 def make_outputs(launch: Launch) -> None:
-    """Make those of `outputs` that are not there yet.
+    """Make the missing folders of `outputs`.
 
     Raises:
-        IsolationError: One cannot be made.
+        IsolationError: A folder cannot be made.
     """
     for folder in outputs(launch):
         try:
@@ -169,14 +169,14 @@ def _words(line: str) -> list[str]:
 
 
 def is_output(option: str) -> bool:
-    """Whether an option, or a variable, names where a command writes."""
+    """Whether an option or a variable names an output path."""
     names = set(re.split(r"[-_.]+", option.lower()))
     return not names.isdisjoint(_OUTPUTS) and names.isdisjoint(_INPUTS)
 
 
 def _folder(value: str, cwd: str) -> str | None:
-    """The folder outside of `cwd` that a value names, or that the file lies in that it names; None:
-    it names none.
+    """The folder outside of `cwd` that a value names, or that holds the file that it names; None:
+    no such folder.
     """
     if not value.startswith(("/", "~/", "../", "./")) and "/../" not in value:
         return None
@@ -200,12 +200,12 @@ def _folder(value: str, cwd: str) -> str | None:
 
 
 def system_mounts(*reads: str) -> Mounts:
-    """The system alone, and what else is named, all of it only to be read."""
+    """The system and the other named paths, all read-only."""
     return dict.fromkeys(_there({*_system(), *reads}), False)
 
 
 def host_image() -> tuple[str, bytes]:
-    """Tag and content of the empty image for this machine; the tag changes with the content."""
+    """Tag and content of the empty image for this machine. The tag changes with the content."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in FOLDERS:
@@ -227,8 +227,8 @@ def _system() -> Iterator[str]:
 
 
 def _programs(env: Mapping[str, str], program: str | None) -> Iterator[str]:
-    """Where the program lies, and all that the Pythons in use are made of: the one that is the
-    program, and those that a shell would find.
+    """Paths of the program, and of the Pythons in use: the program itself if it is one, and those
+    that a shell would find.
     """
     path = env.get("PATH", os.defpath)
     pythons = {
@@ -246,7 +246,7 @@ def _programs(env: Mapping[str, str], program: str | None) -> Iterator[str]:
 
 @lru_cache(maxsize=64)
 def _parts_of_python(python: str, added: str) -> tuple[str, ...]:
-    """The prefix of an interpreter and that below it, and every folder that it imports from."""
+    """The prefix of an interpreter and its base prefix, and every folder that it imports from."""
     code = "import sys; print(sys.prefix, sys.base_prefix, *sys.path[1:], sep='\\n')"
     try:
         done = subprocess.run(
@@ -260,14 +260,14 @@ def _parts_of_python(python: str, added: str) -> tuple[str, ...]:
             cwd="/",
         )
     except (OSError, subprocess.SubprocessError):
-        # it is no Python, or cannot run: the task will say so
+        # it is no Python, or cannot run; the task itself will report it
         return ()
     return tuple(line for line in done.stdout.splitlines() if os.path.isabs(line))
 
 
 def _there(paths: Iterable[str]) -> Iterator[str]:
-    """Those that exist, and where they are links what these lead to. The root is never mounted: a
-    container has one.
+    """The paths that exist, with links resolved. The root is never mounted, because a container has
+    one.
     """
     for path in paths:
         for name in {os.path.normpath(path), os.path.realpath(path)}:
@@ -276,12 +276,12 @@ def _there(paths: Iterable[str]) -> Iterator[str]:
 
 
 def hint(job: Job, output: str) -> str:
-    """What to do about an error that names a file which the job's container does not see, or may
-    not write; empty where that is not the cause.
+    """Advice for an error about a file that the job's container does not see, or may not write;
+    empty if that is not the cause.
 
     Args:
-        job: One in a container on this machine, with absolute paths.
-        said: The error.
+        job: A job in a container on this machine, with absolute paths.
+        output: The error.
     """
     if not (_MISSING.search(output) or _READ_ONLY.search(output)):
         return ""
@@ -304,7 +304,7 @@ def hint(job: Job, output: str) -> str:
 
 
 def _sees(job: Job, path: str) -> Mount | None:
-    """What shows a path to the job's container; None: nothing that is known."""
+    """The mount that shows a path to the job's container; None: none is known."""
     shown = [Mount(job.workdir, job.workdir, writable=True), *map(Mount.of, job.mounts)]
     if job.script is not None:
         folder = os.path.dirname(os.path.join(job.workdir, job.script))

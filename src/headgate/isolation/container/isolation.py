@@ -1,8 +1,8 @@
 """The isolation `container`: a task in a container of Docker Engine on this machine.
 
 The container brings its own files and limits. Network, process ids and shared memory are those of
-the machine, or of the node of a lab: the tasks of a job reach each other as under `process`, and
-nothing is asked of the image.
+the machine, or of a lab's node. So the tasks of a job reach each other as under `process`, and the
+image has no requirements.
 """
 
 from __future__ import annotations
@@ -45,13 +45,11 @@ GROUP, TASK, OWNER, FOLDERS = (
     "headgate.owner",
     "headgate.recorded.folders",
 )
-"""Labels of a container, besides `TOKEN`: the group of its hub, its task, the process that started
-it, and the cgroups that are to be removed after it, a line each.
+"""Labels of a container besides `TOKEN`: the group of its hub, its task, the process that started
+it, and the cgroups to remove after it, one per line.
 """
 SEEN_SECONDS = 2.0
-"""How long the cgroups of a first process are looked for; of one that ends they are not seen before
-it is gone.
-"""
+"""Longest search for the cgroups of a first process. If it ends, they disappear with it."""
 _MOST_TRIES = 3
 """Start attempts if the daemon dies during a start."""
 _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|permission denied")
@@ -60,21 +58,19 @@ _NO_PROGRAM = re.compile(r"executable file not found|no such file or directory|p
 class ContainerIsolation(Isolation):
     """Boxes tasks in as containers.
 
-    A container runs as the user of this process, with its folder to be written and what else its
-    launch names mounted at the same paths. Of the image `host`, which is empty, it sees what this
-    machine has installed.
+    A container runs as the user of this process, with its folder writable and the launch's other
+    paths mounted under the same names. With the empty image `host` it sees what this machine has
+    installed.
     """
 
     name = "container"
     waits = True
 
     def __init__(self, group: str, *, daemon: str | None = None) -> None:
-        """
-        Args:
-            group: As `ProcessIsolation`; of tasks of both with one group, weights count against
-                each other.
-            daemon: Where Docker Engine listens, for what names no other; None: as `DOCKER_HOST`
-                says.
+        """Args:
+            group: As of `ProcessIsolation`. Tasks of both isolations with the same group compete by
+                their weights.
+            daemon: The default address of Docker Engine; None: that in `DOCKER_HOST`.
 
         Raises:
             ValueError: `group` cannot name a folder.
@@ -172,15 +168,15 @@ class ContainerIsolation(Isolation):
             with contextlib.suppress(IsolationError):  # it was not held
                 daemon.unpause(container_id["id"])
 
-    # --- the parts of a start ---------------------------------------------------------------------
+    # --- steps of a start -------------------------------------------------------------------------
 
     def _start(
         self, daemon: Daemon, launch: Launch, program: str | None, share: Share, output_fd: int
     ) -> Box:
-        """Start a task in a container of its own.
+        """Start a task in its own container.
 
         Raises:
-            NoAnswerError: The daemon has gone. What is left of the container is removed once it is
+            NoAnswerError: The daemon has gone. The rest of the container is removed once it is
                 back.
         """
         token = secrets.token_hex(8)
@@ -215,9 +211,7 @@ class ContainerIsolation(Isolation):
             raise
 
     def _connected(self, url: str = "") -> Daemon:
-        """The daemon that listens there, or, where none is named, at this isolation's own
-        address.
-        """
+        """The daemon at an address, by default at this isolation's own."""
         url = url or self._url
         with self._connecting:
             if url not in self._daemons:
@@ -283,10 +277,10 @@ class ContainerIsolation(Isolation):
         return ContainerBox(launch.task, container, share, stream, output)
 
     def _look(self, daemon: Daemon, id: str, cwd: str) -> tuple[int, Cgroups]:
-        """Number of a container's first process, 0 when it has ended already, and its cgroups.
+        """Process id of a container's first process, 0 if it has ended already, and its cgroups.
 
         Raises:
-            IsolationError: It runs, and its cgroups cannot be seen.
+            IsolationError: It runs, but its cgroups cannot be seen.
         """
         pid, deadline = int(daemon.state(id)["Pid"]), time.monotonic() + SEEN_SECONDS
         while pid and processes.look(pid) is not None:
@@ -317,14 +311,12 @@ def _check_mounts(launch: Launch) -> None:
 
 
 def marked() -> dict[str, str]:
-    """Labels of a container that is removed soon, or else once this process is gone."""
+    """Labels of a container that is removed soon, or once this process is gone."""
     return {TOKEN: secrets.token_hex(8), OWNER: owner(os.getpid())}
 
 
 def with_path_of_image(daemon: Daemon, launch: Launch) -> Launch:
-    """What its image has on PYTHONPATH comes behind the task library, unless the job says what
-    does.
-    """
+    """Append the image's PYTHONPATH to that of the task library, unless the job sets one."""
     added = launch.env.get("PYTHONPATH", "")
     with contextlib.suppress(GoneError):  # which making a container will say
         own = daemon.environment(launch.image).get("PYTHONPATH")
@@ -334,19 +326,19 @@ def with_path_of_image(daemon: Daemon, launch: Launch) -> Launch:
 
 
 def owner(pid: int) -> str:
-    """A process of this user, as a label: told from every other there was or will be."""
+    """A unique label value for a process of this user, even if its process id is reused."""
     process = processes.look(pid)
     started = process.started if process is not None else 0
     return f"{os.geteuid()}:{processes.boot_id()}:{pid}:{started}"
 
 
 def _clear(daemon: Daemon) -> None:
-    """Remove the containers of this user's processes that are gone, and left no record of them."""
+    """Remove the containers of this user's processes that are gone and left no record of them."""
     for container_id in daemon.find(OWNER):
         uid, _, pid, _ = container_id[OWNER].split(":")
         if uid == str(os.geteuid()) and container_id[OWNER] != owner(int(pid)):
             made = container_id.get(FOLDERS, "").splitlines()
-            # Those that `unmanaged_cgroups.make` adds to them have the container's name.
+            # The cgroups of `unmanaged_cgroups.make` have the container's name.
             folders = [*(f"{folder}/{container_id['id']}" for folder in made), *made]
             daemon.clear(container_id[TOKEN], partial(_remove_folders, folders))
 
@@ -357,7 +349,7 @@ def _remove_folders(folders: Iterable[object]) -> None:
 
 
 def _host_image(daemon: Daemon) -> str:
-    """The name of the empty image, which is made where it is not there yet."""
+    """The name of the empty image, which is made if it does not exist."""
     tag, content = files.host_image()
     name = f"{files.REPOSITORY}:{tag}"
     if not daemon.has_image(name):

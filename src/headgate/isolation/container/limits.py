@@ -1,4 +1,4 @@
-"""A share as Docker Engine has it: what a container is made with, and what is changed while it
+"""Translates a share into settings of Docker Engine, for a new container and for changes while it
 runs.
 """
 
@@ -15,13 +15,12 @@ from headgate.model.shares import WEIGHT_DEFAULT, Share, Unlimited
 
 SHARES_DEFAULT, SHARES_LEAST, SHARES_MOST = 1024, 2, 262_144
 _LOGARITHMIC = {"runc": (1, 3, 2), "crun": (1, 23)}
-"""From which version on runtimes make weights of v2 by the logarithm of CPU shares
-(https://github.com/opencontainers/runc/issues/4896,
-https://github.com/containers/crun/pull/1767).
+"""The first versions of runtimes whose v2 weights are logarithmic in CPU shares
+(https://github.com/opencontainers/runc/issues/4896, https://github.com/containers/crun/pull/1767).
 """
 NO_LIMIT_BYTES = 1 << 62
-"""Docker takes 0 for no change and nothing below: more than any machine has is what lifts a
-limit.
+"""Lifts a limit: more than any machine has. Docker takes 0 for no change, and rejects negative
+numbers.
 """
 
 _UPDATE_NAMES = {
@@ -35,12 +34,13 @@ _UPDATE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class DockerHost:
-    """What the numbers depend on.
+    """The basis of a container's limits.
 
     Args:
         version: Version of the cgroups: `v1` or `v2`.
-        most_cores: A cap at or above it is none: v1 refuses more than a folder higher up allows.
-        linear: Whether the runtime makes weights of v2 in proportion to CPU shares (`are_linear`).
+        most_cores: A cap at or above this is left out, because v1 refuses more than a surrounding
+            folder allows.
+        linear: Whether the runtime's v2 weights are proportional to CPU shares (`are_linear`).
     """
 
     version: str
@@ -49,8 +49,8 @@ class DockerHost:
 
 
 def are_linear(components: Mapping[str, str]) -> bool:
-    """Whether weights of v2 grow in proportion to CPU shares, by the versions of Docker's parts; a
-    runtime that is not known is taken for a new one.
+    """Whether v2 weights are proportional to CPU shares, by the versions of Docker's components.
+    Unknown runtimes count as new.
     """
     for name, since in _LOGARITHMIC.items():
         if match := re.match(r"v?(\d+(?:\.\d+)*)", components.get(name, "")):
@@ -59,10 +59,11 @@ def are_linear(components: Mapping[str, str]) -> bool:
 
 
 def settings(share: Share, machine: DockerHost) -> dict[str, int]:
-    """The fields of a container's `HostConfig` that put a share into force; what Docker cannot do
-    is left out.
+    """The fields of a container's `HostConfig` for a share. Fields that Docker does not have are
+    left out.
 
-    Swap is counted in, or a task over its limit would be pushed out to disk, not ended.
+    Swap counts towards the memory limit. Otherwise a task over its limit would be swapped out, not
+    ended.
     """
     options: dict[str, int] = {}
     if share.cpu_weight is not None:
@@ -87,7 +88,7 @@ def settings(share: Share, machine: DockerHost) -> dict[str, int]:
 
 
 def at_first(share: Share, machine: DockerHost) -> dict[str, int]:
-    """As `settings`, for a container that is made: a limit that nobody set need not be lifted."""
+    """As `settings`, for a new container, whose unset limits need not be lifted."""
     lifted = {
         name: None
         for name in ("cpu_cap_cores", "memory_bytes")
@@ -98,12 +99,12 @@ def at_first(share: Share, machine: DockerHost) -> dict[str, int]:
 
 
 def changes(share: Share, machine: DockerHost) -> dict[str, int]:
-    """As `settings`, by the names that the SDK's `update_container` has for them."""
+    """As `settings`, with the names of the SDK's `update_container`."""
     return {_UPDATE_NAMES[name]: value for name, value in settings(share, machine).items()}
 
 
 def parts(share: Share) -> list[Share]:
-    """A share's fields that Docker can change, each by itself."""
+    """The fields of a share that Docker can change, one share for each."""
     fields = ("cpu_weight", "cpu_cap_cores", "memory_bytes")
     return [
         Share(**{name: value}) for name in fields if (value := getattr(share, name)) is not None
@@ -111,10 +112,10 @@ def parts(share: Share) -> list[Share]:
 
 
 def disk_rates(rates: Mapping[str, float]) -> dict[str, list[dict[str, object]]]:
-    """The fields of a `HostConfig` that limit what is read and written.
+    """The fields of a `HostConfig` that limit disk rates.
 
     Args:
-        rates: Bytes a second by device number, `major:minor`.
+        rates: Bytes per second by device number, `major:minor`.
     """
     devices = [
         {"Path": path, "Rate": max(1, round(rate))}
@@ -135,9 +136,11 @@ def _device(disk: str) -> str | None:
 
 
 def _shares(weight: float, machine: DockerHost) -> int:
-    """CPU shares of a weight. Under v2 the runtime makes a whole weight of them again: w of s
-    shares, by w = 1 + (s - 2) * 9999 / 262142, rounded down, or by log10(w) = (l^2 + 125 l) / 612 -
-    7/34 with l = log2(s), rounded up (https://github.com/opencontainers/cgroups/pull/20).
+    """CPU shares of a weight.
+
+    Under v2 the runtime makes a whole weight w of s shares again. Either w = 1 + (s - 2) * 9999 /
+    262142, rounded down. Or log10(w) = (l^2 + 125 l) / 612 - 7/34 with l = log2(s), rounded up
+    (https://github.com/opencontainers/cgroups/pull/20).
     """
     if machine.version == "v1":
         return max(SHARES_LEAST, round(weight / WEIGHT_DEFAULT * SHARES_DEFAULT))

@@ -1,9 +1,8 @@
-"""The network of a container: the machine's, or that of a node of a lab.
+"""The network of a container: the machine's, or that of a lab's node.
 
-Docker joins a container to the network of another container, and to no other namespace. So one that
-does nothing enters that of the node, and holds it for the one that runs the task. Where this
-process itself is in a network of its own, as the agent of a cluster's node in a lab, its tasks are
-there as well.
+Docker can join a container to the network of another container, but to no other namespace. So an
+idle container enters the node's network and holds it for the container of the task. If this process
+has a network of its own, like the agent of a lab's node, its tasks share it.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ NAMED = Path("/run/netns")
 
 
 def place_of(own: Place | None) -> Place | None:
-    """The place whose network a task has: its own, or that of this process where it is in a
-    namespace with a name (`ip netns`); None: the machine's.
+    """The place whose network a task has: its own, or that of this process in a named namespace
+    (`ip netns`); None: the machine's.
     """
     if own is not None:
         return own
@@ -42,7 +41,7 @@ def place_of(own: Place | None) -> Place | None:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What a container is joined to.
+    """The network that a container is joined to.
 
     Args:
         mode: `NetworkMode` of its `HostConfig`.
@@ -61,14 +60,14 @@ class Network:
         """The network of a place, or the machine's.
 
         Args:
-            daemon: Where the container is.
-            place: Where its task runs.
+            daemon: The container's daemon.
+            place: The task's place.
             image: The empty image of this machine.
-            labels: What the containers of the task are found by.
-            parent: The cgroup that they are in.
+            labels: Labels of the task's containers.
+            parent: The parent of their cgroups.
 
         Raises:
-            IsolationError: The place is not there, or cannot be entered.
+            IsolationError: The place does not exist, or cannot be entered.
         """
         if place is None:
             return MACHINE
@@ -86,7 +85,7 @@ class Network:
 
 
 MACHINE = Network("host")
-"""That of the machine."""
+"""The machine's network."""
 
 
 def _holder(
@@ -115,7 +114,7 @@ def _holder(
                 for path in sorted(mounts)
             ],
             "NetworkMode": "none",
-            # as this process sees them, which Docker may not
+            # as this process sees them; Docker may not
             "ExtraHosts": _hosts(Path(place.hosts)),
             "PidMode": "host",
             "UsernsMode": "host",
@@ -128,7 +127,7 @@ def _holder(
 
 
 def _hosts(path: Path) -> list[str]:
-    """The names that a hosts file gives, each with its address."""
+    """The names in a hosts file, each with its address."""
     lines = (line.partition("#")[0].split() for line in path.read_text().splitlines())
     return [
         f"{name}:{address}"
@@ -139,7 +138,7 @@ def _hosts(path: Path) -> list[str]:
 
 
 def _entered(pid: int, namespace: str) -> bool:
-    """Whether a process is in a network namespace before long."""
+    """Whether a process enters a network namespace within a short time."""
     wanted, deadline = os.stat(namespace).st_ino, time.monotonic() + ENTER_SECONDS
     while pid and time.monotonic() < deadline:
         try:

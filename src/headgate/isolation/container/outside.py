@@ -1,6 +1,4 @@
-"""What a task wrote to the files of its container alone, which go with it: copied out as far as
-there is room.
-"""
+"""Copies out files that a task wrote only into its container, as far as there is space."""
 
 from __future__ import annotations
 
@@ -18,45 +16,45 @@ from headgate.model.errors import IsolationError
 from headgate.model.events import OutsideFiles
 
 MOST_BYTES = 1 << 30
-"""Of files that are copied, all together."""
+"""Most bytes of all copied files."""
 MOST_PATHS = 10_000
-"""Changed paths that are looked at."""
+"""Most changed paths that are examined."""
 MOST_REQUESTS = 100
-"""Docker puts a container's files together anew for each archive, which takes a tenth of a
-second.
+"""Most requests for archives. Docker reassembles a container's files for each, which takes a tenth
+of a second.
 """
 SKIPPED_BYTES = 1 << 26
-"""Read in vain of one archive; where more of it is not wanted, its parts are asked for instead."""
+"""Most unwanted bytes read of one archive. Beyond it, its parts are requested instead."""
 LEAST_FREE_BYTES = 1 << 30
-"""What copies leave free on their disk."""
+"""Free bytes that copies leave on their disk."""
 NAMED = 10
-"""Files that are named."""
+"""Most files that are named."""
 _TOGETHER = 4
-"""So many files that were written to one folder of the image are read with that folder."""
+"""From this number on, files written to one folder of the image are read with that folder."""
 _OF_DOCKER = re.compile(
     r"/(dev|proc|sys)(/|$)|/etc/(hosts|hostname|resolv\.conf|mtab)$|/\.dockerenv$|/run/\.containerenv$"
 )
 _CACHES = re.compile(
     r"/(\.cache|\.config|\.nv|\.triton|__pycache__|torchinductor_[^/]*|pymp-[^/]*|\.python_history)(/|$)"
 )
-"""What programs make again by themselves."""
+"""Files that programs recreate by themselves."""
 _SYSTEM = re.compile(r"/(usr|lib[^/]*|bin|sbin|opt|etc|var)/")
-"""Where programs are installed, which writes many files that nobody misses."""
+"""Folders for installed programs, with many files that nobody misses."""
 
 
 def copy_out(daemon: Daemon, id: str, mounted: Collection[str], to: str) -> OutsideFiles | None:
-    """Copy the files that a container alone has, and its links as far as they lead to copies.
+    """Copy the files that exist only in a container, and links that lead to copies.
 
     Args:
-        id: Of a container that has ended and is not removed yet.
-        mounted: Paths in it that are mounted: what lies there is not its own.
-        to: Folder for the copies, made if there are any; empty: nothing is copied.
+        id: Id of a container that has ended and is not removed yet.
+        mounted: Mounted paths in it, whose files are not its own.
+        to: Folder for the copies, made if there are any; empty: no copies.
 
     Returns:
         None if it wrote nothing but caches.
 
     Raises:
-        IsolationError: Docker does not tell.
+        IsolationError: Docker does not answer.
     """
     changed = daemon.changes(id)
     files = _files(changed, mounted)
@@ -81,11 +79,11 @@ def copy_out(daemon: Daemon, id: str, mounted: Collection[str], to: str) -> Outs
 
 
 def _files(changed: Iterable[str], mounted: Collection[str]) -> list[str]:
-    """Of changed paths those in which no other one lies. Left out: what is mounted, what Docker
-    makes, and caches.
+    """The changed paths that contain no other. Mounted paths, paths that Docker makes, and caches
+    are left out.
 
-    What fills a folder with many files comes later than what lies by itself, as a result does, and
-    what is installed comes last: only the first of them are looked at.
+    Single files, such as results, come first. Files of folders with many files come later,
+    installed files last. Only the first of them are examined.
     """
     paths = sorted(changed)
     folders = {str(folder) for path in (*paths, *mounted) for folder in PurePosixPath(path).parents}
@@ -99,14 +97,14 @@ def _files(changed: Iterable[str], mounted: Collection[str]) -> list[str]:
 
 
 _Asked = tuple[str, set[str]]
-"""A path whose archive is asked for, and the files in it that are wanted."""
+"""A path whose archive is requested, and the wanted files in it."""
 
 
 def _asked(
     files: Iterable[str], changed: Mapping[str, Change], mounted: Collection[str]
 ) -> Iterator[_Asked]:
-    """What to ask for: the highest folder that the container has made and in which nothing is
-    mounted. Where there is none, the folder of several files, or a file by itself.
+    """The paths to request: the topmost folder that the container has made, without mounts in it.
+    Otherwise the folder of several files, or a single file.
     """
     holds_mounts = {
         str(folder)
@@ -128,7 +126,7 @@ def _asked(
 
 
 def _parts(path: str, files: Collection[str]) -> Iterator[_Asked]:
-    """The entries of a folder that files of it are or lie in."""
+    """The entries of a folder that are, or contain, files of it."""
     depth = len(PurePosixPath(path).parts)
 
     def entry(file: str) -> str:
@@ -143,8 +141,8 @@ def _parts(path: str, files: Collection[str]) -> Iterator[_Asked]:
 def _read(
     archive: tarfile.TarFile, path: str, wanted: Collection[str], copies: _Copies
 ) -> set[str]:
-    """Take the wanted files from an archive; those to ask for apart, as where it holds much that is
-    not wanted.
+    """Take the wanted files from an archive. Returns those to request separately, because the
+    archive holds too much else.
     """
     left, apart, skipped, above = set(wanted), set[str](), 0, PurePosixPath(path).parent
     for member in archive:
@@ -166,10 +164,10 @@ def _read(
 
 
 class _Copies:
-    """What there is of a container's files, and the copies of them.
+    """The files of a container, and their copies.
 
     Args:
-        to: Folder for the copies; empty: nothing is copied.
+        to: Folder for the copies; empty: no copies.
     """
 
     def __init__(self, to: str) -> None:
@@ -184,11 +182,11 @@ class _Copies:
     def take(
         self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, first: str
     ) -> bool:
-        """Take note of a file, and copy it if there is room; whether it was copied. A link is made
+        """Note a file, and copy it if there is space. Returns whether it was copied. Links are made
         later.
 
         Args:
-            first: Another name of the same file, which came before; empty: there is none.
+            first: Another name of the same file, which came before; empty: none.
         """
         if member.issym():
             self._paths.append(path)
@@ -205,8 +203,8 @@ class _Copies:
         return True
 
     def link(self) -> None:
-        """Make the links that lead to copies; the others are told. It comes last: no write follows
-        a link.
+        """Make the links that lead to copies, and note the others. Call it last, so that no write
+        follows a link.
         """
         left = [
             path for path, target in self._links.items() if self._to and self._link(path, target)
@@ -219,7 +217,7 @@ class _Copies:
         self._astray = [path for path in self._links if path not in left]
 
     def told(self, unseen: Sequence[str]) -> OutsideFiles | None:
-        """What is told of it, with files that were not looked at; None if there is nothing."""
+        """The record of all files, with those that were not examined; None if there are none."""
         paths = self._paths or unseen
         if not paths:
             return None
@@ -240,7 +238,7 @@ class _Copies:
     def _copy(
         self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, first: str
     ) -> bool:
-        """Whether it was copied: not where the disk has no room for it."""
+        """Copy a file. Returns False if the disk has no space for it."""
         place = self._place(path)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -261,7 +259,7 @@ class _Copies:
         return True
 
     def _link(self, path: str, target: str) -> bool:
-        """Make a link as it is in the container, but with the folder of the copies for its root."""
+        """Make a link as it is in the container, with the folder of the copies as its root."""
         place = self._place(path)
         if target.startswith("/"):
             target = os.path.relpath(self._place(target), place.parent)

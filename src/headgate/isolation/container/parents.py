@@ -1,9 +1,9 @@
-"""The cgroup that a task's containers are put in, beside those of the hub's tasks that are in none.
+"""The cgroup around a task's containers, next to those of the hub's other tasks.
 
-It outlives them: what was counted of a container is gone with its own cgroup, which the runtime
-removes at once. Docker takes one path for all hierarchies of cgroup v1, whatever this process is
-called in each. Where the cgroups of a place have another path than that of its CPU, the processes
-of a container are moved there once it runs.
+It outlives the containers' own cgroups, whose counters are lost when the runtime removes them.
+Docker takes one path for all hierarchies of cgroup v1, whatever this process is called in each. If
+the other cgroups of a place have a different path than that of its CPU, a container's processes are
+moved there once it runs.
 """
 
 from __future__ import annotations
@@ -23,22 +23,20 @@ from headgate.model.errors import IsolationError
 
 REMOVAL_SECONDS = 2.0
 MAKE_SECONDS = 2.0
-"""How long it is tried to make a folder in one that others remove."""
+"""Longest time to retry making a folder whose parent others remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Where the cgroups of a container go.
+    """The parent of a container's cgroups.
 
     Args:
-        path: As Docker has it, below the root of each hierarchy; None: where Docker puts them by
-            itself.
-        folders: The folder by controller of this isolation.
-        unmanaged: Of these, the controllers that Docker does not manage there: in their hierarchies
-            it puts the container elsewhere.
+        path: Its path for Docker, below the root of each hierarchy; None: Docker's default.
+        folders: The folder of each controller.
+        unmanaged: Controllers that Docker does not manage there: in their hierarchies it puts the
+            container elsewhere.
         own: The folder at `path` in each hierarchy.
-        made: Folders that are made on the way and are to be removed again, each before the one that
-            it is in.
+        made: Folders that are made on the way and are to be removed again, each before its parent.
     """
 
     path: str | None = None
@@ -48,8 +46,10 @@ class Parent:
     made: Sequence[Path] = ()
 
     def make(self) -> None:
-        """Make what Docker would on its way to the container: it fails if the last box of the group
-        goes meanwhile, and the group with it, which stays where there is something in it.
+        """Make what Docker would make on its way to the container.
+
+        Docker fails if the last box of the group is removed meanwhile, and the group with it. A
+        group with something in it stays.
 
         Raises:
             IsolationError: The kernel refused it.
@@ -58,9 +58,7 @@ class Parent:
             _make(folder)
 
     def remove(self) -> None:
-        """Remove it with its last box, and what a runtime left of containers that it removed
-        (runsc).
-        """
+        """Remove it with its last box, and what a runtime left of removed containers (runsc)."""
         for folder in self.made:
             for left in folder.glob("[0-9a-f]" * 64):
                 with contextlib.suppress(OSError):  # somebody is in it
@@ -69,11 +67,11 @@ class Parent:
 
 
 def find_parent(group: str, name: str, place: Place | None, driver: str) -> Parent:
-    """The cgroup of a task's containers, in the folder of its group, in a place or on the machine
-    as it is.
+    """The parent of a task's containers, in the folder of its group, in a place or on the machine
+    itself.
 
-    Only root can remove it afterwards, and only the driver `cgroupfs` takes any path; otherwise
-    Docker's own is used.
+    Only root can remove it afterwards, and only the driver `cgroupfs` takes any path. Otherwise
+    Docker's own parent is used.
 
     Raises:
         IsolationError: Docker cannot put a container within the limits of the place.
@@ -94,7 +92,8 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
         within = {first: layout.bases.get(first, roots[first])}
     else:
         within = {each: Path(folder) for each, folder in place.cgroups.items() if each in roots}
-    # By the hierarchy of the CPU: a hub's weights are to count, and so is a cap of its own.
+    # By the hierarchy of the CPU, because a hub's weights have to count, and so has a cap of its
+    # own.
     paths = {each: os.path.relpath(folder, roots[each]) for each, folder in within.items()}
     leading = paths.get("cpu") or next(iter(paths.values()))
     path = os.path.normpath(f"/{leading}/{group}/{name}")
@@ -111,8 +110,8 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
 
 
 def _made(folder: Path) -> Sequence[Path]:
-    """The folder of a task, that of its group, and those above them that are there for nothing
-    else: not there yet, or of a place in a hierarchy where it has none.
+    """The folder of a task, that of its group, and parents that exist for nothing else: missing
+    ones, or those of a place in a hierarchy where it has none.
     """
     above = folder.parent.parent
     beyond = [
@@ -130,8 +129,7 @@ def _make(folder: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             return
         except OSError as error:
-            # It went after the one that it is in was found, or while it was looked at what is
-            # there.
+            # It was removed after its parent was found, or while its entries were listed.
             gone = isinstance(error, FileNotFoundError | FileExistsError)
             if not gone or time.monotonic() >= deadline:
                 raise IsolationError(
@@ -140,8 +138,8 @@ def _make(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a cgroup, unless somebody is in it; the kernel lets go of the last process a moment
-    after its end.
+    """Remove a cgroup unless it has processes. The kernel releases the last process a moment after
+    its end.
     """
     deadline = time.monotonic() + REMOVAL_SECONDS
     while True:

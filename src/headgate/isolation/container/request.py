@@ -1,4 +1,4 @@
-"""What is asked of Docker for a task: the body of `POST /containers/create`."""
+"""The request to Docker for a task: the body of `POST /containers/create`."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """All that a container is made from.
+    """Everything that a container is made from.
 
     Args:
-        launch: What is started.
-        image: Its image as Docker has it.
-        program: Path of its program on this machine; None: it is one of the image.
-        share: What it is granted at first.
-        machine: What its limits are reckoned for.
-        network: What it is joined to.
-        parent: What its cgroups are in.
-        labels: What it is found by.
-        devices: Where this machine has its devices.
+        launch: The launch.
+        image: Its image, by Docker's name.
+        program: Path of its program on this machine; None: it is in the image.
+        share: Its initial share.
+        machine: The basis of its limits.
+        network: Its network.
+        parent: The parent of its cgroups.
+        labels: Its labels.
+        devices: Folder of this machine's devices.
     """
 
     launch: Launch
@@ -77,11 +77,11 @@ class ContainerRequest:
                 "Mounts": self._mounts(),
                 "GroupAdd": [str(group) for group in os.getgroups()],
                 "NetworkMode": self.network.mode,
-                # A first process that is number 1 of its own ignores what would end any other
-                # (pid_namespaces(7)).
+                # A first process with number 1 in its own namespace ignores signals that would end
+                # any other (pid_namespaces(7)).
                 "PidMode": "host",
                 "IpcMode": "host",
-                # as ever under v1: its cgroups have one name, here and there
+                # as always under v1: its cgroups have the same names inside and outside
                 "CgroupnsMode": "host",
                 "UsernsMode": "host",
                 "LogConfig": {"Type": "none"},
@@ -94,7 +94,7 @@ class ContainerRequest:
         }
 
     def lines(self) -> Sequence[str]:
-        """What will be done, a line each."""
+        """What will be done, one line for each step."""
         config, launch = self.config(), self.launch
         host = config["HostConfig"]
         network = "this machine" if launch.place is None else f"node {launch.place.hostname}"
@@ -112,7 +112,7 @@ class ContainerRequest:
         ]
 
     def binds(self) -> list[Mount]:
-        """What it sees of this machine."""
+        """The paths of this machine that it sees."""
         return binds(self.launch, self.program)
 
     def _mounts(self) -> list[dict[str, object]]:
@@ -128,11 +128,11 @@ class ContainerRequest:
 
 
 def binds(launch: Launch, program: str | None) -> list[Mount]:
-    """What a container sees of this machine, by where it sees it.
+    """The paths of this machine that a container sees, by their paths in it.
 
     Args:
-        launch: What is started.
-        program: Path of its program on this machine; None: it is one of the image.
+        launch: The launch.
+        program: Path of its program on this machine; None: it is in the image.
     """
     binds_by_path = {
         path: Mount(path, path, writable)
@@ -145,8 +145,8 @@ def binds(launch: Launch, program: str | None) -> list[Mount]:
 
 
 def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
-    """Bytes a second by disk: of the share for that of its folder, and under v1, where a rate holds
-    for a cgroup alone, those of its place.
+    """Bytes per second by disk. The share's rate is for the disk of its folder. Under v1, where a
+    rate only holds for one cgroup, the rates of its place are added.
     """
     disk_rates: dict[str, float] = {}
     place = launch.place.cgroups.get("blkio") if launch.place is not None else None
@@ -159,10 +159,11 @@ def _disk_rates(launch: Launch, share: Share) -> dict[str, float]:
 
 
 def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, object]]:
-    """Environment and fields of the `HostConfig` for the GPUs: with the machine's own files its
-    devices are enough, an image needs the NVIDIA container toolkit. A container counts those that
-    it has from 0, in the order of their numbers, which the task is told; parts of GPUs (MIG) have
-    the same names in it as outside.
+    """Variables and fields of the `HostConfig` for the GPUs.
+
+    With the machine's own files the devices suffice; an image needs the NVIDIA container toolkit. A
+    container counts its GPUs from 0, in the order of their numbers, and the task is told these.
+    Parts of GPUs (MIG) have the same names inside and outside.
     """
     gpu_numbers = [
         int(number) for path in devices.glob("nvidia*") if (number := path.name[6:]).isdigit()
@@ -178,7 +179,7 @@ def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, obje
     in_parts = any(gpu >= PARTS for gpu in chosen)
     if launch.gpus is not None and not in_parts:
         counted = sorted(chosen)
-        # the task's first one first
+        # the task's first GPU first
         env["CUDA_VISIBLE_DEVICES"] = ",".join(str(counted.index(gpu)) for gpu in chosen)
         env["HEADGATE_GPUS"] = ",".join(map(str, counted))
     if not chosen:

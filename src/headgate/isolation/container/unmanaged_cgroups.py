@@ -1,8 +1,8 @@
-"""The cgroups of a container in hierarchies where Docker has no say: made beside its own, and
+"""The cgroups of a container in hierarchies that Docker does not manage: made next to its own, and
 entered as it starts.
 
-Its first process prepares the container, and waits for a word of the runtime before it becomes the
-task. That is time enough to move it, so that what the task holds counts where it ought to.
+Its first process prepares the container, and waits for the runtime before it becomes the task. In
+that time it is moved, so that the task's usage counts in the right cgroup.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from headgate.model.shares import UNLIMITED, Share, Unlimited
 
 LOOK_SECONDS = 0.001
 _ROUNDS = 1000
-"""Times that it is looked for processes which were started while others were moved."""
+"""Most searches for processes started while others were moved."""
 
 
 def first_share(share: Share, parent: Parent) -> Share:
-    """The share that Docker makes a container with: no more memory than its node has, which Docker
+    """The share with which Docker makes a container: no more memory than its node has, which Docker
     does not know.
     """
     if "memory" not in parent.unmanaged:
@@ -43,21 +43,21 @@ def first_share(share: Share, parent: Parent) -> Share:
 
 
 def make(parent: Parent, id: str, share: Share, disk: str | None) -> Parent:
-    """Make them, empty, and with the limits of a share.
+    """Make the cgroups, empty, with the limits of a share.
 
-    They have the container's name, by which the kernel's log tells whom it has killed.
+    They have the container's name, because the kernel's log names a cgroup whose process it kills.
 
     Args:
-        parent: Of the container.
-        id: Of the container.
-        share: What it is granted at first.
-        disk: Device number of the disk of its folder, `major:minor`; None where there is none.
+        parent: Parent of the container.
+        id: Id of the container.
+        share: Its initial share.
+        disk: Device number of its folder's disk, `major:minor`; None: none.
 
     Returns:
-        The parent, with these among what is to be removed.
+        The parent, with these cgroups among those to remove.
 
     Raises:
-        IsolationError: They cannot be made; nothing of them is left.
+        IsolationError: They cannot be made. Nothing of them is left.
     """
     inner = {name: parent.folders[name] / id for name in parent.unmanaged}
     parent = replace(parent, made=(*inner.values(), *parent.made))
@@ -68,7 +68,7 @@ def make(parent: Parent, id: str, share: Share, disk: str | None) -> Parent:
             _only(name, folder, disk).create()
             if name == "memory" and share.memory_bytes is not None:
                 _only(name, folder, disk).apply(Share(memory_bytes=share.memory_bytes))
-            # a rate holds for a cgroup alone, so that of the node is to be repeated
+            # a rate only holds for one cgroup, so that of the node has to be repeated
             if name == "blkio":
                 for write in (
                     outer.writes("disk_bytes_per_second", share.disk_bytes_per_second or UNLIMITED)
@@ -83,8 +83,7 @@ def make(parent: Parent, id: str, share: Share, disk: str | None) -> Parent:
 
 @contextmanager
 def entering(parent: Parent, id: str) -> Iterator[None]:
-    """While the context lasts, in which the container is started, its processes are moved there as
-    they come.
+    """A context in which a starting container's processes are moved there as they appear.
 
     Raises:
         IsolationError: The kernel refused it.
@@ -112,7 +111,7 @@ def entering(parent: Parent, id: str) -> Iterator[None]:
 
 
 def _enter(parent: Parent, id: str) -> bool:
-    """Move what is not there yet; whether nothing was left to be moved."""
+    """Move processes that are not there yet. Returns whether there were none."""
     [own, *_] = (
         folder / id for name, folder in parent.folders.items() if name not in parent.unmanaged
     )

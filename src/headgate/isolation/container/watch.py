@@ -1,6 +1,4 @@
-"""What goes on with one container: its output brought on, its end seen, and what it used read in
-time.
-"""
+"""Watches one container: passes its output on, sees its end, and reads its usage in time."""
 
 from __future__ import annotations
 
@@ -13,31 +11,31 @@ from collections.abc import Callable
 from headgate.isolation.container.daemon import Unframer
 
 LOOK_MILLISECONDS = 1000
-"""How often what it used is read while it runs: the runtime removes its cgroups right after its
-end.
+"""Interval at which usage is read while it runs, because the runtime removes its cgroups right
+after its end.
 """
 HOLD_MILLISECONDS = 100
-"""How long a line is waited for that was begun."""
+"""Longest wait for the rest of a line."""
 DRAIN_SECONDS = 10.0
-"""How long the rest of its output is waited for after its end."""
+"""Longest wait for the rest of its output after its end."""
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 4096
-"""A pipe that can be written at all takes so many bytes at once."""
+"""Bytes that a writable pipe takes at once."""
 
 
 class ContainerWatch:
-    """Watches a container from a thread of its own, until it has ended and all its output was
-    passed on. Then `exit_fd` turns readable.
+    """Watches a container in its own thread until it has ended and all its output was passed on.
+    Then `exit_fd` turns readable.
 
     Args:
-        stream: Descriptor that its output comes from, framed; closed here.
-        output: Where the output goes; closed here.
-        pidfd: Of its first process, None where that is gone already; closed here.
-        look: Reads what it used up to now; called each second and at its end.
-        ended: Called at its end, before `exit_fd` turns readable; it may wait. It is told whether
-            the output ended before, and did not come again: the daemon was gone.
-        again: Another `stream` from a daemon that is back and let the container run on; None where
-            there is none yet. Called each second from when the output has ended.
+        stream: Descriptor of its output in frames; closed here.
+        output: Descriptor for the output; closed here.
+        pidfd: That of its first process, None if it is gone already; closed here.
+        look: Reads its usage so far; called each second and at its end.
+        ended: Called at its end, before `exit_fd` turns readable; may block. Its argument tells
+            whether the output ended earlier and did not come back, because the daemon was gone.
+        again: Returns another `stream` from a daemon that is back and let the container run on;
+            None: not yet. Called each second once the output has ended.
     """
 
     def __init__(
@@ -64,8 +62,8 @@ class ContainerWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, whose container is gone, or goes once its daemon is back; what it prints
-        now is lost.
+        """End the thread. The container is gone, or goes once its daemon is back. Its further
+        output is lost.
         """
         self._abandoned.set()
         self._thread.join()
@@ -83,8 +81,8 @@ class ContainerWatch:
             os.eventfd_write(self.exit_fd, 1)
 
     def _bring(self) -> bool:
-        """Bring its output on until it has ended; whether the output ended before, and did not come
-        again.
+        """Pass on its output until it has ended. Returns whether the output ended earlier and did
+        not come back.
         """
         frames, poller = Unframer(), select.poll()
         poller.register(self._stream, select.POLLIN)

@@ -1,4 +1,4 @@
-"""A task in a virtual machine of its own, a guest, and there perhaps in a container."""
+"""A task in its own virtual machine, a guest, and optionally in a container within it."""
 
 from headgate.isolation.vm.isolation import VmIsolation
 

@@ -1,8 +1,7 @@
-"""A container in a guest: a bundle as the OCI Runtime Specification has it, and runc, which starts
-it.
+"""A container in a guest: a bundle of the OCI Runtime Specification, started by runc.
 
-Its root is the files of its image, which stay as they are: what is written goes to the guest's
-memory. The file is loaded by itself, with what lies beside it and without the package around it.
+Its root is the files of its image, which stay unchanged: writes go to the guest's memory. The file
+is loaded alone, with the files in its folder and without the package around it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ _FINIT_MODULE, _COMPRESSED = 313, 4  # linux/module.h, and the call's number on 
 
 
 def start(container: dict, output: int) -> int:  # type: ignore[type-arg]
-    """Start a container; the process id of its task, whose end is told to the first process of the
-    guest.
+    """Start a container. Returns the process id of its task, whose parent becomes the guest's first
+    process.
 
     Args:
-        container: As `containers.Content.container`.
-        output: Where both streams of the task go.
+        container: As of `containers.Content.container`.
+        output: Descriptor for both output streams.
 
     Raises:
-        OSError: It cannot be started, and why.
+        OSError: It cannot be started. The message says why.
     """
     os.mkdir(FOLDER, 0o700)
     _mount_root(container["root"], container["modules"])
@@ -61,8 +60,8 @@ def start(container: dict, output: int) -> int:  # type: ignore[type-arg]
 
 
 def _mount_root(image: str, modules: list[str]) -> None:
-    """Lay a folder in memory over the files of an image, which may have any name: it has to be no
-    part of options.
+    """Mount a memory overlay on the files of an image. The image's path may be any name, so it is
+    not part of the options.
     """
     with open("/proc/filesystems") as file:
         known = "\toverlay\n" in file.read()
@@ -78,7 +77,6 @@ def _mount_root(image: str, modules: list[str]) -> None:
 
 
 def _load(path: str) -> None:
-    """Load a module of the guest's kernel."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     flags = 0 if path.endswith(".ko") else _COMPRESSED
     # EEXIST
@@ -92,8 +90,8 @@ def _bind(path: str) -> dict[str, object]:
 
 
 def _first_process() -> int:
-    """The number of a process that is number 1 of process ids of its own, and does nothing. The
-    task is not that one, which ignores what would end any other (pid_namespaces(7)).
+    """Make an idle process that is number 1 of a new process-id namespace. The task is not number 1
+    itself, because that one ignores signals that would end any other (pid_namespaces(7)).
     """
     reading, writing = os.pipe()
     forking = os.fork()

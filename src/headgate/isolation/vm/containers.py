@@ -1,8 +1,8 @@
-"""The isolation `vm+container`: a task in a container inside of a guest of its own.
+"""The isolation `vm+container`: a task in a container inside its own guest.
 
-The container is what Docker Engine would make of it if the guest were its machine: `docker.json`
-has what Docker 20.10 asks of runc by itself. No daemon runs in the guest. The one of this machine
-is asked for the files of an image, once.
+The container is the one that Docker Engine would make if the guest were its machine: `docker.json`
+has the defaults that Docker 20.10 passes to runc. No daemon runs in the guest. This machine's
+daemon exports the files of an image, once.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ from headgate.model.shares import Lever, Share, Uncontrolled
 
 _DOCKERS = Path(__file__).with_name("docker.json")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Of an image that says none (moby: oci/defaults.go)."""
+"""The PATH of an image that sets none (moby: oci/defaults.go)."""
 _OF_NETWORK = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 
 
 class VmContainerIsolation(VmIsolation):
     """Boxes tasks in as containers inside of guests, one each.
 
-    A container has process ids, mounts, IPC and a cgroup of its own, and the guest's network. It
-    sees what one of the isolation `container` does, and what it writes elsewhere is in the guest's
-    memory.
+    A container has its own process ids, mounts, IPC and cgroup, and the guest's network. It sees
+    the same files as under the isolation `container`. Other writes go to the guest's memory.
     """
 
     name = "vm+container"
@@ -116,8 +115,8 @@ class VmContainerIsolation(VmIsolation):
 
 
 def _binds(launch: Launch, program: str | None) -> list[Mount]:
-    """What the container sees of this machine: no socket of it, for nobody listens in the guest,
-    and no hosts file of a node, which the guest has.
+    """The paths of this machine that the container sees: no sockets, because nothing listens in the
+    guest, and no hosts file of a node, which the guest has.
     """
     all_binds = binds(replace(launch, place=None), program)
     return [bind for bind in all_binds if os.path.isdir(bind.source) or os.path.isfile(bind.source)]
@@ -126,7 +125,9 @@ def _binds(launch: Launch, program: str | None) -> list[Mount]:
 def _config(
     launch: Launch, program: str | None, mounts: Sequence[Mount], share: Share
 ) -> dict[str, Any]:
-    """What is asked of runc (OCI Runtime Specification, config.md), but for what the guest adds."""
+    """The configuration for runc (OCI Runtime Specification, config.md), without the guest's
+    additions.
+    """
     config: dict[str, Any] = json.loads(_DOCKERS.read_text())
     if os.geteuid() != 0:  # Docker leaves those of others only what they may get back
         del (
@@ -159,13 +160,13 @@ def _config(
 def _shown(
     launch: Launch, program: str | None, mounts: Iterable[Mount], needed: Iterable[str]
 ) -> list[File]:
-    """What the guest sees in a way of its own, so that its container can see it."""
+    """The paths that the guest mounts specially, so that its container sees them."""
     binds_by_target = {
         target: (source, target, may)
         for source, target, may in files_of(replace(launch, mounts=()), program)
     }
     shown = dict.fromkeys([*needed, *(mount.source for mount in mounts)], False)
-    # the same may be mounted in both ways
+    # the same path may be mounted in both ways
     shown |= {mount.source: True for mount in mounts if mount.writable}
     for path, writable in shown.items():
         fresh = (
@@ -184,10 +185,10 @@ def _empty(folder: Path) -> Path:
 
 
 def _exported(daemon: Daemon, image: str) -> Path:
-    """The files of an image, which Docker Engine writes out once.
+    """The files of an image, which Docker Engine exports once.
 
     Raises:
-        IsolationError: It is not on this machine, or cannot be written out.
+        IsolationError: The image is not on this machine, or cannot be exported.
     """
     try:
         id = daemon.image_id(image)
@@ -215,10 +216,10 @@ def _exported(daemon: Daemon, image: str) -> Path:
 
 
 def _unpack(parts: Iterable[bytes], folder: Path) -> None:
-    """Unpack an archive, with owners and rights where this user may.
+    """Unpack an archive, with owners and permissions if this user may set them.
 
     Raises:
-        OSError: It cannot be.
+        OSError: It cannot be unpacked.
     """
     command = ["tar", "--extract", "--preserve-permissions", "--numeric-owner", "--exclude=dev/*"]
     command += [f"--directory={folder}"]

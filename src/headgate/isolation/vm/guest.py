@@ -1,8 +1,8 @@
-"""The first process of a guest: makes the machine's files and network what the task is to see,
-starts it, and tells its end.
+"""The first process of a guest: prepares the files and the network that the task sees, starts it,
+and reports its end.
 
 Started as `python -I -S guest.py ORDER`, by a kernel whose root is this machine's. It switches the
-guest off when its monitor is gone. The file is loaded by itself, with what lies beside it and
+guest off when its monitor is gone. The file is loaded alone, with the files in its folder and
 without the package around it.
 """
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _start(order: dict, line: GuestLine) -> int | None:  # type: ignore[type-arg]
-    """Start the task; its process id, None where it cannot be started."""
+    """Start the task. Returns its process id, None if it cannot be started."""
     reading, writing = os.pipe()
     try:
         task = (
@@ -122,7 +122,7 @@ def _start_in_container(order: dict, output: int) -> int:  # type: ignore[type-a
 
 
 def _limit(memory: int | None, pid: int) -> None:
-    """Put the task into a cgroup, with a limit of its memory."""
+    """Put the task into a cgroup with a memory limit."""
     os.mkdir(_CGROUP)
     _write(f"{_CGROUP}/memory.oom.group", "1")
     if memory is not None:
@@ -131,7 +131,7 @@ def _limit(memory: int | None, pid: int) -> None:
 
 
 def _reap(task: int | None, line: GuestLine, memory: int | None) -> int | None:
-    """Wait for what has ended; the task's process id, None once that has."""
+    """Wait for ended processes. Returns the task's process id, None once it has ended."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -157,7 +157,7 @@ def _reap(task: int | None, line: GuestLine, memory: int | None) -> int | None:
 
 
 def _signal(number: int, everybody: bool, task: int, package: str) -> None:
-    """Signal all processes of the task, or those that are to be asked."""
+    """Signal all processes of the task, or those that `signals.targets` selects."""
     if everybody:
         os.kill(-1, number)
         return
@@ -170,7 +170,7 @@ def _signal(number: int, everybody: bool, task: int, package: str) -> None:
 
 
 def _mount_kernel() -> None:
-    """Mount what the kernel shows."""
+    """Mount the kernel's file systems."""
     mount("proc", "/proc", "proc")
     mount("sysfs", "/sys", "sysfs")
     mount("devtmpfs", "/dev", "devtmpfs")
@@ -182,14 +182,14 @@ def _mount_kernel() -> None:
     mount("tmpfs", "/dev/shm", "tmpfs", NOSUID | NODEV, b"mode=1777")
     mount("cgroup2", "/sys/fs/cgroup", "cgroup2")
     _write("/sys/fs/cgroup/cgroup.subtree_control", "+memory")
-    # As on a machine with more memory than the task's limit: that ends it, and no allocation fails
-    # before.
+    # As on a machine with more memory than the task's limit: the limit ends the task before an
+    # allocation fails.
     _write("/proc/sys/vm/overcommit_memory", "1")
 
 
 def _mount_files(files: list[tuple[str, str, bool]]) -> None:
-    """Let nothing of the machine's files be written but what the task may write, and nothing of its
-    temporary files be seen but what the task is to see.
+    """Make the machine's files read-only except those that the task may write, and hide temporary
+    files except those that it sees.
     """
     kept = [(os.open(source, os.O_PATH), target, writable) for source, target, writable in files]
     mount("none", "/", "", REMOUNT | BIND | READ_ONLY)
@@ -209,7 +209,7 @@ def _mount_files(files: list[tuple[str, str, bool]]) -> None:
 
 
 def _open_line() -> int:
-    """The line to the monitor: a port of qemu's, or a serial line of user-mode Linux."""
+    """Open the line to the monitor: a port of QEMU, or a serial line of user-mode Linux."""
     ports = "/sys/class/virtio-ports"
     for name in os.listdir(ports) if os.path.isdir(ports) else []:
         with open(f"{ports}/{name}/name") as file:
@@ -221,7 +221,7 @@ def _open_line() -> int:
 
 
 def _listen(path: str, user: tuple[int, int, list[int]]) -> socket.socket:
-    """Listen where the task looks for the channel of its engine."""
+    """Listen at the task's path of its engine's channel."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(path)
     os.chown(path, user[0], user[1])

@@ -1,7 +1,6 @@
-"""The line between a guest and the monitor that started it: messages, and connections, over one
-stream of bytes.
+"""The line between a guest and its monitor: messages and connections, over one byte stream.
 
-The file is loaded by itself, with any Python and without the package around it.
+The file is loaded alone, by any Python and without the package around it.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ import signal
 import struct
 
 OUTPUT = 0
-"""Number of the task's output; connections have others."""
+"""Number of the task's output. Connections have other numbers."""
 DATA, OPEN, CLOSE, READY, GO, SIGNAL, EXIT = range(7)
-"""Kinds of messages. DATA, OPEN, CLOSE are of a connection, and OPEN and CLOSE have no content.
-READY: the guest is up. GO: its network is, too. SIGNAL: its number, and whether all processes are
-to get it. EXIT: how the task ended.
+"""Kinds of messages. DATA, OPEN and CLOSE belong to a connection; OPEN and CLOSE have no content.
+READY: the guest is up. GO: its network is, too. SIGNAL: its number, and whether all processes get
+it. EXIT: how the task ended.
 """
 EVERYBODY = signal.SIGRTMAX
-"""The signal by which a monitor is told to ask all processes of its task to end."""
+"""The signal that makes a monitor ask all processes of its task to end."""
 _HEADER = struct.Struct("!BII")
 _MOST_UNSENT = 1 << 20
 _PART = 1 << 15
 
 
 class GuestLine:
-    """One end of the line. Nothing in here waits but `turn`.
+    """One end of the line. Only `turn` blocks.
 
     Attributes:
         over: Whether the other end is gone.
@@ -44,14 +43,12 @@ class GuestLine:
         self._unsent[self._fd] += _HEADER.pack(kind, number, len(content)) + content
 
     def join(self, number: int, fd: int) -> None:
-        """Let what comes in at a descriptor go over the line, and what comes for it out at it,
-        until it ends.
-        """
+        """Connect a descriptor to the line in both directions, until it ends."""
         os.set_blocking(fd, False)
         self._joined[number], self._unsent[fd] = fd, bytearray()
 
     def leave(self, number: int) -> None:
-        """Close a descriptor that joined, once what came for it has gone out."""
+        """Close a descriptor that joined, once its pending data are written."""
         fd = self._joined.pop(number, None)
         if fd is not None:
             self._write(fd)
@@ -64,11 +61,12 @@ class GuestLine:
         """Wait until there is something to do, and do it.
 
         Args:
-            others: More descriptors to wait for.
-            seconds: How long to wait at most.
+            others: Further descriptors to wait for.
+            seconds: Longest wait.
 
         Returns:
-            Those of the others that can be read; and what arrived: kind, number and content.
+            The readable ones of the others; and the messages that arrived: kind, number and
+            content.
         """
         reads = list(others)
         if sum(len(unsent) for fd, unsent in self._unsent.items() if fd != self._fd) < _MOST_UNSENT:
@@ -87,14 +85,14 @@ class GuestLine:
         ], self._receive() if self._fd in readable else []
 
     def drain(self) -> None:
-        """Send what is there of the task's output, and no more of it after that."""
+        """Send the available output of the task, and no more of it after that."""
         fd = self._joined.get(OUTPUT)
         while fd is not None and (part := _read(fd)):
             self.send(DATA, part)
         self._joined.pop(OUTPUT, None)
 
     def flush(self) -> None:
-        """Wait until all has gone out."""
+        """Wait until everything is sent."""
         while not self.over and (waiting := [fd for fd, unsent in self._unsent.items() if unsent]):
             for fd in select.select([], waiting, [])[1]:
                 self._write(fd)
@@ -140,7 +138,7 @@ class GuestLine:
 
 
 def _read(fd: int) -> bytes | None:
-    """What is there; empty at the end, None where nothing is there yet."""
+    """The available data; empty at the end, None if nothing is available yet."""
     try:
         return os.read(fd, _PART)
     except BlockingIOError:

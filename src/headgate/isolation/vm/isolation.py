@@ -1,9 +1,9 @@
-"""The isolation `vm`: a task in a guest of its own, which is a task of the isolation `process` on
-this machine.
+"""The isolation `vm`: a task in its own guest, which is a task of the isolation `process` on this
+machine.
 
-The guest has a kernel, processes and memory of its own. It sees this machine's files read-only, and
-writes those that the task may. Its programs on this machine are in the task's box: CPU weight and
-cap, disk rate, readings and the end of the task are those of the isolation `process`.
+The guest has its own kernel, processes and memory. It sees this machine's files read-only, except
+those that the task may write. Its programs on this machine are in the task's box. So CPU weight and
+cap, disk rate, readings and the task's end are those of the isolation `process`.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from headgate.model.shares import UNLIMITED, Lever, Share, Uncontrolled
 from headgate.model.units import say_bytes
 
 PREFIX = "headgate-vm-"
-"""The folder of every guest begins so; no other is ever removed."""
+"""Prefix of every guest's folder. No other folder is ever removed."""
 TAP = "headgate-guest"
-"""The interface by which a guest is joined to the network of its node: that has one guest at
-most.
-"""
+"""The interface that joins a guest to the network of its node, which has one guest at most."""
 SYSTEM_BYTES = 192 << 20
-"""Of a guest's memory, for its kernel and what starts the task."""
+"""Part of a guest's memory for its kernel and for starting the task."""
 START_SECONDS = {"kvm": 60.0, "qemu": 300.0, "uml": 120.0}
-"""How long a guest may take until it is up, by its machine."""
+"""Longest boot of a guest, by its machine."""
 FRESH = ("/tmp", "/var/tmp", "/run")
-"""Folders that are empty in a guest, but for what its task has to see."""
+"""Folders that are empty in a guest, except for paths that its task sees."""
 CHANNEL, GUEST_CHANNEL = "HEADGATE_CHANNEL", "/run/headgate-channel"
 _HERE = Path(__file__).parent
 
 File = tuple[str, str, bool]
-"""What a guest sees in a way of its own: its path here and there, and whether it may be written."""
+"""A path that a guest mounts specially: its path here, its path in the guest, and whether it may be
+written.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is in a guest.
+    """The contents of a guest.
 
     Args:
-        files: What it sees in a way of its own.
-        container: What the task's container is made of (`bundle.start`); None: the task is in none.
+        files: Paths that it mounts specially.
+        container: The task's container (`bundle.start`); None: the task is in none.
     """
 
     files: Sequence[File]
@@ -77,10 +77,10 @@ class VmBox(ProcessBox):
     """A task in a guest. Its first process here is the guest's monitor."""
 
     folder: Path
-    """What is the guest's alone."""
+    """The guest's own folder."""
     machine: Machine
     memory_bytes: int | None = None
-    """Most that the task may hold."""
+    """The memory limit of the task."""
 
     def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         uncontrolled = list(super().apply(replace(share, memory_bytes=None)))
@@ -143,9 +143,9 @@ class VmBox(ProcessBox):
 class VmIsolation(ProcessIsolation):
     """Boxes tasks in as virtual machines, one each.
 
-    On a node of a lab the guest has the node's network, with its addresses, by a tap. Elsewhere it
-    reaches others by QEMU's user network, and nobody reaches it. The task's connection to its
-    engine goes over the line to its monitor.
+    On a lab's node the guest has the node's network, with its addresses, by a tap. Elsewhere it
+    reaches other machines by QEMU's user network, and cannot be reached. The task's connection to
+    its engine uses the line to its monitor.
     """
 
     name = "vm"
@@ -176,23 +176,23 @@ class VmIsolation(ProcessIsolation):
         return box
 
     def program(self, launch: Launch) -> str | None:
-        """Path of the task's program on this machine; None: it is one of an image."""
+        """Path of the task's program on this machine; None: it is in an image."""
         return find_program(launch)
 
     def content(
         self, folder: Path, machine: Machine, launch: Launch, program: str | None, share: Share
     ) -> Content:
-        """What is in a guest.
+        """The contents of a guest.
 
         Args:
-            folder: Holds what is the guest's alone.
-            machine: What the guest is.
-            launch: What is started in it, with the environment that it has there.
-            program: As `program` says.
-            share: What the task is granted at first.
+            folder: The guest's own folder.
+            machine: The guest's machine.
+            launch: The launch in the guest, with its environment there.
+            program: As of `program`.
+            share: The task's initial share.
 
         Raises:
-            IsolationError: Something of it is not on this machine.
+            IsolationError: A part of it is not on this machine.
         """
         for path in (mount.target for mount in launch.mounts):
             if not os.path.exists(path) and not path.startswith(
@@ -256,7 +256,7 @@ class VmIsolation(ProcessIsolation):
 
 
 def _check(launch: Launch) -> None:
-    """Refuse what a guest cannot have."""
+    """Refuse features that a guest does not have."""
     if launch.gpus:
         raise IsolationError(
             "a guest has no GPU; add `limits: {gpus: 0}`, or use another isolation"
@@ -267,13 +267,13 @@ def _check(launch: Launch) -> None:
 
 
 def _monitored(launch: Launch, folder: Path) -> Launch:
-    """The monitor of a task's guest, in its place."""
+    """The launch of the guest's monitor, in the task's place."""
     argv = (sys.executable, "-I", "-S", str(_HERE / "monitor.py"), str(folder))
     return replace(launch, argv=argv, env={"PATH": os.environ.get("PATH", os.defpath)}, cwd="/")
 
 
 def _with_channel_of_guest(launch: Launch) -> Launch:
-    """The task's connection to its engine begins in its guest."""
+    """The launch with the channel's path in the guest."""
     if not launch.env.get(CHANNEL, "").startswith("unix:"):
         return launch
     return replace(launch, env={**launch.env, CHANNEL: f"unix:{GUEST_CHANNEL}"})
@@ -288,7 +288,7 @@ def _prepare(
     content: Content,
     channel: str,
 ) -> None:
-    """Write down what the monitor, and then the guest, does."""
+    """Write the orders of the monitor and of the guest."""
     scheme, _, channel = channel.partition(":")
     files = list(content.files)
     if launch.place is None and machine.name != "uml":
@@ -329,8 +329,8 @@ def _prepare(
 
 
 def _size(memory: int | None, place: Place | None) -> int:
-    """Bytes of a guest's memory: what its task may hold and what the guest itself needs; or what is
-    free there, but for what its programs on this machine need.
+    """Bytes of a guest's memory: the task's limit plus the guest's own need, or the free memory
+    minus the need of its programs on this machine.
     """
     if memory is not None:
         return memory + SYSTEM_BYTES
@@ -348,7 +348,7 @@ def _size(memory: int | None, place: Place | None) -> int:
 
 
 def files_of(launch: Launch, program: str | None) -> Iterator[File]:
-    """What a guest sees in a way of its own."""
+    """The paths that a guest mounts specially."""
     shown = {
         path: False
         for path in _needed(launch, program)
@@ -365,7 +365,7 @@ def files_of(launch: Launch, program: str | None) -> Iterator[File]:
 
 
 def _needed(launch: Launch, program: str | None) -> Iterator[str]:
-    """Files that have to be seen wherever they are."""
+    """Files that have to be visible wherever they are."""
     yield from launch.reads
     for program_path in filter(None, (program, sys.executable)):
         for path in (

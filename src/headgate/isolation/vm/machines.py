@@ -1,5 +1,5 @@
-"""What boots a guest: QEMU with KVM; QEMU that emulates and user-mode Linux, which need no KVM and
-are for tests.
+"""Machines that boot guests: QEMU with KVM; for tests also emulating QEMU and user-mode Linux,
+which need no KVM.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from headgate.model.errors import IsolationError
 
 EMULATION = "HEADGATE_VM_EMULATION"
-"""Variable that allows a guest without KVM: `qemu`, or `uml` for user-mode Linux."""
+"""The variable that allows a guest without KVM: `qemu`, or `uml` for user-mode Linux."""
 KERNEL = "HEADGATE_VM_KERNEL"
-"""Variable that names the kernel of guests; its modules are in `../lib/modules` from there, or in
+"""The variable that names the guests' kernel. Its modules are in `../lib/modules` from there, or in
 `/lib/modules`.
 """
 QEMU = "qemu-system-x86_64"
@@ -32,12 +32,12 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A kind of machine that guests are.
+    """A kind of machine for guests.
 
     Args:
         name: `kvm`, `qemu` or `uml`.
-        programs: What is needed of it: path of each program.
-        kernel: The kernel's image; None where the program is one.
+        programs: Path of each program that it needs.
+        kernel: The kernel's image; None if the kernel is a program.
     """
 
     name: str
@@ -54,10 +54,10 @@ class Machine:
         return "vec0" if self.name == "uml" else "eth0"
 
     def modules(self, *names: str) -> list[str]:
-        """Files of modules of its kernel, each after those that it needs; without what is built in.
+        """Files of its kernel's modules, each after its dependencies, without built-in ones.
 
         Raises:
-            IsolationError: Its modules are not installed.
+            IsolationError: The modules are not installed.
         """
         if self.kernel is None:
             output = subprocess.run(
@@ -74,7 +74,7 @@ class Machine:
         )
 
     def network(self, in_node: bool) -> list[list[str]]:
-        """What sets up a guest's network that is alone, as command lines."""
+        """Command lines that set up the network of a guest outside of nodes."""
         lines = ["link set lo up"]
         if self.name != "uml" and not in_node:
             device = self.device
@@ -83,14 +83,14 @@ class Machine:
         return [[self.programs["ip"], *line.split()] for line in lines]
 
     def commands(self, folder: Path, root: Path, memory: int, tap: str | None) -> list[list[str]]:
-        """The programs that make a guest, the guest itself last; `{line}` and `{files}` stand for
+        """The programs of a guest, the guest itself last. `{line}` and `{files}` stand for
         descriptors.
 
         Args:
-            folder: Holds its files: `init`, `console`, and what is made here.
-            root: What the guest sees as `/`.
+            folder: Folder of its files: `init`, `console`, and those made here.
+            root: The path that the guest sees as `/`.
             memory: Bytes of its memory.
-            tap: The interface by which it is joined to a node; None: its network is its own.
+            tap: The interface that joins it to a node; None: it has its own network.
         """
         if self.kernel is None:
             joined = [] if tap is None else [f"vec0:transport=tap,ifname={tap}"]
@@ -156,7 +156,7 @@ _ALONE, _ALONE_GATEWAY, NAME_SERVER = "10.0.2.15/24", "10.0.2.2", "10.0.2.3"
 
 
 def cache() -> Path:
-    """The folder of what is found out once."""
+    """The folder of cached results."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headgate"
 
 
@@ -164,7 +164,7 @@ def find(name: str) -> Machine:
     """The machine of that name.
 
     Raises:
-        IsolationError: What it needs is not on this machine.
+        IsolationError: A part that it needs is not on this machine.
     """
     if name == "uml":
         return Machine(name, find_programs({_UML: "user-mode-linux", "ip": "iproute2"}))
@@ -178,7 +178,7 @@ def find(name: str) -> Machine:
 
 
 def find_runc() -> str:
-    """Path of what starts containers in guests.
+    """Path of the program that starts containers in guests.
 
     Raises:
         IsolationError: It is not installed.
@@ -187,13 +187,13 @@ def find_runc() -> str:
 
 
 def find_programs(packages: dict[str, str]) -> dict[str, str]:
-    """Paths of programs of this machine, by their names.
+    """Paths of programs of this machine, by name.
 
     Args:
-        packages: The names of the programs, and what to install for each.
+        packages: For each program, the package to install.
 
     Raises:
-        IsolationError: One is not installed.
+        IsolationError: A program is not installed.
     """
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
     paths = {name: shutil.which(name, path=path) for name in packages}
@@ -208,9 +208,7 @@ def find_programs(packages: dict[str, str]) -> dict[str, str]:
 
 
 def _kernel() -> Path:
-    """The kernel that guests boot: the one that is named, that of this machine, or another that is
-    installed.
-    """
+    """The kernel for guests: the one in `KERNEL`, this machine's, or another installed one."""
     if named := os.environ.get(KERNEL):
         candidates = [Path(named)]
     else:
@@ -233,9 +231,7 @@ def _kernel() -> Path:
 
 
 def _shared(daemon: str, root: Path) -> list[str]:
-    """Options by which a virtiofsd serves a folder; that of QEMU itself, in C, calls them
-    otherwise.
-    """
+    """Options of virtiofsd to serve a folder. QEMU's own virtiofsd, in C, has other options."""
     help_text = subprocess.run([daemon, "--help"], capture_output=True, text=True, check=False)
     if "--shared-dir" not in help_text.stdout + help_text.stderr:
         return ["-o", f"source={root}", "-o", "cache=auto"]
@@ -243,11 +239,13 @@ def _shared(daemon: str, root: Path) -> list[str]:
     return [f"--shared-dir={root}", "--cache=auto", f"--sandbox={sandbox}"]
 
 
-# --- what a guest of QEMU starts from -------------------------------------------------------------
+# --- the initial file system of a QEMU guest ------------------------------------------------------
 
 
 def _initrd(modules: Sequence[str], programs: dict[str, str], init: str) -> bytes:
-    """What loads the modules that a guest needs to see this machine's files, and goes on there."""
+    """The initial file system, which loads the modules for this machine's files, and continues from
+    these files.
+    """
     script = ["#!/bin/sh", *(f"/bin/insmod /modules/{os.path.basename(path)}" for path in modules)]
     script += ["/bin/mount -t virtiofs headgate /root", f"exec /bin/switch_root /root {init}"]
     early = [Path(programs[name]) for name in _EARLY]
@@ -265,13 +263,12 @@ def _initrd(modules: Sequence[str], programs: dict[str, str], init: str) -> byte
 
 
 def _find_modules(release: str, places: Sequence[Path], names: Sequence[str]) -> list[str]:
-    """Files of the modules of a kernel, each after those that it needs itself; without what is
-    built in.
+    """Files of a kernel's modules, each after its dependencies, without built-in ones.
 
     Args:
-        release: The kernel's, as it says it.
-        places: Where its modules may be.
-        names: Which ones.
+        release: The kernel's release.
+        places: Folders that may have its modules.
+        names: Names of the modules.
     """
     folder = next((place for place in places if (place / "modules.dep").exists()), None)
     if folder is None:
@@ -293,7 +290,7 @@ def _find_modules(release: str, places: Sequence[Path], names: Sequence[str]) ->
 
 
 def _archive(content: dict[str, tuple[int, bytes]]) -> bytes:
-    """Files as a cpio archive in the form `newc`, with the folders that they are in (kernel:
+    """Files as a cpio archive in the form `newc`, with their folders (kernel:
     buffer-format.rst).
     """
     folders = {str(parent) for path in content for parent in Path(path).parents} - {"."} | {

@@ -1,8 +1,8 @@
-"""The first process of a task that runs in a guest, on this machine: starts the guest, hands on
-what goes in and out of it, and ends as the task does.
+"""The first process, on this machine, of a task in a guest: starts the guest, relays its data, and
+ends as the task does.
 
-Started as `python -I -S monitor.py FOLDER`. A signal goes to the task; `EVERYBODY` asks all of its
-processes to end. The file is loaded by itself, with what lies beside it and without the package
+Started as `python -I -S monitor.py FOLDER`. A signal is passed to the task; `EVERYBODY` asks all of
+its processes to end. The file is loaded alone, with the files in its folder and without the package
 around it.
 """
 
@@ -24,7 +24,7 @@ from guest_channel import CLOSE, EVERYBODY, EXIT, GO, OPEN, OUTPUT, READY, SIGNA
 
 GUEST_MAC, TAP_MAC, GATEWAY = "02:68:67:00:00:01", "02:68:67:00:00:02", "169.254.1.1"
 TABLE = "7707"
-"""Of the routes to a guest, in a node."""
+"""Number of the routing table for a guest in a node."""
 FAILED = 125
 _CLONE_NEWNS = 0x00020000  # linux/sched.h
 _BIND, _REC, _SLAVE, _READ_ONLY = 4096, 16384, 1 << 19, 1  # linux/mount.h
@@ -36,7 +36,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def main() -> None:
     folder = sys.argv[1]
-    # it may have to end by a signal that would leave one
+    # it may have to end by a signal that would dump core
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with open(f"{folder}/plan", "rb") as file:
         plan = marshal.load(file)
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _boot(folder: str, programs: list[list[str]], line: socket.socket) -> subprocess.Popen:  # type: ignore[type-arg]
-    """Start what serves the guest, and the guest, which is the last."""
+    """Start the programs that serve the guest, and the guest, which is the last."""
     files = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     files.bind(f"{folder}/files")
     files.listen(1)
@@ -119,7 +119,7 @@ def _end_with_monitor() -> None:
 
 
 def _connect(line: GuestLine, number: int, channel: str) -> None:
-    """Connect to the task's engine for it."""
+    """Connect to the task's engine for the guest."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(channel)
@@ -131,7 +131,7 @@ def _connect(line: GuestLine, number: int, channel: str) -> None:
 
 
 def _end(folder: str, line: GuestLine, end: dict) -> None:  # type: ignore[type-arg]
-    """Write down how the task ended, and end in the same way. The guest ends with its monitor."""
+    """Record how the task ended, and end in the same way. The guest ends with its monitor."""
     line.flush()
     with open(f"{folder}/end", "w") as file:
         json.dump(end, file)
@@ -144,15 +144,15 @@ def _end(folder: str, line: GuestLine, end: dict) -> None:  # type: ignore[type-
 
 
 def _console(folder: str) -> str:
-    """What the guest's console said last."""
+    """The last lines of the guest's console."""
     with open(f"{folder}/console", errors="replace") as file:
         lines = [row.strip() for row in file.read()[-_TOLD:].splitlines() if row.strip()]
     return "".join(f"; {row}" for row in lines[-3:])
 
 
 def _show_read_only(root: str, writes: list[str]) -> None:
-    """Make a second view of all files of this machine, in a mount namespace of its own: only some
-    can be written.
+    """Make a second view of all files of this machine, in its own mount namespace, with only some
+    of them writable.
     """
     _call("unshare", _CLONE_NEWNS)
     _mount(b"none", b"/", _REC | _SLAVE)
@@ -174,9 +174,7 @@ def _show_read_only(root: str, writes: list[str]) -> None:
 
 
 def _address_of_node() -> tuple[list[str], int]:
-    """The addresses of the network namespace that this process is in, and the smallest size of its
-    packets.
-    """
+    """The addresses of this process's network namespace, and its smallest MTU."""
     interfaces = json.loads(
         subprocess.run(["ip", "-j", "-4", "address"], stdout=subprocess.PIPE, check=True).stdout
     )
@@ -191,7 +189,7 @@ def _address_of_node() -> tuple[list[str], int]:
 
 
 def _network_of_guest(addresses: list[str], mtu: int, device: str) -> list[list[str]]:
-    """What gives a guest the addresses of its node."""
+    """Command lines that give a guest the addresses of its node."""
     if not addresses:
         return []
     lines = [f"link set {device} mtu {mtu} address {GUEST_MAC}", f"link set {device} up"]
@@ -205,8 +203,8 @@ def _network_of_guest(addresses: list[str], mtu: int, device: str) -> list[list[
 
 
 def _join_node(tap: str, addresses: list[str], mtu: int) -> None:
-    """Hand what comes for the node's addresses to the guest, which has the same, and what it sends
-    to the node's interfaces.
+    """Route packets for the node's addresses to the guest, which has the same, and its packets to
+    the node's interfaces.
     """
     lines = [f"link set {tap} address {TAP_MAC} mtu {mtu}", f"link set {tap} up"]
     for address in addresses:

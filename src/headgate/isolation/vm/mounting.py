@@ -10,10 +10,10 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: bytes | None = None) -> None:
-    """Mount it.
+    """Mount a file system.
 
     Raises:
-        OSError: The kernel refuses; the message names both.
+        OSError: The kernel refuses. The message names source and target.
     """
     if (
         LIBC.mount(source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data)

@@ -1,4 +1,4 @@
-"""Whether KVM can be used here: told by booting a guest, for its device opens on machines where no
+"""Tests whether KVM works here, by booting a guest: its device opens even on machines where no
 guest runs.
 """
 
@@ -21,10 +21,10 @@ _NO_KVM = "no KVM on this machine"
 
 
 def machine() -> Machine:
-    """What guests are here: with KVM, or what `EMULATION` allows without it.
+    """The machine for guests here: with KVM, or as `EMULATION` allows.
 
     Raises:
-        IsolationError: There can be none, and why.
+        IsolationError: There can be no guests. The message says why.
     """
     emulated = os.environ.get(EMULATION, "")
     if emulated in ("qemu", "uml"):
@@ -37,17 +37,17 @@ def machine() -> Machine:
 
 
 def emulation() -> str:
-    """What is to be known of guests that are emulated; empty where they are not."""
+    """A warning about emulated guests; empty if they are not emulated."""
     if not os.environ.get(EMULATION):
         return ""
     return f"its guest is emulated, as {EMULATION} allows; its times tell nothing"
 
 
 def accelerated() -> Machine:
-    """A guest with KVM.
+    """A machine with KVM.
 
     Raises:
-        IsolationError: There can be none, and why.
+        IsolationError: There can be no guests. The message says why.
     """
     if not os.path.exists("/dev/kvm"):
         raise IsolationError(
@@ -64,9 +64,7 @@ def accelerated() -> Machine:
 
 
 def _remembered(machine: Machine) -> str:
-    """Why no guest boots, empty where one does; looked for once in each boot of this machine, with
-    each kernel.
-    """
+    """Why no guest boots, empty if one does; tested once per boot of this machine and kernel."""
     remembered = cache() / "kvm.json"
     asked = [processes.boot_id(), str(machine.kernel), machine.programs[QEMU]]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -83,7 +81,9 @@ def _remembered(machine: Machine) -> str:
 
 
 def _boots(machine: Machine) -> str:
-    """Boot the kernel of guests until its first line; why that did not come, empty where it did."""
+    """Boot the guests' kernel until its first line. Returns why that did not come, empty if it
+    did.
+    """
     command = [machine.programs[QEMU], *BARE, "-machine", "q35,accel=kvm"]
     command += ["-cpu", "host", "-m", "256M", "-serial", "stdio"]
     command += [
