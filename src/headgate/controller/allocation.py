@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import isfinite
+from math import ceil, isfinite
 
+from headgate.controller.gpu_time import GpuTime
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.controller.safeguards import Granted, Safeguards, of_policy
-from headgate.controller.task_shares import gpu_fractions, share_of_task
 from headgate.model.cluster import Node
 from headgate.model.events import Action, SetShare, TryJob, Warn
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason, ReasonKind, Refusal
-from headgate.model.shares import FIELDS, NOTHING, UNLIMITED, Share, Unlimited, entitled, threads
+from headgate.model.shares import FIELDS, NOTHING, Share, entitled, threads
 from headgate.policies.base import Arrived, Change, Left, Placed, Policy
-from headgate.policies.weights import MOST_CHANGES, ChangeHistory
 
 _LEFT_BY_OTHERS, _NO_POLICY = Reason(ReasonKind.LEFT_BY_OTHERS), Reason(ReasonKind.NO_POLICY)
 _SOONEST_SECONDS = 0.1
 """Shortest delay until a policy that wants to be asked again is asked."""
+_PINNED_WEIGHT = 10_000.0
+"""Weight of a pinned job, above all others, so that it gets its slice. A cap limits it to the
+slice.
+"""
+_BESIDE_PINNED = 0.1
+"""Total weight of all other jobs on the node, as a fraction of the pinned jobs' weight."""
+_HEADROOM = 1.25
+"""A task's memory limit is at least this many times its peak: beyond the limit it is killed."""
+_NEAR = 1.1
+"""A limit below this many times the peak has to be raised."""
 
 
 @dataclass(slots=True)
@@ -99,17 +108,13 @@ class Allocator:
         self._fault = ""
         self._safeguards = Safeguards(policy)
         self._placed: dict[JobId, Placed] = {}  # as last reported to the policy
-        # History of each node's splits of GPU time, and the nodes that are due for a new split.
-        self._gpu_changes: defaultdict[str, ChangeHistory] = defaultdict(ChangeHistory)
-        self._gpus_waiting: set[str] = set()
+        self._gpu_time = GpuTime(jobs)
 
     @property
     def wake_at(self) -> float | None:
         """When to settle again even if nothing happens."""
-        if not self._gpus_waiting:
-            return self._asks_at
-        turns = (self._gpu_changes[name].free_at(MOST_CHANGES) for name in self._gpus_waiting)
-        return min((at for at in (self._asks_at, *turns) if at is not None), default=None)
+        times = self._asks_at, self._gpu_time.due_at
+        return min((at for at in times if at is not None), default=None)
 
     def join(self, node: Node) -> None:
         """Add or update a node."""
@@ -244,7 +249,7 @@ class Allocator:
             or pending.starting
             or pending.moved
             or sized
-            or self._gpus_to_divide(pending)
+            or self._gpu_time.due(pending.now, pending.nodes)
         )
 
     def _ask_policy(self, pending: Pending, due: bool, actions: list[Action]) -> _Settled:
@@ -289,7 +294,8 @@ class Allocator:
 
     def _give_gpu_time(self, pending: Pending, settled: _Settled) -> None:
         """Divide the time of GPUs that several jobs compute on."""
-        for id, fraction in self._gpu_time(pending, settled.nodes).items():
+        divided = self._gpu_time.divide(pending.now, settled.nodes, pending.nodes)
+        for id, fraction in divided.items():
             job = self.jobs.all[id.job]
             change = Share(gpu_fraction=fraction)
             settled.shares[id] = settled.shares.get(id, NOTHING).merged(change)
@@ -390,12 +396,42 @@ class Allocator:
         return known is not None and bool(known.tasks) and not self._is_pinned(job)
 
     def _part(self, share: Share, job: JobRecord, task: TaskRecord, beside: Counter[str]) -> Share:
+        """The share of one task of a job, never above what the user allows.
+
+        Caps and disk rates are divided among all tasks, memory by each task's use. The weight is
+        divided among the tasks on one node, counted by `beside`. A pinned job gets its slice of the
+        node's cores, reduced if all slices exceed the node. The weights of the other jobs are then
+        small beside its own.
+        """
         if not beside:
             return NOTHING
-        node = self.nodes.get(task.node)
+        node, count = self.nodes.get(task.node), beside[task.node]
         cores = node.cores if node is not None else task.entitled
-        return share_of_task(
-            share, job, task, beside[task.node], cores, sum(self._slices(task.node).values())
+        pinned = sum(self._slices(task.node).values())
+        most = job.allowed(task).cpu_cap_cores
+        if (slice := job.spec.slice) is not None:
+            own = slice / max(pinned, 1.0) * cores / count
+            own = min(own, most) if isinstance(most, int | float) else own
+            return Share(cpu_weight=_PINNED_WEIGHT / count, cpu_cap_cores=own)
+        if share is NOTHING:
+            return NOTHING
+        cap, weight = share.cpu_cap_cores, share.cpu_weight
+        if pinned and weight is not None:
+            weight *= _BESIDE_PINNED
+        if isinstance(cap, int | float):
+            cap = cap / len(job.tasks)
+            cap = min(cap, most) if isinstance(most, int | float) else cap
+        elif cap is not None and most is not None:
+            cap = most
+        memory, disk = share.memory_bytes, share.disk_bytes_per_second
+        if isinstance(memory, int):
+            memory = _memory(memory, job)[task.id]
+        return Share(
+            cpu_weight=max(weight / count, 1.0) if weight is not None else None,
+            cpu_cap_cores=cap,
+            memory_bytes=memory if job.spec.limits.memory_bytes is None else None,
+            disk_bytes_per_second=disk / len(job.tasks) if isinstance(disk, int | float) else disk,
+            gpu_fraction=share.gpu_fraction,
         )
 
     def _is_pinned(self, job: JobId) -> bool:
@@ -453,53 +489,6 @@ class Allocator:
                 result |= {id: (cores[id], count[id]) for id in shares}
         return result
 
-    def _gpus_to_divide(self, pending: Pending) -> set[str]:
-        """Nodes due for a new split of GPU time: a job arrived or left, or the last split is old
-        enough.
-        """
-        return {
-            name
-            for name in self._gpus_waiting
-            if name in pending.nodes or self._gpu_changes[name].free_at(MOST_CHANGES) <= pending.now
-        }
-
-    def _gpu_time(self, pending: Pending, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
-        """Changes of GPU time of tasks on these nodes and on those that are due."""
-        self._gpus_waiting.update(nodes)
-        ready = self._gpus_to_divide(pending)
-        self._gpus_waiting -= ready
-        changes = self._fractions(ready)
-        for name in {self.jobs.all[id.job].tasks[id].node for id in changes} - pending.nodes:
-            self._gpu_changes[name].note(pending.now)
-        return changes
-
-    def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
-        """Changes of GPU time of tasks on these nodes, on GPUs with several jobs."""
-        result: dict[TaskId, float | Unlimited] = {}
-        for name in nodes:
-            gpu_tasks = [
-                (job, task) for job, task in self.jobs.on.get(name, {}).values() if task.computes_on
-            ]
-            if not gpu_tasks:
-                continue
-            users: dict[int, dict[JobId, JobRecord]] = {}
-            for job, task in gpu_tasks:
-                for gpu in task.computes_on:
-                    users.setdefault(gpu, {})[job.id] = job
-            fractions = gpu_fractions({gpu: jobs.values() for gpu, jobs in users.items()})
-            beside = Counter((job.id, gpu) for job, task in gpu_tasks for gpu in task.computes_on)
-            for job, task in gpu_tasks:
-                if job.granted.gpu_fraction is not None:
-                    continue  # the policy grants it
-                fraction = fractions.get(job.id, 1.0)
-                # its workers there take turns independently of each other
-                if fraction < 1.0 and not job.planned().in_step:
-                    fraction /= max(beside[job.id, gpu] for gpu in task.computes_on)
-                wanted = fraction if fraction < 1.0 else UNLIMITED
-                if wanted != (task.share.gpu_fraction or UNLIMITED):
-                    result[task.id] = wanted
-        return result
-
 
 def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
     """Starts of tasks, and messages to tasks whose share, size or reason changed."""
@@ -548,3 +537,40 @@ def _different(now: Share, wanted: Share) -> Share:
         if (value := getattr(wanted, name)) not in (None, getattr(now, name))
     }
     return Share(**values) if values else NOTHING
+
+
+def outgrows_memory(job: JobRecord, task: TaskRecord) -> bool:
+    """Whether a task's memory limit has to be recomputed: the task is near it, or had none because
+    its need was unknown.
+    """
+    granted, limit = job.granted.memory_bytes, task.share.memory_bytes
+    if job.spec.limits.memory_bytes is not None or not isinstance(granted, int):
+        return False
+    return not isinstance(limit, int) or _NEAR * task.most_bytes > limit
+
+
+def _memory(whole: int, job: JobRecord) -> Mapping[TaskId, int | None]:
+    """Each task's part of its job's memory (bytes), by need; servers need less than workers.
+
+    A task needs its peak use, at least the mean of its kind, because a new task will grow. Each
+    limit leaves the headroom. None if no task is known to use any: a limit would kill it.
+    """
+    tasks = list(job.tasks.values())
+    every = _mean_bytes(tasks)
+    if every is None:
+        return dict.fromkeys(job.tasks)
+    usual = {
+        kind: _mean_bytes(task for task in tasks if task.is_worker == kind) or every
+        for kind in (True, False)
+    }
+    needs = {task.id: max(task.most_bytes, usual[task.is_worker]) for task in tasks}
+    total = sum(needs.values())
+    return {
+        id: max(int(whole * need / total), ceil(_HEADROOM * need)) for id, need in needs.items()
+    }
+
+
+def _mean_bytes(tasks: Iterable[TaskRecord]) -> float | None:
+    """The mean peak memory of tasks with a known peak."""
+    known = [task.most_bytes for task in tasks if task.most_bytes > 0]
+    return sum(known) / len(known) if known else None

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headgate.controller import faults, finishing, out_of_gpu_memory, resizing, starting
-from headgate.controller.allocation import Allocator, Pending
+from headgate.controller.allocation import Allocator, Pending, outgrows_memory
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
-from headgate.controller.task_shares import outgrows_memory
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.cluster import Node
 from headgate.model.endings import Ending
