@@ -57,28 +57,34 @@ file one process has all, so that what a module shares is made once.
 """
 
 SLOW = (
-    *(
-        "tests/ray/",
-        "tests/engines/ray/",
-        "tests/isolation/containers/",
-        "tests/lab/",
-        "tests/faults/",
-    ),
-    "tests/isolation/guests/",
-    *("tests/keras/", "tests/jax/", "tests/test_docs.py"),
-    *(
-        f"tests/hub/test_{name}.py"
-        for name in ("allocations", "engines", "lab", "replanning", "resuming", "sharing")
-    ),
-    *(
-        f"tests/hub/test_{name}.py"
-        for name in ("start_estimates", "stopping", "tasks", "visible_gpus")
-    ),
-    *(f"tests/hub/test_{name}.py" for name in ("explaining_devices", "launched", "proving")),
+    *("tests/ray/", "tests/engines/ray/", "tests/lab/", "tests/faults/"),
+    *("tests/keras/", "tests/jax/", "tests/isolation/containers/", "tests/isolation/guests/"),
+    *(f"tests/test_docs.py::test_{name}" for name in ("command_lines_of", "python_blocks_run")),
+    *(f"tests/torch/test_{name}.py" for name in ("together", "extra_state", "spinning")),
+    *(f"tests/hub/test_{name}.py" for name in ("allocations", "delivered", "endings", "engines")),
+    *(f"tests/hub/test_{name}.py" for name in ("explaining", "explaining_devices", "hosts", "lab")),
+    *(f"tests/hub/test_{name}.py" for name in ("launched_plans", "many", "memory_by_learning")),
+    *(f"tests/hub/test_{name}.py" for name in ("odd_jobs", "outside_memory", "proving")),
+    *(f"tests/hub/test_{name}.py" for name in ("replanning", "resumed_variables", "resuming")),
+    *(f"tests/hub/test_{name}.py" for name in ("slurm", "standstill", "start_estimates")),
+    *(f"tests/hub/test_{name}.py" for name in ("stopping", "tasks", "unconnected", "visible_gpus")),
 )
-"""What `make test` leaves to `make test-all`: real clusters, containers, labs, faults, long
-trainings of frameworks.
+"""What `make test` leaves to `make test-all`, where all of a folder or file are such: see
+CONTRIBUTING.md.
 """
+
+QUICK = (
+    "tests/faults/test_deaths.py::test_of_a_task_fails_its_job_and_no_other",
+    "tests/hub/test_engines.py::test_what_an_engine_says_of_use",
+    "tests/hub/test_lab.py::test_tasks_are_on_their_nodes",
+    "tests/hub/test_stopping.py::test_stop_ends_one_job_and_leaves_the_other",
+    "tests/hub/test_tasks.py::test_tasks_know_each_other",
+    "tests/isolation/containers/test_container.py::test_jobs_run_in_containers",
+    "tests/jax/test_script.py::test_the_state_after_the_last_report",
+    "tests/keras/test_together.py::test_a_job_of_tensorflow_s_parameter_servers",
+    "tests/lab/test_commands.py::test_exec_hands_on_input_output_and_exit_code",
+)
+"""Of these, the one of each capability that `make test` runs."""
 
 NICENESS = 19
 
@@ -100,8 +106,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     folder = tmp_path / "home"
     monkeypatch.setenv("HEADGATE_HOME", str(folder))
-    # what tests of it say by the job, or by leaving it out
+    # what tests of them say by the job, or by leaving it out
     monkeypatch.setenv("HEADGATE_VERIFY", "off")
+    monkeypatch.setenv("HEADGATE_REPORT", "off")
     for variable in (
         "HEADGATE_CHANNEL",
         "HEADGATE_TASK",
@@ -170,7 +177,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith(SLOW):
+        if item.nodeid.startswith(SLOW) and not item.nodeid.startswith(QUICK):
             item.add_marker("slow")
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: _order(item.nodeid))

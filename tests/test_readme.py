@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests import prose
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +35,7 @@ def test_the_script_needs_three_calls() -> None:
     assert re.findall(r"hg\.(\w+)\(", script()) == ["prepare", "epochs", "report"]
 
 
+@pytest.mark.slow
 def test_the_script_learns_the_same_under_headgate(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import torch; torch.manual_seed(0); torch.set_num_threads(1)\n" + script()

@@ -104,6 +104,7 @@ PRINTS = """
 """
 
 
+@pytest.mark.slow
 def test_what_is_told_at_a_mistake_works_when_it_is_typed(user: User) -> None:
     """Each line is what somebody types, with the exit code of what they are told to type then."""
     user.write("train_a.py", PRINTS)

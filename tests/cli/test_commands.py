@@ -208,6 +208,7 @@ def test_a_file_of_the_name_of_a_program_is_the_file(place: User) -> None:
     assert place.log("launch") == "mine\n"
 
 
+@pytest.mark.slow
 def test_jobs_of_a_file_are_profiled_by_name(place: User, tmp_path: Path) -> None:
     place.write("jobs.yaml", "jobs: [{script: train.py}, {name: shell, run: 'true && false'}]\n")
     assert (

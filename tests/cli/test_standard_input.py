@@ -51,6 +51,7 @@ def typed(user: User, line: str, code: int = 0) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_the_one_job_of_a_command_reads_a_pipe_a_file_and_a_here_document(user: User) -> None:
     user.write("count.py", COUNT)
     user.write("list", "a\nb\nc\n")
@@ -183,6 +184,7 @@ def test_data_that_come_later_and_nobody_reads_are_told(user: User) -> None:
     typed(user, "headgate run waits.py waits.py <&-")
 
 
+@pytest.mark.slow
 def test_an_attempt_after_another_reads_a_file_again_and_a_resume_asks_for_it(user: User) -> None:
     user.write("twice.py", TWICE)
     user.write("list", "a\nb\nc\n")
@@ -204,6 +206,7 @@ def test_a_script_that_asks_a_terminal_is_told_that_it_has_no_input(user: User) 
     assert terminal.shows("it has no standard input")
 
 
+@pytest.mark.slow
 def test_a_terminal_that_goes_while_its_pipe_is_read_is_told(user: User) -> None:
     user.write("reads.py", "import sys\nfor line in sys.stdin: open('saw', 'w').write(line)")
     read, write = os.pipe()

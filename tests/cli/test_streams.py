@@ -39,6 +39,7 @@ def test_what_has_no_letter_in_an_encoding_is_spelt_in_others(
     )
 
 
+@pytest.mark.slow
 def test_a_good_run_is_done_in_any_locale_and_what_is_printed_of_it_too(user: User) -> None:
     user.write(
         "trains.py", "for n in range(3): print(f'epoch {n + 1}/3 loss {1 / (n + 1)}', flush=True)"
@@ -71,6 +72,7 @@ def unread(user: User, *words: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_ends_a_command_quietly_and_no_run(user: User) -> None:
     user.types("run", "true")
     for words in (["ps"], ["status"], ["metrics", "--json"], ["schema"]):

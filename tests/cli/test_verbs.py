@@ -61,6 +61,7 @@ def test_sentences_of_help_are_short(verb: str, command: click.Command) -> None:
     assert prose.words(longest) <= 30, f"headgate {verb} --help: {longest}"
 
 
+@pytest.mark.slow
 def test_the_command_itself_lists_every_verb(past: User) -> None:
     text = past.types("--help").stdout
     assert "Example: headgate run train.py" in text
@@ -222,6 +223,7 @@ def test_schema_has_every_field_of_a_job(past: User) -> None:
     } <= set(schema["$defs"]["JobEntry"]["properties"])
 
 
+@pytest.mark.slow
 def test_old_runs_go_when_asked_and_when_there_are_too_many(user: User) -> None:
     user.write("a.py", "")
     ids = [user.json("run", "a.py")["id"] for _ in range(3)]

@@ -44,7 +44,10 @@ def kill_hub() -> bool:
     return False
 
 
-def test_a_run_is_started_waited_for_and_read(client: Client) -> None:
+def test_a_run_is_started_waited_for_and_read(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADGATE_REPORT")
     run = client.run(job(), job("b", "echo hello; exit 3"))
     assert run.jobs == ("a", "b")
     ended = run.wait(SECONDS)
@@ -101,6 +104,7 @@ def test_jobs_are_stopped_by_name(client: Client, user: User) -> None:
         run.stop()
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_do_it_is_an_error(client: Client, user: User) -> None:
     run = client.run(job("a", "exec sleep 3600"), job("b", "exec sleep 3600"))
     user.sees_state("a", "running")
@@ -117,12 +121,14 @@ def test_a_job_that_cannot_do_it_is_an_error(client: Client, user: User) -> None
     run.stop(kill=True)
 
 
+@pytest.mark.slow
 def test_an_unknown_run_is_an_error(client: Client) -> None:
     client.run(job()).wait(SECONDS)
     with pytest.raises(NotFoundError, match="no run 'nowhere'"):
         client.find("nowhere")
 
 
+@pytest.mark.slow
 def test_a_hub_that_dies_meanwhile_is_an_error_and_the_next_run_has_another(
     client: Client, user: User
 ) -> None:
@@ -153,6 +159,7 @@ def test_the_same_is_awaited(client: Client, user: User) -> None:
     assert names.index("JobSubmitted") < names.index("TaskExited")
 
 
+@pytest.mark.slow
 def test_a_wait_that_is_cancelled_leaves_the_job_running(client: Client, user: User) -> None:
     async def leave(run_id: str) -> None:
         async with headgate.Client() as client:

@@ -82,6 +82,7 @@ def test_what_a_call_raises_has_its_traceback_as_cause(executor: Executor) -> No
         Executor.attach(future.id).result(SECONDS)
 
 
+@pytest.mark.slow
 def test_a_hundred_calls_are_taken_in_at_once_and_few_are_handed_in(
     executor: Executor, user: User
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_hundred_calls_are_taken_in_at_once_and_few_are_handed_in(
         executor.submit(divide, 1.0)
 
 
+@pytest.mark.slow
 def test_calls_that_wait_together_are_handed_in_as_one_run(user: User) -> None:
     with Executor(max_workers=4) as executor:
         with executor._handing_in:
@@ -182,12 +184,14 @@ def test_what_cannot_be_pickled_is_refused_or_told(executor: Executor) -> None:
         future.result(SECONDS)
 
 
+@pytest.mark.slow
 def test_a_call_is_made_again_and_may_call_others_itself() -> None:
     with Executor(retries=1) as executor:
         again, deep = executor.submit(fails_once), executor.submit(nested, 5)
         assert (again.result(SECONDS), deep.result(SECONDS)) == ("the second time", 25)
 
 
+@pytest.mark.slow
 def test_a_call_that_takes_too_long_ends_without_a_result(user: User) -> None:
     with Executor(timeout=1.0) as executor:
         future = executor.submit(wait_for, "never")
@@ -195,6 +199,7 @@ def test_a_call_that_takes_too_long_ends_without_a_result(user: User) -> None:
             future.result(SECONDS)
 
 
+@pytest.mark.slow
 def test_a_hub_that_dies_is_an_error_and_the_next_call_has_another(
     executor: Executor, user: User
 ) -> None:
@@ -220,6 +225,7 @@ def test_a_ctrl_c_stops_the_calls() -> None:
         future.result(SECONDS)
 
 
+@pytest.mark.slow
 def test_an_unknown_call_is_an_error() -> None:
     with Client() as client:
         run = client.run(Job(name="plain", run="true")).id

@@ -130,6 +130,7 @@ def test_an_ending_hub_takes_in_nothing_and_the_next_one_waits_for_it(user: User
         assert hub.ask("hello")["pid"] != pid
 
 
+@pytest.mark.slow
 def test_a_job_whose_interpreter_has_gone_fails_and_says_so(user: User) -> None:
     user.write("b.py", "print('never')")
     (user.folder / "mine").symlink_to(sys.executable)
@@ -165,6 +166,7 @@ def test_where_old_runs_cannot_be_deleted_the_run_says_why(
     assert user.json("ps")[0]["state"] == "done"
 
 
+@pytest.mark.slow
 def test_a_job_with_a_path_of_its_own_runs_and_what_it_runs_with_is_listed(user: User) -> None:
     (user.folder / "bin").mkdir()
     (user.folder / "bin" / "python").symlink_to(sys.executable)
@@ -182,6 +184,7 @@ def meta(run: Path) -> dict[str, str]:
         return reader.meta()
 
 
+@pytest.mark.slow
 def test_a_hub_lets_go_of_all_that_a_run_needed(user: User) -> None:
     with connect_or_start() as hub:
         folder = Path(f"/proc/{hub.ask('hello')['pid']}/fd")

@@ -81,6 +81,7 @@ def verified(user: User, *words: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_right_script_is_the_same_and_its_files_stay_as_they_are(user: User) -> None:
     user.write("train.py", SCRIPT)
     user.write("model.pt", "trained for weeks")
@@ -95,6 +96,7 @@ def test_a_right_script_is_the_same_and_its_files_stay_as_they_are(user: User) -
     assert not list((user.home / "verifying").iterdir())
 
 
+@pytest.mark.slow
 def test_a_wrong_one_differs_and_the_tensor_is_named(user: User) -> None:
     user.write("train.py", SCRIPT)
     found = verified(user, "--workers", "2", "--", "unlike", code=8)

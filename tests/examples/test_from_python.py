@@ -14,6 +14,7 @@ from tests.hub.user import User
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.slow
 def test_a_study_of_optuna_learns_by_calls(user: User) -> None:
     pytest.importorskip("optuna")
     words = [sys.executable, str(EXAMPLES / "optuna_study.py"), "--trials", "4", "--at-once", "2"]
@@ -32,6 +33,7 @@ def text_of(output: Any) -> str:
     return str(output.get("text") or "".join(output["data"].values()))
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")

@@ -291,10 +291,13 @@ def main(control: str, *modules: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for whoever started this
     # JAX's, whose threads do not run yet
     warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+    keeps_headgate = any(name.startswith("headgate.") for name in modules)
+    if keeps_headgate:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads do not outlive a fork
     for name in modules:
         importlib.import_module(name)
     with socket.socket(fileno=int(control)) as requests:
-        run = _serve(requests, any(name.startswith("headgate.") for name in modules))
+        run = _serve(requests, keeps_headgate)
     if run is not None:
         run()
 

@@ -8,6 +8,7 @@ import socket
 import tarfile
 from pathlib import Path
 
+import pytest
 from tests.hub.user import User
 
 TALKS = """
@@ -86,6 +87,7 @@ def test_a_bundle_tells_neither_who_nor_where(user: User) -> None:
     assert "I am user-" in files["logs/talks/worker-0.txt"]
 
 
+@pytest.mark.slow
 def test_the_events_of_a_bundle_can_be_replayed(user: User) -> None:
     run = _run(user)
     user.types("report", run.name, "--bundle", "fault.tar.gz")
@@ -94,6 +96,7 @@ def test_the_events_of_a_bundle_can_be_replayed(user: User) -> None:
     assert "the same" in user.types("replay", "bundle.jsonl").stdout
 
 
+@pytest.mark.slow
 def test_paths_stay_where_they_are_asked_for(user: User) -> None:
     run = _run(user)
     user.types("report", run.name, "--bundle", "all.tar.gz", "--with-paths")

@@ -86,6 +86,7 @@ def test_a_job_with_a_profile_runs_by_the_best_plan_on_the_nodes_that_are_free(t
     )
 
 
+@pytest.mark.slow
 def test_a_job_that_its_chosen_plan_fails_at_once_goes_on_as_one_task(team: Team) -> None:
     user = team.user
     script = user.write("alone.py", ALONE)
@@ -110,6 +111,7 @@ def test_a_job_that_its_chosen_plan_fails_at_once_goes_on_as_one_task(team: Team
     )
 
 
+@pytest.mark.slow
 def test_jobs_that_cost_each_other_much_run_on_different_nodes(user: User) -> None:
     heavy = {"heavy": 0.5, "wide": 0.5, "light": 0.9, "small": 0.9}
     light = dict.fromkeys(heavy, 0.95)

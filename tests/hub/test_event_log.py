@@ -98,6 +98,7 @@ def test_a_log_says_what_led_to_what(user: User) -> None:
     assert "no job 'c'" in user.types("events", run.name, "--why", "c", code=5).message
 
 
+@pytest.mark.slow
 def test_a_log_of_a_killed_hub_is_whole(user: User) -> None:
     user.write("learns.py", LEARNS)
     run = user.home / "runs" / user.detaches("learns.py")
@@ -115,6 +116,7 @@ def test_a_log_of_a_killed_hub_is_whole(user: User) -> None:
     assert result.actions >= 4
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_hub_are_replayed_together(user: User) -> None:
     runs = {}
     for name in ("first", "second"):
@@ -159,6 +161,7 @@ def test_followed_events_end_with_the_run(user: User) -> None:
     assert "finished" in rest
 
 
+@pytest.mark.slow
 def test_a_run_without_a_log_says_so_in_a_line(user: User) -> None:
     user.write("learns.py", LEARNS)
     user.touch("go-learns.py")

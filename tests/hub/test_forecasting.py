@@ -52,6 +52,7 @@ ARGUMENTS = EPOCHS.replace("sys.argv[1]", "sys.argv[2]").replace("{epoch}/{epoch
 """It says how many epochs there are in its arguments alone."""
 
 
+@pytest.mark.slow
 def test_who_is_predicted_to_have_less_left_goes_first(user: User) -> None:
     policy = "srpt:floor=0.06"
     user.write("train.py", ARGUMENTS)

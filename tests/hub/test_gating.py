@@ -36,6 +36,7 @@ STEPS = """
 """
 
 
+@pytest.mark.slow
 def test_two_jobs_on_one_gpu_alternate_by_their_priorities_and_one_alone_has_all_of_it(
     user: User,
 ) -> None:

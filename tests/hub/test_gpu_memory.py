@@ -71,6 +71,7 @@ def states_need(gib: int) -> str:
     return f", limits: {{gpu_memory: {gib}GiB}}"
 
 
+@pytest.mark.slow
 def test_jobs_that_need_more_than_the_gpu_has_run_one_after_the_other(gpus: User) -> None:
     run = gpus.detaches(
         jobs(
@@ -106,6 +107,7 @@ def test_jobs_that_fit_run_at_once(gpus: User) -> None:
         gpus.touch(name)
 
 
+@pytest.mark.slow
 def test_what_a_job_held_before_it_is_expected_to_need(gpus: User) -> None:
     file = jobs(gpus, ("a", 50, ""))
     first = gpus.detaches(file)
@@ -129,6 +131,7 @@ def test_what_a_job_held_before_it_is_expected_to_need(gpus: User) -> None:
     gpus.touch("other")
 
 
+@pytest.mark.slow
 def test_programs_outside_are_waited_for(gpus: User) -> None:
     other = gpus.folder / "held" / f"0-{os.getpid()}"
     other.write_text(str(60 << 30))
@@ -201,6 +204,7 @@ def first_gpu(user: User, run: str, job: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_of_five_plain_scripts_on_two_gpus_none_runs_out_of_memory(two_gpus: User) -> None:
     run = two_gpus.detaches(jobs(two_gpus, *((name, 45, "") for name in "abcde")))
     for name, gpu in (("a", "0"), ("b", "1")):
@@ -223,6 +227,7 @@ def test_of_five_plain_scripts_on_two_gpus_none_runs_out_of_memory(two_gpus: Use
     two_gpus.types("stop", "--run", run)
 
 
+@pytest.mark.slow
 def test_gpus_of_which_somebody_else_holds_most_are_left_alone(two_gpus: User) -> None:
     (two_gpus.folder / "held" / f"0-{os.getpid()}").write_text(str(66 << 30))
 
@@ -247,6 +252,7 @@ def test_gpus_of_which_somebody_else_holds_most_are_left_alone(two_gpus: User) -
         two_gpus.touch(name)
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_out_of_gpu_memory_is_tried_once_where_there_is_room(
     two_gpus: User,
 ) -> None:

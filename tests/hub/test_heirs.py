@@ -45,6 +45,7 @@ def resumes(user: User, run: str, *cpus: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hubs", [1, 2])
 def test_of_several_resumes_at_once_one_trains(hubs: int, user: User, stopped: str) -> None:
     own = str(min(os.sched_getaffinity(0)))
@@ -59,6 +60,7 @@ def test_of_several_resumes_at_once_one_trains(hubs: int, user: User, stopped: s
     assert len(user.traces.hubs()) <= hubs
 
 
+@pytest.mark.slow
 def test_a_run_is_not_resumed_whose_heir_s_heir_runs_or_has_done_it(
     user: User, stopped: str
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_run_is_not_resumed_whose_heir_s_heir_runs_or_has_done_it(
     assert user.json("resume", stopped, "--from-scratch")["state"] == "done"
 
 
+@pytest.mark.slow
 def test_an_heir_is_not_resumed_while_another_heir_of_the_same_run_trains(
     user: User, stopped: str
 ) -> None:

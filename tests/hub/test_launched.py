@@ -71,6 +71,7 @@ def logs(user: User, job: str, workers: int) -> list[list[str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_a_script_of_torchrun_s_trains_as_under_torchrun(
     user: User, workers: int, tmp_path: Path
@@ -106,6 +107,7 @@ def test_a_script_of_torchrun_s_trains_as_under_torchrun(
     assert user.jobs()["ddp"]["loss"] == pytest.approx(means[-1], rel=0.5)
 
 
+@pytest.mark.slow
 def test_the_first_worker_may_end_before_the_others_as_under_torchrun(user: User) -> None:
     user.write(
         "early.py",
@@ -134,6 +136,7 @@ def test_the_first_worker_may_end_before_the_others_as_under_torchrun(user: User
     assert logs(user, "early", 2) == [[], ["b'it'"]]
 
 
+@pytest.mark.slow
 def test_the_stacks_of_a_job_of_torchrun_s_are_those_of_its_script(user: User) -> None:
     """Not of what starts its first worker, nor of the store beside it."""
     waits = """
@@ -163,6 +166,7 @@ def test_the_stacks_of_a_job_of_torchrun_s_are_those_of_its_script(user: User) -
     user.types("stop", "waits")
 
 
+@pytest.mark.slow
 def test_two_jobs_that_are_told_of_one_port_have_one_each(user: User) -> None:
     user.variables |= {
         "MASTER_ADDR": "127.0.0.1",
@@ -189,6 +193,7 @@ def test_two_jobs_that_are_told_of_one_port_have_one_each(user: User) -> None:
     assert len({each.split()[1] for each in told} - {"29500"}) == 2
 
 
+@pytest.mark.slow
 def test_a_port_that_another_took_costs_no_retry(user: User) -> None:
     user.write(
         "taken.py",
@@ -209,6 +214,7 @@ def test_a_port_that_another_took_costs_no_retry(user: User) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_lost_worker_ends_the_attempt_and_retries_start_all_again(user: User) -> None:
     user.write(
         "lost.py",
@@ -267,6 +273,7 @@ def test_a_worker_that_ignores_the_signal_to_end_is_killed_after_the_grace(user:
     )
 
 
+@pytest.mark.slow
 def test_out_of_memory_brings_more_workers_if_they_divide_it_and_advice_if_not(user: User) -> None:
     user.write(
         "holds.py",
@@ -303,6 +310,7 @@ def test_the_first_rank_that_prints_speaks_for_the_job(user: User) -> None:
     assert (job["step"], job["loss"]) == (7, 1.25)
 
 
+@pytest.mark.slow
 def test_ranks_that_print_in_pieces_at_the_same_time_are_read_apart(user: User) -> None:
     user.write(
         "pieces.py",
@@ -322,6 +330,7 @@ def test_ranks_that_print_in_pieces_at_the_same_time_are_read_apart(user: User) 
     assert (job["step"], job["loss"]) == (3, pytest.approx((3.05 + 3.15) / 2))
 
 
+@pytest.mark.slow
 def test_a_script_that_goes_on_from_its_own_checkpoint_can_be_resized_and_no_other(
     user: User,
 ) -> None:
@@ -357,6 +366,7 @@ def test_a_script_that_goes_on_from_its_own_checkpoint_can_be_resized_and_no_oth
         user.sees_state(job, "done", run=run)
 
 
+@pytest.mark.slow
 def test_what_is_told_of_a_launcher_that_headgate_takes_the_place_of(user: User) -> None:
     user.write("tells.py", MEETS + "    print(rank, size, sys.argv[1:], flush=True)\n")
     words = ("torchrun", "--nproc-per-node", "2", "tells.py", "--epochs", "5")
@@ -519,6 +529,7 @@ SERVED = (
 """Its workers and servers never end by themselves."""
 
 
+@pytest.mark.slow
 def test_an_evaluator_of_tensorflow_s_is_started_again_alone_and_looks_at_what_was_saved_last(
     user: User,
 ) -> None:

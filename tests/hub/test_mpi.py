@@ -102,6 +102,7 @@ def test_a_script_of_mpi_s_trains_as_under_mpirun(user: User, left: Path, worker
     assert logs(user, "learns", workers) == [path.read_text().splitlines() for path in found]
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_attempt_and_retries_start_all_again(
     user: User, left: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_rank_that_is_killed_ends_the_attempt_and_retries_start_all_again(
     assert "worker-1: killed by SIGKILL" in next(iter(events(user, run, "stopping")))
 
 
+@pytest.mark.slow
 def test_a_rank_saves_on_the_signal_to_stop(user: User, left: Path) -> None:
     saves = """
     def save(*_):
@@ -135,6 +137,7 @@ def test_a_rank_saves_on_the_signal_to_stop(user: User, left: Path) -> None:
     assert [user.sees(f"saved-{rank}") for rank in range(2)] == ["1", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guard_too", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_hub_that_is_killed_leaves_no_daemon(user: User, left: Path, guard_too: bool) -> None:
     user.write("waits.py", LEARNS + WAITS)
@@ -154,6 +157,7 @@ def test_a_hub_that_is_killed_leaves_no_daemon(user: User, left: Path, guard_too
     assert user.json("run", "--workers", "2", "ends.py")["jobs"][0]["state"] == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mpirun", "says"),
     [
@@ -178,6 +182,7 @@ def test_without_a_working_mpirun_the_reason_says_so(
     assert says in failed["jobs"][0]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("tc") is None,
     reason="a lab needs root, and the programs ip and tc",

@@ -42,6 +42,7 @@ def controls(text: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_what_jobs_say_is_shown_to_a_terminal_and_never_sent(user: User) -> None:
     user.write("fails.py", FAILS)
     told = user.types("run", "fails.py", "--", "\x1b[2J", code=1)
@@ -76,6 +77,7 @@ def test_paths_arguments_and_variables_that_are_no_utf_8_go_to_the_job_as_they_a
     assert "found no file" in user.types("run", "x" * 300 + ".py", code=2).message
 
 
+@pytest.mark.slow
 def test_a_home_that_is_not_utf8_is_told_as_its_bytes_on_a_strict_terminal(user: User) -> None:
     user.write("a.py", "print('loss 1')\n")
     odd = user.home / "odd-\udcff"
@@ -103,6 +105,7 @@ def test_a_home_that_is_not_utf8_is_told_as_its_bytes_on_a_strict_terminal(user:
             assert Path(os.fsdecode(done.stdout.strip())).is_file()
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_vanishes_is_told_at_once(user: User) -> None:
     user.write(
         "waits.py",
@@ -120,6 +123,7 @@ def test_a_run_folder_that_vanishes_is_told_at_once(user: User) -> None:
     terminal.ends()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["gone", "no store", "a file"])
 def test_a_run_whose_folder_was_damaged_can_be_stopped(user: User, damage: str) -> None:
     user.write("waits.py", "import time\nopen('begun', 'w').write('x')\ntime.sleep(600)\n")

@@ -45,6 +45,7 @@ SLOW = """
 
 
 def test_odd_numbers_and_slow_patterns_leave_a_run_done_told_and_reported(user: User) -> None:
+    user.variables.pop("HEADGATE_REPORT")
     user.write("odd.py", ODD)
     user.write("slow.py", SLOW)
     pattern = "'.*a.*a.*a.*a.*a(?P<loss>[0-9])'"

@@ -98,6 +98,7 @@ def test_a_role_that_is_not_ready_in_time_fails_the_job_with_its_last_lines(user
     assert [row["id"] for row in rows(user, "tasks")] == ["job/server-0"]
 
 
+@pytest.mark.slow
 def test_a_role_that_fails_takes_the_others_along_and_what_a_driver_leaves_is_ended(
     user: User,
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_role_that_fails_takes_the_others_along_and_what_a_driver_leaves_is_en
     )
 
 
+@pytest.mark.slow
 def test_a_task_that_finds_its_port_taken_is_started_again_at_another(user: User) -> None:
     user.write(
         "server.py",
@@ -143,6 +145,7 @@ def test_a_task_that_finds_its_port_taken_is_started_again_at_another(user: User
     assert "server-0 found that another program listens at its port" in str(rows(user, "events"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["ctrl-c", "hub"])
 def test_nothing_is_left_of_any_role_after(end: str, user: User) -> None:
     user.write("helper.sh", "sleep 1000 & sleep 1000\n")

@@ -113,6 +113,7 @@ def test_a_hub_ends_when_there_is_nothing_to_do(user: User) -> None:
 
 
 def test_asked_to_end_a_hub_stops_its_jobs_first(user: User) -> None:
+    user.variables.pop("HEADGATE_REPORT")
     user.write("a.py", WAITS)
     user.write("late.py", WAITS)
     user.write("jobs.yaml", "jobs: [{script: a.py}, {script: late.py, at: 1h}]")
@@ -189,6 +190,7 @@ SPINS = """
 """
 
 
+@pytest.mark.slow
 def test_threads_may_spin_while_no_other_task_wants_the_cores(user: User) -> None:
     user.write("a.py", SPINS)
     user.write("b.py", WAITS)
@@ -203,6 +205,7 @@ def test_threads_may_spin_while_no_other_task_wants_the_cores(user: User) -> Non
     user.touch("go")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one core has room for one thread")
 @pytest.mark.parametrize("of", ["job", "role"])
 def test_a_task_is_told_of_the_threads_that_its_job_states(user: User, of: str) -> None:
@@ -227,6 +230,7 @@ def test_a_task_is_told_of_the_threads_that_its_job_states(user: User, of: str) 
     user.touch("go")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one core has room for one thread")
 def test_a_script_that_cannot_change_its_threads_is_recorded_with_those_it_began_with(
     user: User,
@@ -249,6 +253,7 @@ def test_a_script_that_cannot_change_its_threads_is_recorded_with_those_it_began
     user.touch("go")
 
 
+@pytest.mark.slow
 def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: User) -> None:
     for name, script in (("a", SPINS), ("b", WAITS), ("c", WAITS)):
         user.write(f"{name}.py", script)

@@ -35,6 +35,7 @@ def test_a_script_that_is_edited_between_two_attempts_is_warned_of(user: User) -
     assert warning.startswith("a.py was edited since its last start: it runs as it is now")
 
 
+@pytest.mark.slow
 def test_a_script_that_is_edited_while_its_job_waits_is_warned_of(user: User) -> None:
     user.write("edits.py", "import pathlib\npathlib.Path('b.py').write_text('print(\"new\")')")
     user.write("b.py", "print('old')")
@@ -48,6 +49,7 @@ def test_a_script_that_is_edited_while_its_job_waits_is_warned_of(user: User) ->
     assert warning.startswith("b.py was edited since the job was handed in: ")
 
 
+@pytest.mark.slow
 def test_modules_and_settings_that_are_edited_between_two_attempts_are_named(user: User) -> None:
     edits = (
         "pathlib.Path('model.py').write_text('size = 2'); "

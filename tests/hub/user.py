@@ -35,7 +35,10 @@ from headgate.sampling import machine
 from headgate.testing import wait
 
 SOURCE = Path(__file__).parents[2] / "src"
-COMMANDS = (*(f"headgate.cli.{verb}" for verb in VERBS), "headgate.cli.live_view")
+COMMANDS = (
+    *(f"headgate.cli.{verb}" for verb in VERBS),
+    *("headgate.cli.live_view", "headgate.reports.explained"),
+)
 """What commands import, which a warm interpreter has: most of the time of a short one."""
 SECONDS = 60.0
 """Longest that anything is waited for; a busy machine takes its time."""
@@ -87,6 +90,7 @@ class User:
             **inherited,
             "HEADGATE_HOME": str(home),
             "HEADGATE_VERIFY": "off",
+            "HEADGATE_REPORT": "off",
             "PYTHONPATH": str(SOURCE),
             "PATH": path,
         }

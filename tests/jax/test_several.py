@@ -114,6 +114,7 @@ def test_what_each_worker_draws_at_random_is_drawn_as_worker_0_does(tmp_path: Pa
     assert losses[-4:, 1].mean() < losses[:4, 1].mean()
 
 
+@pytest.mark.long  # the check is the one of tests/jax/test_together.py
 def test_workers_that_draw_other_batches_are_told_so(tmp_path: Path) -> None:
     with gang(tmp_path, 2, ASTRAY="1") as running:
         running.start()

@@ -50,6 +50,7 @@ def test_a_stop_and_a_resume_change_nothing(
         assert line[1:] == pytest.approx([float(n) for n in wanted[1:]], rel=1e-6) or line == wanted
 
 
+@pytest.mark.long  # so are those of every model of test_fit.py
 def test_all_optimizers_that_a_model_holds_are_in_the_checkpoint(start: Start) -> None:
     stopped = start("tensorflow", "pair@9", script=SCRIPT)
     stopped.listener.wait_for("waiting", seconds=200)

@@ -115,6 +115,7 @@ def test_two_jobs_on_one_gpu_of_a_node_take_turns_by_their_priorities(user: Some
         user.sees_state(name, "stopped")
 
 
+@pytest.mark.long  # what agents do: tests/engines/ray; what workers do: tests/torch
 def test_workers_on_two_nodes_learn_together(user: Somebody) -> None:
     user.write("learns.py", LEARNS)
     for plan in (("ps", "--workers", "2", "--servers", "1"), ("allreduce", "--workers", "2")):

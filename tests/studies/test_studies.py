@@ -153,6 +153,7 @@ def test_a_cell_that_always_fails_is_told_the_rest_goes_on_and_it_is_tried_again
     assert [each["state"] for each in kept(user)].count("measured") == 4
 
 
+@pytest.mark.long  # that cells are measured again: a killed one
 @pytest.mark.slow
 def test_on_a_machine_that_changed_a_study_is_measured_anew_and_says_so(user: User) -> None:
     file = write(

@@ -17,6 +17,7 @@ from headgate.testing.wait import until
 from headgate.torch.allreduce import AllReduce
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "batches"),
     [

@@ -217,6 +217,7 @@ torch.save(model.state_dict(), f"{os.environ['OUT']}-{hg.rank()}.pt")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["allreduce", pytest.param("ps", marks=pytest.mark.long)])
 def test_workers_go_through_a_cycle_as_one_process_does(strategy: Any, tmp_path: Path) -> None:
     def run(workers: int, **variables: str) -> Gang:

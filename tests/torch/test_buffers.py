@@ -75,6 +75,7 @@ def test_buffers_that_workers_change_by_their_own_samples_are_named(
     assert "hg.keep(module, across='mean')" in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "strategy"),
     [("'mean'", "allreduce"), pytest.param("'sum'", "ps", marks=pytest.mark.long)],

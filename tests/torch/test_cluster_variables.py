@@ -40,6 +40,7 @@ TOGETHER = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
 ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "plan"), [("WORLD_SIZE", TOGETHER), ("TF_CONFIG", TOGETHER), ("WORLD_SIZE", ALONE)]
 )
@@ -56,6 +57,7 @@ def test_a_worker_of_several_refuses_them_and_one_that_is_alone_does_not(
     assert (f"ClusterError: found {variable}=8 in the environment" in output) == (plan is TOGETHER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torchrun", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_second_process_of_a_task_is_told_at_once_what_is_wrong(
     user: User, torchrun: bool

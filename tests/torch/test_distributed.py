@@ -147,6 +147,7 @@ def test_a_job_stopped_at_one_worker_stops_at_all_and_resumes_with_any_number_of
                 assert running.of(worker, "progress")[-1]["samples"] == 4 * 50
 
 
+@pytest.mark.slow
 def test_a_checkpoint_asked_of_any_worker_is_saved_by_the_first_alone(tmp_path: Path) -> None:
     with gang(tmp_path / "job", USUAL, 2, AWAIT="1 3 0") as running:
         running.wait_for("worker-1", "waiting")
@@ -162,6 +163,7 @@ def test_a_checkpoint_asked_of_any_worker_is_saved_by_the_first_alone(tmp_path: 
         assert running.output("worker-0") == running.output("worker-1")
 
 
+@pytest.mark.slow
 def test_what_a_step_sent_is_told_with_its_spans(tmp_path: Path) -> None:
     with gang(tmp_path / "job", USUAL, 2) as running:
         running.finish()
@@ -301,6 +303,7 @@ statistics(mine)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("servers", [0, 1])
 def test_normalisation_keeps_the_statistics_of_what_its_worker_saw(
     servers: int, tmp_path: Path
@@ -349,6 +352,7 @@ print("own group", total.item())
 """
 
 
+@pytest.mark.slow
 def test_a_group_of_the_script_s_own_is_left_alone_and_a_wrapped_model_refused(
     tmp_path: Path,
 ) -> None:
@@ -405,6 +409,7 @@ show(model)
 """
 
 
+@pytest.mark.slow
 def test_what_cannot_be_shared_is_said(tmp_path: Path) -> None:
     with gang(tmp_path / "job", SELFSERVED, 2) as running:
         running.finish()
@@ -491,6 +496,7 @@ model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "fails"), [("allreduce", 0), ("allreduce", 1), ("ps", 0)])
 def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(
     strategy: Any, fails: int, tmp_path: Path
@@ -526,6 +532,7 @@ for batch in whole:
 """
 
 
+@pytest.mark.slow
 def test_how_batches_are_divided_is_told_where_it_may_be_meant_otherwise(tmp_path: Path) -> None:
     with gang(tmp_path / "job", READY_MADE, 2) as running:
         running.finish()

@@ -151,6 +151,7 @@ def test_each_worker_goes_on_from_its_own_state(strategy: str, attempts: Attempt
     assert torch.allclose(sum(means) / 2, both)  # what the first half came to was shared out evenly
 
 
+@pytest.mark.long  # what each has goes on in a shorter one
 def test_what_differs_without_a_word_is_told_and_kept_for_each(attempts: Attempts) -> None:
     keep = "hg.keep(carried=carried, average=average)"
     attempts.run(keep)

@@ -21,6 +21,7 @@ from headgate.torch.control_vector import ReduceError
 CASES = ("hooked", "hooked_and_summed", "stepped_in_backward")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["allreduce", pytest.param("ps", marks=pytest.mark.long)])
 def test_hooks_on_parameters_see_the_gradient_of_the_whole_batch(
     strategy: Any, wrong_answers: Callable[..., dict[str, float]]
@@ -114,6 +115,7 @@ def test_a_hook_that_sees_one_worker_s_samples_is_refused_unless_it_only_scales(
         assert REFUSED[kind] in gang.output("worker-0").strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [RIGHT[0], *(pytest.param(k, marks=pytest.mark.long) for k in RIGHT[1:])]
 )

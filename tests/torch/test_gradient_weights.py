@@ -390,6 +390,7 @@ def test_a_count_that_is_the_same_by_chance_is_no_constant(following: None) -> N
     assert torch.allclose(running.gradient(), running.alone())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["allreduce", pytest.param("ps", marks=pytest.mark.long)])
 def test_terms_are_weighed_in_workers_of_their_own(
     strategy: Any, wrong_answers: Callable[..., dict[str, float]]
@@ -432,6 +433,7 @@ print(sum(losses) / len(losses))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "strategy", "workers"),
     [

@@ -68,6 +68,8 @@ _log = logging.getLogger(__name__)
 _DISK_LEVERS = frozenset({Lever.DISK_RATE, Lever.BUFFERED_WRITES})
 ORIGIN_SECONDS = 5.0
 """Most seconds that the end of a short run waits for the list of installed packages."""
+REPORT = "HEADGATE_REPORT"
+"""In the environment of who submits a run; `off`: no page is written as the run ends."""
 REPORT_SECONDS = 600.0
 """Most seconds for a report; a run of a month takes minutes."""
 _WRITTEN_SECONDS = 10.0  # longest wait of a run's watchers for its last rows to be written
@@ -534,7 +536,8 @@ class LiveHub:
         try:
             await closed
             # trials are removed, and nobody reads reports of single calls
-            if run.submission.mode not in ("verify", "call"):
+            unread = run.submission.mode in ("verify", "call")
+            if not unread and run.submission.environment.get(REPORT) != "off":
                 await asyncio.wait_for(_write_report(run.folder / runs.STORE, page), REPORT_SECONDS)
         except (OSError, sqlite3.Error, TimeoutError) as error:
             # watchers go on without a report

@@ -198,6 +198,7 @@ def test_what_makes_no_sense_of_it_is_said_of_its_job(fields: dict[str, object],
         Job(name="a", run="true", **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.long  # so does one in a guest, and one in a container
 @pytest.mark.parametrize(
     "team", ["uml", pytest.param("qemu", marks=pytest.mark.long)], indirect=True
 )

@@ -126,6 +126,7 @@ def test_they_are_as_right_and_use_every_sample_once_in_an_epoch(
     assert all(set(epoch.values()) == {1} for epoch in used(tmp_path).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", [None, pytest.param(1, marks=pytest.mark.long)])
 def test_what_a_killed_worker_had_is_done_by_another_and_nobody_waits_for_it(
     staleness: int | None, tmp_path: Path
@@ -162,6 +163,7 @@ def test_what_a_lost_worker_read_ahead_is_done_by_one_that_had_ended_its_part(
     assert all(len(counts) == SAMPLES for counts in used(tmp_path).values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_killed_server_goes_on_from_its_last_whole_snapshot(
     damaged: bool, tmp_path: Path

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,23 @@ def both(on_servers: list[bool], make: Callable[[], Any]) -> tuple[torch.Tensor,
     return made[0][0].detach(), made[1][0]
 
 
-@pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize(
-    ("rows", "width"), [(1000, 7), (3, 5), (17, 1), (9, 300_000), (1_500_003, 1)]
+    ("init", "rows", "width", "dtype", "servers"),
+    [
+        *product(
+            ("none", "uniform", "xavier", "constant", "copied"),
+            (1000, 3),
+            (7,),
+            (torch.float32, torch.float64),
+            (1, 3),
+        ),
+        *[("uniform", 17, 1, torch.float32, 3), ("xavier", 17, 1, torch.float64, 1)],
+        # drawn in blocks: a row longer than a block, and more rows than one has
+        *[("uniform", 9, 300_000, torch.float32, 3), ("xavier", 1_500_003, 1, torch.float64, 3)],
+    ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("init", ["none", "uniform", "xavier", "constant", "copied"])
 def test_first_values_are_bit_by_bit_those_of_one_process(
-    rows: int, width: int, dtype: torch.dtype, init: str, servers: int, on_servers: list[bool]
+    init: str, rows: int, width: int, dtype: torch.dtype, servers: int, on_servers: list[bool]
 ) -> None:
     def make() -> nn.Module:
         layer = nn.Embedding(rows, width, sparse=True, padding_idx=1, dtype=dtype)
@@ -332,6 +342,7 @@ def test_a_worker_that_joins_takes_part_in_the_steps_of_tables(tmp_path: Path) -
     assert compare(tmp_path, case) == {}
 
 
+@pytest.mark.slow
 def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path) -> None:
     case = "sgd-double"
     plan = Plan(strategy="ps", workers=3, servers=1, batch_per_worker=None, backup_workers=1)
