@@ -145,8 +145,8 @@ def test_the_tasks_of_a_job_that_has_several_are_below_it_where_there_is_room() 
     [
         ([], None, None, ""),
         ([1], None, None, "1"),
-        ([0, 2], 0.875, 10 << 30, "0, 2: 88% busy, 10 GiB"),
-        ([400], 0.0, None, "400: 0% busy"),
+        ([0, 2], 0.875, 10 << 30, "0, 2: 88 % busy, 10 GiB"),
+        ([400], 0.0, None, "400: 0 % busy"),
     ],
 )
 def test_which_gpus_a_job_has_and_what_it_uses_of_them_is_shown(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
-from headgate.diagnosis.fairness import AloneRate, Dominance, JobSharing, sharing
+from headgate.diagnosis.fairness import AloneRate, Dominance, JobSharing, MissingRate, sharing
 from headgate.recorded.recording import Recording
 
 ALONE = AloneRate(10.0, 9.5, 10.5, 3)
@@ -37,7 +37,7 @@ def test_a_job_that_made_half_of_its_steps_alone_got_its_half_of_the_machine(
     assert found.machines == pytest.approx(0.5)
     assert found.got == pytest.approx(1.0, rel=0.05)
     assert found.low is not None and found.high is not None and found.low < 1.0 < found.high
-    assert (found.against, found.runs, found.lacks) == ("alone", 3, "")
+    assert (found.against, found.runs, found.lacks) == ("alone", 3, None)
 
 
 def test_a_job_that_was_squeezed_got_less_and_a_slice_counts_before_a_run_alone(
@@ -71,14 +71,14 @@ def test_only_the_time_in_which_jobs_run_together_halves_the_share(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("steps", "lack"),
-    [(10.0, "an earlier run alone"), (0.0, "reports of its steps")],
+    [(10.0, MissingRate.ALONE), (0.0, MissingRate.OWN_STEPS)],
     ids=["no history", "no steps"],
 )
-def test_what_is_missing_is_named(tmp_path: Path, steps: float, lack: str) -> None:
+def test_what_is_missing_is_named(tmp_path: Path, steps: float, lack: MissingRate) -> None:
     same = MadeUp(ran=0.5, steps=steps)
     found = job(recording(tmp_path / "run.sqlite", {"a": same, "b": same}), "a")
     assert found.got is None
-    assert lack in found.lacks
+    assert found.lacks is lack
 
 
 @pytest.mark.parametrize("end", [40, 20])

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
-from tests.diagnosis.wording import next_step, why
+from tests.diagnosis.wording import next_step
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.attribution import Evidence, LostTime, Resource, TimeEstimate
@@ -135,10 +135,6 @@ def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
     waited, _ = accounts([a, b], run.nodes, run.seconds)
     assert verdict(waited).facts == WaitedFacts(reason, ("b",))
     assert verdict(waited).cost.seconds == 30.0
-    assert why(waited) == (
-        "a waited to start for 30 s (75% of its time), for c to finish; b went better beside those "
-        "that ran, and started first."
-    )
 
 
 def test_what_a_job_of_an_earlier_version_waited_for_is_told_as_recorded(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_job_without_steps_holds_up_nobody() -> None:
         work = stage.proving.begin("r", None, ["b"], 0.25, stage.told.append)
         await until(lambda: stage.told)
         assert stage.told[0]["text"].startswith(
-            "8 pauses of 0.4 s show whether b slows a by 5 %: 12.8 s at 25.0%"
+            "8 pauses of 0.4 s show whether b slows a by 5 %: 12.8 s at 25.0 %"
         )
         work.cancel()
         reason = (

@@ -85,7 +85,7 @@ def test_what_is_allowed_is_what_there_is(on_gpus: User) -> None:
         (0.1, 2 << 30),
     ]
     told = on_gpus.types("doctor").stdout
-    assert "1: H1, 80 GiB, 80% busy, 1 GiB in use" in told
+    assert "1: H1, 80 GiB, 80 % busy, 1 GiB in use" in told
     assert "number 1, 2 of 5 on this machine may be used (CUDA_VISIBLE_DEVICES=1,2)" in told
     on_gpus.write("jobs.yaml", "jobs: [{script: says.py, limits: {gpus: 1}}]")
     [planned] = on_gpus.json("run", "jobs.yaml", "--dry-run")

@@ -48,7 +48,7 @@ def as_json(*arguments: str) -> dict[str, Any]:
 def test_what_held_it_back_comes_first_with_its_error_and_then_what_to_do() -> None:
     lines = told().splitlines()
     first = (
-        "b slowed a by 50% through the cores they share: that cost 20 s. 90 % band: 11.8 s "
+        "b slowed a by 50 % through the cores they share: that cost 20 s. 90 % band: 11.8 s "
         "to 28.2 s. (neighbour-cores)"
     )
     assert lines[0] == first
@@ -242,11 +242,11 @@ def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgat
             outside=0.5,
         )
     why, following, *lines = told("20260314-0900-ab12").splitlines()
-    assert why.startswith("Other runs, or programs outside Headgate, slowed a by 50% ")
+    assert why.startswith("Other runs, or programs outside Headgate, slowed a by 50 % ")
     assert "Run 20260314-0900-cd34 went on beside it: start one after the other." in following
     assert any(line.startswith("  other runs, programs outside ") for line in lines)
     shutil.rmtree(home / "runs" / "20260314-0900-cd34")
-    assert told("20260314-0900-ab12").startswith("Programs outside Headgate slowed a by 50% ")
+    assert told("20260314-0900-ab12").startswith("Programs outside Headgate slowed a by 50 % ")
 
 
 def test_a_job_of_which_nothing_tells_what_its_neighbour_cost_says_so_in_the_summary_and_the_report(

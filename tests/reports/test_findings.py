@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,10 @@ def test_each_cause_and_its_remedy_have_these_words(tmp_path: Path) -> None:
         folder.mkdir()
         account = told(folder, case)
         lines += [str(line) for line in explained.headline(account)]
+    waited = told(tmp_path, next(case for case in MORE_CASES if case.name == "waiting"))
+    reason = Reason.of(Kind.AFTER_JOBS, jobs=["c"])
+    around = replace(waited.around, waited_for=reason, overtaken_by=("b",))
+    lines += [str(line) for line in explained.headline(replace(waited, around=around))]
     matches("causes", "\n".join(lines) + "\n")
 
 

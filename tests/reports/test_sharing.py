@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 from rich.console import Console
 
-from headgate.diagnosis.fairness import JobSharing, RunSharing
+from headgate.diagnosis.fairness import JobSharing, MissingRate, RunSharing
 from headgate.reports import sharing
 
-NOT_ALONE = JobSharing("a", 0.5, None, None, None, None, 0, "an earlier run alone")
-KNOWN = JobSharing("c", 0.5, 0.8, 0.7, 0.9, "alone", 3, "")
+NOT_ALONE = JobSharing("a", 0.5, None, None, None, None, 0, MissingRate.ALONE)
+KNOWN = JobSharing("c", 0.5, 0.8, 0.7, 0.9, "alone", 3, None)
 
 
 def told(*jobs: JobSharing) -> list[str]:
@@ -20,14 +21,28 @@ def told(*jobs: JobSharing) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
+def cells(row: str) -> list[str]:
+    return re.split(" {2,}", row)
+
+
 def test_what_lacks_for_a_figure_is_told_once_for_all_jobs_that_lack_it() -> None:
     lines = told(NOT_ALONE, replace(NOT_ALONE, job="b"))
     assert lines[:3] == ["Its share  Machines", "a               0.5", "b               0.5"]
-    assert lines[4] == "What a and b got of it is not known: it takes an earlier run alone."
+    lacking = "What a and b got of it is not known: it takes an earlier run alone on this machine"
+    assert lines[4].startswith(lacking)
+    assert not any(line.startswith("What b") for line in lines)
+
+
+def test_json_says_what_lacks_as_a_kind_too() -> None:
+    printed = sharing.as_json(RunSharing(1, 2, (NOT_ALONE, KNOWN), ()))
+    assert printed is not None
+    lacking, known = printed["jobs"]
+    assert lacking["lacks_kind"] == "alone" and lacking["lacks"].startswith("an earlier run")
+    assert (known["lacks_kind"], known["lacks"]) == (None, "")
 
 
 def test_beside_a_job_with_a_figure_one_without_has_a_dash() -> None:
     header, first, second, *_ = told(NOT_ALONE, KNOWN)
     assert header.split("  ")[-1].strip() == "Against"
-    assert first.split() == ["a", "0.5", "–", "–"]
-    assert second.split() == ["c", "0.5", "80%", "70%", "to", "90%", "3", "runs", "alone"]
+    assert cells(first) == ["a", "0.5", "–", "–"]
+    assert cells(second) == ["c", "0.5", "80 %", "70 % to 90 %", "3 runs alone"]

@@ -127,7 +127,8 @@ def test_where_no_step_is_calm_the_calmest_count_and_it_is_said(tmp_path: Path) 
     assert (timed["steps"], timed["waited"]) == (3, pytest.approx(0.54))
     [note] = busy_notes([timed], 0.2)
     assert (
-        "threads waited 54% of the time for one: steps may take much less on a calm machine" in note
+        "threads waited 54 % of the time for one: steps may take much less on a calm machine"
+        in note
     )
     [note] = busy_notes([timed], 0.02)
     assert note.endswith("its own processes and threads are more than the cores"), (
@@ -137,5 +138,5 @@ def test_where_no_step_is_calm_the_calmest_count_and_it_is_said(tmp_path: Path) 
     assert busy_notes(calm, 0.2) == []
     [note] = busy_notes(calm, 0.6)
     assert note.startswith(
-        "others used 60% of the machine's cores, and threads waited 0% of the time for one"
+        "others used 60 % of the machine's cores, and threads waited 0 % of the time for one"
     )

@@ -26,7 +26,7 @@ from headgate.model.errors import HeadgateError, HubError
 from headgate.model.extras import install
 from headgate.model.identifiers import TaskId
 from headgate.model.reason_text import in_words
-from headgate.model.units import say_bytes
+from headgate.model.units import say_bytes, say_percent
 from headgate.recorded import runs
 from headgate.sampling import machine, readings
 from headgate.sampling.machine import Survey
@@ -236,7 +236,7 @@ def _gpus(survey: Survey) -> Iterator[str]:
     if not survey.gpus:
         yield survey.missing_nvml.in_words() if survey.missing_nvml is not None else "none"
     for gpu in survey.gpus:
-        use = [f"{gpu.busy:.0%} busy"] if gpu.busy is not None else []
+        use = [f"{say_percent(gpu.busy)} busy"] if gpu.busy is not None else []
         use += [f"{say_bytes(gpu.used_bytes)} in use"] if gpu.used_bytes is not None else []
         yield ", ".join([f"{gpu.index}: {gpu.name}, {say_bytes(gpu.memory_bytes)}", *use])
         for holder in gpu.holders:

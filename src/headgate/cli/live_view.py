@@ -24,7 +24,7 @@ from headgate.cli import streams
 from headgate.client.watching import Watch
 from headgate.model.errors import HeadgateError
 from headgate.model.events import ENDED, GRACE_SECONDS, state_in_words
-from headgate.model.units import say_bytes
+from headgate.model.units import say_bytes, say_percent
 from headgate.recorded import runs
 from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
@@ -356,7 +356,7 @@ def gpu_cells(of: dict[str, Any], live: bool, on_gpus: bool) -> list[str]:
         return []
     if not live or not of["gpus"]:
         return [""]
-    use = [f"{of['gpu_busy']:.0%} busy"] if of["gpu_busy"] is not None else []
+    use = [f"{say_percent(of['gpu_busy'])} busy"] if of["gpu_busy"] is not None else []
     use += [say_bytes(of["gpu_memory_bytes"])] if of["gpu_memory_bytes"] is not None else []
     return [f"{', '.join(map(str, of['gpus']))}{': ' if use else ''}{', '.join(use)}"]
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from headgate.cli.live_view import wide_console
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan, Prediction
-from headgate.model.units import say_bytes, say_seconds
+from headgate.model.units import say_bytes, say_percent, say_seconds
 from headgate.planning.choosing import grown, in_words
 from headgate.planning.cost import CostModel
 from headgate.planning.jointly import JointPlans
@@ -61,7 +61,7 @@ def show(
         was, now = before.found.best.throughput, answer.found.best.throughput
         click.echo(
             f"\nwith {', '.join(changes)}: {_round(was)} becomes {_round(now)} samples/s "
-            f"({now / was - 1:+.0%})"
+            f"({100 * (now / was - 1):+.0f} %)"
         )
     click.echo()
     wide_console(_WIDTH).print(_table(answer))
@@ -87,8 +87,8 @@ def show_together(answers: Sequence[RankedPlans], division: JointPlans) -> None:
         for line in _words(answer):
             click.echo(f"  {line}")
         click.echo(
-            f"  beside others {part:.0%} of what it would have alone; on an equal part of the "
-            f"nodes {fair:.0%}\n"
+            f"  beside others {say_percent(part)} of what it would have alone; on an equal part of "
+            f"the nodes {say_percent(fair)}\n"
         )
     click.echo(f"together {division.total:.2f} times what one of them would have alone")
     for note in dict.fromkeys(note for answer in answers for note in answer.costs.notes):
@@ -232,7 +232,8 @@ def _certainty(answer: RankedPlans) -> str:
         return "* the plan that the job states: no other was looked for"
     if result.exact:
         return "* the choice: the best there is by the model"
-    return f"* the choice: at most {result.gap:.1%} below what any plan could bring by the model"
+    gap = say_percent(result.gap, 1)
+    return f"* the choice: at most {gap} below what any plan could bring by the model"
 
 
 def _round(value: float) -> str:

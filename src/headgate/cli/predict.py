@@ -15,7 +15,7 @@ from headgate.model.errors import HeadgateError, NotFoundError
 from headgate.model.events import ENDED, Progress
 from headgate.model.identifiers import JobId
 from headgate.model.jobs import ProgressRule
-from headgate.model.units import say_seconds, say_time
+from headgate.model.units import say_percent, say_seconds, say_time
 from headgate.recorded import runs
 from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.store import RunReader
@@ -190,7 +190,7 @@ def _said(
     what = f"it has ended; had it gone on until {until}" if ended else f"left until {until}"
     lines.append(f"{what}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
     if left.likely < 0.5:
-        lines.append(f"that it gets there at all is hardly likely: {left.likely:.0%}")
+        lines.append(f"that it gets there at all is hardly likely: {say_percent(left.likely)}")
     if seconds is not None:
         of_step = expected.seconds_per_step or 1.0
         costs = (

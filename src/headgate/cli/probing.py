@@ -17,7 +17,7 @@ from headgate.model.errors import HeadgateError
 from headgate.model.events import state_in_words
 from headgate.model.jobs import Job
 from headgate.model.profiles import Profile
-from headgate.model.units import say_samples
+from headgate.model.units import say_percent, say_samples
 from headgate.planning.choosing import in_words
 from headgate.planning.correcting import Corrected
 from headgate.profiling import history
@@ -64,7 +64,8 @@ def probe(
             if not measured or measured[0].others <= BUSY:
                 break
         else:
-            used = f"others used {measured[0].others:.0%} of its cores in each of {_TRIES} tries"
+            others = say_percent(measured[0].others)
+            used = f"others used {others} of its cores in each of {_TRIES} tries"
             click.echo(
                 (
                     f"probe {number} of {count}: {in_words(plan)}: left out, {used}; try "

@@ -16,7 +16,7 @@ from headgate.client import profiling
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Limits
 from headgate.model.profiles import Profile, StepTime
-from headgate.model.units import say_bytes
+from headgate.model.units import say_bytes, say_percent
 from headgate.reports.words import MISSING, counted, say_step_time
 from headgate.task.step_timing import BUSY
 
@@ -133,7 +133,9 @@ def describe(profile: Profile) -> str:
         )
     for fit in profile.fits:
         error = (
-            f"±{fit.relative_error:.1%}" if fit.relative_error is not None else "error not known"
+            f"±{say_percent(fit.relative_error, 1)}"
+            if fit.relative_error is not None
+            else "error not known"
         )
         alpha, beta = say_step_time(fit.alpha_seconds), say_step_time(fit.beta_seconds_per_sample)
         threads = counted(fit.threads, "thread")
@@ -152,9 +154,11 @@ def _size(count: float | None) -> str:
 
 def _unsure(time: StepTime) -> str:
     """The spread of the steps' times, and whether other programs used the machine."""
-    spread = f", ±{time.spread:.1%}" if time.spread is not None else ""
+    spread = f", ±{say_percent(time.spread, 1)}" if time.spread is not None else ""
     return spread + (
-        f", threads waited {time.waited:.0%} of the time" if (time.waited or 0.0) > BUSY else ""
+        f", threads waited {say_percent(time.waited)} of the time"
+        if time.waited is not None and time.waited > BUSY
+        else ""
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -57,6 +58,15 @@ class AloneRate(NamedTuple):
     nodes: int = 1
 
 
+class MissingRate(StrEnum):
+    """What is missing to know what a job got of its share."""
+
+    OWN_STEPS = "own-steps"
+    """Three reports of its steps."""
+    ALONE = "alone"
+    """An earlier run of it alone on these machines."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobSharing:
     """What a job got of its share of the machines.
@@ -71,7 +81,7 @@ class JobSharing:
         against: The earlier runs in the comparison: alone on all cores, or on a `slice` of the size
             of its share.
         runs: How many runs these are.
-        lacks: What is missing; empty if nothing is.
+        lacks: What is missing; None if nothing is.
     """
 
     job: str
@@ -81,7 +91,7 @@ class JobSharing:
     high: float | None
     against: Literal["alone", "slice"] | None
     runs: int
-    lacks: str
+    lacks: MissingRate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,18 +213,10 @@ def _job(
     inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], start), 0.0, None)
     per_job = machines / np.maximum(count, 1.0)
     share = float(np.average(per_job, weights=inside)) if inside.any() else float(machines)
-    nothing = JobSharing(job.name, share, None, None, None, None, 0, "")
-    if stepped is None:
-        return _lacking(
-            nothing, "at least three reports of its steps, such as lines with `step N` or `epoch N`"
-        )
     known = sliced or alone
-    if known is None:
-        by_itself = (
-            "run the job once by itself, while programs outside Headgate use less than "
-            "a tenth of the cores"
-        )
-        return _lacking(nothing, f"an earlier run alone on this machine: {by_itself}")
+    if stepped is None or known is None:
+        lacks = MissingRate.OWN_STEPS if stepped is None else MissingRate.ALONE
+        return JobSharing(job.name, share, None, None, None, None, 0, lacks)
     # A slice is what m/n machines have; of a run alone that much of its rate is due, and never more
     # than all of it.
     part = (
@@ -231,12 +233,8 @@ def _job(
         high=rate * (1.0 + error) / known.low,
         against="slice" if sliced else "alone",
         runs=known.runs,
-        lacks="",
+        lacks=None,
     )
-
-
-def _lacking(job: JobSharing, what: str) -> JobSharing:
-    return JobSharing(job.job, job.machines, None, None, None, None, 0, what)
 
 
 def _last_attempt(job: RecordedJob) -> tuple[Array, Array] | None:

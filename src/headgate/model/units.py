@@ -115,6 +115,11 @@ def say_bits(bytes_per_second: float) -> str:
     return f"{float(f'{value:.3g}'):g} {unit}"
 
 
+def say_percent(part: float, digits: int = 0) -> str:
+    """A fraction in percent: `54 %`."""
+    return f"{part * 100:.{digits}f} %"
+
+
 def say_bytes(count: float) -> str:
     """`count` bytes in the largest fitting binary unit, at most two decimals: `2 GiB`, `2.01
     GiB`.

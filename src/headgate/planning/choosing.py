@@ -14,7 +14,7 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan, Prediction
 from headgate.model.profiles import Profile
-from headgate.model.units import say_samples
+from headgate.model.units import say_percent, say_samples
 from headgate.planning.candidates import candidates, tells
 from headgate.planning.interference import Interference
 from headgate.planning.joining import alone
@@ -240,7 +240,7 @@ def _divided(
         Choice(
             prediction.plan,
             f"{expected(prediction)}{grown(of.job, of.profile, prediction.plan)}; "
-            f"{part:.0%} {beside}{_caveats(of.job, of.profile)}",
+            f"{say_percent(part)} {beside}{_caveats(of.job, of.profile)}",
         )
         for of, prediction, part in zip(asked, division.predictions, division.normalised)
     ]

@@ -18,7 +18,7 @@ from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan, Prediction
 from headgate.model.profiles import Profile
-from headgate.model.units import say_bits, say_bytes, say_seconds
+from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
 from headgate.planning import devices, gpu_links, physics
 from headgate.planning.features import Device, Features, Floats, Known, features
 from headgate.planning.joining import alone
@@ -369,9 +369,9 @@ class CostModel:
                 f"the profile has no batch: {self.batch} samples a step{of_each} are assumed"
             )
         if self.profile.is_busy:
-            used = "" if self.profile.others is None else f" {self.profile.others:.0%} of"
+            used = "" if self.profile.others is None else f" {say_percent(self.profile.others)} of"
             waited = (
-                f"its steps waited {self.profile.waited:.0%} of the time for a core, and "
+                f"its steps waited {say_percent(self.profile.waited)} of the time for a core, and "
                 "may take much less"
             )
             note = f"the profile was taken while others used{used} the machine: {waited}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from headgate.model.cluster import Node
+from headgate.model.units import say_percent
 
 _REACHED: Mapping[str | None, float] = {
     "nvlink": 0.75,
@@ -65,7 +66,7 @@ def all_reduce(node: Node) -> Rate:
         return Rate(link.bytes_per_second, 0.15, "an all-reduce between them was measured")
     words = (
         f"{_WORDS[how]}, {link.bytes_per_second / 1e9:,.3g} GB/s; an all-reduce reaches "
-        f"{reached:.0%} of it"
+        f"{say_percent(reached)} of it"
     )
     return Rate(link.bytes_per_second * reached, 0.3 if how else 0.5, words)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple, get_args
 
+from headgate.model.units import say_percent
+
 EFFECT = 0.05
 """The smallest effect worth a change: this much faster without the neighbour."""
 Outcome = Literal["seen", "none", "open"]
@@ -51,7 +53,7 @@ class Proof:
 
     def __str__(self) -> str:
         by, tail = (
-            f"{self.gain.low:.0%} to {self.gain.high:.0%}",
+            f"{say_percent(self.gain.low)} to {say_percent(self.gain.high)}",
             f"{self.pauses} pauses of {self.seconds:.2g} s",
         )
         if self.outcome == "open":
@@ -61,13 +63,13 @@ class Proof:
             )
         if self.outcome == "none":
             return (
-                f"{self.culprit} does not slow {self.victim} by {EFFECT:.0%}: without it, "
+                f"{self.culprit} does not slow {self.victim} by {say_percent(EFFECT)}: without it, "
                 f"{by} faster; {tail}"
             )
         if self.gain.high < 0.0:
             waits = f"{self.victim} may wait for {self.culprit}, for a lock, a file or a pipe"
             return f"holding {self.culprit} makes {self.victim} slower, by {by}: {waits}; {tail}"
         return (
-            f"{self.culprit} slows {self.victim}: without it, {self.gain.part:.0%} faster "
+            f"{self.culprit} slows {self.victim}: without it, {say_percent(self.gain.part)} faster "
             f"({by}); {tail}"
         )

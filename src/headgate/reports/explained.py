@@ -23,7 +23,7 @@ from headgate.diagnosis.attribution import (
 from headgate.diagnosis.findings import Finding, FindingKind
 from headgate.diagnosis.verdicts import findings, verdict
 from headgate.diagnosis.what_if import Speedup, Speedups
-from headgate.model.units import say_seconds
+from headgate.model.units import say_percent, say_seconds
 from headgate.recorded.recording import Recording
 from headgate.recorded.rows import loads
 from headgate.reports.findings import missing_reading, next_step, no_figure, why
@@ -332,7 +332,9 @@ def _parts(account: Account) -> Table:
     for part, estimate in account.parts.items():
         if estimate.high >= LEAST_SECONDS:
             share = (
-                f"{estimate.seconds / account.elapsed:.0%}" if account.elapsed > 0.0 else MISSING
+                say_percent(estimate.seconds / account.elapsed)
+                if account.elapsed > 0.0
+                else MISSING
             )
             table.add_row(f"  {part}", say_moment(estimate.seconds), share, _band(estimate))
     table.add_row("  elapsed", say_moment(account.elapsed), "", "")
@@ -342,7 +344,7 @@ def _parts(account: Account) -> Table:
 def _losses(account: Account) -> Table:
     table = _table("Lost to", "Seconds", "Of all", "90 % band", "Resource", "Evidence")
     for loss in account.losses:
-        share = f"{loss.lost.seconds / account.elapsed:.0%}"
+        share = say_percent(loss.lost.seconds / account.elapsed)
         who = Text(f"  {culprit(loss, account.around.meanwhile)}")
         table.add_row(
             who,

@@ -44,7 +44,7 @@ from headgate.diagnosis.what_if import NoFigure, Speedups
 from headgate.model.events import NAMED_BY_REASON
 from headgate.model.reason_text import in_words, what_happened, what_to_do
 from headgate.model.reasons import ReasonKind
-from headgate.model.units import say_bits, say_bytes, say_seconds
+from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
 from headgate.recorded.jobs import CoresSetting
 from headgate.reports.commands import (
     location_hint,
@@ -53,6 +53,7 @@ from headgate.reports.commands import (
     single_worker_command,
     with_workers_command,
 )
+from headgate.reports.words import say
 
 _LONGEST_FAILURE = 120
 """Characters of why a job failed."""
@@ -113,7 +114,8 @@ def no_figure(reason: NoFigure, speedups: Speedups) -> str:
     """Why there is no figure for more of a resource, in words."""
     if reason is NoFigure.REPLAY_OFF:
         error = speedups.replay_error or 0.0
-        longer = f"{abs(error):.0%} {'more' if error > 0.0 else 'less'} time than the measured ones"
+        more = f"{say_percent(abs(error))} {'more' if error > 0.0 else 'less'}"
+        longer = f"{more} time than the measured ones"
         steps = f"its {speedups.replayed_steps} replayed steps"
         return f"{steps} take {longer}, which is too far off"
     if reason is NoFigure.READERS_TAKE_TURNS:
@@ -149,7 +151,7 @@ def _sentence(text: str) -> str:
 def _part(seconds: float, account: Account) -> str:
     if account.elapsed <= 0.0:
         return say_seconds(seconds)
-    return f"{say_seconds(seconds)} ({seconds / account.elapsed:.0%} of its time)"
+    return f"{say_seconds(seconds)} ({say_percent(seconds / account.elapsed)} of its time)"
 
 
 def _cost(finding: Finding, account: Account) -> str:
@@ -209,7 +211,7 @@ def _rounded(seconds: float) -> str:
 def _neighbour(finding: Finding, account: Account) -> str:
     facts: NeighbourFacts = finding.facts
     who = _outside(facts) if finding.culprit == OTHERS else finding.culprit
-    slowed = f"{facts.slowed:.0%}" if facts.slowed is not None else ""
+    slowed = say_percent(facts.slowed) if facts.slowed is not None else ""
     through = " and ".join(_THROUGH[resource] for resource in facts.through)
     cost = f"that cost {say_seconds(facts.lost)}"
     text = f"{who} slowed {account.job} by {slowed} through {through}: {cost}"
@@ -343,7 +345,7 @@ def _garbage_collection(finding: Finding, account: Account) -> str:
 
 
 def _between_steps(finding: Finding, account: Account) -> str:
-    spends = f"{account.job} spends {finding.facts.part:.0%} of each step"
+    spends = f"{account.job} spends {say_percent(finding.facts.part)} of each step"
     outside = "outside its model, optimizer and loader: on its loss, metrics, logs or copies"
     return f"{spends} {outside}{_that_cost(finding, account)}"
 
@@ -373,9 +375,9 @@ def _decoding(finding: Finding, account: Account) -> str:
 def _servers(finding: Finding, account: Account) -> str:
     facts: ServerFacts = finding.facts
     if facts.nic is not None:
-        full = f"own traffic is {facts.nic:.0%} of its NIC's rate"
+        full = f"own traffic is {say(facts.nic, '%')} of its NIC's rate"
     else:
-        full = f"cores are {facts.cores:.0%} in use"
+        full = f"cores are {say(facts.cores, '%')} in use"
     waits = f"The workers of {account.job} wait for {facts.task}, whose {full}"
     return f"{waits}{_that_cost(finding, account)}"
 
@@ -398,7 +400,8 @@ def _slow_node(finding: Finding, account: Account) -> str:
     facts: SlowNodeFacts = finding.facts
     cores = f" ({facts.cores:g} cores)" if facts.cores else ""
     if facts.limited:
-        held = f"held it back for {facts.own:.0%} of the time, the others for {facts.usual:.0%}"
+        own, usual = say_percent(facts.own), say_percent(facts.usual)
+        held = f"held it back for {own} of the time, the others for {usual}"
         reason = f"a limit on its CPU time {held}"
     else:
         reason = f"it takes {_own_parts(facts.own, facts.usual)}"
@@ -416,7 +419,7 @@ def _slow_nic(finding: Finding, account: Account) -> str:
 
 
 def _dense_pulls(finding: Finding, account: Account) -> str:
-    touched = f"a step touches {finding.facts.touched:.1%} of them"
+    touched = f"a step touches {say_percent(finding.facts.touched, 1)} of them"
     return f"{account.job} exchanges whole tables, and {touched}{_that_cost(finding, account)}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -9,13 +10,30 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headgate.diagnosis.fairness import Dominance, JobSharing, RunSharing, shared_nodes, shares_of
+from headgate.diagnosis.fairness import (
+    Dominance,
+    JobSharing,
+    MissingRate,
+    RunSharing,
+    shared_nodes,
+    shares_of,
+)
 from headgate.diagnosis.fairness import sharing as found_of
+from headgate.model.units import say_percent
 from headgate.recorded.recording import Recording
 from headgate.reports.history import OtherRuns
 from headgate.reports.templates import Markup, render
 from headgate.reports.words import MISSING, counted, listed
 
+_LACKS: Mapping[MissingRate | None, str] = {
+    MissingRate.OWN_STEPS: (
+        "at least three reports of its steps, such as lines with `step N` or `epoch N`"
+    ),
+    MissingRate.ALONE: (
+        "an earlier run alone on this machine: run the job once by itself, while programs outside "
+        "Headgate use less than a tenth of the cores"
+    ),
+}
 _SLICE_MOST = 0.95
 """Part of a job's nodes: a larger share is no slice."""
 
@@ -45,7 +63,13 @@ def shared(run: Recording) -> RunSharing | None:
 
 
 def as_json(sharing: RunSharing | None) -> dict[str, Any] | None:
-    return asdict(sharing) if sharing is not None else None
+    if sharing is None:
+        return None
+    jobs = [
+        {**asdict(job), "lacks": _LACKS.get(job.lacks, ""), "lacks_kind": job.lacks}
+        for job in sharing.jobs
+    ]
+    return {**asdict(sharing), "jobs": jobs}
 
 
 def tell(sharing: RunSharing, console: Console) -> None:
@@ -58,7 +82,7 @@ def tell(sharing: RunSharing, console: Console) -> None:
     if known:
         table.add_column("Against")
     for job in sharing.jobs:
-        part = f"{job.got:.0%}" if job.got is not None else MISSING
+        part = say_percent(job.got) if job.got is not None else MISSING
         got = (part, band(job), against(job)) if known else ()
         table.add_row(Text(job.job), f"{job.machines:.2g}", *got)
     console.print(table)
@@ -84,7 +108,9 @@ def section(run: Recording) -> Markup | None:
 
 def band(job: JobSharing) -> str:
     return (
-        f"{job.low:.0%} to {job.high:.0%}" if job.low is not None and job.high is not None else ""
+        f"{say_percent(job.low)} to {say_percent(job.high)}"
+        if job.low is not None and job.high is not None
+        else ""
     )
 
 
@@ -99,18 +125,13 @@ def sentences(sharing: RunSharing) -> list[str]:
     where = "one machine" if sharing.machines == 1 else f"{sharing.machines} machines"
     lines = [f"Up to {sharing.most_jobs} jobs at a time shared {where}."]
     lines += [
-        f"{job.job} got {job.got:.0%} of what its share gives ({band(job)})."
+        f"{job.job} got {say_percent(job.got)} of what its share gives ({band(job)})."
         for job in sharing.jobs
         if job.got is not None and job.high is not None and job.high < 1.0
     ]
-    lacking: dict[str, list[str]] = {}
-    for job in sharing.jobs:
-        if job.lacks:
-            lacking.setdefault(job.lacks, []).append(job.job)
-    lines += [
-        f"What {listed(names)} got of it is not known: it takes {what}."
-        for what, names in lacking.items()
-    ]
+    for kind, what in _LACKS.items():
+        if names := [job.job for job in sharing.jobs if job.lacks is kind]:
+            lines.append(f"What {listed(names)} got of it is not known: it takes {what}.")
     lines += [_dominates(dominate) for dominate in sharing.dominates]
     if not sharing.dominates:
         lines.append(
@@ -123,9 +144,9 @@ def _dominates(dominance: Dominance) -> str:
     what = {"cores": "core time", "disk": "disk transfers", "network": "network transfers"}[
         dominance.resource
     ]
-    band = f"{dominance.low:.0%} to {dominance.high:.0%}"
+    band = f"{say_percent(dominance.low)} to {say_percent(dominance.high)}"
     took = (
-        f"{dominance.job} had {dominance.part:.0%} ({band}) of all jobs' {what} on "
+        f"{dominance.job} had {say_percent(dominance.part)} ({band}) of all jobs' {what} on "
         f"{dominance.node}, where others waited for it"
     )
-    return f"{took}; an equal part is {dominance.equal:.0%}."
+    return f"{took}; an equal part is {say_percent(dominance.equal)}."

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headgate.diagnosis.job_figures import JobFigures
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
-from headgate.model.units import say_bytes, say_seconds
+from headgate.model.units import say_bytes, say_percent, say_seconds
 from headgate.recorded.jobs import RecordedJob, RecordedNode
 from headgate.recorded.recording import Recording
 
@@ -35,9 +35,7 @@ def say(value: float | None, unit: str = "") -> str:
         case "B/s":
             return f"{say_bytes(value)}/s"
         case "%":
-            return (
-                f"{value * 100:.0f} %" if value >= 0.1 or value < 0.0005 else f"{value * 100:.1f} %"
-            )
+            return say_percent(value, 0 if value >= 0.1 or value < 0.0005 else 1)
     digits = (
         f"{value:,.0f}"
         if abs(value) >= 1000 or (value == int(value) and abs(value) < 1e15)

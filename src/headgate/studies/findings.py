@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal
 
 from headgate.diagnosis.attribution import LEAST_SECONDS
+from headgate.model.units import say_percent
 from headgate.reports.words import counted
 from headgate.studies.grid import MITIGATION
 from headgate.studies.journal import Measurement
@@ -474,7 +475,7 @@ def _shared(sharing: CellSharing) -> Iterator[str]:
     pays = {"slower": "running at once pays", "faster": "running at once costs"}
     pay = pays.get(
         change(sharing.total, sharing.floor),
-        f"no difference from one after the other seen (floor {sharing.floor:.0%})",
+        f"no difference from one after the other seen (floor {say_percent(sharing.floor)})",
     )
     yield f"{at_once}: S = {total}: {pay}."
     due = ", ".join(f"{job} {say_ratio(phi)}" for job, phi in sharing.phi.items())
@@ -483,7 +484,7 @@ def _shared(sharing: CellSharing) -> Iterator[str]:
         cause = f", by {sharing.cause}" if sharing.cause else ""
         yield f"{sharing.most} dominates {sharing.least}{values}: D = {dominance}{cause}."
     else:
-        yield f"No job dominates{values}: D = {dominance}, floor {sharing.floor:.0%}."
+        yield f"No job dominates{values}: D = {dominance}, floor {say_percent(sharing.floor)}."
 
 
 def _notes(

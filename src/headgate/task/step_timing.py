@@ -267,8 +267,8 @@ def busy_notes(times: Sequence[dict[str, Any]], others: float) -> list[str]:
     if waited <= BUSY and others <= OTHERS:
         return []
     parts = (
-        f"others used {others:.0%} of the machine's cores, and threads waited {waited:.0%} "
-        "of the time for one"
+        f"others used {others * 100:.0f} % of the machine's cores, and threads waited "
+        f"{waited * 100:.0f} % of the time for one"
     )
     if others <= OTHERS * waited:  # as a loader's workers do
         return [f"{parts}: its own processes and threads are more than the cores"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headgate.model.units import say_percent
 from headgate.verification.verdict import (
     CutOff,
     FirstDifference,
@@ -227,5 +228,5 @@ def _least(size: float) -> str:
 
 def _percent(size: float) -> str:
     if size >= 0.005:
-        return f"{size:.0%}" if size < 10 else f"{size:.0f} times"
+        return say_percent(size) if size < 10 else f"{size:.0f} times"
     return f"{size:.1e}"

@@ -31,7 +31,7 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason, ReasonKind
-from headgate.model.units import say_seconds
+from headgate.model.units import say_percent, say_seconds
 
 if TYPE_CHECKING:
     from headgate.diagnosis.proving import Pair, Window
@@ -295,14 +295,13 @@ class ProofUnderWay:
             ]
         period = max(self._seconds / self._most, 4 * self._seconds * len(held))
         for pair in self._pairs:
-            needed = max(pair.looks)
+            needed, part = max(pair.looks), say_percent(self._seconds / period, 1)
             self._tell(
                 {
                     "type": "proof",
                     "text": f"{needed} pauses of {self._seconds:.2g} s show whether "
                     f"{pair.culprit} slows {pair.victim} "
-                    f"by 5 %: {say_seconds(needed * period)} at {self._seconds / period:.1%} "
-                    "of its time",
+                    f"by 5 %: {say_seconds(needed * period)} at {part} of its time",
                 }
             )
 
