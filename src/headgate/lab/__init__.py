@@ -1,6 +1,6 @@
-"""A lab: several nodes inside this machine, each with its own address, NIC rate, CPU, memory.
+"""A lab: several nodes inside this machine, each with its own address, NIC rate, CPU and memory.
 
-To an engine a lab node is a `Node` with a `place`, and nothing else tells it from this machine.
+For an engine, a lab node differs from this machine only by its `place`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Becoming a process of a node."""
+"""Moves a process into a node."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def enter(node: str) -> None:
     `/etc/hosts`.
 
     Raises:
-        NotFoundError: There is no such node.
-        UsageError: Several labs have one of that name.
-        HeadgateError: It cannot be entered.
+        NotFoundError: The node does not exist.
+        UsageError: Several labs have a node of that name.
+        HeadgateError: The node cannot be entered.
     """
     lab, name = record.choose_node(node)
     place = lab.place(name)

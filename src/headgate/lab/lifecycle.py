@@ -1,4 +1,4 @@
-"""Bringing a lab up, changing it, taking it down."""
+"""Makes, changes and removes a lab."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from headgate.sampling import machine
 from headgate.sampling.gpu import gpus, open_nvml
 
 KEPT_CORES = 0.2
-"""Cores of the machine that no lab gets: Headgate itself and the kernel's part of the network need
-some.
-"""
+"""Cores of the machine that no lab gets, for Headgate itself and for the kernel's network code."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabChanges:
-    """What `up` did: a line for each node that was made, changed or removed, and for what cannot be
-    had; none when all was as it should be.
+    """The result of `up`: a line for each node that was made, changed or removed, and for each
+    limit that is not possible; empty if nothing changed.
     """
 
     lab: str
@@ -38,15 +36,15 @@ class LabChanges:
 
 
 def up(path: str) -> LabChanges:
-    """Make the lab of a cluster file, or make what is there of it as the file says.
+    """Make the lab of a cluster file, or change an existing one to match the file.
 
-    Processes in a node that goes, or whose address is another now, are ended. Limits and rates
-    change while they run.
+    Processes in a removed node, or in one with a new address, are ended. Limits and rates change
+    while processes run.
 
     Raises:
-        UsageError: The file cannot be read, is wrong, is no lab, or asks for more cores than there
-            are.
-        HeadgateError: The lab cannot be made here; what was made of it goes with the next `up` or
+        UsageError: The file cannot be read, is invalid, is no lab, or asks for more cores than
+            there are.
+        HeadgateError: The lab cannot be made here. Its parts are removed by the next `up` or
             `down`.
     """
     file = clusterfile.read(path)
@@ -64,15 +62,16 @@ def up(path: str) -> LabChanges:
 
 
 def down(lab: str | None = None) -> str:
-    """Take down a lab, the only one where none is named: its processes, its network, its cgroups,
-    its files. What is left of one whose folder was deleted goes too.
+    """Remove a lab: its processes, network, cgroups and files. By default the only lab is removed.
+
+    A lab whose folder was deleted is removed too.
 
     Returns:
         Its name.
 
     Raises:
-        NotFoundError: There is no such lab.
-        UsageError: None is named, and there are several.
+        NotFoundError: The lab does not exist.
+        UsageError: No name is given, and there are several labs.
     """
     _check_able()
     with record.locked():
@@ -86,20 +85,20 @@ def down(lab: str | None = None) -> str:
 
 
 def change(node: str, values: Mapping[str, object], plugged: bool | None = None) -> Node:
-    """Change what a node has, while processes run in it.
+    """Change a node's resources while processes run in it.
 
     Args:
         node: `NODE`, or `LAB/NODE`.
         values: Fields of `Node` and their new values.
-        plugged: Whether its NIC is connected; None leaves that as it is.
+        plugged: Whether its NIC is connected; None: unchanged.
 
     Returns:
-        The node as it is now.
+        The changed node.
 
     Raises:
-        NotFoundError: There is no such node.
-        UsageError: Several labs have one, or a value is out of its range.
-        IsolationError: The kernel refused a limit; the node is as it was.
+        NotFoundError: The node does not exist.
+        UsageError: Several labs have one, or a value is out of range.
+        IsolationError: The kernel refused a limit. The node is unchanged.
     """
     _check_able()
     with record.locked():
@@ -138,7 +137,7 @@ def _change(lab: Record, confined: Iterable[str], made: Made) -> None:
 
 def _bring_up(file: ClusterFile) -> LabChanges:
     wanted = {node.name: node for node in file.cluster.nodes}
-    # A file without nodes, or with ones too far apart, was refused when it was read.
+    # A file without nodes, or with addresses too far apart, was refused when it was read.
     within = str(clusterfile.network_of([node.address for node in wanted.values()]))
     layout = limits.find()
     fresh = replace(
@@ -199,7 +198,7 @@ def _bring_up(file: ClusterFile) -> LabChanges:
 
 
 def _cpus(lab: str, nodes: Mapping[str, Node]) -> dict[str, tuple[int, ...]]:
-    """The CPUs that each node of a lab is to keep to, beside those of other labs."""
+    """The CPUs for each node of a lab, given the nodes of other labs."""
     core_of_cpu = machine.core_of_cpu()
     claimed = dict.fromkeys(core_of_cpu, 0.0)
     others = [
@@ -222,7 +221,7 @@ def _set(lab: Record, made: Made) -> tuple[str, ...]:
 
 
 def _known(lab: str) -> Record | None:
-    """What is known of a lab, at least where to look for it; None where it has never been up since
+    """The record of a lab, or at least a default one with its names. None if it was never up since
     the machine was started.
     """
     try:
@@ -246,12 +245,12 @@ def _unknown(lab: str) -> Record:
 
 
 def _found(lab: Record) -> list[str]:
-    """Nodes that have left something, whoever made it."""
+    """Nodes with remaining parts, even without a record."""
     return sorted({*lab.nodes, *lab.names.nodes_found(), *limits.found(lab)})
 
 
 def _clear(lab: Record) -> bool:
-    """Remove all that there is of a lab but its folder; whether there was anything."""
+    """Remove all parts of a lab except its folder. Returns whether there were any."""
     leftovers = _found(lab)
     if not leftovers and not lab.names.switch_found():
         return False
@@ -276,7 +275,7 @@ def _remove(lab: Record, nodes: Iterable[str]) -> None:
 
 
 def _with_gpus(file: ClusterFile) -> ClusterFile:
-    """The file with the GPUs of this machine in the place of their numbers."""
+    """The file, with this machine's GPUs in place of their numbers."""
     if not any(node.gpus for node in file.cluster.nodes):
         return file
     gpus_by_index = {gpu.index: gpu for gpu in gpus(open_nvml())}
@@ -296,9 +295,8 @@ def _with_gpus(file: ClusterFile) -> ClusterFile:
 
 
 def _checked(node: Node) -> Node:
-    """
-    Raises:
-        UsageError: A value is out of the range that a file's would have to be in.
+    """Raises:
+    UsageError: A value is out of the range for files.
     """
     rates = [
         rate for rate in (node.nic_bytes_per_second, node.disk_bytes_per_second) if rate is not None

@@ -1,4 +1,4 @@
-"""What a node has of this machine: a cgroup for each, within which the boxes of its tasks go."""
+"""The limits of a node: a cgroup for each, with the boxes of its tasks inside."""
 
 from __future__ import annotations
 
@@ -22,33 +22,35 @@ from headgate.model.shares import UNLIMITED, WEIGHT_DEFAULT, Share, Uncontrolled
 from headgate.recorded import runs
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio", "io", "unified")
-"""Those that a node has a cgroup of; in others its tasks are as on the machine itself."""
+"""The controllers for which a node has a cgroup. In others its tasks are as on the machine
+itself.
+"""
 SHELL = "shell"
-"""Cgroup below a node's for what is run in it by hand: under v2 processes and cgroups must not be
-side by side.
+"""Cgroup below a node's for manual commands, because under v2 a cgroup with children must not have
+processes.
 """
 
 WEIGHT_PER_CORE = 10 * WEIGHT_DEFAULT
-"""A node is to have its cores as a machine has them, whatever else runs here; what it may not have
-is left to that.
+"""CPU weight per core. A node should get its cores like a machine of its own, so it takes
+precedence over other programs here.
 """
 
 
 def spread(
     cores: Mapping[str, float], core_of_cpu: Mapping[int, int], claimed: Mapping[int, float]
 ) -> dict[str, tuple[int, ...]]:
-    """The CPUs that each node of a lab is to keep to: as many as its cores, rounded up. Empty: all.
+    """The CPUs for each node of a lab: as many as its cores, rounded up. Empty: all.
 
-    A node's cap is on the time of all CPUs. Threads on different CPUs use it up alike, whatever
-    they weigh: weights count only among those that wait for the same CPU. So a node gets no more
-    CPUs than it needs, those least claimed first, on cores least claimed. Where some CPU would be
-    claimed beyond its time (three nodes of 0.6 cores on two CPUs), all nodes of the lab have all
-    CPUs, or they could not have what the file says.
+    A node's cap is on the time of all CPUs. Threads on different CPUs use it up equally, whatever
+    their weights, because weights only count among threads that wait for the same CPU. So a node
+    gets no more CPUs than it needs: those least claimed, on the least claimed cores. If a CPU would
+    be claimed beyond its time (three nodes of 0.6 cores on two CPUs), all nodes of the lab get all
+    CPUs. Otherwise they could not have what the file states.
 
     Args:
         cores: Cores of each node.
-        core_of_cpu: The CPUs that there are, and the core of each.
-        claimed: Cores that nodes of other labs claim, by CPU.
+        core_of_cpu: The CPUs, and the core of each.
+        claimed: Cores claimed by nodes of other labs, by CPU.
     """
     load = {cpu: claimed.get(cpu, 0.0) for cpu in core_of_cpu}
     of_core = dict.fromkeys(core_of_cpu.values(), 0.0)
@@ -70,10 +72,10 @@ def spread(
 
 
 def find() -> CgroupLayout:
-    """Where the cgroups of nodes can go.
+    """Where the cgroups of nodes can be made.
 
     Raises:
-        IsolationError: They cannot limit CPU and memory here.
+        IsolationError: Cgroups cannot limit CPU and memory here.
     """
     layout = find_layout(CGROUPS)
     lacking = {"cpu", "memory"} - layout.bases.keys()
@@ -92,7 +94,7 @@ def find() -> CgroupLayout:
 
 
 def make(record: Record, nodes: list[Node], vacate: bool) -> None:
-    """Make the cgroups of new nodes, without limits yet."""
+    """Make the cgroups of new nodes, without limits."""
     for node in nodes:
         cgroups = _of(record, node.name, vacate)
         cgroups.create()
@@ -106,14 +108,14 @@ def make(record: Record, nodes: list[Node], vacate: bool) -> None:
 
 
 def put(record: Record, node: Node) -> tuple[str, ...]:
-    """Put the limits of a node in force, its tasks running.
+    """Apply the limits of a node while its tasks run.
 
     Returns:
-        A line for each that cannot be had here.
+        A line for each limit that is not possible here.
 
     Raises:
-        IsolationError: The kernel refused one, as a memory limit below what its tasks hold now; the
-            others hold.
+        IsolationError: The kernel refused a limit, such as a memory limit below the present usage.
+            The others are applied.
     """
     cgroups = _of(record, node.name)
     if isinstance(cgroups, CgroupsV1):
@@ -129,7 +131,7 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
     notes = (*cgroups.apply(share), *confine(record, node.name))
     cgroups.weigh_group(WEIGHT_PER_CORE)
     if isinstance(cgroups, CgroupsV1) and cgroups.disk is not None and "blkio" in cgroups.folders:
-        # Under v1 a disk rate holds for a cgroup alone, not for those below it.
+        # Under v1 a disk rate only holds for one cgroup, not for those below it.
         for folder in _below(cgroups.folders["blkio"]):
             CgroupsV1({"blkio": folder}, Fallbacks(Cores()), cgroups.disk).apply(
                 Share(disk_bytes_per_second=disk)
@@ -138,17 +140,17 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
 
 
 def confine(record: Record, node: str) -> tuple[Uncontrolled, ...]:
-    """Let a node keep to its CPUs, its tasks running. A task that was pinned to some of them stays
-    so where it can.
+    """Restrict a node to its CPUs while its tasks run. A task pinned to some of them stays pinned
+    if possible.
 
     Returns:
-        What is to be said about it, if anything.
+        Warnings, if any.
     """
     cgroups, cpus = _of(record, node), frozenset(record.nodes[node].cpus) or None
     folder = cgroups.folders.get("cpuset")
     if folder is None or not isinstance(cgroups, CgroupsV1):
         return cgroups.pin(cpus)
-    # Under v1 a cpuset is within the one above at any time.
+    # Under v1 a cpuset always has to be within its parent's.
     [write] = cgroups.pin_writes(cpus) or ()
     within = parse_list(write.text)
     files = [group / write.path.name for group in (*_below(folder), folder)]
@@ -162,8 +164,8 @@ def confine(record: Record, node: str) -> tuple[Uncontrolled, ...]:
 
 
 def lower_caps(cpu: Path, cores: float) -> None:
-    """Lower the caps below a cgroup to `cores`, from the bottom up: v1 refuses a cap below one
-    further down.
+    """Lower the caps below a cgroup to `cores`, from the bottom up, because v1 refuses a cap below
+    that of a child.
     """
     for folder in _below(cpu):
         quota, period = (
@@ -178,7 +180,7 @@ def lower_caps(cpu: Path, cores: float) -> None:
 
 
 def used(record: Record, node: str) -> tuple[float, int]:
-    """CPU seconds that a node has used, and bytes of memory that it holds now."""
+    """CPU seconds that a node has used, and its present memory in bytes."""
     cgroups = _of(record, node)
     return cgroups.cpu_seconds() or 0.0, cgroups.memory_now() or 0
 
@@ -189,7 +191,7 @@ def pids(record: Record, node: str) -> list[int]:
 
 
 def kill(record: Record, node: str) -> None:
-    """End every process in the cgroups of a node, those forked meanwhile too."""
+    """End every process in the cgroups of a node, including those forked meanwhile."""
     _of(record, node).kill()
 
 
@@ -198,7 +200,7 @@ def there(record: Record, node: str) -> bool:
 
 
 def remove(record: Record, node: str) -> None:
-    """Remove the cgroups of a node; its processes have ended."""
+    """Remove the cgroups of a node whose processes have ended."""
     cgroups = _of(record, node)
     cgroups.remove()
     cgroups.weigh_group(WEIGHT_PER_CORE)
@@ -216,12 +218,11 @@ def enter(record: Record, node: str) -> None:
     if "cpuset" not in cgroups and (cpus := record.nodes[node].cpus):
         os.sched_setaffinity(0, cpus)
     for name, folder in cgroups.items():
-        # Under v1 the node's disk rate holds for those in its own folder.
+        # Under v1 the node's disk rate only holds for processes in its own folder.
         (folder / ("." if name == "blkio" else SHELL) / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def found(record: Record) -> list[str]:
-    """Nodes that have a cgroup."""
     groups = {Path(base) / record.names.group for base in record.bases.values()}
     return sorted(
         {
@@ -251,7 +252,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _optional(path: Path, text: str) -> None:
-    """Write a file that not every kernel has, or whose cgroup may end meanwhile."""
+    """Write a file that some kernels lack, or whose cgroup may disappear meanwhile."""
     try:
         if path.exists():
             path.write_text(text)

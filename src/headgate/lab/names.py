@@ -1,7 +1,7 @@
-"""What the parts of a lab are called on this machine.
+"""Names of a lab's parts on this machine.
 
-Names hold the lab, the node, and six characters that stand for `$HEADGATE_HOME`: labs of different
-homes never meet.
+A name holds the lab, the node, and six characters for `$HEADGATE_HOME`, so that labs of different
+homes never collide.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import re
 from pathlib import Path
 
 NAMESPACES = Path("/run/netns")
-"""Where `ip netns` keeps named network namespaces."""
+"""The folder of `ip netns` for named network namespaces."""
 WIRE = "eth0"
-"""Interface of a node that has its address."""
+"""A node's interface with its address."""
 UNDERLAY = "under0"
-"""Interface that its overlay goes over, where there is one."""
+"""The interface below its overlay, if it has one."""
 BRIDGE = "br0"
 
 _INTERFACE_LETTERS = 15
 
 
 class Names:
-    """The names of one lab; those of its nodes never look like those of another lab.
+    """The names of one lab. Those of its nodes never equal those of another lab.
 
     Args:
         lab: Name of the lab.
@@ -33,9 +33,7 @@ class Names:
     def __init__(self, lab: str, home: Path) -> None:
         self.tag = f"{lab}.{_letters(home)}"
         self.switch = f"hg-{self.tag}"
-        """Network namespace of the bridge: neither its interfaces nor its packets meet the
-        machine's own.
-        """
+        """Network namespace of the bridge, apart from the machine's own interfaces and packets."""
         self.group = f"headgate-lab-{self.tag}"
         """Folder of the cgroups of its nodes."""
 
@@ -60,7 +58,7 @@ class Names:
 
 
 def labs_found(home: Path) -> list[str]:
-    """Labs of a home that have a network namespace, whether their records are there or not."""
+    """Labs of a home with a network namespace, even without a record."""
     ours = re.compile(rf"hg-(.+?)\.{_letters(home)}(\..*)?")
     try:
         return sorted(

@@ -1,10 +1,10 @@
-"""The network of a lab: a bridge in a network namespace of its own, and a wire from it to the
-namespace of each node.
+"""The network of a lab: a bridge in its own network namespace, with a wire to the namespace of each
+node.
 
-A token bucket (tbf) on both ends of its wire limits a NIC: on the node's end what it sends, on the
-switch's end what it receives. The bridge is not in the machine's own namespace, so the machine's
-packet filter never sees its packets. Docker has bridged packets filtered, and drops those it does
-not know.
+A token bucket (tbf) on both ends of its wire limits a NIC: what it sends on the node's end, what it
+receives on the switch's end. The bridge is outside of the machine's own namespace, so the machine's
+packet filter never sees its packets. Docker would have bridged packets filtered, and drop unknown
+ones.
 """
 
 from __future__ import annotations
@@ -21,28 +21,26 @@ from headgate.model.cluster import Node
 VXLAN = "id 77 dstport 4789"
 VXLAN_MTU = 1450
 EVERYBODY = "00:00:00:00:00:00"
-"""Where a VXLAN sends what it does not know the receiver of."""
+"""The destination of a VXLAN's packets with an unknown receiver."""
 FRAMED = 1514 / 1500
-"""A rate is that of the IP packets on the wire; the kernel counts the Ethernet header around them
-too.
-"""
+"""Rates are of IP packets; the kernel also counts their Ethernet headers."""
 BURST_SECONDS = 0.001
-"""What may pass at once after a pause, at the NIC's rate: with less, the rate is missed whenever
-the kernel's timer is late; with more, a short message would seem to travel faster than it can.
+"""Length of a burst after a pause, at the NIC's rate. With less, the rate is missed whenever the
+kernel's timer is late. With more, a short message would seem faster than possible.
 """
 BURST_LEAST = 80_000
-"""Bytes: what the stack hands on as one (64 KiB) with its headers; what is larger than the bucket
-is cut up.
+"""Bytes that the network stack passes on at once (64 KiB) with headers. Larger packets than the
+bucket are split.
 """
 QUEUE_SECONDS = 0.005
 QUEUE_LEAST = 200_000
-"""Bytes that wait at a full NIC, at least; what comes on top is lost. As short as in a switch:
-behind a long queue a connection that grows overshoots by as much, and loses it at once.
+"""Least bytes that wait at a full NIC; more are dropped. It is as short as in a switch: behind a
+long queue, a growing connection overshoots by as much, and loses it at once.
 """
 
 
 def make(record: Record, nodes: Sequence[Node]) -> None:
-    """Connect new nodes, with the switch where it is not there yet.
+    """Connect new nodes, and make the switch if it does not exist.
 
     Raises:
         HeadgateError: The kernel refused something.
@@ -77,7 +75,7 @@ def make(record: Record, nodes: Sequence[Node]) -> None:
 
 
 def set_rates(record: Record, nodes: Iterable[Node]) -> None:
-    """Put the NIC rates of nodes in force; what is on its way goes on."""
+    """Apply the NIC rates of nodes. Packets in flight are not lost."""
     nodes = list(nodes)
     plug = WIRE if record.overlay is None else UNDERLAY
     for node in nodes:
@@ -86,20 +84,20 @@ def set_rates(record: Record, nodes: Iterable[Node]) -> None:
 
 
 def plug(record: Record, node: str, connected: bool) -> None:
-    """Connect or disconnect a node's NIC, as by its cable: addresses and routes stay."""
+    """Connect or disconnect a node's NIC, like its cable. Addresses and routes stay."""
     batch("ip", [f"link set {port(node)} {'up' if connected else 'down'}"], record.names.switch)
 
 
 def remove(record: Record, nodes: Iterable[str]) -> None:
-    """Take away nodes, whole or half made; the processes in them have ended."""
+    """Remove nodes, complete or not, whose processes have ended."""
     names, nodes = record.names, list(nodes)
     if names.switch_found():
         existing_links = {
             link["ifname"] for link in ask("ip", "link", "show", namespace=names.switch)
         }
-        # Here and now: with its namespace a link goes some time later, and its name could not be
-        # used again until then. Where somebody else removed the namespace, it may go by itself just
-        # now.
+        # Now, because a link disappears some time after its namespace, and its name could not be
+        # reused until then. If the namespace was removed otherwise, the link may just be
+        # disappearing.
         links = [f"link del {port(node)}" for node in nodes if port(node) in existing_links]
         batch("ip", links, names.switch, keep_going=True)
     node_names = set(names.nodes_found())
@@ -117,7 +115,7 @@ def remove(record: Record, nodes: Iterable[str]) -> None:
 
 
 def remove_switch(record: Record) -> None:
-    """Take away the switch, with every wire that is still in it."""
+    """Remove the switch, with every wire that is still in it."""
     if record.names.switch_found():
         batch("ip", [f"netns del {record.names.switch}"])
 
@@ -153,7 +151,7 @@ def _node_lines(record: Record, node: Node) -> list[str]:
         f"address add {node.address}/{length} dev {WIRE} noprefixroute",
         f"link set {WIRE} up",
         f"route add {record.network} dev {WIRE} scope link src {node.address}{control}",
-        # It leads nowhere, but programs ask for the way out to find their own address.
+        # It leads nowhere, but programs ask for the default route to find their own address.
         f"route add default dev {WIRE} src {node.address}{control}",
     ]
 
@@ -166,7 +164,7 @@ def _overlay(node: Node) -> str:
 
 
 def _introduce(record: Record, new: Sequence[Node]) -> None:
-    """Tell every node where the others are below the overlay."""
+    """Tell every node the addresses of the others below the overlay."""
     every = [made.node for made in record.nodes.values()]
     for node in every:
         others = [other for other in (every if node in new else new) if other is not node]
@@ -175,15 +173,15 @@ def _introduce(record: Record, new: Sequence[Node]) -> None:
 
 
 def _hardware(node: Node, interface: str) -> str:
-    """Address of its NIC, always the same: whoever knew a node finds it at once when it was made
-    anew.
+    """The constant hardware address of a node's NIC, so that others find a new node of the same
+    name at once.
     """
     parts = (0x02, 0x68 if interface == WIRE else 0x69, *map(int, node.address.split(".")))
     return ":".join(f"{part:02x}" for part in parts)
 
 
 def _underlay(node: Node) -> str:
-    """Address of a node below the overlay: in the network that is kept for the inside of a link."""
+    """A node's address below the overlay, in the network reserved for the inside of a link."""
     return "169.254." + ".".join(node.address.split(".")[2:])
 
 
@@ -201,9 +199,10 @@ def _bucket(interface: str, node: Node) -> str:
 
 
 def _congestion_control() -> str:
-    """Cubic, wherever the machine's default is another: a namespace inherits that, and cannot
-    choose what the machine does not allow, but a route can. BBR needs up to a tenth longer for
-    short bursts, and not evenly.
+    """The congestion control of routes: Cubic, if the machine's default is another.
+
+    A namespace inherits the default and can only choose what the machine allows, but a route can
+    set any. BBR takes up to a tenth longer for short bursts, and varies.
     """
     settings = Path("/proc/sys/net/ipv4")
     if (settings / "tcp_congestion_control").read_text().strip() == "cubic":

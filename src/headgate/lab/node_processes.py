@@ -1,4 +1,4 @@
-"""The processes in the nodes of a lab, and their end."""
+"""Finds and ends the processes in the nodes of a lab."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ _PAUSE_SECONDS = 0.01
 
 
 def processes(record: Record, nodes: Sequence[str]) -> dict[str, list[int]]:
-    """Process ids by node: those in its cgroups, and those that came into its network namespace in
-    another way.
-    """
+    """Process ids by node: processes in its cgroups, and others in its network namespace."""
     inside = _in_namespaces({node: str(path(record.names.namespace(node))) for node in nodes})
     return {node: sorted({*limits.pids(record, node), *inside[node]}) for node in nodes}
 
 
 def end(record: Record, nodes: Sequence[str]) -> None:
-    """End every process in these nodes: asked to first, killed after two seconds."""
+    """End every process in these nodes: ask first, kill after two seconds."""
 
     def living() -> list[Process]:
         pids = {

@@ -1,8 +1,8 @@
-"""What Headgate knows of the labs that it made: a folder for each, `$HEADGATE_HOME/labs/LAB`.
+"""The records of labs: a folder for each, `$HEADGATE_HOME/labs/LAB`.
 
-It holds the cluster file as it was given (`lab.yaml`), what was made of it (`state.json`), and the
-file that the nodes see as `/etc/hosts`. What is about to be made is written down before it is made,
-so that whoever comes after a command that was killed knows what to mend.
+It holds the cluster file as given (`lab.yaml`), the state of the lab (`state.json`), and the nodes'
+`/etc/hosts`. Each change is recorded before it is made. So a command after one that was killed
+knows what to repair.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ class Made:
     """A node of a lab.
 
     Args:
-        node: What it is meant to be; without a place.
-        stage: `making`: nobody knows what of it is there. `setting`: it is there, and its limits
-            may be others.
+        node: The intended node, without a place.
+        stage: `making`: its state is unknown. `setting`: it exists, but its limits may differ.
         plugged: Whether its NIC is connected.
-        cpus: The CPUs of this machine that it keeps to; empty: all.
+        cpus: The CPUs of this machine that it may use; empty: all.
     """
 
     node: Node
@@ -50,13 +49,13 @@ class Record:
 
     Args:
         name: Its name.
-        boot: The boot that it was made in: no lab outlives one.
-        network: The network that its addresses are in, such as `10.77.0.0/24`.
+        boot: The boot in which it was made, which it does not outlive.
+        network: The network of its addresses, for example `10.77.0.0/24`.
         overlay: As `ClusterFile.overlay`.
         oversubscribe: As `ClusterFile.oversubscribe`.
         mode: Version of the cgroups.
-        bases: Folder that its own cgroup is in, by controller.
-        complete: Whether the switch is there; False: nobody knows.
+        bases: Parent folder of its own cgroup, by controller.
+        complete: Whether the switch exists; False: unknown.
         nodes: Its nodes, by name.
     """
 
@@ -90,7 +89,7 @@ class Record:
         }
 
     def place(self, node: str) -> Place:
-        """Where the tasks of a node run."""
+        """The place where the tasks of a node run."""
         return Place(
             namespace=str(path(self.names.namespace(node))),
             hostname=node,
@@ -106,17 +105,17 @@ def folder(lab: str) -> Path:
 
 
 def names() -> list[str]:
-    """The labs of this home, half made ones too."""
+    """The labs of this home, including incomplete ones."""
     return sorted(entry.parent.name for entry in _labs().glob("*/state.json"))
 
 
 def left_behind() -> list[str]:
-    """Labs of this home that are there although their folder is not: somebody deleted it."""
+    """Labs of this home that exist without their folder, because somebody deleted it."""
     return [lab for lab in labs_found(runs.home()) if lab not in names()]
 
 
 def none_up() -> str:
-    """That no lab is up, and what to do."""
+    """The message that no lab is up."""
     if left := left_behind():
         return (
             f"no lab is up, but nodes of {', '.join(left)} are left; remove them with: "
@@ -126,11 +125,10 @@ def none_up() -> str:
 
 
 def read(lab: str) -> Record | None:
-    """What is known of a lab; None where there is none of that name, or none since this machine was
-    started.
+    """The record of a lab. None if there is none since this machine was started.
 
     Raises:
-        StorageError: Its record cannot be read.
+        StorageError: The record cannot be read.
     """
     file = folder(lab) / "state.json"
     try:
@@ -147,7 +145,7 @@ def read(lab: str) -> Record | None:
 
 
 def write(record: Record) -> None:
-    """Write down a lab; whole or not at all."""
+    """Write the record of a lab atomically."""
     place = folder(record.name)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
@@ -161,17 +159,16 @@ def write(record: Record) -> None:
 
 
 def write_file(lab: str, text: str) -> None:
-    """Keep the cluster file as it was given."""
+    """Save the cluster file as given."""
     (folder(lab) / "lab.yaml").write_text(text)
 
 
 def write_hosts(record: Record) -> None:
-    """Write the hosts file in place: it is mounted where processes of the nodes see it.
+    """Write the hosts file in place, because it is mounted for the nodes' processes.
 
-    Sockets for IPv6 and IPv4 have addresses of IPv6 (`::ffff:10.77.0.1`), and whoever asks whose
-    these are, as torch.distributed does of each connection, would wait six seconds for a name
-    server that a lab does not have. They have names of their own: nobody who asks for a node by its
-    name is to be given one.
+    Sockets for IPv6 and IPv4 have IPv6 addresses (`::ffff:10.77.0.1`). Without a name for these,
+    each reverse lookup, as torch.distributed does for each connection, would wait six seconds for a
+    name server. They have separate names, so that a lookup of a node's name never returns them.
     """
     lines = ["127.0.0.1 localhost", "::1 ip6-localhost", "::ffff:127.0.0.1 ip6-localhost"]
     for name, made in record.nodes.items():
@@ -183,7 +180,7 @@ def write_hosts(record: Record) -> None:
 
 
 def remove(lab: str) -> None:
-    """Forget a lab."""
+    """Delete the record of a lab."""
     try:
         shutil.rmtree(folder(lab))
     except FileNotFoundError:
@@ -196,7 +193,7 @@ def remove(lab: str) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Only one command of this home makes or changes labs at a time; the next waits."""
+    """Let only one command of this home change labs at a time. Others wait."""
     fd = os.open(_labs(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -206,14 +203,14 @@ def locked() -> Iterator[None]:
 
 
 def choose(lab: str | None, also: Iterable[str] = ()) -> str:
-    """The lab that is meant: the one of that name, or the only one.
+    """The lab of that name, by default the only one.
 
     Args:
-        also: Labs that may be meant besides those of `names`.
+        also: Further labs that may be meant, besides those of `names`.
 
     Raises:
-        NotFoundError: There is none.
-        UsageError: It could be any of several.
+        NotFoundError: The lab does not exist.
+        UsageError: No name is given, and there are several labs.
     """
     known = sorted({*names(), *also})
     if lab is not None and lab not in known:
@@ -226,11 +223,11 @@ def choose(lab: str | None, also: Iterable[str] = ()) -> str:
 
 
 def choose_node(text: str) -> tuple[Record, str]:
-    """The node that is meant by `NODE` or `LAB/NODE`, and its lab.
+    """The lab and the node of `NODE` or `LAB/NODE`.
 
     Raises:
-        NotFoundError: There is none.
-        UsageError: It could be of any of several labs.
+        NotFoundError: The node does not exist.
+        UsageError: Several labs have a node of that name.
     """
     lab, _, node = text.rpartition("/")
     records = [

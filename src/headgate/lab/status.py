@@ -1,4 +1,4 @@
-"""What the nodes of a lab are, and what they use."""
+"""The nodes of a lab, and their usage."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node as it is, and what it uses now.
+    """A node and its present usage.
 
     Args:
         lab: Name of its lab.
-        node: What it has.
+        node: Its resources.
         state: `ready`, `unplugged` (its NIC is disconnected), `half made` (a command was killed),
-            `gone` (its namespace or its cgroup was removed). The next `up` mends the last two.
+            `gone` (its namespace or its cgroup was removed). The next `up` repairs the last two.
         processes: Number of processes in it.
         cores: Cores in use.
-        memory_bytes: Memory in use, page cache not counted.
-        bytes_in: Received, bytes a second.
-        bytes_out: Sent, bytes a second.
-        cpus: The CPUs of this machine that it keeps to; empty: all.
+        memory_bytes: Memory in use, without page cache.
+        bytes_in: Received bytes per second.
+        bytes_out: Sent bytes per second.
+        cpus: The CPUs of this machine that it may use; empty: all.
     """
 
     lab: str
@@ -43,11 +43,11 @@ class NodeStatus:
 
 
 def nodes(lab: str | None = None) -> Cluster:
-    """The nodes of a lab that is up, as jobs may use them; of the only one where none is named.
+    """The nodes of a running lab, by default the only one, as jobs may use them.
 
     Raises:
-        NotFoundError: There is no such lab.
-        UsageError: None is named, and there are several.
+        NotFoundError: The lab does not exist.
+        UsageError: No name is given, and there are several labs.
         HeadgateError: Making it was interrupted.
     """
     known = _read(lab)
@@ -68,11 +68,11 @@ def nodes(lab: str | None = None) -> Cluster:
 
 
 def status(lab: str | None = None) -> tuple[NodeStatus, ...]:
-    """The nodes of a lab, and what they use in the quarter of a second from now on.
+    """The nodes of a lab, and their usage over the next quarter of a second.
 
     Raises:
-        NotFoundError: There is no such lab.
-        UsageError: None is named, and there are several.
+        NotFoundError: The lab does not exist.
+        UsageError: No name is given, and there are several labs.
     """
     known = _read(lab)
     if not known.names.switch_found():

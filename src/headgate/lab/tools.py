@@ -1,4 +1,4 @@
-"""`ip`, `tc` and `bridge` of iproute2, many commands to a process."""
+"""Runs `ip`, `tc` and `bridge` of iproute2, many commands in one process."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def find(tool: Tool) -> str:
 def batch(
     tool: Tool, lines: Sequence[str], namespace: str | None = None, keep_going: bool = False
 ) -> None:
-    """Run commands of a tool, in a network namespace or where we are; the first that fails ends it,
-    unless it is to keep going.
+    """Run commands of a tool, in a network namespace or in this process's. The first failure stops
+    it, unless `keep_going`.
 
     Raises:
-        HeadgateError: A command was refused; the message has it.
+        HeadgateError: A command was refused. The message contains it.
     """
     if not lines:
         return
@@ -61,10 +61,10 @@ def batch(
 
 
 def ask(tool: Tool, *words: str, namespace: str) -> Any:
-    """What a tool answers as JSON.
+    """The answer of a tool, parsed from JSON.
 
     Raises:
-        HeadgateError: It was refused.
+        HeadgateError: The command was refused.
     """
     done = _run([find(tool), "-n", namespace, "-json", *words], "")
     if done.returncode != 0:

@@ -28,31 +28,30 @@ _PART = re.compile(rf"(\d+(?:\.\d+)?)\s?({_UNIT})")
 
 
 class LineProgress(NamedTuple):
-    """The progress that a line tells; None and False where it tells nothing of the kind.
+    """The progress in a line; None and False for what it does not state.
 
     Attributes:
-        loss: The loss, or the metric that is looked for.
+        loss: The loss, or the metric that is searched for.
         metrics: Other values by name.
         step: Step as printed, often counted from the start of the epoch.
         epoch: Epoch as printed.
         epochs: Number of epochs.
         samples: Samples as printed, often counted from the start of the epoch.
-        total: The number that the step or sample count goes to, for an epoch or for the whole
-            training.
+        total: Total of the step or sample count, for an epoch or for the whole training.
         steps: Number of steps of the whole training.
-        within: The part of the epoch that is done, 0 to 1, where the epoch is printed as a
-            fraction.
-        evaluates: The line is of an evaluation, which has counts of its own.
-        keras: The line is a progress bar of Keras, which looks alike in training and evaluation.
-        drawn: The line is a progress bar that may be drawn again.
-        trains: The line says that it is of the training.
-        bar: Count and total of a progress bar that has no name and no values.
-        heads: The line only announces an evaluation.
-        recalls: The line announces values of the best epoch so far.
-        remaining: Seconds that are left of the whole training.
-        part: Name of the loss, where it is a part of one, or that of one of several models.
-        averaged: Steps or samples of the epoch that loss and metrics are means over, of how many;
-            None: no means.
+        within: Fraction of the epoch that is done, 0 to 1, if the epoch is printed as a fraction.
+        evaluates: Whether the line belongs to an evaluation, which has its own counts.
+        keras: Whether the line is a progress bar of Keras, which looks the same in training and
+            evaluation.
+        drawn: Whether the line is a progress bar that may be redrawn.
+        trains: Whether the line says that it belongs to the training.
+        bar: Count and total of a progress bar without a name and values.
+        heads: Whether the line only announces an evaluation.
+        recalls: Whether the line announces values of the best epoch so far.
+        remaining: Remaining seconds of the whole training.
+        part: Name of the loss, if it is a part of one, or one of several models'.
+        averaged: How many steps or samples of the epoch loss and metrics are means over, and the
+            total; None: no means.
     """
 
     loss: float | None = None

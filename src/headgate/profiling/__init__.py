@@ -1,1 +1,1 @@
-"""From a job to its profile."""
+"""Measures what jobs and nodes cost: profiles and calibrations."""

@@ -1,4 +1,4 @@
-"""What was measured of nodes, kept from run to run and measured again when hardware changes."""
+"""Measurements of nodes, cached between runs and repeated when hardware changes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _RATES = (
 
 @dataclass(frozen=True, slots=True)
 class CalibratedMachine:
-    """A machine, measured.
+    """The measurements of a machine.
 
     Args:
-        rates: By the names of a `Node`'s fields; and what its GPUs send in an all-reduce, where it
-            has several.
-        gpus: GFLOP/s and bytes a second of each kind of GPU, by name.
+        rates: Rates by field of a `Node`, and the rate of its GPUs in an all-reduce, if there are
+            several.
+        gpus: GFLOP/s and bytes per second of each kind of GPU, by name.
         notes: What could not be measured, and why.
     """
 
@@ -46,13 +46,14 @@ class CalibratedMachine:
 
 
 def machine(node: Node, home: Path, *, again: bool = False) -> CalibratedMachine:
-    """Measure this machine, in seconds, or read what is known of it; `machine.detect` uses what was
-    measured.
+    """Measure this machine, in seconds, or read the cached measurements. `machine.detect` uses
+    them.
 
     Args:
-        node: It, as detected: another CPU, number of cores or kind of GPU has it measured again.
-        home: Headgate's folder; what is measured is kept in its `node.json`.
-        again: Measure, though it is known.
+        node: The machine as detected. With another CPU, number of cores or kind of GPU it is
+            measured again.
+        home: Headgate's folder. The measurements are kept in its `node.json`.
+        again: Measure even if it is cached.
 
     Raises:
         HeadgateError: The speed of a core, or the disk, cannot be measured.
@@ -73,11 +74,11 @@ def machine(node: Node, home: Path, *, again: bool = False) -> CalibratedMachine
 
 
 def measure(with_gpus: bool, folder: str | None = None) -> CalibratedMachine:
-    """Measure the machine that this process is on.
+    """Measure the machine of this process.
 
     Args:
-        with_gpus: Its GPUs, too.
-        folder: On the disk that is measured; None: where temporary files go.
+        with_gpus: Whether to measure its GPUs.
+        folder: A folder on the disk to measure; None: that of temporary files.
 
     Raises:
         HeadgateError: The speed of a core, or the disk, cannot be measured.
@@ -96,7 +97,7 @@ def measure(with_gpus: bool, folder: str | None = None) -> CalibratedMachine:
 
 
 def _all_reduce(rates: dict[str, float]) -> list[str]:
-    """Add how fast GPUs add up gradients among themselves; why that could not be measured."""
+    """Add the rate of an all-reduce among GPUs. Returns why it could not be measured."""
     try:
         rate = kernels.all_reduce()
     except HeadgateError as error:
@@ -130,21 +131,21 @@ def machines(
     again: bool = False,
     progress: Callable[[Node], None] = lambda _: None,
 ) -> dict[tuple[str, ...], CalibratedMachine]:
-    """Measure the machines of an engine's cluster, one of those that are alike, or read what is
-    known of them.
+    """Measure the machines of an engine's cluster, one of each kind, or read the cached
+    measurements.
 
     Args:
-        engine: An open one.
+        engine: An open engine.
         cluster: Its nodes.
         home: Headgate's folder.
-        again: Measure, though it is known.
-        progress: Called with each node that was measured.
+        again: Measure even if it is cached.
+        progress: Called with each measured node.
 
     Returns:
-        By the names of the nodes that are alike.
+        Measurements by the names of the nodes of a kind.
 
     Raises:
-        HeadgateError: One cannot be measured, or what was cannot be written.
+        HeadgateError: A machine cannot be measured, or the measurements cannot be written.
     """
     name, nodes = engine.called(), cluster.nodes
     known_kinds = {} if again else _kinds(name, nodes, home)
@@ -175,19 +176,19 @@ def network(
     progress: Callable[[MeasuredLink], None] = lambda _: None,
     between: Between = links.in_lab,
 ) -> tuple[MeasuredLink, ...]:
-    """Measure the links between the nodes of a cluster, or read what is known of them; none where
-    there is one node.
+    """Measure the links between the nodes of a cluster, or read the cached measurements. Empty for
+    one node.
 
     Args:
-        name: Of the lab, or as an engine calls its cluster.
-        cluster: Its nodes; other nodes, addresses or stated rates have it measured again.
+        name: Name of the lab, or the engine's name of its cluster.
+        cluster: Its nodes. With other nodes, addresses or stated rates it is measured again.
         home: Headgate's folder.
-        again: Measure, though it is known.
-        progress: Called with each link as it is measured.
-        between: What measures a link.
+        again: Measure even if it is cached.
+        progress: Called with each measured link.
+        between: Measures a link.
 
     Raises:
-        HeadgateError: A link cannot be measured, or what was cannot be written.
+        HeadgateError: A link cannot be measured, or the measurements cannot be written.
     """
     if len(cluster.nodes) < 2:
         return ()
@@ -200,8 +201,8 @@ def network(
 
 
 def calibrated(name: str, cluster: Cluster, measured_node: Node, home: Path) -> Cluster:
-    """The nodes of a lab with what is known of this machine's cores and was measured of their
-    links, as `known`.
+    """The nodes of a lab with this machine's core measurements and the measured links, as in
+    `known`.
     """
     of_lab = (
         replace(
@@ -216,10 +217,10 @@ def calibrated(name: str, cluster: Cluster, measured_node: Node, home: Path) -> 
 
 
 def known(name: str, cluster: Cluster, home: Path) -> Cluster:
-    """The nodes of a cluster with what was measured of them, and of the links between them.
+    """The nodes of a cluster with the measurements of nodes and links.
 
-    A NIC that was measured within a tenth of its stated rate has the stated rate. All nodes have
-    the same round trip, the median. So nodes that are alike stay of one kind.
+    A NIC that was measured within a tenth of its stated rate gets the stated rate. All nodes get
+    the same round trip, the median. So nodes of one kind stay equal.
     """
     _, between = _links(name, cluster.nodes, home)
     trip = median(link.round_trip_seconds for link in between) if between else None
@@ -257,11 +258,11 @@ def _nic(node: Node, between: Sequence[MeasuredLink]) -> float | None:
     return float(f"{max(rates):.1e}")
 
 
-# --- what is kept
+# --- the cache
 
 
 def _keep(name: str, home: Path, **parts: object) -> None:
-    """Write parts of what is known of a cluster, and leave the others."""
+    """Write parts of a cluster's cache, and keep the others."""
     path = _path(name, home)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -277,9 +278,7 @@ def _keep(name: str, home: Path, **parts: object) -> None:
 def _links(
     name: str, nodes: Sequence[Node], home: Path
 ) -> tuple[frozenset[str], tuple[MeasuredLink, ...]]:
-    """Names of those of these nodes that are as they were measured, and what was of the links
-    between them.
-    """
+    """The names of nodes that are unchanged since they were measured, and their measured links."""
     content = _content(name, home)
     try:
         before = dict(content.get("nodes", {}))
@@ -293,7 +292,7 @@ def _links(
 
 
 def _kinds(name: str, nodes: Sequence[Node], home: Path) -> dict[str, CalibratedMachine]:
-    """What was measured of machines like those of these nodes."""
+    """The cached measurements of machines of these nodes' kinds."""
     content = _content(name, home).get("machines")
     if not isinstance(content, dict):
         return {}
@@ -320,10 +319,10 @@ def _path(name: str, home: Path) -> Path:
 
 
 def _print(nodes: Sequence[Node]) -> dict[str, list[Any]]:
-    """What a node's links hang on."""
+    """The properties of nodes that their links depend on."""
     return {node.name: [node.address, node.nic_bytes_per_second, node.cores] for node in nodes}
 
 
 def _kind(node: Node) -> str:
-    """What tells machines that are alike from others."""
+    """A key that is equal for machines of a kind."""
     return " + ".join([f"{node.cpu_model} x {node.cores:g}", *(gpu.name for gpu in node.gpus)])

@@ -1,4 +1,4 @@
-"""What plans brought in runs that were: steps a second, by the stores of the runs."""
+"""Measured speeds of plans in earlier runs: steps per second, from the stores of the runs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headgate.recorded.store import RunReader
 from headgate.task.step_timing import BUSY
 
 FEWEST_STEPS = 10
-"""That tell how fast a plan is."""
+"""Fewest steps for the speed of a plan."""
 _IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """What a plan brought, in samples a second, and the part of its nodes' cores that others used,
-    where they left no core idle.
+    """The measured speed of a plan in samples per second, and the fraction of its nodes' cores that
+    other programs used, if no core was idle.
     """
 
     plan: Plan
@@ -37,13 +37,15 @@ class MeasuredPlan:
 
 
 def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[MeasuredPlan]:
-    """What plans of the same model brought on nodes of this cluster. Runs do not count whose nodes
-    have changed since, or were used too much by others.
+    """The measured speeds of plans of the same model on nodes of this cluster.
+
+    Runs do not count if their nodes have changed since, or if other programs used these too much.
 
     Args:
-        profile: Of the model; one with the same framework, layers and parameters is the same.
+        profile: Profile of the model. One with the same framework, layers and parameters is the
+            same.
         cluster: The nodes.
-        stores: Of the runs.
+        stores: Stores of the runs.
     """
     measurements = []
     for path in stores:
@@ -57,7 +59,8 @@ def past(profile: Profile, cluster: Cluster, stores: Iterable[Path]) -> list[Mea
 
 
 def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[MeasuredPlan]:
-    """What the plans of a run's jobs brought since each was last started or resized; see `past`.
+    """The measured speeds of the plans of a run's jobs since each was last started or resized. See
+    `past`.
 
     Raises:
         HeadgateError: The store cannot be read.
@@ -80,8 +83,8 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
             samples = samples_of(plan, profile, grows=row.job().batch == "per-worker")
             if seconds is not None and samples is not None:
                 cores = {node: float(nodes_by_name[node]["cores"]) for node in names}
-                # Of a job whose steps were not looked at nobody knows whether it wanted more cores
-                # than it had.
+                # If the steps of a job were not measured, it is unknown whether it could have used
+                # more cores.
                 seen = cost.source == "run"
                 others = _others(reader, row.name, plan, cores) if seen else 0.0
                 yield MeasuredPlan(plan, samples / seconds, others)
@@ -94,8 +97,8 @@ def _since(reader: RunReader, job: str) -> float:
 
 
 def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float]) -> float:
-    """The part of the cores of one of its nodes, of the fullest, that others used than the job,
-    where none was idle and the job had not all that it may have.
+    """The fraction of cores, on the fullest of its nodes, that other programs used, if no core was
+    idle and the job had less than its limit.
     """
     since, sql = (
         _since(reader, job),
@@ -134,7 +137,7 @@ def _step_seconds(reader: RunReader, job: str) -> float | None:
     for task, at, step in reader.tuples(sql, [f"{job}/%", since]):
         if TaskOfRun(task).name.is_worker:
             workers.setdefault(task, []).append((at, step))
-    # Synchronous workers all make the same steps; of others the usual one stands for all.
+    # Synchronous workers all make the same steps; for others the usual one counts.
     all_seconds = [
         seconds
         for worker in workers.values()
@@ -144,8 +147,8 @@ def _step_seconds(reader: RunReader, job: str) -> float | None:
 
 
 def samples_of(plan: Plan, profile: Profile, grows: bool = False) -> int | None:
-    """Samples of a step of all workers, backups left out; `grows`: each worker has the script's own
-    batch.
+    """Samples in a step of all workers, without backups. `grows`: each worker has the script's
+    whole batch.
     """
     size = plan.batch_per_worker
     if isinstance(size, tuple):

@@ -1,5 +1,5 @@
-"""How fast this machine is, on small standard kernels: a core, its disk, and its GPUs where torch
-is there.
+"""Measures the speed of this machine on small standard kernels: a core, its disk, and its GPUs if
+torch is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DISK_BYTES = 64 << 20
 _BLOCK = 4 << 20
 
 # The convolution is 3 x 3, as nine matrix products of shifted images: between a large product and a
-# copy, as those of frameworks are.
+# copy, as in frameworks.
 _CORE = """
 channels, side = 64, 32
 image = random.random((channels, side + 2, side + 2), numpy.float32)
@@ -38,7 +38,7 @@ other = numpy.empty_like(data)
 found["core_convolution_gflops"] = rate(2 * 9 * channels**2 * side**2 / 1e9, convolve)
 found["core_copy_bytes_per_second"] = rate(data.nbytes, lambda: numpy.copyto(other, data))
 """
-"""What is measured of a core after `speed.CORE`."""
+"""Measurements of a core, run after `core_speed.CORE`."""
 _GPU = """
 import json, sys
 import torch
@@ -97,7 +97,7 @@ if count > 1:
     seconds = sorted(reduced(10) / 10 for _ in range(3))[1]
     found["bytes_per_second"] = 2 * (count - 1) / count * size / seconds
 """
-"""What each GPU sends in an all-reduce of 128 MiB among all."""
+"""Measures the bytes that each GPU sends in an all-reduce of 128 MiB."""
 
 
 def core() -> dict[str, float]:
@@ -115,8 +115,8 @@ def core() -> dict[str, float]:
 
 
 def gpus() -> dict[str, dict[str, float]]:
-    """Speed of each kind of GPU, by the name that its driver gives it: `gflops` (float32 product of
-    4096 x 4096 matrices), `convolution_gflops` and `copy_bytes_per_second`.
+    """Speed of each kind of GPU, by its driver's name: `gflops` (float32 product of 4096 x 4096
+    matrices), `convolution_gflops` and `copy_bytes_per_second`.
 
     Raises:
         HeadgateError: It cannot be measured: torch is missing, or sees no GPU.
@@ -128,8 +128,8 @@ def gpus() -> dict[str, dict[str, float]]:
 
 
 def all_reduce() -> float | None:
-    """Bytes a second that each GPU sends to the others in an all-reduce among all of this machine;
-    None where there are fewer than two.
+    """Bytes per second that each of this machine's GPUs sends in an all-reduce. None with fewer
+    than two GPUs.
 
     Raises:
         HeadgateError: It cannot be measured.
@@ -153,11 +153,10 @@ def _measured(program: str, variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def disk(folder: Path) -> float:
-    """Bytes a second of the disk that a folder is on: the slower of writing 64 MiB to the end and
-    reading it back.
+    """Bytes per second of a folder's disk: the slower of writing 64 MiB and reading it back.
 
     Raises:
-        HeadgateError: Nothing can be written there.
+        HeadgateError: The folder cannot be written to.
     """
     block = os.urandom(_BLOCK)
     try:
@@ -167,7 +166,7 @@ def disk(folder: Path) -> float:
                 file.write(block)
             os.fsync(file.fileno())
             wrote = time.monotonic() - begun
-            # What is still in memory would be read from there.
+            # Cached data would be read from memory.
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             file.seek(0)
             begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""CPU time, seconds and memory of whole jobs, as a forecast for the next jobs of the same
+"""CPU time, duration and memory of finished jobs, as a forecast for the next jobs of the same
 script.
 """
 
@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 _KEPT = 20
 _SEEN_SECONDS = 10.0
-"""What a job of fewer seconds held of a GPU may have been missed."""
+"""In jobs shorter than this, GPU memory may have been missed."""
 _ALIKE = 1.25
-"""What the same job takes again is between the least and the most that it took, and this factor:
-the band holds nine of ten.
+"""Factor of the forecast for the same job: the band reaches from the least value divided by it to
+the largest times it, and holds nine of ten.
 """
 _RELATED = 4.0
-"""As `_ALIKE`, of jobs of the same script with other arguments."""
+"""As `_ALIKE`, for jobs of the same script with other arguments."""
 
 
 class WorkEstimate(NamedTuple):
-    """Core-seconds of a whole job: the likeliest, and a band that holds nine of ten."""
+    """Core-seconds of a whole job: the most likely value, and a band that holds nine of ten."""
 
     work: float
     low: float
@@ -30,14 +30,14 @@ class WorkEstimate(NamedTuple):
 
 
 class Took(NamedTuple):
-    """What a whole job took.
+    """The resources that a whole job took.
 
     Args:
         job: Key of the job.
         work: Core-seconds.
-        seconds: From its beginning to its end.
-        memory_bytes: The most that one of its workers used; 0: not known.
-        gpu_memory_bytes: The same of each of its GPUs.
+        seconds: Time from its beginning to its end.
+        memory_bytes: Peak memory of one of its workers; 0: unknown.
+        gpu_memory_bytes: Peak memory of one of its workers on a GPU; 0: unknown.
     """
 
     job: str
@@ -48,8 +48,8 @@ class Took(NamedTuple):
 
 
 def recall(folder: Path, script: str, job: str) -> WorkEstimate | None:
-    """What a job is expected to take, by how long it took before, or else others of its script did;
-    None: none did.
+    """The expected work of a job, from its earlier runs, or otherwise from others of its script.
+    None without any.
 
     Args:
         script: Key of the script, without arguments.
@@ -61,29 +61,30 @@ def recall(folder: Path, script: str, job: str) -> WorkEstimate | None:
 
 
 def seconds(folder: Path, script: str, job: str) -> float | None:
-    """How long a job is expected to run, by how long it ran before, or else by other jobs of its
-    script, whatever they ran beside. None: there were none.
+    """The expected duration of a job in seconds, from its earlier runs, or otherwise from other
+    jobs of its script, whatever ran beside them. None without any.
     """
     known = [took.seconds for took in _of(folder, script, job)[0]]
     return median(known) if known else None
 
 
 def memory_bytes(folder: Path, script: str, job: str) -> int | None:
-    """The most memory that a worker of a job used before; None: that is not known. Others of its
-    script say nothing of it: with other arguments it may be a multiple.
+    """Peak memory of a worker in earlier runs of the job; None: unknown.
+
+    Other jobs of its script do not count, because with other arguments it may be a multiple.
     """
     known, same = _of(folder, script, job)
     return int(max(took.memory_bytes for took in known)) or None if same else None
 
 
 def gpu_memory_bytes(folder: Path, script: str, job: str) -> int | None:
-    """The most memory of one GPU that a worker of a job held before; None: that is not known."""
+    """Peak memory of a worker on one GPU in earlier runs of the job; None: unknown."""
     known, same = _of(folder, script, job)
     return int(max(took.gpu_memory_bytes for took in known)) or None if same else None
 
 
 def used_no_gpu(folder: Path, script: str, job: str) -> bool:
-    """Whether a job ran before for long enough to be seen, and held no memory of a GPU then."""
+    """Whether an earlier run of the job was long enough to be seen, and held no GPU memory."""
     known, same = _of(folder, script, job)
     return same and all(
         not took.gpu_memory_bytes and took.seconds >= _SEEN_SECONDS for took in known
@@ -91,10 +92,10 @@ def used_no_gpu(folder: Path, script: str, job: str) -> bool:
 
 
 def remember(folder: Path, script: str, took: Took) -> None:
-    """Note what a job took; the latest twenty of a script are kept.
+    """Save the resources of a job. The latest twenty of a script are kept.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: They cannot be written.
     """
     path = folder / f"{script}.json"
     known = [*_read(path), took][-_KEPT:]
@@ -105,7 +106,9 @@ def remember(folder: Path, script: str, took: Took) -> None:
 
 
 def _of(folder: Path, script: str, job: str) -> tuple[list[Took], bool]:
-    """What a job took, and True; or else all jobs of its script, and False."""
+    """The earlier runs of a job, and True; without any, those of all jobs of its script, and
+    False.
+    """
     known = _read(folder / f"{script}.json")
     same = [took for took in known if took.job == job]
     return same or known, bool(same)

@@ -1,5 +1,5 @@
-"""Rates and round trips between nodes, measured over TCP: of a lab from here, of other clusters by
-who is there.
+"""Rates and round trips between nodes, measured over TCP: in a lab from this process, in other
+clusters by their agents.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLink:
-    """From one node to another: bytes a second, and seconds of a message there and back (median of
-    20).
-    """
+    """From one node to another: bytes per second, and seconds of a round trip (median of 20)."""
 
     sender: str
     receiver: str
@@ -44,17 +42,14 @@ class MeasuredLink:
 
 
 Between = Callable[[Node, Node], MeasuredLink]
-"""Measures one link, from the first node to the second; raises a `HeadgateError` where it
-cannot.
-"""
+"""Measures the link from the first node to the second. Raises a `HeadgateError` if it cannot."""
 
 
 def in_lab(sender: Node, receiver: Node) -> MeasuredLink:
-    """Measures the links between nodes of a lab, each with a `place`.
+    """Measure a link between nodes of a lab, each with a `place`.
 
     Raises:
-        HeadgateError: The receiver cannot be reached, or we may not enter the network of one of
-            them.
+        HeadgateError: The receiver cannot be reached, or the network of a node may not be entered.
     """
     try:
         with _network(receiver):
@@ -69,7 +64,7 @@ def in_lab(sender: Node, receiver: Node) -> MeasuredLink:
 
 
 def by(engine: Engine) -> Between:
-    """Measures the links between an engine's nodes, by what speaks for it there."""
+    """A function that measures links between an engine's nodes, by its agents there."""
 
     def between(sender: Node, receiver: Node) -> MeasuredLink:
         try:
@@ -88,17 +83,19 @@ def measure(
     progress: Callable[[MeasuredLink], None] = lambda _: None,
     between: Between = in_lab,
 ) -> tuple[MeasuredLink, ...]:
-    """Measures the links of a ring over the nodes, and from the end of the fastest link to all
-    other nodes. So each node's NIC is tried against the fastest one. Takes a little more than a
-    second for each node.
+    """Measure the links of a ring over the nodes, and from the end of the fastest link to all other
+    nodes.
+
+    So each node's NIC is measured against the fastest one. It takes a little more than a second for
+    each node.
 
     Args:
-        nodes: At least two.
-        progress: Called with each as it is known.
-        between: What measures a link.
+        nodes: At least two nodes.
+        progress: Called with each measured link.
+        between: Measures a link.
 
     Raises:
-        HeadgateError: A node cannot be reached, or we may not enter its network.
+        HeadgateError: A node cannot be reached, or its network may not be entered.
     """
     measured_links: dict[tuple[str, str], MeasuredLink] = {}
 
@@ -124,7 +121,7 @@ def _unmeasured(sender: Node, receiver: Node, why: str) -> HeadgateError:
 
 @contextmanager
 def _network(node: Node) -> Iterator[None]:
-    """Have this thread's new sockets be in the network of a node."""
+    """A context in which this thread's new sockets are in the network of a node."""
     if node.place is None:
         yield
         return
@@ -142,15 +139,15 @@ def _enter(namespace: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-# --- the two ends of a link, each where it is
+# --- the two ends of a link, each on its node
 
 
 def listen(address: str) -> int:
-    """Be the receiving end of one `send`, in a thread that ends with it, or when nobody has come
-    for 15 s; the port.
+    """Receive one `send` in a thread, which ends with it, or after 15 s without a sender. Returns
+    the port.
 
     Raises:
-        OSError: That is no address of the node.
+        OSError: The address is not one of the node.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     server = socket.create_server((address, 0), family=family)
@@ -160,16 +157,16 @@ def listen(address: str) -> int:
 
 
 def send(address: str, port: int) -> tuple[float, float]:
-    """Bytes a second that arrive at a `listen`, once the first are there, and the seconds of a
-    message there and back.
+    """Send to a `listen`. Returns bytes per second that arrive after the first, and seconds of a
+    round trip.
 
     Raises:
-        HeadgateError: It is not reached, or no longer.
+        HeadgateError: It cannot be reached, or no longer.
     """
     try:
         with socket.create_connection((address, port), _PATIENCE_SECONDS) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # What is still on its way at the end would be in the way of the next link.
+            # Data in flight at the end would disturb the next link.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP_REST)
             trip = _round_trip(connection)
             return _rate(connection), trip
@@ -181,7 +178,7 @@ def send(address: str, port: int) -> tuple[float, float]:
 
 
 def _receive(server: socket.socket) -> None:
-    """Answer messages, then count what comes and tell the rate."""
+    """Answer messages, then count the data that arrive and report the rate."""
     with suppress(OSError), server:  # the other end tells
         server.settimeout(_PATIENCE_SECONDS)
         taken, _ = server.accept()
@@ -192,10 +189,10 @@ def _receive(server: socket.socket) -> None:
                 taken.sendall(taken.recv(1))
             _read(taken, _WARM_SECONDS)
             rates = [_read(taken, _WINDOW_SECONDS) for _ in range(_WINDOWS)]
-            # A moment without the CPU leaves the median as it is; on a slow link nothing comes in
-            # most windows.
+            # A moment without the CPU does not change the median; on a slow link most windows are
+            # empty.
             taken.sendall(_ANSWER.pack(max(median(rates), fmean(rates))))
-            # to the end: closed before, the connection would not carry the answer
+            # to the end: if it were closed earlier, the connection would not carry the answer
             _read(taken, _PATIENCE_SECONDS)
 
 
@@ -211,7 +208,7 @@ def _round_trip(connection: socket.socket) -> float:
 
 
 def _rate(connection: socket.socket) -> float:
-    """Send until the other end tells what it counted."""
+    """Send until the other end reports its count."""
     block = memoryview(bytes(_BLOCK))
     ready = select.poll()
     ready.register(connection, select.POLLIN | select.POLLOUT)
@@ -231,7 +228,7 @@ def _rate(connection: socket.socket) -> float:
 
 
 def _read(taken: socket.socket, seconds: float) -> float:
-    """Bytes a second that arrive."""
+    """Receive data. Returns bytes per second."""
     begun, count = time.monotonic(), 0
     buffer = memoryview(bytearray(_BLOCK))
     while (took := time.monotonic() - begun) < seconds:

@@ -1,4 +1,4 @@
-"""How fast a script is, by the steps that it prints."""
+"""The speed of a script, from the steps that it prints."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from headgate.profiling.history import FEWEST_STEPS
 from headgate.recorded.store import RunReader
 
 STEPS = 40
-"""Steps of a job that are enough, once it has made them for `SECONDS`."""
+"""Number of steps that suffice, once the job has run for `SECONDS`."""
 SECONDS = 3.0
 MOST_SECONDS = 30.0
-"""Longest that it is looked at, and half of the longest that it may take to begin."""
+"""Longest observation of a job, and half of the longest time until it begins."""
 _FRAMEWORK: Mapping[Contract, str] = {
     "torchrun": "torch",
     "deepspeed": "torch",
@@ -33,14 +33,14 @@ _FRAMEWORK: Mapping[Contract, str] = {
 
 @dataclass(slots=True)
 class ShownSteps:
-    """What a job has shown so far: when it began, and when it was first seen at which step."""
+    """The observed steps of a job: when it began, and when each step was first seen."""
 
     begun: float
     first: tuple[float, int] | None = None
 
     def enough(self, now: float, message: Mapping[str, Any] | None) -> bool:
-        """Whether it has shown how fast it is, or never will; `message` is what the hub said last
-        of its run.
+        """Whether its speed is known, or never will be. `message` is the hub's latest about its
+        run.
         """
         step = None
         if message is not None and message.get("type") == "snapshot":
@@ -56,23 +56,23 @@ class ShownSteps:
 
 
 def tells_by_printing(job: Job) -> bool:
-    """Whether nothing but what a script prints tells of its steps: its framework has no hook for
+    """Whether only the output of a script shows its steps, because its framework has no hook for
     them.
     """
     return job.contract in ("tensorflow", "jax", "mpi")
 
 
 def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
-    """The profile of a script for another launcher, by the steps that its only worker printed in a
-    run.
+    """The profile of a script for another launcher, from the steps that its only worker printed in
+    a run.
 
     Args:
         reader: The run's store.
         job: Its only job.
-        node: Where it ran.
+        node: The node where it ran.
 
     Returns:
-        None where it printed too few.
+        None if it printed too few steps.
     """
     task = TaskOfRun.of(job.name, FIRST_WORKER)
     tuples = reader.tuples(
@@ -89,7 +89,7 @@ def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
     ]
     logs = [log(value) for value in seconds_per_step if value > 0]
     device = node.gpus[0].name if node.gpus and job.limits.gpus != 0 else "cpu"
-    # The times of single lines say little: they come together.
+    # The times of single lines are of little use, because lines arrive together.
     spread = min(stdev(logs) / len(logs) ** 0.5, 1.0) if len(logs) > 1 else None
     time = StepTime(
         device, max(round(node.cores), 1), 1, seconds, int(reports[-1][1] - reports[0][1]), spread

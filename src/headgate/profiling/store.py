@@ -1,4 +1,4 @@
-"""Profiles that were measured before, by what they depend on."""
+"""Stored profiles, by the conditions that they depend on."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _HALF = 16
 def key(job: Job, node: Node) -> str:
     """The key that a job's profile is stored under.
 
-    Its first half, that of `script_of`, stands for the text of the program (or its command), the
-    interpreter, and the kind of node: CPU model, cores and GPUs. The second half stands for
-    arguments and variables.
+    Its first half, that of `script_of`, covers the text of the program (or its command), the
+    interpreter, and the kind of node: CPU model, cores and GPUs. The second half covers arguments
+    and variables.
 
     Raises:
         UsageError: The script cannot be read.
@@ -51,9 +51,7 @@ def key(job: Job, node: Node) -> str:
 
 
 def script_of(key: str) -> str:
-    """The part of a key that it shares with those of the same script with other arguments and
-    variables.
-    """
+    """The part of a key that is the same with other arguments and variables."""
     return key[:_HALF]
 
 
@@ -74,18 +72,18 @@ def parse(data: dict[str, Any]) -> Profile:
     """A profile as the task library sent it.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: It is no valid profile.
     """
     return _ADAPTER.validate_python(data)
 
 
 def dump(profile: Profile) -> str:
-    """As JSON."""
+    """The profile as JSON."""
     return _ADAPTER.dump_json(profile).decode()
 
 
 def load(folder: Path, key: str) -> Profile | None:
-    """The stored profile, None where there is none that can be read."""
+    """The stored profile. None if there is none, or it cannot be read."""
     try:
         with opened(folder / f"{key}.json") as file:
             return _ADAPTER.validate_json(file.read())
@@ -94,10 +92,11 @@ def load(folder: Path, key: str) -> Profile | None:
 
 
 def is_better(known: Profile, other: Profile) -> bool:
-    """Whether a profile is better than a later one of the same job. It is if its machine was calm
-    and the other's was busy. Otherwise it is if it was measured on purpose, and the other in a
-    run's own first steps. None is better than one of another version of the framework or another
-    model, as a variable of the user's may have changed that.
+    """Whether a profile is better than a later one of the same job.
+
+    It is better if its machine was calm and the other's was busy. Otherwise it is better if it was
+    measured on purpose, and the other in the first steps of a run. No profile is better than one of
+    another framework version or another model, which a variable may have changed.
     """
     if _trained(known) != _trained(other):
         return False
@@ -107,22 +106,22 @@ def is_better(known: Profile, other: Profile) -> bool:
 
 
 def _trained(profile: Profile) -> tuple[object, ...]:
-    """What was trained, as far as a profile tells."""
+    """The trained model and data, as far as a profile describes them."""
     return profile.framework_version, profile.parameters_dense, profile.parameters_sparse
 
 
 def merged(known: Profile | None, profile: Profile) -> Profile:
-    """A profile with what only a run of the same job could tell that saw its threads change."""
+    """A profile with the facts that only a run with changing threads can measure."""
     if known is None or profile.thread_power is not None or _trained(known) != _trained(profile):
         return profile
     return replace(profile, thread_power=known.thread_power)
 
 
 def save(folder: Path, key: str, profile: Profile) -> None:
-    """Store a profile. A stored one stays if it is better (`is_better`).
+    """Store a profile. A better stored one stays (`is_better`).
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The profile cannot be written.
     """
     known = load(folder, key)
     if known is not None and is_better(known, profile):
@@ -131,10 +130,10 @@ def save(folder: Path, key: str, profile: Profile) -> None:
 
 
 def keep_power(folder: Path, key: str, power: float) -> None:
-    """Store what more threads bring a job, with its profile; without one nothing is stored.
+    """Store with a job's profile what more threads bring it. Nothing is stored without a profile.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The profile cannot be written.
     """
     known = load(folder, key)
     if known is not None:

@@ -1,3 +1,1 @@
-"""Contract suites and in-memory twins: what any engine, isolation, policy, sampler or framework
-must pass.
-"""
+"""Contract suites and in-memory twins of engines, isolations, policies, samplers and frameworks."""

@@ -24,9 +24,9 @@ from headgate.testing.engine_stage import EngineStage
 MIB = 1 << 20
 FLOOD_BYTES = 24 * MIB
 HELD_BYTES = 12 * MIB
-"""Most that this process may grow by while `FLOOD_BYTES` of one task's output pass."""
+"""Most that this process may grow while `FLOOD_BYTES` of one task's output pass."""
 LONG = 1000.0
-"""Seconds of a grace that no test waits for."""
+"""A grace in seconds that no test waits for."""
 
 
 class EngineContract(EngineStage):
@@ -262,7 +262,7 @@ class EngineContract(EngineStage):
         task = self.start(engine_programs.argv("garbled"))
         assert self.ended(task).ok
         types = [call.what["type"] for call in self.told.of(task, "message") if "type" in call.what]
-        # as an engine may tell of a line that is no message
+        # as an engine may report a line that is no message
         heard = [kind for kind in types if kind != "unreadable"]
         assert heard == ["hello"] + ["count"] * 9 + ["pieces", "long", "last"]
         (long,) = self.told.messages(task, "long")

@@ -1,7 +1,6 @@
-"""Tasks that the suite of an engine starts, besides `programs`: they write output and speak on the
-task channel.
+"""Tasks for the engine suite, besides `programs`: they write output and use the task channel.
 
-The file runs by itself, with any Python and nothing of Headgate.
+The file runs alone, with any Python and without Headgate.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ MIB = 1 << 20
 BIG_BYTES = 3 << 16
 """Length of the text in the long message of `garbled`: more than an engine reads at once."""
 BAD_LINES = (b"", b"{", b"[1, 2]", b"7", b"null", b"\xff\xfe", b"[" * 100_000, b'{"type":', b"\x00")
-"""What `garbled` sends and no engine may stumble over."""
+"""Lines of `garbled` that no engine may fail on."""
 STOPPED = 5
 """Exit status of `obedient` when it was stopped through the channel."""
 
@@ -56,7 +55,7 @@ def write(*pieces: str) -> None:
 
 
 def count(lines: str) -> None:
-    """Write so many numbered lines, and exit."""
+    """Write that many numbered lines, and exit."""
     for begin in range(0, int(lines), 1000):
         say("".join(f"line {i}\n" for i in range(begin, min(begin + 1000, int(lines)))))
 
@@ -68,8 +67,8 @@ def flood() -> None:
 
 
 def abandon() -> None:
-    """Leave a daemon behind that ignores SIGTERM and holds the output open; say its process id and
-    exit well.
+    """Leave a daemon behind that ignores SIGTERM and holds the output open. Print its process id
+    and exit well.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     if os.fork() == 0:
@@ -83,12 +82,12 @@ def abandon() -> None:
 
 
 def talk(messages: str) -> None:
-    """Say hello, send so many numbered messages, and exit at once."""
+    """Say hello, send that many numbered messages, and exit at once."""
     _connected().sendall(b"".join(_line({"type": "count", "n": n}) for n in range(int(messages))))
 
 
 def obedient() -> None:
-    """Send back every message, and end on `stop` and on nothing else."""
+    """Send back every message, and end only on `stop`."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for message in _echoed():
         if message.get("type") == "stop":
@@ -109,9 +108,7 @@ def parting() -> None:
 
 
 def impostor(task: str) -> None:
-    """Try to join as a task without knowing its key, then without a name; say when both were
-    refused.
-    """
+    """Try to join as a task without its key, then without a name. Print when both were refused."""
     hello = {"type": "hello", "v": 1, "task": task}
     for tried in (
         {**hello, "key": "wrong"},
@@ -131,8 +128,8 @@ def impostor(task: str) -> None:
 
 
 def garbled() -> None:
-    """Send a good message between all kinds of bad ones, one in pieces, a long one, and a last one
-    without its end.
+    """Send a good message between bad ones of all kinds, one in pieces, a long one, and a last one
+    without an end.
     """
     connection = _connected()
     for number, line in enumerate(BAD_LINES):

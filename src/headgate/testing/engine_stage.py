@@ -1,4 +1,4 @@
-"""The base of engine tests: starts tasks, records what the engine tells, and checks that nothing is
+"""The base of engine tests: starts tasks, records an engine's reports, and checks that nothing is
 left.
 """
 
@@ -29,9 +29,9 @@ class EngineStage:
     """
 
     place: Place | None = None
-    """Where the tasks run; None: on the machine as it is."""
+    """The place where the tasks run; None: the machine itself."""
     accounts = False
-    """Whether what is reserved for one job is kept from another."""
+    """Whether a reservation for one job excludes others."""
 
     @pytest.fixture
     def engine(self, tmp_path: Path) -> Engine:
@@ -63,7 +63,7 @@ class EngineStage:
         return processes.look(pid) is not None
 
     def end_first(self, task: TaskId) -> None:
-        """Let the first process of a task be killed by somebody else, and no other."""
+        """Let the first process of a task, and no other, be killed by somebody else."""
         pid = self.told.pid(task)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ class EngineStage:
         return set(self.tested.boxes())
 
     def watch_shares(self, task: TaskId) -> Callable[[], list[Share]]:
-        """Gives the shares that its box has been handed from now on."""
+        """Record the shares that its box gets from now on."""
         box, applied = self.tested.boxes()[task], list[Share]()
         assert box.pid == self.told.pid(task)
         apply = box.apply
@@ -90,7 +90,7 @@ class EngineStage:
         return lambda: applied
 
     def descriptors(self) -> int:
-        """How many files this process has open."""
+        """Number of open files of this process."""
         return len(os.listdir("/proc/self/fd"))
 
     # --- how the tests are written
@@ -115,7 +115,7 @@ class EngineStage:
         assert self.descriptors() == self._descriptors, "descriptors were left open"
 
     def task(self, name: str = "job", index: int = 0) -> TaskId:
-        """Id of a task that no other suite on this machine has."""
+        """Id of a task that no other suite on this machine uses."""
         return JobId.of(f"run-{os.getpid()}", name).task(TaskName.of("worker", index))
 
     def log(self, task: TaskId) -> Path:
@@ -137,7 +137,7 @@ class EngineStage:
         return task
 
     def ready(self, task: TaskId, word: str = "ready") -> str:
-        """Wait for a line that begins with `word`; its rest."""
+        """Wait for a line that begins with `word`. Returns its rest."""
         self.wait(lambda: self._line(task, word) is not None, f"{word!r} of {task}")
         return (self._line(task, word) or "").removeprefix(word).strip()
 
@@ -145,7 +145,7 @@ class EngineStage:
         return next((line for line in self.told.lines(task) if line.split(" ")[0] == word), None)
 
     def ended(self, task: TaskId, seconds: float = 20.0) -> Exit:
-        """How a task ended, waited for."""
+        """Wait for the end of a task. Returns how it ended."""
         starts = self._starts[task]
         self.wait(
             lambda: len(self.told.of(task, "exited")) >= starts, f"the end of {task}", seconds
@@ -155,7 +155,7 @@ class EngineStage:
         return end
 
     def echo(self, task: TaskId, message: dict[str, object], count: int = 1) -> None:
-        """Send a message to a task that sends it back, and wait for that."""
+        """Send a message to a task that sends it back, and wait for the reply."""
         self.tested.send(task, message)
         self.wait(
             lambda: self.echoes(task).count(message) >= count, f"{message} sent back by {task}"
@@ -165,14 +165,12 @@ class EngineStage:
         return [message["of"] for message in self.told.messages(task, "echo")]
 
     def logged(self, task: TaskId) -> int:
-        """Bytes in a log and in what it was rotated to."""
+        """Bytes in a log and in its rotated part."""
         log = self.log(task)
         return sum(path.stat().st_size for path in self.folder.glob(f"{log.name}*"))
 
     def reserve(self, *tasks: TaskId, cores: float = 0.0) -> None:
-        """Set aside so many cores, by default all that a node has, for each of the tasks of a
-        job.
-        """
+        """Reserve cores for each of a job's tasks, by default all of a node."""
         node = self.tested.cluster().nodes[0]
         slots = {task: Slot(node.name, cores or node.cores) for task in tasks}
         self.tested.reserve(tasks[0].job, 1, slots)

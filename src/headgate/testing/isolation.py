@@ -30,8 +30,8 @@ MIB = 1 << 20
 
 
 class IsolationContract(IsolationStage):
-    """The behaviours, numbered. A subclass provides the fixture `isolation`, and says where it
-    cannot follow.
+    """The behaviours, numbered. A subclass provides the fixture `isolation`, and declares what it
+    cannot do.
     """
 
     # --- the behaviours
@@ -292,7 +292,7 @@ class IsolationContract(IsolationStage):
         running.box.kill()
         end, passed = running.ended(), self.now() - begin
         assert end.cpu_seconds is not None
-        # Without cgroups the kernel tells what is used now in whole ticks.
+        # Without cgroups the kernel reports current CPU time in whole ticks.
         assert used - 0.05 <= end.cpu_seconds <= used + passed + 0.05
 
     def test_24_what_is_held_uses_no_core_until_it_is_released(self) -> None:

@@ -29,8 +29,8 @@ from headgate.model.shares import Share
 from headgate.testing import programs
 
 RUN = f"run-{os.getpid()}"
-"""Run of the tasks: where no cgroup holds them, those of another suite on this machine would be
-taken for ours.
+"""Run of the tasks. Without cgroups, tasks of another suite with the same run would be mistaken for
+ours.
 """
 
 _STARTER = """
@@ -52,7 +52,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Running:
-    """A task that a test started, and what it printed."""
+    """A task that a test started, and its output."""
 
     def __init__(self, box: Box, output_fd: int) -> None:
         self.box = box
@@ -72,7 +72,7 @@ class Running:
             os.close(writing)
 
     def said(self, word: str, seconds: float = 20.0) -> str:
-        """The rest of the line that begins with `word`, waited for.
+        """Wait for a line that begins with `word`. Returns its rest.
 
         Raises:
             TimeoutError: It was not printed.
@@ -98,7 +98,7 @@ class Running:
         return self._text
 
     def ended(self, seconds: float = 20.0) -> Exit:
-        """Wait for the end of the task; how it ended.
+        """Wait for the end of the task. Returns how it ended.
 
         Raises:
             TimeoutError: It did not end.
@@ -120,17 +120,17 @@ class IsolationStage:
     """
 
     caps_fractions = True
-    """Whether a cap may be a fraction of a core; otherwise it is rounded up to whole ones."""
+    """Whether a cap may be a fraction of a core. Otherwise it is rounded up to whole cores."""
     limits_tasks = True
-    """Whether the memory limit is that of the whole task and ends it; otherwise an allocation fails
+    """Whether the memory limit holds for the whole task and ends it. Otherwise an allocation fails
     in a process.
     """
     holds = True
-    """Whether a task can be held: there is a freezer."""
+    """Whether a task can be held, by a freezer."""
     place: Place | None = None
-    """Where the tasks run; None: on the machine as it is."""
+    """The place where the tasks run; None: the machine itself."""
     elsewhere: tuple[str, str]
-    """A module, and an expression over its names that makes the isolation in another process."""
+    """A module, and an expression with its names that makes the isolation in another process."""
 
     @pytest.fixture
     def isolation(self) -> Isolation:
@@ -158,7 +158,7 @@ class IsolationStage:
         return processes.look(pid) is not None
 
     def cpu_seconds(self, box: Box) -> float:
-        """CPU time of a task up to now, as the kernel counted it."""
+        """CPU time of a task so far, as counted by the kernel."""
         groups = box.cgroups
         if "cpuacct" in groups:
             return int((groups["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
@@ -175,7 +175,7 @@ class IsolationStage:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def idle_seconds(self) -> float:
-        """CPU time that the machine had for whoever wanted it, and nobody did."""
+        """CPU time of the machine that nobody used."""
         fields = Path("/proc/stat").read_text().splitlines()[0].split()
         return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
 
@@ -183,7 +183,7 @@ class IsolationStage:
         return min(os.sched_getaffinity(0))
 
     def orphan(self, launch: Launch) -> dict[str, object]:
-        """Start a task from another process, which is then killed; returns the record of its
+        """Start a task from another process, which is then killed. Returns the record of its
         box.
         """
         order = {
@@ -197,7 +197,7 @@ class IsolationStage:
         return dict(json.loads(answer.stdout))
 
     def end_first(self, box: Box) -> None:
-        """Let the first process of a task end, and no other."""
+        """Let the first process of a task, and no other, end."""
         os.kill(box.pid, signal.SIGKILL)
 
     def traces(self) -> list[str]:
@@ -229,8 +229,8 @@ class IsolationStage:
         return running
 
     def hold(self, box: Box) -> None:
-        """Hold a task; one that others kept from a core for too long to be stopped in time, once
-        more.
+        """Hold a task; once more if other programs kept it from a core for too long to be stopped
+        in time.
         """
         deadline = self.now() + 30.0
         while True:
@@ -243,7 +243,7 @@ class IsolationStage:
             self.elapse(0.01)
 
     def cores(self, boxes: list[Box], seconds: float) -> list[float]:
-        """Mean cores that each box used while so many seconds passed."""
+        """Mean number of cores that each box used during `seconds`."""
         begin, before = self.now(), [self.cpu_seconds(box) for box in boxes]
         self.elapse(seconds)
         after, end = [self.cpu_seconds(box) for box in boxes], self.now()
@@ -252,9 +252,9 @@ class IsolationStage:
     def settles(
         self, measure: Callable[[float], float], low: float, high: float, what: str
     ) -> None:
-        """Hold one of a few measurements, each over so many seconds, to be from `low` to `high`.
+        """Require one of a few measurements to be from `low` to `high`, each over more seconds.
 
-        Others use the machine, too: what a second is too short for shows over more of them.
+        Other programs use the machine too, so one second may be too short.
         """
         seen = []
         for seconds in (1.0, 1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0):
@@ -266,8 +266,8 @@ class IsolationStage:
         )
 
     def uses(self, box: Box, low: float, high: float, when: str) -> None:
-        """Hold the cores that a box uses to be from `low` to `high`; or below, if others left no
-        more each time.
+        """Require the cores that a box uses to be from `low` to `high`; or less, if other programs
+        left no more.
         """
         others_took = []
 
@@ -285,8 +285,8 @@ class IsolationStage:
                 raise
 
     def capped(self, box: Box, cap: float) -> None:
-        """Hold what a task that could use two cores uses to its cap, within 5 %; of whole cores
-        others may take a part.
+        """Require that a task which could use two cores uses its cap, within 5 %. Other programs
+        may take a part of whole cores.
         """
         low, high = (
             (0.95 * cap, 1.05 * cap) if self.caps_fractions else (0.05, 1.05 * math.ceil(cap))
@@ -295,5 +295,5 @@ class IsolationStage:
 
 
 def descriptors() -> int:
-    """How many files this process has open."""
+    """Number of open files of this process."""
     return len(os.listdir("/proc/self/fd"))

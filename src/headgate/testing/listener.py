@@ -14,12 +14,12 @@ from headgate.testing import wait
 
 
 class ChannelListener:
-    """Listens on a real Unix socket, keeps every message of the task that connects, and sends what
-    the test says.
+    """Listens on a real Unix socket, keeps every message of the task that connects, and sends
+    messages for the test.
 
     Args:
-        folder: Where the socket and the task's checkpoints go.
-        welcome: Sent once the task said hello; None: nothing is.
+        folder: Folder of the socket and the task's checkpoints.
+        welcome: Sent after the task's hello; None: no welcome.
     """
 
     def __init__(self, folder: Path, welcome: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +48,7 @@ class ChannelListener:
         self.close()
 
     def environment(self, **more: str) -> dict[str, str]:
-        """The variables of a task that is to connect here."""
+        """The variables of a task that connects here."""
         return {
             "HEADGATE_CHANNEL": f"unix:{self.path}",
             "HEADGATE_TASK": "run/job/worker-0",
@@ -73,18 +73,18 @@ class ChannelListener:
         return self.of(kind)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message down; the task has to be connected."""
+        """Send a message to the task, which has to be connected."""
         if self._connection is None:
             raise ConnectionError("no task is connected")
         self._connection.sendall((json.dumps(message) + "\n").encode())
 
     def hang_up(self) -> None:
-        """Close the connection as a hub does that dies."""
+        """Close the connection, like a hub that dies."""
         if self._connection is not None:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def finish(self, seconds: float = 10.0) -> None:
-        """Wait until the task has hung up and everything it sent was read."""
+        """Wait until the task has hung up and all its messages were read."""
         self._thread.join(seconds)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""An engine in memory: tasks are objects that a test drives, time passes when told to.
+"""An engine in memory: a test drives its tasks and its clock.
 
-It behaves as `EngineContract` asks of any engine, for the programs of `headgate.testing.programs`
-and `headgate.testing.engine_programs`. Any other command does what the test says:
+It fulfils `EngineContract`, with the programs of `headgate.testing.programs` and
+`headgate.testing.engine_programs`. A test drives any other command:
 
     engine = MemoryEngine()
     engine.open(listener)
@@ -11,7 +11,7 @@ and `headgate.testing.engine_programs`. Any other command does what the test say
     task.send({"type": "progress", "step": 1, "loss": 0.5})
     task.finish(Exit(code=0))
 
-Everything that follows from a call is told before the call returns, in the same thread.
+All reports about a call are made before it returns, in the same thread.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class MemoryEngine(Engine):
         self.now = 0.0
         self.isolation = self.make_isolation(node)
         self.tasks: dict[TaskId, MemoryTask] = {}
-        """The tasks that run."""
+        """The running tasks."""
         self.held_back: dict[TaskId, tuple[Launch, Share, str]] = {}
-        """The tasks that wait for what was reserved for them."""
+        """The tasks that wait for their reservations."""
         self._node = node
         self._slots: dict[TaskId, tuple[JobId, int, Slot]] = {}
         self._had: set[TaskId] = set()
@@ -160,10 +160,10 @@ class MemoryEngine(Engine):
             task.box.kill()
             task.settle()
 
-    # --- what a test drives
+    # --- controls for a test
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: floods flow, and what has outlived its grace is killed."""
+        """Let time pass: output floods, and tasks past their grace are killed."""
         self.now += seconds
         self.isolation.advance(seconds)
         for task in list(self.tasks.values()):
@@ -184,13 +184,13 @@ class MemoryTask:
         self.log = log
         self.connected = False
         self.received: list[Mapping[str, object]] = []
-        """Messages that came down to it."""
+        """Messages that it received."""
         self.kill_at: float | None = None
         self._output = output
         self._torn = b""
         self._name, self._arguments = engine_programs.parse(box.launch.argv) or ("", ())
 
-    # --- what the task does
+    # --- actions of the task
 
     def say(self, data: bytes) -> None:
         """Write output."""
@@ -210,11 +210,11 @@ class MemoryTask:
         self._torn = b""
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Send a message up."""
+        """Send a message to the engine."""
         self.transmit(json.dumps(message).encode() + b"\n")
 
     def transmit(self, data: bytes) -> None:
-        """Send bytes up, whatever they are."""
+        """Send any bytes to the engine."""
         *lines, self._torn = (self._torn + data).split(b"\n")
         for line in lines:
             try:
@@ -225,22 +225,22 @@ class MemoryTask:
                 self.tell(message)
 
     def finish(self, exit: Exit) -> None:
-        """Let its first process end so."""
+        """Let its first process end like this."""
         self.box.finish(exit)
         self.settle()
 
-    # --- what its engine does with it
+    # --- actions of its engine
 
     def tell(self, message: Mapping[str, object]) -> None:
         if self.admits(message):
             self.engine.listener.message(self.id, message)
 
     def admits(self, message: Mapping[str, object]) -> bool:
-        """Whether it may speak: it said hello with its key."""
+        """Whether it may send: it said hello with its key."""
         return self.connected
 
     def receive(self, message: Mapping[str, object]) -> None:
-        """Take a message that came down."""
+        """Handle a message of the engine."""
         self.received.append(message)
         if self._name in ("obedient", "heedless"):
             self.send({"type": "echo", "of": message})
@@ -264,14 +264,14 @@ class MemoryTask:
             self.box.terminate()
 
     def passed(self) -> None:
-        """Time has passed."""
+        """Handle the passing of time."""
         if self._name == "flood":
             self.say(b"x" * engine_programs.MIB)
         if self.kill_at is not None and self.engine.now >= self.kill_at:
             self.box.kill()
 
     def settle(self) -> None:
-        """Take in what its box printed and, when that has ended, end it."""
+        """Read what its box printed and, if that has ended, end it."""
         if self.engine.tasks.get(self.id) is not self:
             return
         while select.select([self._output], [], [], 0)[0] and (
@@ -286,7 +286,7 @@ class MemoryTask:
         self.end(exit)
 
     def end(self, exit: Exit) -> None:
-        """Remove the box, then say how it ended."""
+        """Remove the box, then report how it ended."""
         self.discard()
         self.engine.listener.exited(self.id, exit)
 
@@ -299,7 +299,7 @@ class MemoryTask:
     # --- the programs
 
     def begin(self) -> None:
-        """Do what the program does."""
+        """Run the program."""
         match self._name:
             case "write":
                 for piece in self._arguments:
@@ -346,5 +346,5 @@ class MemoryTask:
         self.box.finish(Exit(code=0))
 
     def killed(self) -> None:
-        """Its first process is killed by somebody else."""
+        """Let its first process be killed by somebody else."""
         self.finish(Exit(code=None, signal=signal.SIGKILL))

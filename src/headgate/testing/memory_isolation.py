@@ -1,8 +1,8 @@
-"""An isolation in memory: tasks are rows of a table, CPU time is shared out by arithmetic, time
-passes when told to.
+"""An isolation in memory: tasks are rows of a table, CPU time is computed, and a test drives the
+clock.
 
-It behaves as `IsolationContract` asks of any isolation, for the programs of
-`headgate.testing.programs`. Any other command waits to be ended by `MemoryBox.finish`.
+It fulfils `IsolationContract`, with the programs of `headgate.testing.programs`. Any other command
+runs until `MemoryBox.finish`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from headgate.model.units import say_bytes
 from headgate.testing import programs
 
 FIRST_PID = 1 << 23
-"""Above every process id that Linux hands out, so that a twin's can never be mistaken for a real
-one.
-"""
+"""A number above all process ids of Linux, so that a twin's is never mistaken for a real one."""
 SHARE_AT_START = Share(
     cpu_weight=WEIGHT_DEFAULT,
     cpu_cap_cores=UNLIMITED,
@@ -55,7 +53,7 @@ class MemoryIsolation(Isolation):
         self.cores = cores
         self.now = 0.0
         self.boxes: dict[str, MemoryBox] = {}
-        """The boxes that were not closed, by task."""
+        """The boxes that are not closed, by task."""
         self._pids = FIRST_PID
 
     def start(self, launch: Launch, share: Share, output_fd: int) -> MemoryBox:
@@ -94,8 +92,8 @@ class MemoryIsolation(Isolation):
         return any(row.alive and row.pid == pid for box in self.boxes.values() for row in box.rows)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: every core is divided among those that spin on it by weight, within their
-        caps.
+        """Let time pass. Each core is divided among the processes that spin on it, by weight and
+        within their caps.
         """
         self.now += seconds
         running = [box for box in self.boxes.values() if not box.held_still]
@@ -103,7 +101,7 @@ class MemoryIsolation(Isolation):
         left = dict.fromkeys(range(self.cores), 1.0)
         open_boxes = {box: box.most_cores() for box in spinning}
         while open_boxes:
-            # The box that its cap binds first is served first; the others then divide what it left.
+            # The box that its cap limits first is served first; the others then divide the rest.
             rates = {box: self._fair_cores(box, open_boxes, left) for box in open_boxes}
             bound = [box for box in open_boxes if open_boxes[box] <= rates[box]]
             box = bound[0] if bound else max(rates, key=lambda candidate: rates[candidate])
@@ -152,7 +150,7 @@ class MemoryBox(Box):
         return {}
 
     def begin(self) -> None:
-        """Do what the program does."""
+        """Run the program."""
         name, arguments = programs.parse(self.launch.argv) or ("", ())
         first = self.rows[0]
         match name:
@@ -180,7 +178,7 @@ class MemoryBox(Box):
                 self._say("ready")
 
     def finish(self, exit: Exit) -> None:
-        """The first process ends so; its daemons live on."""
+        """Let the first process end like this. Its daemons live on."""
         if self._exit is None:
             self._exit = replace(exit, cpu_seconds=self.cpu_seconds)
             self.rows[0].alive = False
@@ -251,7 +249,7 @@ class MemoryBox(Box):
         return all_cores if self.cpus is None else all_cores & self.cpus
 
     def most_cores(self) -> float:
-        """The most that it could use now: one core for each process that spins, within its cap."""
+        """The most cores that it could use now: one for each process that spins, within its cap."""
         cap = self.share.cpu_cap_cores
         spinning = float(sum(row.alive and row.spins for row in self.rows))
         return min(spinning, cap) if isinstance(cap, int | float) else spinning

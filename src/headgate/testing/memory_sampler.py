@@ -1,4 +1,4 @@
-"""A sampler in memory: what its targets use is whatever a test says."""
+"""A sampler in memory: a test sets the usage of its targets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LEVELS: frozenset[Column] = frozenset(
         "any_ready",
     }
 )
-"""Columns that are read as they are; all others are rates."""
+"""Columns with levels. All others are rates."""
 
 RATES: frozenset[Column] = frozenset(COLUMNS) - LEVELS
 
 
 class InMemoryBox:
-    """A task that is nowhere but here."""
+    """A task that exists only in this process."""
 
     def __init__(self) -> None:
         self.living = True
@@ -38,9 +38,7 @@ class InMemoryBox:
 
 
 class InMemorySampler(Sampler):
-    """The contract in a few lines. `use` adds to a target's running totals, `hold` sets its
-    levels.
-    """
+    """A minimal sampler. `use` adds to a target's running totals, `hold` sets its levels."""
 
     name = "in-memory"
 

@@ -1,6 +1,4 @@
-"""A framework in plain Python, and its session: what it takes to have scripts of another framework
-as jobs.
-"""
+"""A framework in plain Python, and its session: an example of how to support another framework."""
 
 from __future__ import annotations
 
@@ -21,12 +19,11 @@ _NOW, _OF_EPOCH = "random", "epoch_random"
 
 
 class PlainSession(TaskSession):
-    """The session of a script that trains numbers, with data that is drawn from Python's own random
-    stream.
+    """The session of a script that trains numbers, with data drawn from Python's own random stream.
 
     Args:
         environment: This task's identity.
-        channel: To the engine.
+        channel: The channel to the engine.
     """
 
     meter: StepMeter
@@ -48,19 +45,17 @@ class PlainSession(TaskSession):
         """The session of this process's script."""
         return cls(environment, Channel.open(environment, "plain", platform.python_version(), None))
 
-    # --- what a script calls ----------------------------------------------------------------------
+    # --- calls of the script ----------------------------------------------------------------------
 
     def prepare(self, weights: list[float]) -> list[float]:
-        """The numbers that are trained, in place, as they were saved where a checkpoint is to go on
-        from.
-        """
+        """The trained numbers, changed in place to those of the checkpoint to resume from."""
         self._weights = weights
         if self._saved is not None:
             weights[:] = self._saved["weights"]
         return weights
 
     def batches(self, batches: Sequence[Batch]) -> Iterator[Batch]:
-        """The batches of an epoch that are left of it."""
+        """The remaining batches of an epoch."""
         left, self._skips = batches[self._skips :], 0
         if len(left) < len(batches):
             self.rejoin()
@@ -69,7 +64,7 @@ class PlainSession(TaskSession):
             yield batch
 
     def report(self, loss: float) -> None:
-        """A step was done."""
+        """Report a step."""
         self.steps += 1
         self._position += 1
         self.meter.end(None)
@@ -80,7 +75,7 @@ class PlainSession(TaskSession):
             self.obey(self._position)
         self.meter.begin(None)
 
-    # --- what a framework says --------------------------------------------------------------------
+    # --- implemented for the framework ------------------------------------------------------------
 
     def begin_epoch(self, epoch: int, epochs: int | None, start: StartPoint) -> None:
         super().begin_epoch(epoch, epochs, start)

@@ -72,7 +72,7 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
     ),
 )
 CALLS = st.lists(st.tuples(st.floats(0.0, 100.0), st.lists(CHANGES, max_size=6)), max_size=12)
-"""Calls of `decide`: seconds since the last one, and what changed."""
+"""Calls of `decide`: seconds since the last call, and the changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +124,15 @@ class TrackedPolicy:
 
 
 class PolicyContract:
-    """The rules of `Policy`, numbered, over histories that hypothesis makes up.
+    """The rules of `Policy`, numbered, checked on histories that hypothesis generates.
 
     A subclass provides the fixture `make`.
     """
 
     histories = 100
-    """How many histories each rule is held to."""
+    """Number of histories for each rule."""
     phases: Sequence[Phase] = tuple(Phase)
-    """What hypothesis does with them; without `Phase.shrink` a failing one is shown as it was
+    """The phases of hypothesis. Without `Phase.shrink` a failing history is shown as it was
     found.
     """
 
@@ -152,7 +152,7 @@ class PolicyContract:
         self.make_policy = make
 
     def each_history(self, check: Callable[[list[Call]], None]) -> None:
-        """Hold many histories to a check: the same ones on every machine, the shortest that fails
+        """Check many histories, the same ones on every machine. The shortest that fails is
         shown.
         """
 
@@ -171,7 +171,7 @@ class PolicyContract:
         hold()
 
     def decisions(self, calls: Sequence[Call], policy: Policy | None = None) -> list[Decision]:
-        """What a new policy answers to each call."""
+        """A new policy's answers to each call."""
         asked = TrackedPolicy(policy or self.make_policy())
         return [asked.decide(call.now, CORES, call.changes) for call in calls]
 

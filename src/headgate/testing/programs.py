@@ -1,6 +1,6 @@
-"""Small tasks that contract suites start. Each prints `ready` once it does what its name says.
+"""Small tasks for contract suites. Each prints `ready` once it does what its name says.
 
-The file runs by itself, with any Python and nothing of Headgate.
+The file runs alone, with any Python and without Headgate.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def leave(code: str) -> None:
 
 
 def spin(count: str = "1") -> None:
-    """Use so many cores in full, each by a process."""
+    """Use that many cores in full, one process each."""
     for _ in range(int(count) - 1):
         if os.fork() == 0:
             break
@@ -70,14 +70,14 @@ def spin(count: str = "1") -> None:
 
 
 def hold(count: str) -> None:
-    """Hold so many bytes."""
+    """Hold that many bytes."""
     held = bytearray(b"x") * int(count)
     say(f"holds {len(held)}")
     rest()
 
 
 def nurse(count: str) -> None:
-    """Have a child hold so many bytes; fail when it ends."""
+    """Have a child hold that many bytes. Fail when it ends."""
     child = os.fork()
     if child == 0:
         hold(count)
@@ -86,7 +86,7 @@ def nurse(count: str) -> None:
 
 
 def daemon() -> None:
-    """Fork a daemon in a session of its own, whose parent is gone, and say its process id."""
+    """Fork a daemon in its own session, whose parent is gone. Print its process id."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -119,7 +119,7 @@ def stubborn() -> None:
 
 
 def read(path: str) -> None:
-    """Read a file past the page cache; say how many seconds that took."""
+    """Read a file without the page cache. Print how many seconds it took."""
     file = os.open(path, os.O_RDONLY | os.O_DIRECT)
     page = mmap.mmap(-1, 1 << 16)  # O_DIRECT wants an aligned buffer
     began = time.monotonic()

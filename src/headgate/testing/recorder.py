@@ -29,18 +29,18 @@ class RecordingListener(Listener):
     """Keeps every call in order.
 
     Args:
-        has_box: Whether a task's box is there still; asked when the task is said to have exited.
+        has_box: Whether a task's box still exists; called when the task is reported to have exited.
     """
 
     def __init__(self, has_box: Callable[[TaskId], bool]) -> None:
         self.breaches: list[str] = []
-        """What the contract forbids, a line each: a call at the same time as another of the same
-        task, after its end, before its start; an end while its box is there.
+        """Breaches of the contract, a line each: a call during another of the same task, after its
+        end or before its start; an end while its box exists.
         """
         self.nodes: list[tuple[Literal["joined", "left", "left for good"], str]] = []
-        """The nodes that came and went."""
+        """The nodes that joined and left."""
         self.used: dict[str, Mapping[Column, float]] = {}
-        """What was said last of what tasks and nodes use."""
+        """The latest usage of tasks and nodes."""
         self._has_box = has_box
         self.calls: list[RecordedCall] = []
         """All calls, in order."""
@@ -48,7 +48,7 @@ class RecordingListener(Listener):
         self._lock = threading.Lock()
 
     def of(self, task: TaskId | None, *kinds: Kind) -> list[RecordedCall]:
-        """What was said of a task, of these kinds only where any are named."""
+        """The calls about a task, only of these kinds if any are given."""
         with self._lock:
             return [
                 call
@@ -65,13 +65,13 @@ class RecordingListener(Listener):
         return [call.what for call in self.of(task, "message") if call.what.get("type") == kind]
 
     def exit(self, task: TaskId) -> Exit | None:
-        """How it ended; None when that was not said."""
+        """How it ended; None if not reported."""
         ends = self.of(task, "exited")
         end: Exit | None = ends[-1].what if ends else None
         return end
 
     def pid(self, task: TaskId) -> int | None:
-        """The process id that it was said to have been started with, last."""
+        """The latest process id that was reported for it."""
         starts = self.of(task, "started")
         pid: int | None = starts[-1].what if starts else None
         return pid

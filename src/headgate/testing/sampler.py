@@ -31,7 +31,7 @@ from headgate.testing.wait import until
 Readings = Mapping[str, Mapping[Column, float]]
 
 _AGES = 1e12
-"""Seconds after which every rate is next to nothing, and a running total is what it was."""
+"""Seconds after which every rate is almost zero, while a running total would be unchanged."""
 
 
 class SamplerContract:
@@ -40,9 +40,9 @@ class SamplerContract:
     """
 
     boxed: Literal["auto", "v1", "v2", "none"] = "auto"
-    """What boxes the tasks: the best there is, cgroups of one version, or none."""
+    """The box of the tasks: the best available, cgroups of one version, or none."""
     reads_nodes = True
-    """Whether the sampler is asked about the node as well."""
+    """Whether the sampler also reads the node."""
 
     @pytest.fixture
     def sampler(self) -> Sampler:
@@ -61,8 +61,8 @@ class SamplerContract:
     def start(self, name: str) -> Target:
         """A living task that uses CPU."""
         reading, writing = os.pipe()
-        # Where no cgroup holds it, a task of that name of another suite on this machine would be
-        # taken for it.
+        # Without a cgroup, a task of that name of another suite on this machine would be mistaken
+        # for it.
         task = JobId.of(f"samplers-{os.getpid()}", name).task(FIRST_WORKER)
         launch = Launch(task, programs.argv("spin"), dict(os.environ), os.getcwd(), 1)
         try:
@@ -77,11 +77,11 @@ class SamplerContract:
         return Target(name, box)
 
     def end(self, target: Target) -> None:
-        """End a task, and take away all that was its own."""
+        """End a task, and remove everything of it."""
         self._boxes[target.id].close()
 
     def work(self) -> None:
-        """Let the tasks and the node use something."""
+        """Let the tasks and the node use resources."""
         end = time.monotonic() + 0.05
         until(lambda: time.monotonic() >= end, 10, "the end of a measurement")
 
@@ -98,7 +98,7 @@ class SamplerContract:
         self.tested.read(0.0, ())
 
     def read(self, now: float, *targets: Target) -> Readings:
-        """A round, held to what is true of every round."""
+        """Read once, and check the rules that hold for every reading."""
         handed = (*targets, *self.node)
         readings = self.tested.read(now, handed)
         assert readings.keys() <= {target.id for target in handed}, (

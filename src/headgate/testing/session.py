@@ -40,20 +40,20 @@ from headgate.testing.listener import ChannelListener
 from headgate.testing.wait import until
 
 LOOPS, EPOCHS, STEPS = 2, 2, 6
-"""Loops over epochs of a training, epochs of each, and steps of an epoch."""
+"""Number of loops over epochs in a training, epochs in each, and steps in an epoch."""
 TOTAL = LOOPS * EPOCHS * STEPS
 HANG_UP = "hang up"
-"""In place of an order: the engine is gone."""
+"""In place of a request: the engine hangs up."""
 
 
 @dataclass
 class TrainingAttempt:
-    """What came of a training.
+    """The result of a training.
 
     Args:
-        trained: What `train` returned; None where it was ended before.
-        steps: Steps that it did.
-        messages: What the engine was told.
+        trained: The result of `train`; None if it was ended.
+        steps: Number of its steps.
+        messages: The messages to the engine.
         refused: Why it did not begin; None: it did.
     """
 
@@ -68,7 +68,7 @@ class TrainingAttempt:
 
     @property
     def checkpoint(self) -> dict[str, Any]:
-        """The last that was told of."""
+        """The last checkpoint that was reported."""
         assert self.of("checkpoint"), (
             f"no checkpoint was told of, but {self.of('checkpoint_failed')}"
         )
@@ -79,7 +79,7 @@ class SessionContract:
     """The behaviours, numbered. A subclass overrides `connect` and `train`."""
 
     exact = True
-    """Whether a resume goes on inside of an epoch; else it starts the epoch again."""
+    """Whether a resume continues within an epoch. Otherwise it starts the epoch again."""
 
     @pytest.fixture(autouse=True)
     def _folder(self, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ class SessionContract:
     # --- what a subclass overrides
 
     def connect(self, environment: TaskEnvironment) -> TaskSession:
-        """The session of a script that begins; without an engine where the environment names no
+        """The session of a script that begins. It has no engine if the environment names no
         channel.
         """
         raise NotImplementedError("override `connect`: return the session to hold to the contract")
@@ -98,17 +98,17 @@ class SessionContract:
         of `STEPS` steps.
 
         Args:
-            session: What `connect` returned.
-            at_step: To be called when a step was computed, before its boundary.
+            session: The result of `connect`.
+            at_step: Call it after computing each step, before its boundary.
 
         Returns:
-            What was trained, as plain numbers that are compared exactly.
+            The trained values, as plain numbers that are compared exactly.
         """
         raise NotImplementedError("override `train`: train by the session to hold to the contract")
 
     def threads(self, session: TaskSession) -> int | None:
-        """How many threads the framework computes with now; None: they cannot change while it
-        runs.
+        """Number of threads that the framework computes with now; None: it cannot change during a
+        run.
         """
         return None
 
@@ -126,14 +126,14 @@ class SessionContract:
         share: float = 0.0,
         **variables: str,
     ) -> TrainingAttempt:
-        """A training under an engine.
+        """Train under an engine.
 
         Args:
-            order: What the engine sends.
-            at: The step, counted from 1, before whose boundary it arrives.
+            order: The engine's request.
+            at: The step, from 1, before whose boundary it arrives.
             visit: Called before the first boundary.
-            share: Of the time, for checkpoints that nobody asks for.
-            variables: Of its environment.
+            share: Fraction of time for automatic checkpoints.
+            variables: Variables of its environment.
         """
         self._attempts += 1
         folder = self._folders / str(self._attempts)
@@ -170,7 +170,7 @@ class SessionContract:
         return attempt
 
     def alone(self) -> Any:
-        """What is trained without an engine."""
+        """The trained values without an engine."""
         session = self.connect(TaskEnvironment())
         atexit.unregister(session.close)
         trained = self.train(session, lambda: None)
@@ -178,7 +178,9 @@ class SessionContract:
         return trained
 
     def goes_on(self, checkpoint: Mapping[str, Any]) -> None:
-        """A resume from there does what is left, and comes to what is trained without an engine."""
+        """Check that a resume does the remaining steps, and gets the same result as without an
+        engine.
+        """
         resumed = self.attempt(HEADGATE_RESUME=str(checkpoint["path"]))
         done = checkpoint["step"]
         if checkpoint["position"] is None:
@@ -346,7 +348,7 @@ class SessionContract:
 
 
 def _give(listener: ChannelListener, order: str | Mapping[str, Any], session: TaskSession) -> None:
-    """Have an order arrive at a session."""
+    """Send a request to a session."""
     listener.wait_for("hello")
     if order == HANG_UP:
         listener.hang_up()
@@ -358,7 +360,9 @@ def _give(listener: ChannelListener, order: str | Mapping[str, Any], session: Ta
 
 @contextmanager
 def _sharing(share: float) -> Iterator[None]:
-    """Unasked checkpoints take that part of the time, however long it takes here."""
+    """A context in which automatic checkpoints take that fraction of the time, however long they
+    take here.
+    """
     before, saving.SHARE = saving.SHARE, share
     try:
         yield

@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 def until(predicate: Callable[[], T], seconds: float = 30.0, what: str = "the condition") -> T:
-    """The first true value of `predicate`, polled every 10 ms at first, more seldom the longer it
-    takes.
+    """Wait for the first true value of `predicate`. It is polled every 10 ms at first, then less
+    often.
 
-    A predicate that asks a command or reads all of /proc would else keep from the CPU what it waits
+    Otherwise a predicate that runs a command or reads all of /proc would slow down what it waits
     for.
 
     Raises:

@@ -1,5 +1,5 @@
-"""Whether a script trains the same under a plan, or after a resume, as it does alone: records of
-its steps compared.
+"""Verifies that a script trains the same under a plan, or after a resume, as it does alone, by
+comparing records of its steps.
 
-A task writes the records (`headgate.task.recording`); `client.verifying` runs the script for them.
+Tasks write the records (`headgate.task.recording`). `client.verifying` runs the script for them.
 """

@@ -1,9 +1,10 @@
-"""Compares records of the same script: alone, alone with another rounding, and as the workers of a
+"""Compares records of the same script: alone, alone with other rounding, and as the workers of a
 plan.
 
-Two tensors are the same where they differ by no more than rounding: `_FLOORS` of all tensors of
-their kind, or `_TIMES` as much as the same tensor differs between the two runs alone. Steps that
-amplify rounding, as those of Adam where a gradient is nothing but rounding, are allowed for so.
+Two tensors are the same if they differ by no more than rounding. Rounding is `_FLOORS` of all
+tensors of their kind, or `_TIMES` the difference of the same tensor between the two runs alone. The
+latter allows for steps that amplify rounding, as those of Adam with a gradient that is only
+rounding.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from headgate.verification.verdict import FirstDifference, Sameness, Verificatio
 GRADIENT, WEIGHT, BUFFER = "gradient", "weight", "buffer"
 KINDS = (GRADIENT, WEIGHT, BUFFER)
 _FLOORS = {True: 1e-11, False: 2e-5}
-"""Of float64, and of whatever a script computes in by itself."""
+"""Relative rounding of float64, and of a script's own type."""
 _TIMES = 64.0
 _VARIES = {True: 1e-6, False: 5e-2}
-"""From so much on a run alone that began some roundings away is no measure of rounding."""
+"""From this difference on, a run alone with a perturbed start is no measure of rounding."""
 _LEAST = 1e-3
-"""Of all tensors of a kind, what a single one is taken to weigh at the least where their distances
-are told.
+"""Least norm of a single tensor, as a fraction of all tensors of its kind, for relative
+distances.
 """
 _MOST_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far apart two records are.
+    """The distance of two records.
 
     Args:
-        first: The first difference; None: there is none.
-        largest: The largest, each relative to its tensor, or to a part of all tensors of its kind
-            where it is less.
-        kinds: Kinds of tensors that differ where the first does.
+        first: The first difference; None: none.
+        largest: The largest difference, relative to its tensor, or to a fraction of all tensors of
+            its kind if that is larger.
+        kinds: Kinds of tensors that differ at the first difference.
     """
 
     first: FirstDifference | None
@@ -48,11 +49,11 @@ class Distance:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Those of one verification.
+    """The records of one verification.
 
     Args:
-        alone: The script by itself.
-        rounded: The same, its weights some roundings away; None: it was not run.
+        alone: The script alone.
+        rounded: The same with perturbed weights; None: it was not run.
         workers: The workers of the plan.
         double: Whether all computed in float64.
     """
@@ -64,7 +65,7 @@ class Records:
 
 
 def compared(records: Records) -> Verification:
-    """Whether the workers train as the script alone does."""
+    """Whether the workers train the same as the script alone."""
     alone, double = records.alone, records.double
     rounding = rounding_of(alone, records.rounded)
     noise = (
@@ -107,8 +108,8 @@ def compared(records: Records) -> Verification:
 
 
 def compared_among(records: Records) -> Verification:
-    """Whether workers train the same among themselves, where each has a batch of its own: one alone
-    trains another.
+    """Whether workers train the same as each other, if each has its own batches, so that the script
+    alone trains differently.
     """
     first, *others = records.workers
     steps = len({number for optimizer, number in first.steps if optimizer == 0})
@@ -138,7 +139,7 @@ def distance(
     rounding: Mapping[tuple[Key, str, str], float],
     kinds: Sequence[str] = KINDS,
 ) -> Distance:
-    """How far a record is from another, at the steps that both have."""
+    """The distance of two records, at the steps that both have."""
     largest, first, seen = 0.0, None, set[str]()
     if other is None:
         return Distance(None, 0.0)
@@ -162,8 +163,8 @@ def distance(
 def rounding_of(
     alone: TrainingRecord, rounded: TrainingRecord | None
 ) -> dict[tuple[Key, str, str], float]:
-    """How far each tensor is from that of a run with another rounding, at the step or at one before
-    it.
+    """The distance of each tensor from that of a run with other rounding, at the step or an earlier
+    one.
     """
     apart: dict[tuple[Key, str, str], float] = {}
     so_far: dict[tuple[str, str], float] = {}
@@ -185,7 +186,9 @@ def _off(
     rounding: Mapping[tuple[Key, str, str], float],
     kinds: Sequence[str],
 ) -> list[tuple[TensorAt, float, bool]]:
-    """Each tensor of a step, how far the other's is off, and whether that is more than rounding."""
+    """Each tensor of a step, its distance from the other's, and whether it is more than
+    rounding.
+    """
     norms = {
         kind: _norm(np.array([t.norm for t in step.tensors.values() if t.kind == kind]))
         for kind in kinds
@@ -203,7 +206,7 @@ def _off(
             result.append((tensor, 0.0, False))
             continue
         apart = _norm(theirs.numbers - tensor.numbers)
-        # What is not among the numbers that were kept shows in the sum of all squares.
+        # Differences outside of the kept numbers show in the sum of all squares.
         whole = abs(theirs.norm - tensor.norm)
         floor = _FLOORS[double] * norms[tensor.kind]
         allowed = floor + _TIMES * rounding.get((key, tensor.kind, tensor.name), 0.0)
@@ -223,7 +226,7 @@ def _norm(numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
     return float(np.linalg.norm(numbers))
 
 
-# --- what it comes from ---------------------------------------------------------------------------
+# --- causes ---------------------------------------------------------------------------------------
 
 
 def _blamed(
@@ -233,7 +236,7 @@ def _blamed(
     apart: FirstDifference | None,
     rounding: Mapping[tuple[Key, str, str], float],
 ) -> Verification:
-    """The answer where something differs, with the probable cause."""
+    """The answer after a difference, with the probable cause."""
     difference = plan.first or apart
     assert difference is not None
     sets_weights = apart is not None and _same_gradients(records, apart.step)
@@ -282,9 +285,7 @@ def _cause(
 
 
 def _same_gradients(records: Records, step: int) -> bool:
-    """Whether all workers have had the same gradients up to a step, as far as they have any that
-    are seen.
-    """
+    """Whether all workers had the same gradients up to a step, as far as they are recorded."""
     first, *others = records.workers
     if not any(kind == GRADIENT for at in first.steps.values() for kind, _ in at.tensors):
         return False
@@ -303,9 +304,7 @@ def _unprepared(record: TrainingRecord) -> bool:
 
 
 def _same_samples(records: Records, key: Key) -> bool:
-    """Whether the workers' parts of the batches up to a step are together the batches of the script
-    alone.
-    """
+    """Whether the workers' batches up to a step are, together, those of the script alone."""
     close = 1e-9 if records.double else 1e-4
     for place, step in records.alone.steps.items():
         parts = [worker.steps[place].batch for worker in records.workers if place in worker.steps]
@@ -336,8 +335,8 @@ def _buffers_apart(records: Records, key: Key) -> bool:
 
 
 def _losses_apart(records: Records) -> float:
-    """How far the losses that the workers reported together are from those of the script alone,
-    relative.
+    """The relative distance of the losses reported by workers together from those of the script
+    alone.
     """
     worst = 0.0
     for at, (loss, _) in enumerate(records.alone.losses):
@@ -352,7 +351,7 @@ def _losses_apart(records: Records) -> float:
 
 
 def repeats(one: TrainingRecord, other: TrainingRecord) -> bool:
-    """Whether two runs alone trained the same, but for what threads sum up in another order."""
+    """Whether two runs alone trained the same, except for the order in which threads sum."""
     return distance(one, other, True, {}).largest < _VARIES[True]
 
 
@@ -362,11 +361,11 @@ def repeats(one: TrainingRecord, other: TrainingRecord) -> bool:
 def compared_resume(
     whole: Sequence[TrainingRecord], resumed: Sequence[TrainingRecord], double: bool
 ) -> Verification:
-    """Whether a run that was stopped and resumed goes on as one that was not stopped.
+    """Whether a run that was stopped and resumed trains the same as one that was not stopped.
 
     Args:
         whole: The tasks of the run that was not stopped.
-        resumed: Those of the run that went on.
+        resumed: The tasks of the resumed run.
         double: Whether they computed in float64.
     """
     apart = [distance(one, other, double, {}) for one, other in zip(whole, resumed)]

@@ -1,6 +1,4 @@
-"""Copies of the folders that a script runs in, so that what it writes there stays away from the
-user's files.
-"""
+"""Copies the folders that a script runs in, so that its writes do not reach the user's files."""
 
 from __future__ import annotations
 
@@ -28,20 +26,18 @@ _LEFT_OUT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Where folders were copied to.
+    """Copied folders.
 
     Args:
         places: The copy of each folder.
-        scratch: The folder that they are in, with one for temporary files.
+        scratch: The folder with the copies, and with one for temporary files.
     """
 
     places: Mapping[str, str]
     scratch: Path
 
     def job(self, job: Job) -> Job:
-        """A job that runs in the copies. Paths below the folders that its command or variables name
-        are exchanged.
-        """
+        """A job that runs in the copies, with the paths in its command and variables replaced."""
         args = tuple(map(self.path, job.args))
         run: str | tuple[str, ...] | None = None
         if isinstance(job.run, str):
@@ -55,8 +51,8 @@ class Copied:
         )
 
     def sources(self, hashes: Mapping[str, str]) -> dict[str, str]:
-        """Those files in the copies that are still as they were copied, named as `outer` numbers
-        their folders.
+        """The files in the copies that are unchanged since they were copied, with folders numbered
+        as in `outer`.
 
         Args:
             hashes: The SHA-256 of each file, by its path in the copies.
@@ -65,14 +61,14 @@ class Copied:
         for number, (folder, copy) in enumerate(self.places.items()):
             root = os.path.realpath(copy) + os.sep
             for path, digest in hashes.items():
-                # What is large is shown by links to it.
+                # Large files are links, not copies.
                 within = path.removeprefix(root).removeprefix(folder + os.sep)
                 if within != path and digest_of(Path(folder, within)) == digest:
                     known[f"{number}/{within}"] = digest
         return known
 
     def path(self, text: str) -> str:
-        """A word of a command, with the folders that it names exchanged."""
+        """A word of a command, with the folders in it replaced."""
         for folder, copy in self.places.items():
             if text == folder:
                 return copy
@@ -82,9 +78,7 @@ class Copied:
 
 @contextmanager
 def scratch(place: Path) -> Iterator[Path]:
-    """A folder of its own in `place`, as long as the block lasts; its lock tells that somebody uses
-    it.
-    """
+    """A new folder in `place`, until the context ends. Its lock shows that it is in use."""
     folder = Path(tempfile.mkdtemp(dir=place))
     with open(folder / _LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -95,7 +89,9 @@ def scratch(place: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(place: Path) -> None:
-    """Remove the folders in `place` that nobody uses any more: whoever did was killed."""
+    """Remove the folders in `place` that are no longer in use, because their processes were
+    killed.
+    """
     for folder in place.iterdir():
         with suppress(OSError), open(folder / _LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,8 +99,8 @@ def remove_abandoned(place: Path) -> None:
 
 
 def outer(job: Job) -> list[str]:
-    """The folder that a job runs in, and that of its script where it is another one; none that is
-    all of a disk.
+    """The working folder of a job, and its script's folder if it is another one; none that is a
+    whole disk.
     """
     folders = [os.path.realpath(job.workdir)]
     if (file := source(job)) is not None:
@@ -118,7 +114,7 @@ def outer(job: Job) -> list[str]:
 
 
 def is_as_it_was(job: Job, sources: Mapping[str, str]) -> bool:
-    """Whether the files that a job's script was made of are what they were.
+    """Whether the files that a job's script consists of are unchanged.
 
     Args:
         job: The job, with absolute paths.
@@ -133,7 +129,7 @@ def is_as_it_was(job: Job, sources: Mapping[str, str]) -> bool:
 
 
 def digest_of(file: Path) -> str:
-    """The SHA-256 of a file; empty where it cannot be read."""
+    """The SHA-256 of a file; empty if it cannot be read."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
@@ -141,9 +137,7 @@ def digest_of(file: Path) -> str:
 
 
 def copied(job: Job, scratch: Path) -> Copied:
-    """Copy the folder that a job runs in, and that of its script. What is large is shown by links
-    to it.
-    """
+    """Copy the working folder of a job, and its script's folder. Large files become links."""
     places = {}
     for number, folder in enumerate(outer(job)):
         places[folder] = str(scratch / f"folder-{number}" / Path(folder).name)
@@ -153,9 +147,7 @@ def copied(job: Job, scratch: Path) -> Copied:
 
 
 def _copy(folder: Path, to: Path, scratch: Path) -> None:
-    """Copy a folder breadth first, small files before large ones, as long as it is no more than so
-    much.
-    """
+    """Copy a folder breadth first, small files before large ones, up to a total size."""
     to.mkdir(parents=True)
     left, entries = MOST_BYTES, MOST_ENTRIES
     queue = deque([(folder, to)])
@@ -191,8 +183,8 @@ def _copy(folder: Path, to: Path, scratch: Path) -> None:
 
 
 def _is_apart(entry: os.DirEntry[str], scratch: Path) -> bool:
-    """Whether a folder is none of the user's own files: an environment, what a tool keeps, or where
-    copies go.
+    """Whether a folder holds none of the user's own files: an environment, a tool's cache, or the
+    copies.
     """
     if entry.name in _LEFT_OUT or os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):
         return True

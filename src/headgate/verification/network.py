@@ -1,4 +1,4 @@
-"""A network of its own for a trial: nothing but loopback, in a namespace that its tasks enter."""
+"""Isolates a trial from networks: its tasks enter a namespace with only a loopback device."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PATIENCE_SECONDS = 10.0
 
 
 class Namespaces:
-    """Those that the tasks of a trial enter, as long as a process holds them.
+    """Namespaces for the tasks of a trial, while a process holds them.
 
     Args:
-        pid: The process; None: there are none, as the kernel allows none.
+        pid: The process; None: the kernel allows no namespaces.
     """
 
     def __init__(self, pid: int | None) -> None:
@@ -34,16 +34,16 @@ class Namespaces:
 
     @property
     def folder(self) -> str:
-        """Where tasks find them; empty: there are none."""
+        """Their path for tasks; empty: there are none."""
         return f"/proc/{self._pid}/ns" if self._pid is not None else ""
 
     def tried(self) -> bool:
-        """Whether a program in them has tried to reach another machine since it was asked last."""
+        """Whether a program in them has tried to reach another machine since the last call."""
         seen, self._seen = self._seen, self._lost()
         return self._seen > seen
 
     def _lost(self) -> int:
-        """Packets that had no way out, and those to ports of UDP, as of DNS, at which nobody
+        """Number of packets without a route, and of UDP packets, as of DNS, to ports where nobody
         listens.
         """
         if self._pid is None:
@@ -61,7 +61,7 @@ class Namespaces:
 
 @contextmanager
 def apart() -> Iterator[Namespaces]:
-    """Namespaces for the tasks of a trial; they end with the block, or with this process."""
+    """Make namespaces for the tasks of a trial. They end with the context, or with this process."""
     process = subprocess.Popen(
         [sys.executable, "-m", __name__],
         stdin=subprocess.PIPE,
@@ -84,7 +84,7 @@ def apart() -> Iterator[Namespaces]:
 
 
 def _hold() -> None:
-    """Make the namespaces, say so, and hold them until standard input ends.
+    """Make the namespaces, announce them, and hold them until standard input ends.
 
     Raises:
         OSError: The kernel allows none.
@@ -109,7 +109,7 @@ def _hold() -> None:
 
 
 def _own_address() -> bytes | None:
-    """What the name of this machine stands for; None: loopback, or nothing."""
+    """The address of this machine's name; None: loopback, or none."""
     try:
         address = socket.inet_aton(socket.gethostbyname(socket.gethostname()))
     except OSError:

@@ -1,4 +1,4 @@
-"""What is known of a job under a plan before anything is tried."""
+"""The verdict on a job under a plan before a trial."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from headgate.verification import store
 from headgate.verification.verdict import Sameness, Verification, Why
 
 VARIABLE = "HEADGATE_VERIFY"
-"""In the environment of who submits a job: what holds where the job says `auto`."""
+"""The variable in the submitter's environment with the default for jobs that say `auto`."""
 _OF_PYTORCH = ("torchrun", "deepspeed")
 """Contracts of scripts whose optimizers show their steps."""
 
 
 def is_off(spec: Job, environment: Mapping[str, str]) -> bool:
-    """Whether a job is not to be verified: it says so, or the environment of whoever submitted it,
-    where it says nothing.
-    """
+    """Whether a job is not to be verified, by its own setting or by the submitter's environment."""
     return spec.verify == "off" or (spec.verify == "auto" and environment.get(VARIABLE) == "off")
 
 
@@ -47,23 +45,24 @@ def standing(
 
 
 def bars(verdict: Verification) -> bool:
-    """Whether Headgate does not choose several workers for a job because of its verdict: they
-    differ, fail, or are to be tried. Batch normalisation differs under every launcher: that is no
-    reason.
+    """Whether a verdict keeps Headgate from choosing several workers: they differ, fail, or are to
+    be tried.
+
+    A difference due to batch normalisation does not, because it occurs under every launcher.
     """
     differs = verdict.answer is Sameness.DIFFERS and verdict.cause is not Why.NORMALISATION
     return differs or verdict.cause in (Why.NOT_YET, Why.WORKERS_FAILED)
 
 
 def unknown(plan: Plan, why: Why) -> Verification:
-    """That a job is not verified under a plan, and why."""
+    """The verdict that a job is not verified under a plan, with the reason."""
     return Verification(
         Sameness.UNKNOWN, plan.workers, cause=why, strategy=plan.strategy, servers=plan.servers
     )
 
 
 def left_out(spec: Job, facts: ScriptFacts, plan: Plan) -> Why | None:
-    """Why nothing can be said of a job, whatever it trains; None: it can be tried."""
+    """Why a job cannot be verified, whatever it trains; None: it can be tried."""
     if spec.roles:
         return Why.ROLES
     if spec.isolation not in (None, DEFAULT):
@@ -80,8 +79,8 @@ def left_out(spec: Job, facts: ScriptFacts, plan: Plan) -> Why | None:
 
 
 def hides_steps(spec: Job, facts: ScriptFacts) -> bool:
-    """Whether a script is for a launcher of another framework than PyTorch, whose optimizers alone
-    show their steps.
+    """Whether a script is for a launcher of another framework than PyTorch. Only PyTorch's
+    optimizers show their steps.
     """
     if spec.contract in (None, *_OF_PYTORCH):
         return False

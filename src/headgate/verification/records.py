@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headgate.verification.verdict import CutOff, LeftOut, Why
 
 Key = tuple[int, int]
-"""An optimizer, counted from 0, and which step of it, from 1."""
+"""Number of an optimizer, from 0, and number of its step, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class TensorAt:
         kind: `gradient`, `weight` or `buffer`.
         name: Its name.
         shape: Its shape.
-        numbers: Its numbers; of a large one some.
+        numbers: Its numbers; some of them for a large one.
         total: Sum of all its numbers.
         squares: Sum of their squares.
     """
@@ -47,9 +47,9 @@ class RecordedStep:
     """One step of an optimizer.
 
     Args:
-        tensors: What is trained, by kind and name, in the order of the models.
-        batch: Samples since the step before, the sum of their numbers and of the squares; empty:
-            none were seen.
+        tensors: The trained tensors, by kind and name, in the order of the models.
+        batch: Number of samples since the last step, the sum of their numbers and of the squares;
+            empty: none were seen.
         drew: Whether the script drew random numbers between a batch and the step.
         unprepared: Whether its optimizer was not given to `prepare`.
     """
@@ -62,8 +62,8 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class ForwardPass:
-    """A forward pass of a model: its number, whether it trains, the epoch (-1: not known), and the
-    steps before it.
+    """A forward pass of a model: its number, whether it trains, the epoch (-1: unknown), and the
+    number of steps before it.
     """
 
     number: int
@@ -74,25 +74,24 @@ class ForwardPass:
 
 @dataclass(slots=True)
 class TrainingRecord:
-    """What one task recorded.
+    """The record of one task.
 
     Args:
-        steps: By optimizer and number, in the order in which they were taken.
+        steps: By optimizer and number, in order.
         passes: Its forward passes.
-        losses: What was reported, and what part of the job's each counts.
+        losses: The reported losses, with the weight of each in the job's.
         hooked: Names of tensors whose gradients hooks change.
-        normalised: Kinds of layers that take statistics of a batch.
+        normalised: Kinds of layers with statistics over a batch.
         double: Whether all weights were in float64.
-        sharded: Whether tensors are parts of others that no worker has as a whole.
-        fenced: Whether the kernel refuses what it writes elsewhere.
-        cut_off: What keeps it from other programs.
-        outside: What it tried to write elsewhere.
-        network: What it tried to reach over a network.
-        refused: What it was refused last, `OUTSIDE` or `NETWORK`; None: nothing since its last
-            step.
-        left_out: What it asks for and was not done.
-        sources: The modules and settings of its own, with the SHA-256 of each.
-        ended: Whether all steps that were asked for were recorded.
+        sharded: Whether tensors are parts of tensors that no worker has whole.
+        fenced: Whether the kernel refuses writes elsewhere.
+        cut_off: The mechanism that isolates it from other programs.
+        outside: Paths elsewhere that it tried to write.
+        network: Addresses that it tried to reach over a network.
+        refused: What was refused last, `OUTSIDE` or `NETWORK`; None: nothing since its last step.
+        left_out: Requested operations that were not done.
+        sources: Its own modules and settings, with the SHA-256 of each.
+        ended: Whether all requested steps were recorded.
     """
 
     steps: dict[Key, RecordedStep] = field(default_factory=dict)
@@ -113,7 +112,7 @@ class TrainingRecord:
 
 
 def read(folder: Path, task: str) -> TrainingRecord:
-    """What a task recorded so far; empty where it recorded nothing."""
+    """The record of a task so far; empty if it recorded nothing."""
     record = TrainingRecord()
     try:
         lines = (folder / f"{task}.jsonl").read_text().splitlines()

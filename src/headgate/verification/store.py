@@ -1,5 +1,5 @@
-"""Verdicts of before, by what they depend on: the script, its arguments, versions, how its workers
-learn together.
+"""Stored verdicts, by the conditions that they depend on: script, arguments, versions, and how its
+workers learn together.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from headgate.verification.verdict import Verification
 
 _ADAPTER = TypeAdapter(Verification)
 FOLDER = "verified"
-"""Where verdicts are, in Headgate's folder."""
+"""Folder of verdicts in Headgate's folder."""
 _FRAMEWORKS = ("torch", "keras", "tensorflow", "jax", "jaxlib", "flax")
 
 
 def key(job: Job, profile_key: str, plan: Plan, path: str | None) -> str:
-    """The key that a verdict is stored under.
+    """The key under which a verdict is stored.
 
     Args:
         job: The job.
-        profile_key: That of its profile: it stands for the script, its arguments and variables.
-        plan: How its workers learn together; how many there are does not matter.
-        path: The PATH that its interpreter is found on.
+        profile_key: Key of its profile, which covers the script, its arguments and variables.
+        plan: How its workers learn together. The number of workers does not matter.
+        path: The PATH for its interpreter.
     """
     try:
         versions = _versions(interpreter(job, path))
@@ -44,8 +44,8 @@ def key(job: Job, profile_key: str, plan: Plan, path: str | None) -> str:
 
 
 def load(folder: Path, key: str, job: Job) -> Verification | None:
-    """The stored verdict on a job; None where there is none that can be read, or a module of its
-    script is another.
+    """The stored verdict on a job. None if it cannot be read, or if a module of its script has
+    changed.
     """
     try:
         known = _ADAPTER.validate_json((folder / f"{key}.json").read_text())
@@ -67,22 +67,22 @@ def save(folder: Path, key: str, verification: Verification) -> None:
 
 
 def dump(verification: Verification) -> str:
-    """As JSON."""
+    """The verdict as JSON."""
     return json.dumps(asdict(verification))
 
 
 def parse(text: str) -> Verification:
-    """From JSON.
+    """Read a verdict from JSON.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no verdict.
     """
     return _ADAPTER.validate_json(text)
 
 
 def _versions(python: str) -> tuple[str, ...]:
-    """Frameworks that are installed beside an interpreter, with their versions, as their folders
-    are called.
+    """The frameworks installed with an interpreter, with their versions, as in the names of their
+    folders.
     """
     places = Path(python).parent.parent.glob("lib/python3*/*-packages")
     names: list[str] = []

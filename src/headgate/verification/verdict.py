@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The result of a verification."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Sameness(StrEnum):
 
 
 class Why(StrEnum):
-    """Why it probably differs, or why nothing can be said."""
+    """Why it probably differs, or why it cannot be verified."""
 
-    # Of a difference.
+    # causes of a difference
     LOSS = "loss"
     """Gradients differ: parts of the loss weigh unequally."""
     HOOK = "hook"
@@ -26,7 +26,7 @@ class Why(StrEnum):
     BUFFER = "buffer"
     """Buffers that a forward pass changes."""
     NORMALISATION = "normalisation"
-    """Statistics of each worker's own samples."""
+    """Statistics over each worker's own samples."""
     RANDOM = "random"
     """Random draws in a step."""
     DATA = "data"
@@ -38,27 +38,27 @@ class Why(StrEnum):
     SET = "set"
     """Workers differ from each other by what the script does to weights."""
     OPTIMIZER = "optimizer"
-    """The same gradients, other weights."""
+    """The same gradients, but different weights."""
     RESUME = "resume"
-    """What a checkpoint does not hold."""
-    # Of no answer.
+    """State that a checkpoint does not hold."""
+    # reasons for no result
     NO_STEP = "no-step"
     FAILED = "failed"
     WORKERS_FAILED = "workers-failed"
     SLOW = "slow"
     VARIES = "varies"
-    """The script differs from itself, with the same seeds."""
+    """The script differs from itself with the same seeds."""
     SENSITIVE = "sensitive"
-    """Rounding alone takes it elsewhere."""
+    """Rounding alone changes the result."""
     OUTSIDE = "outside"
     NETWORK = "network"
-    """It failed of what it could not reach."""
+    """It failed because it could not reach a network."""
     OPEN = "open"
-    """Nothing holds back what it sends."""
+    """Nothing isolates it from networks."""
     GPU = "gpu"
-    """It failed without the GPUs that its job holds."""
+    """It failed without the GPUs of its job."""
     UNSEEN = "unseen"
-    """Its framework shows its steps to nobody."""
+    """Its framework does not show its steps."""
     SHARDED = "sharded"
     """No worker has a whole tensor."""
     OWN_BATCH = "own-batch"
@@ -72,7 +72,7 @@ class Why(StrEnum):
 
 
 class LeftOut(StrEnum):
-    """What a trial does not do of what the script asks for."""
+    """Requested operations that a trial does not do."""
 
     DROPOUT = "dropout"
     NOISE = "noise"
@@ -81,18 +81,18 @@ class LeftOut(StrEnum):
 
 
 class CutOff(StrEnum):
-    """What keeps a trial from other programs."""
+    """The mechanism that isolates a trial from other programs."""
 
     NAMESPACE = "namespace"
-    """A network of its own."""
+    """Its own network namespace."""
     PORTS = "ports"
-    """Landlock, which refuses TCP to ports that services have."""
+    """Landlock, which refuses TCP to ports of services."""
     PYTHON = "python"
-    """Python alone."""
+    """Only Python."""
 
 
 class StopPlace(StrEnum):
-    """Where a script was as it was asked to stop."""
+    """Where a script was when it was asked to stop."""
 
     VALIDATION = "validation"
     ACCUMULATION = "accumulation"
@@ -102,14 +102,14 @@ class StopPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """Where two records first differ.
+    """The first difference of two records.
 
     Args:
         step: Step, from 1.
-        optimizer: Which optimizer's, from 1.
+        optimizer: Number of the optimizer, from 1.
         kind: `gradient`, `weight` or `buffer`.
-        tensors: Names of those that differ, the farthest first.
-        size: How far the first of them is off, relative to its norm.
+        tensors: Names of those that differ, the most distant first.
+        size: Distance of the first, relative to its norm.
     """
 
     step: int
@@ -121,33 +121,34 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The answer of one verification.
+    """The result of one verification.
 
     Args:
-        answer: It.
-        workers: Workers that it was compared with.
-        steps: Steps that were compared.
+        answer: The answer.
+        workers: Number of workers that were compared.
+        steps: Number of compared steps.
         double: Whether the script computed in float64.
-        cause: Why, where it is not the same.
-        difference: Where it first differs.
+        cause: Why, if it is not the same.
+        difference: The first difference.
         largest: The largest relative difference of any tensor at any step.
-        rounding: The largest between two runs alone whose weights began some roundings apart.
-        strategy: Of the plan.
-        servers: Its parameter servers.
-        left_out: What the script asks for and was not done, alone or under the plan.
-        loss_differs: How far the losses that were reported differ, relative; 0: they do not.
-        fenced: Whether the kernel kept what it wrote away from other files.
-        cut_off: What kept it from other programs.
+        rounding: The largest difference between two runs alone whose initial weights differ by a
+            few roundings.
+        strategy: Strategy of the plan.
+        servers: Number of its parameter servers.
+        left_out: Requested operations that were not done, alone or under the plan.
+        loss_differs: Relative difference of the reported losses; 0: none.
+        fenced: Whether the kernel kept its writes from other files.
+        cut_off: The mechanism that isolated it from other programs.
         outside: Paths outside of its folder that it tried to write.
-        network: What it tried to reach over a network, and could not.
-        detail: What names the cause further: a path, the script's last words, names of tensors.
-        stopped_in: Where it was stopped, of a verification of a resume.
-        stopped_at: In which forward pass.
-        seed: What decided that.
-        seconds: How long it took.
-        output: Where what the script printed is, where it failed.
-        sources: The modules and settings of its own that it read, with the SHA-256 of each. A path
-            begins with the number of its folder, as of `folders.outer`.
+        network: Addresses that it tried to reach over a network.
+        detail: Details of the cause: a path, the script's last output, names of tensors.
+        stopped_in: Where it was stopped, if a resume was verified.
+        stopped_at: The forward pass in which it was stopped.
+        seed: The seed that chose it.
+        seconds: Duration.
+        output: Path of the script's output, if it failed.
+        sources: Its own modules and settings, with the SHA-256 of each. A path begins with the
+            number of its folder, as in `folders.outer`.
     """
 
     answer: Sameness

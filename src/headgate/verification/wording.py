@@ -1,4 +1,4 @@
-"""A verification in words."""
+"""A verification, in words."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _NAMING = {
     Why.NETWORK,
     Why.GPU,
 }
-"""Causes whose detail is told."""
+"""Causes whose detail is shown."""
 _LEFT_OUT = {
     LeftOut.DROPOUT: "dropout",
     LeftOut.NOISE: "noise of layers",
@@ -154,7 +154,7 @@ def sentence(verification: Verification) -> str:
 
 
 def kept_alone(verification: Verification) -> str:
-    """Why a job keeps one worker where Headgate would give it several."""
+    """Why a job keeps one worker although Headgate would give it several."""
     if verification.answer is Sameness.DIFFERS:
         return f"because several would train something else: {sentence(verification)}"
     if verification.cause is Why.WORKERS_FAILED:
@@ -163,7 +163,7 @@ def kept_alone(verification: Verification) -> str:
 
 
 def differs(difference: FirstDifference) -> str:
-    """By how much, from when on, and what."""
+    """In words, what differs, by how much, and from which step on."""
     named = ", ".join(f"`{name}`" for name in difference.tensors[:_NAMED])
     more = len(difference.tensors) - _NAMED
     kind = (_KINDS if len(difference.tensors) == 1 else _PLURAL)[difference.kind]
@@ -210,7 +210,7 @@ def _notes(verification: Verification) -> list[str]:
 
 
 def _left_out(verification: Verification) -> str:
-    """What the trial did not do, alone or with workers."""
+    """In words, what the trial did not do, alone or with workers."""
     return (
         f"; left out: {', '.join(_LEFT_OUT[what] for what in verification.left_out)}"
         if verification.left_out

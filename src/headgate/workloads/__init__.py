@@ -1,8 +1,8 @@
-"""What studies train: the same networks and sparse models in each framework, from the same weights
-on the same batches.
+"""Workloads of studies: the same networks and sparse models in each framework, from the same
+weights on the same batches.
 
-`python -m headgate.workloads` lists them; each framework has a script of its own, `python -m
-headgate.workloads.torch`. Standard library only: whoever plans a study needs no framework for it.
+`python -m headgate.workloads` lists them. Each framework has its own script, for example `python -m
+headgate.workloads.torch`. Standard library only, so that planning a study needs no framework.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WORKLOADS: Mapping[str, str] = {
     ),
     "trace": "trace of A·A for a matrix A in blocks: multiplies blocks and trains nothing",
 }
-"""What each is, by name."""
+"""Descriptions of the workloads, by name."""
 
 FRAMEWORKS: Mapping[str, str] = {
     "torch": "PyTorch",
@@ -40,25 +40,25 @@ FRAMEWORKS: Mapping[str, str] = {
     "numpy": "NumPy, for `trace` alone",
     "spark": "PySpark, for `sparse` and `trace`",
 }
-"""What each is. Each but NumPy has a script of that name below `headgate.workloads`; `trace` has
-one for all.
+"""Descriptions of the frameworks. Each except NumPy has a script of that name in
+`headgate.workloads`; `trace` has one for all.
 """
 _FEW: Mapping[str, tuple[str, ...]] = {
     "numpy": ("trace",),
     "spark": ("sparse", "trace"),
     "keras": tuple(name for name in WORKLOADS if name != "trace"),
 }
-"""Frameworks in which not every workload is written, and those that are."""
+"""Frameworks without all workloads, and the workloads that they have."""
 _MODULES = {"spark": "pyspark"}
 
 SIZES = ("small", "full")
 
 
 class WorkloadError(ValueError):
-    """No such workload, or not in this framework; the message lists those that there are.
+    """The workload does not exist, or not in this framework. The message lists those that do.
 
     Args:
-        problem: What was given.
+        problem: The given name.
         cure: What is expected instead; empty: the problem says it.
     """
 
@@ -68,17 +68,17 @@ class WorkloadError(ValueError):
 
 
 def frameworks_of(workload: str) -> tuple[str, ...]:
-    """The frameworks that a workload is written in.
+    """The frameworks that have a workload.
 
     Raises:
-        WorkloadError: There is no such workload.
+        WorkloadError: The workload does not exist.
     """
     _check("workload", workload, WORKLOADS)
     return tuple(name for name in FRAMEWORKS if workload in _FEW.get(name, (workload,)))
 
 
 def lack(framework: str) -> str:
-    """What this machine lacks to run workloads of a framework, and what to do; empty if it lacks
+    """What this machine lacks for workloads of a framework, with a remedy; empty if it lacks
     nothing.
     """
     module = _MODULES.get(framework, framework)
@@ -103,18 +103,17 @@ def command(
     seed: int | None = None,
     more: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """The words of the command that runs a workload; what is None is left to the script's defaults.
+    """The words of the command that runs a workload. For None the script's default is used.
 
     Args:
         size: `small`, or `full` for that of the papers.
-        steps: How many are counted, after those of the warm-up.
-        batch: Samples of a step, of all workers together.
-        data: Folder of real data, made there if it is missing; None: the same few batches from
-            memory, again and again.
-        more: Further options of the workload, such as `--pull dense`.
+        steps: Number of counted steps, after those of the warm-up.
+        batch: Samples in a step of all workers together.
+        data: Folder of real data, made there if missing; None: repeat a few batches from memory.
+        more: Further options of the workload, for example `--pull dense`.
 
     Raises:
-        WorkloadError: There is no such workload, framework or size, or not together.
+        WorkloadError: There is no such workload, framework or size, or no such combination.
     """
     known = frameworks_of(workload)
     _check("framework", framework, FRAMEWORKS)

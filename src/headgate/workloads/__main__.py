@@ -18,7 +18,7 @@ _EXAMPLES = """Examples:
 
 
 def main() -> None:
-    """Read the command line, and do what it asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m headgate.workloads",
         description="List what studies train. Make its data, or check what was made.",

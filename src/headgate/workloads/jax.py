@@ -40,7 +40,7 @@ def running(network: networks.Architecture) -> Tree:
 def forward(
     network: networks.Architecture, weights: Tree, state: Tree, images: Any
 ) -> tuple[Any, Tree]:
-    """Logits of a batch in training, and the running means and variances after it. Images have
+    """Logits of a training batch, and the running means and variances after it. Images have
     channels last.
     """
     values: list[Any] = []
@@ -115,7 +115,9 @@ def _network_step(options: script.Options) -> tuple[tuple[Any, ...], Callable[..
 
 
 def _clicks_step(options: script.Options) -> tuple[tuple[Any, ...], Callable[..., Any]]:
-    """Sparse logistic regression from zero. A sparse step moves the rows that it uses alone."""
+    """Sparse logistic regression, beginning with zeros. A sparse step only changes the rows that it
+    uses.
+    """
     rate = script.rate(options.workload)
 
     def loss_of(rows: Any, bias: Any, values: Any, clicked: Any) -> Any:
@@ -138,7 +140,7 @@ def _clicks_step(options: script.Options) -> tuple[tuple[Any, ...], Callable[...
 
 
 def train(options: script.Options) -> list[float]:
-    """Train a workload; returns the loss of each step."""
+    """Train a workload. Returns the loss of each step."""
     hg.init()
     state, step = (_clicks_step if options.workload == "sparse" else _network_step)(options)
     state = hg.prepare(*state)

@@ -14,7 +14,7 @@ from headgate.workloads import networks, samples, script
 
 
 def built(network: networks.Architecture, weights: Mapping[str, np.ndarray]) -> Any:
-    """A model of a network with its first weights, for images with channels last."""
+    """A network's model with its initial weights, for images with channels last."""
     values: list[Any] = []
     trained = []
     for place, layer in enumerate(network.layers):
@@ -38,13 +38,13 @@ def built(network: networks.Architecture, weights: Mapping[str, np.ndarray]) -> 
 
 
 def _turned(value: np.ndarray) -> np.ndarray:
-    """In Keras' layout: height and width before input before output."""
+    """The array in Keras' layout: height and width before input before output."""
     return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
 
 
 def _padded(layer: networks.Layer, x: Any) -> Any:
-    """Zeros around an image. A largest value is only taken of what is not negative, where zeros
-    change nothing.
+    """Pad an image with zeros. Max pools only have non-negative inputs, so that zeros change
+    nothing.
     """
     if layer.padding == (0, 0) or _same(layer):
         return x
@@ -52,9 +52,7 @@ def _padded(layer: networks.Layer, x: Any) -> Any:
 
 
 def _same(layer: networks.Layer) -> bool:
-    """Whether Keras' own padding is what the layer states. A mean would leave out what was
-    padded.
-    """
+    """Whether Keras' own padding equals the layer's. A mean pool would leave out padded values."""
     return layer.kind == "conv" and layer.stride == 1 and layer.shape[1:] == layer.taken[1:]
 
 
@@ -77,7 +75,7 @@ def _layer(layer: networks.Layer) -> Any:
 
 
 def clicks(features: int) -> Any:
-    """Sparse logistic regression, from zero."""
+    """Sparse logistic regression, beginning with zeros."""
     ids, values = (
         keras.Input((samples.NON_ZEROS,), dtype="int32"),
         keras.Input((samples.NON_ZEROS,)),
@@ -101,7 +99,7 @@ def model_of(
     """Model, optimizer and loss of a workload.
 
     Args:
-        clicks: Makes the model of sparse logistic regression from its number of features.
+        clicks: Makes the model of sparse logistic regression from the number of features.
     """
     if options.workload == "sparse":
         model, loss = (
@@ -116,9 +114,7 @@ def model_of(
 
 
 class _Told(keras.callbacks.Callback):  # type: ignore[misc]  # has no types
-    """Tells the printer the loss of each batch, which Keras logs as the mean since the epoch
-    began.
-    """
+    """Passes the loss of each batch to the printer. Keras logs the mean since the epoch began."""
 
     def __init__(self, printer: script.StepPrinter) -> None:
         super().__init__()
@@ -133,7 +129,7 @@ class _Told(keras.callbacks.Callback):  # type: ignore[misc]  # has no types
 
 
 def train(options: script.Options) -> list[float]:
-    """Train a workload; returns the loss of each step."""
+    """Train a workload. Returns the loss of each step."""
     with hg.strategy().scope():
         model, optimizer, loss = model_of(options)
         model.compile(

@@ -24,25 +24,25 @@ Shape = tuple[int, ...]
 Pair = tuple[int, int]
 
 MOMENTUM = 0.9
-"""Of the running mean and variance of a batch normalisation that is kept in a step. PyTorch names
-what is left: 0.1.
+"""Momentum of the running mean and variance of a batch normalisation. PyTorch states its
+complement: 0.1.
 """
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer, which names those that it reads by their place in the list.
+    """A layer. It names its inputs by their index in the list.
 
     Args:
         kind: `input`, `conv`, `norm` (batch normalisation), `relu`, `max` and `mean` (pools; a mean
-            counts the padding), `global` (mean over height and width), `flatten` (channels, then
+            includes the padding), `global` (mean over height and width), `flatten` (channels, then
             rows, then columns), `dense`, `add`, `concat` (along channels).
-        inputs: What it reads.
-        shape: Of its output.
-        taken: The shape of its first input.
-        bias: Whether a convolution has one; a dense layer always has.
-        epsilon: Of a normalisation, added to the variance.
-        factor: Of a normalisation, before the first step.
+        inputs: Indices of its inputs.
+        shape: Shape of its output.
+        taken: Shape of its first input.
+        bias: Whether a convolution has a bias; a dense layer always has.
+        epsilon: Added to the variance of a normalisation.
+        factor: Initial factor of a normalisation.
     """
 
     kind: str
@@ -72,9 +72,7 @@ class Layer:
 
     @property
     def flops(self) -> int:
-        """Multiplications with their additions in a forward pass of one sample; convolutions and
-        dense layers alone count.
-        """
+        """Multiply-adds of a forward pass of one sample, in convolutions and dense layers."""
         if self.kind not in ("conv", "dense"):
             return 0
         return math.prod(self.weights["weight"]) * math.prod(self.shape[1:])
@@ -82,25 +80,23 @@ class Layer:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Layers in an order in which they can be computed; the last one's output is the logits of the
-    classes.
-    """
+    """Layers in order of computation. The output of the last one is the logits of the classes."""
 
     layers: tuple[Layer, ...]
 
     @property
     def shape(self) -> Shape:
-        """Of a sample."""
+        """Shape of a sample."""
         return self.layers[0].shape
 
     @property
     def classes(self) -> int:
-        """How many there are."""
+        """Number of classes."""
         return self.layers[-1].shape[0]
 
     @property
     def parameters(self) -> int:
-        """Trained numbers."""
+        """Number of trained values."""
         return sum(math.prod(shape) for layer in self.layers for shape in layer.weights.values())
 
     @property
@@ -111,7 +107,7 @@ class Architecture:
 
 @dataclass
 class _Drawing:
-    """A network while it is drawn: each method adds a layer and returns its place."""
+    """Builds a network. Each method adds a layer and returns its index."""
 
     layers: list[Layer] = field(default_factory=list)
 
@@ -153,7 +149,7 @@ class _Drawing:
         factor: float = 1.0,
         **options: Any,
     ) -> int:
-        """A convolution without bias, and its batch normalisation."""
+        """Add a convolution without bias, and its batch normalisation."""
         x = self.conv(x, channels, kernel, **options)
         shape = self.layers[x].shape
         return self._added(Layer("norm", (x,), shape, shape, epsilon=epsilon, factor=factor))
@@ -206,11 +202,13 @@ def build(name: str, size: str) -> Architecture:
 
 
 def weights(network: Architecture, seed: int) -> dict[str, np.ndarray]:
-    """First values, the same for each framework: normal with variance 2 / inputs (He et al. 2015,
-    eq. 10). Biases are 0, and normalisations have the factors that their layers name.
+    """Initial values, the same for each framework: normal with variance 2 / inputs (He et al. 2015,
+    eq. 10).
+
+    Biases are 0, and normalisations have the factors of their layers.
 
     Returns:
-        Float32 arrays in PyTorch's layout, by place of the layer and name: `3.weight`.
+        Float32 arrays in PyTorch's layout, by index of the layer and name: `3.weight`.
     """
     values = {}
     for place, layer in enumerate(network.layers):
@@ -258,13 +256,15 @@ def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Archi
 def resnet(
     pixels: int = 224, width: int = 64, classes: int = 1000, blocks: tuple[int, ...] = (3, 4, 6, 3)
 ) -> Architecture:
-    """Bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), the stride on the 3 × 3 as in
-    torchvision. Each adds nothing at first (Goyal et al. 2017, arXiv:1706.02677, section 5.1):
-    otherwise rounding errors grow in each step.
+    """A residual network of bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), with the
+    stride on the 3 × 3 convolution as in torchvision.
+
+    Each bottleneck initially adds nothing (Goyal et al. 2017, arXiv:1706.02677, section 5.1).
+    Otherwise rounding errors grow in each step.
 
     Args:
         width: Channels of the first layer.
-        blocks: How many bottlenecks each stage has; 3, 4, 6 and 3 make ResNet-50.
+        blocks: Number of bottlenecks in each stage; 3, 4, 6 and 3 make ResNet-50.
     """
     net = _Drawing()
     x = net.relu(net.normed(net.input(3, pixels, pixels), width, 7, stride=2, padding=3))
@@ -283,8 +283,8 @@ def resnet(
 
 
 def inception3(pixels: int = 299, width: float = 1.0, classes: int = 1000) -> Architecture:
-    """Inception V3 (Szegedy et al. 2015, arXiv:1512.00567) as torchvision has it, without the
-    second, auxiliary output.
+    """Inception V3 (Szegedy et al. 2015, arXiv:1512.00567) as in torchvision, without the second,
+    auxiliary output.
     """
     net = _Drawing()
 
@@ -297,7 +297,9 @@ def inception3(pixels: int = 299, width: float = 1.0, classes: int = 1000) -> Ar
         return net.relu(x)
 
     def chain(x: int, channels: int, *kernels: Pair, last: int = 0, stride: int = 1) -> int:
-        """Convolutions of equal width one after another; the last has its own width and stride."""
+        """Add convolutions of equal width one after another. The last has its own width and
+        stride.
+        """
         for kernel in kernels[:-1]:
             x = conv(x, channels, *kernel)
         return conv(x, last or channels, *kernels[-1], stride=stride)

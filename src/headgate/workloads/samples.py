@@ -1,8 +1,9 @@
-"""What workloads train on: made from a seed, in memory or in a folder of files with a checksum.
+"""The training data of workloads, made from a seed: in memory, or in a folder of files with a
+checksum.
 
-Images and vectors carry the pattern of their class under noise, so that losses fall. Rows of clicks
-have 13 numbers and 26 categories, as the Criteo logs: the categories follow Zipf's law, each within
-its own range of features.
+Images and vectors contain a pattern of their class under noise, so that losses decrease. Rows of
+clicks have 13 numbers and 26 categories, as the Criteo logs. The categories follow Zipf's law, each
+within its own range of features.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ __all__ = ["Samples", "FEATURES", "check", "made", "make", "manifest", "where"]
 NUMBERS, CATEGORIES = 13, 26
 NON_ZEROS = NUMBERS + CATEGORIES
 FEATURES = {"small": 100_000, "full": 33_762_578}
-"""How many a row of clicks chooses from."""
+"""Number of features of the click data."""
 COUNTS = {"small": 2_048, "full": 1_024}
-"""Samples of a folder where nobody says how many; of clicks, 64 times as many."""
+"""Default number of samples in a folder; 64 times as many for clicks."""
 _CHUNK = 256
 _MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples to train on, with the class of each (or whether it was clicked) last.
+    """Training samples, with the class of each (or whether it was clicked) last.
 
     Args:
-        arrays: With a row for each sample: in memory and ready, or files (uint8, channels last)
-            that are read as they are used. Those in memory cost a step nothing.
-        total: How many are gone through, from the first again after the last.
-        channels_first: How images are handed out.
+        arrays: Arrays with a row for each sample: in memory and ready, or files (uint8, channels
+            last) that are read when used. Those in memory cost a step no time.
+        total: Number of samples to give, repeating from the first.
+        channels_first: The layout of images.
     """
 
     arrays: tuple[np.ndarray, ...]
@@ -51,7 +52,7 @@ class Samples:
         return self.total
 
     def taken(self, rows: Sequence[int]) -> tuple[np.ndarray, ...]:
-        """Some samples: images and vectors as float32 of about -2 to 2."""
+        """Some samples. Images and vectors are float32, about -2 to 2."""
         row_numbers = np.asarray(rows) % len(self.arrays[0])
         together = len(row_numbers) > 0 and bool((np.diff(row_numbers) == 1).all())
         where = (
@@ -63,13 +64,13 @@ class Samples:
         return (_ready(arrays[0], self.channels_first), *(np.array(field) for field in arrays[1:]))
 
     def batches(self, size: int) -> Batches:
-        """In their order, `size` at a time."""
+        """Batches of `size` samples, in order."""
         return Batches(self, size)
 
 
 @dataclass(frozen=True)
 class Batches(Sequence[Any]):
-    """Batches by number."""
+    """Batches, by number."""
 
     samples: Samples
     size: int
@@ -96,13 +97,13 @@ def _ready(array: np.ndarray, channels_first: bool) -> np.ndarray:
 def made(
     workload: str, size: str, count: int, seed: int, channels_first: bool = False
 ) -> tuple[np.ndarray, ...]:
-    """Samples in memory, ready to train on: images and classes, or ids, values and clicks."""
+    """Samples in memory, ready for training: images and classes, or ids, values and clicks."""
     first, *others = (np.concatenate(parts) for parts in zip(*_chunks(workload, size, count, seed)))
     return (_ready(first, channels_first), *others)
 
 
 def where(workload: str, size: str) -> Path:
-    """The folder for a workload's data below `HEADGATE_HOME`."""
+    """The folder for a workload's data in `HEADGATE_HOME`."""
     home = os.environ.get("HEADGATE_HOME") or "~/.local/share/headgate"
     return Path(home).expanduser() / "data" / f"{workload}-{size}"
 
@@ -110,21 +111,21 @@ def where(workload: str, size: str) -> Path:
 def make(
     folder: Path, workload: str, size: str, seed: int = 0, count: int | None = None
 ) -> tuple[np.ndarray, ...]:
-    """The samples of a folder, which is made if it is missing. One that was just made is not in the
-    machine's cache.
+    """The samples of a folder, which is made if missing. A folder just made is dropped from the
+    machine's page cache.
+
+    Two processes that ask for the same missing folder make it once. If reading is measured, each
+    job needs its own folder, because two readers of one warm each other's cache.
 
     Args:
-        count: How many there have to be; None: as many as there are, or 2,048 (`full`: 1,024;
-            clicks: 64 times that).
-
-    Two processes that ask for the same folder at once make it once. Each job needs a folder of its
-    own where reading is measured: two readers of one warm each other's cache.
+        count: Required number of samples; None: any number, or 2,048 for a new folder (`full`:
+            1,024; clicks: 64 times that).
 
     Returns:
-        Arrays that are read from the files as they are used.
+        Arrays that are read from the files when used.
 
     Raises:
-        WorkloadError: It holds something else, or cannot be written.
+        WorkloadError: The folder holds something else, or cannot be written.
     """
     asked = {"workload": workload, "size": size, "seed": seed}
     asked |= {} if count is None else {"samples": count}
@@ -160,10 +161,10 @@ def make(
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder whose files have the checksums that it states. Reads all of them.
+    """Check the checksums of a folder's files, which reads all of them. Returns its manifest.
 
     Raises:
-        WorkloadError: One has another, or there is no manifest.
+        WorkloadError: A checksum differs, or there is no manifest.
     """
     try:
         manifest_data = manifest(folder)
@@ -216,7 +217,7 @@ def _write(folder: Path, asked: dict[str, Any]) -> None:
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    """What a folder holds: workload, size, seed, samples, and by name of its files their bytes and
+    """The contents of a folder: workload, size, seed, samples, and for each file its bytes and
     SHA-256.
     """
     try:
@@ -236,11 +237,13 @@ def _checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-# --- what is drawn --------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------------------
 
 
 def _chunks(workload: str, size: str, count: int, seed: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Samples, some hundreds at a time; those of a number are the same however many there are."""
+    """Samples in chunks of some hundreds. A chunk does not depend on the total number of
+    samples.
+    """
     for number, start in enumerate(range(0, count, _CHUNK)):
         rng, most = np.random.default_rng([seed, 1, number]), min(_CHUNK, count - start)
         chunk = (
@@ -271,8 +274,8 @@ def _classes(
 
 
 def _clicks(rng: np.random.Generator, features: int) -> tuple[np.ndarray, ...]:
-    """Each category has features of its own. A hidden weight of each feature decides how likely a
-    click is.
+    """Draw rows of clicks. Each category has its own features. A hidden weight of each feature
+    determines the probability of a click.
     """
     wide = (features - NUMBERS) // CATEGORIES
     drawn = (rng.zipf(1.2, (_CHUNK, CATEGORIES)) - 1) % wide

@@ -1,6 +1,4 @@
-"""What the scripts of all frameworks share: their options, their samples, and the lines that they
-print.
-"""
+"""Shared parts of all frameworks' scripts: options, samples, and printed lines."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from headgate.workloads import WorkloadError, samples
 __all__ = ["MOMENTUM", "StepPrinter", "Options", "parser", "rate", "run"]
 
 MOMENTUM = 0.9
-"""Of stochastic gradient descent on networks; sparse regression has none, which would move every
-row in every step.
+"""Momentum of stochastic gradient descent on networks. Sparse regression has none, because it would
+change every row in every step.
 """
 _RATES = {"sparse": 0.1, "inception3": 2e-8}
 """Inception V3 has no shortcuts. Through its normalisations the first gradients are very large
-(Yang et al. 2019, arXiv:1902.08129): a rate of 1e-6 trains it, and multiplies rounding errors in
-each step, so that no two runs are alike.
+(Yang et al. 2019, arXiv:1902.08129). A rate of 1e-6 trains it, but amplifies rounding errors so
+that no two runs are equal.
 """
 _BATCHES = {
     "alexnet": {"small": 16, "full": 128},
@@ -33,19 +31,20 @@ _BATCHES = {
     "sparse": {"small": 256, "full": 4096},
 }
 _IN_MEMORY = 4
-"""Different batches of samples that are made in memory."""
+"""Number of different batches that are made in memory."""
 _EVERY = 10
 _SILENT = ("spark",)
-"""What tells Headgate nothing of its steps but by these lines: a line for each, as in `trace`."""
+"""Frameworks that only report steps to Headgate by printed lines, one for each step, as in
+`trace`.
+"""
 
 
 def rate(workload: str) -> float:
-    """The learning rate."""
     return _RATES.get(workload, 0.01)
 
 
 class Options(argparse.Namespace):
-    """What a script was asked for."""
+    """The options of a script."""
 
     workload: str
     framework: str
@@ -60,11 +59,11 @@ class Options(argparse.Namespace):
 
     @property
     def total(self) -> int:
-        """Steps in all."""
+        """Number of all steps."""
         return self.warmup + self.steps
 
     def samples(self, channels_first: bool = False) -> samples.Samples:
-        """What to train on, as long as the steps last."""
+        """The training samples, repeated for all steps."""
         if self.data is not None:
             arrays = samples.make(Path(self.data), self.workload, self.size, self.seed)
         else:
@@ -79,8 +78,8 @@ def run(
     """Read the command line of a script and train. Bad input ends it with status 2 and one message.
 
     Args:
-        name: Of the script, below `headgate.workloads`.
-        read: Reads the command line; None: that of the framework which the script is named for.
+        name: Name of the script in `headgate.workloads`.
+        read: Reads the command line; None: the parser of the script's framework.
     """
     try:
         train(_parsed(name) if read is None else read())
@@ -90,7 +89,7 @@ def run(
 
 
 def parser(module: str, about: str, *examples: str) -> argparse.ArgumentParser:
-    """The options that all scripts have."""
+    """A parser with the options that all scripts have."""
     made = argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=about,
@@ -154,11 +153,10 @@ def _whole(least: int) -> Callable[[str], int]:
 
 
 class StepPrinter:
-    """Counts steps and prints how fast they go: a line every ten steps, or each where nothing else
-    tells Headgate of them, and one at the end.
+    """Counts steps and prints their rate: a line every ten steps, or for each step if nothing else
+    reports steps to Headgate, and one at the end.
 
-    The rate is that of the job where its workers train on one batch together, else that of this
-    worker.
+    The rate is the job's if its workers train on one batch together, otherwise this worker's.
     """
 
     def __init__(self, options: Options) -> None:
@@ -171,7 +169,7 @@ class StepPrinter:
         self.steps = 0
 
     def step(self, loss: Any) -> None:
-        """A step was done. Its loss is only asked for, and so waited for, where a line needs it."""
+        """Count a step. Its loss is only read, and so waited for, if a line needs it."""
         self.steps += 1
         if self.steps == self._options.warmup:
             float(loss)

@@ -1,6 +1,7 @@
-"""Sparse logistic regression in Spark, step by step as in the other frameworks: a batch's rows lie
-in partitions, each task adds up the gradient of its own, and the driver adds these and moves the
-weights.
+"""Sparse logistic regression in Spark, with the same steps as in other frameworks.
+
+The rows of a batch are in partitions. Each task sums the gradient of its partition. The driver sums
+these and updates the weights.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ Part = tuple[np.ndarray, ...]
 
 
 def context(name: str) -> tuple[Any, int]:
-    """Where Spark runs, and into how many parts data is divided. Without a master of its user's, on
-    the cores here.
+    """The Spark context, and the number of partitions. Without a configured master it uses the
+    cores of this machine.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = SparkConf().setAppName(name)
-    # bars would cut lines of steps
+    # progress bars would break the lines of steps
     for what in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
         settings.setIfMissing(what, "false")
     cores = os.environ.get("OMP_NUM_THREADS", "")
@@ -39,12 +40,12 @@ def context(name: str) -> tuple[Any, int]:
 
 
 def _sloped(part: Part, rows: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
-    """Sums over the rows of a part: of losses, of slopes of the bias, and of slopes of the weights
-    that it uses.
+    """Sums over the rows of a part: losses, gradient of the bias, and gradients of the weights in
+    use.
 
     Args:
-        told: Weights: all of them, or with their numbers those that the batch uses.
-        whole: Whether slopes of all weights are sent back.
+        told: All weights, or those that the batch uses with their numbers.
+        whole: Whether to return gradients of all weights.
     """
     ids, values, clicked = part
     sparse = isinstance(rows, tuple)
@@ -67,7 +68,7 @@ def _mapped(part: Part, rows: Any, bias: float, whole: bool) -> tuple[float, flo
 
 
 def train(options: script.Options) -> list[float]:
-    """Train it; returns the loss of each step."""
+    """Train it. Returns the loss of each step."""
     if options.data is not None:
         raise WorkloadError("Spark gets its rows from the driver here; leave --data out")
     spark, parts = context("headgate sparse")

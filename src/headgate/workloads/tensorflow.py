@@ -1,4 +1,4 @@
-"""Workloads in TensorFlow, with a loop of its own: one task, its all-reduce, and its parameter
+"""Workloads in TensorFlow, with its own loop: one task, its all-reduce, and its parameter
 servers.
 """
 
@@ -16,11 +16,11 @@ from headgate.workloads import WorkloadError, script
 from headgate.workloads.keras import model_of
 
 _ROUND = 10
-"""Steps that are handed to the workers of parameter servers at once, before any is waited for."""
+"""Steps that are scheduled on the workers of parameter servers before waiting."""
 
 
 class _Clicks:
-    """Sparse logistic regression, from zero. A dense step reads all rows and moves all."""
+    """Sparse logistic regression, beginning with zeros. A dense step reads and changes all rows."""
 
     def __init__(self, features: int, sparse: bool) -> None:
         self.module = tf.Module()
@@ -35,7 +35,7 @@ class _Clicks:
 
 
 def train(options: script.Options) -> list[float]:
-    """Train a workload; returns the loss of each step, or under parameter servers the mean of each
+    """Train a workload. Returns the loss of each step, under parameter servers the mean of each
     ten.
     """
     strategy = hg.strategy()
@@ -78,9 +78,7 @@ def train(options: script.Options) -> list[float]:
 def _over_servers(
     strategy: Any, step: Any, options: script.Options, printer: script.StepPrinter
 ) -> list[float]:
-    """Hand out steps by TensorFlow's coordinator. Each worker goes through the samples in an order
-    of its own.
-    """
+    """Schedule steps by TensorFlow's coordinator. Each worker has its own order of the samples."""
     if options.data is not None:
         raise WorkloadError(
             "workers of TensorFlow's parameter servers read no files of this machine; leave "

@@ -16,11 +16,11 @@ from headgate.workloads import networks, samples, script
 
 
 class Built(nn.Module):
-    """A network with its first weights.
+    """A network with its initial weights.
 
     Args:
         network: Its layers.
-        weights: From `networks.weights`.
+        weights: The result of `networks.weights`.
     """
 
     def __init__(self, network: networks.Architecture, weights: Mapping[str, np.ndarray]) -> None:
@@ -56,7 +56,7 @@ def _module(layer: networks.Layer) -> nn.Module | None:
 
 
 def _plain(layer: networks.Layer, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """What a layer without weights makes of its inputs."""
+    """The output of a layer without weights."""
     first = inputs[0]
     if layer.kind == "relu":
         return F.relu_(first)  # nothing else reads what it is given
@@ -74,7 +74,7 @@ def _plain(layer: networks.Layer, inputs: list[torch.Tensor]) -> torch.Tensor:
 
 
 class Clicks(nn.Module):
-    """Sparse logistic regression, from zero."""
+    """Sparse logistic regression, beginning with zeros."""
 
     def __init__(self, features: int, sparse: bool) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Clicks(nn.Module):
 
 
 class _Rows(torch.utils.data.Dataset[Any]):
-    """Samples as a loader reads them: a batch at once."""
+    """Samples for a loader, a batch at a time."""
 
     def __init__(self, sample_set: samples.Samples) -> None:
         self._found = sample_set
@@ -104,8 +104,8 @@ class _Rows(torch.utils.data.Dataset[Any]):
 
 
 class RowSGD(torch.optim.SGD):
-    """Adds sparse gradients to rows of one number as to a vector: PyTorch's own takes twenty times
-    as long.
+    """Adds sparse gradients to rows of one number as to a vector. PyTorch's own way takes twenty
+    times as long.
     """
 
     @torch.no_grad()
@@ -119,7 +119,7 @@ class RowSGD(torch.optim.SGD):
 
 
 def train(options: script.Options) -> list[float]:
-    """Train a workload; returns the loss of each step."""
+    """Train a workload. Returns the loss of each step."""
     sparse = options.workload == "sparse"
     model: nn.Module
     if sparse:
@@ -127,7 +127,7 @@ def train(options: script.Options) -> list[float]:
     else:
         network = networks.build(options.workload, options.size)
         model = Built(network, networks.weights(network, options.seed))
-    # Parameter servers, which have the rows of sparse layers, add them like that by themselves.
+    # Parameter servers, which have the rows of sparse layers, add them in the same way.
     is_sparse = (
         isinstance(model, Clicks) and model.rows.sparse and type(model.rows.weight) is nn.Parameter
     )
@@ -158,7 +158,7 @@ def train(options: script.Options) -> list[float]:
 
 
 def _whole(batch: Any) -> Any:
-    """A batch that is one already."""
+    """The batch itself: the dataset yields whole batches."""
     return batch
 
 

@@ -1,8 +1,8 @@
-"""The trace of A·A for a matrix A in blocks, over and over: multiplies each block A_ij by A_ji, and
-trains nothing.
+"""Computes the trace of A·A repeatedly, for a matrix A in blocks: multiplies each block A_ij by
+A_ji, and trains nothing.
 
-In PyTorch several workers do it together. Blocks that are multiplied lie on one worker, or the
-blocks of a row do: then the worker of row i gets A_ji from the worker of row j in every step.
+In PyTorch several workers share the work. Either two blocks to multiply are on one worker, or the
+blocks of a row are. Then the worker of row i gets A_ji from the worker of row j in every step.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headgate.workloads import WorkloadError, script
 __all__ = ["train"]
 
 _BLOCKS = {"small": (8, 128), "full": (16, 512)}
-"""Blocks in a row, and rows of a block."""
+"""Number of blocks in a row, and number of rows in a block."""
 
 
 class _Matrix:
-    """Blocks of float32 normal numbers, divided so that the trace is about 1."""
+    """Blocks of float32 normal numbers, scaled so that the trace is about 1."""
 
     def __init__(self, size: str, seed: int) -> None:
         self.blocks, self.rows = _BLOCKS[size]
@@ -37,13 +37,13 @@ class _Matrix:
         return values / np.float32((self.blocks * self.rows) ** 0.5)
 
     def factors(self, pairs: list[tuple[int, int]]) -> np.ndarray:
-        """How often a pair counts: tr(A_ij A_ji) is also tr(A_ji A_ij)."""
+        """The factor of each pair, because tr(A_ij A_ji) is also tr(A_ji A_ij)."""
         return np.array([1 if i == j else 2 for i, j in pairs], np.float32)
 
 
 def _traced(framework: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Callable[[], Any]]:
-    """What makes, of left and right blocks (pairs, rows, rows) and their factors, the step that
-    adds up the traces of their products.
+    """A function that makes the step from left and right blocks (pairs, rows, rows) and their
+    factors. The step sums the traces of the products.
     """
     if framework == "torch":
         import torch
@@ -96,7 +96,7 @@ def _sum(left: np.ndarray, right: np.ndarray, factors: np.ndarray) -> Any:
 
 
 def train(options: script.Options) -> list[float]:
-    """Take the trace again and again; returns that of each step."""
+    """Compute the trace repeatedly. Returns the trace of each step."""
     matrix = _Matrix(options.size, options.seed)
     workers = int(os.environ.get("WORLD_SIZE", "1"))
     if workers > 1 and options.framework != "torch":
@@ -112,7 +112,7 @@ def train(options: script.Options) -> list[float]:
     if workers > 1:
         from torch import distributed
 
-        # Gloo's threads, still at work when Python ends, may abort it
+        # Gloo's threads that still run at Python's end may abort it
         distributed.destroy_process_group()
     return traces
 
@@ -125,7 +125,7 @@ def _alone(matrix: _Matrix, framework: str) -> Callable[[], Any]:
 
 
 def _together(matrix: _Matrix, options: script.Options, workers: int) -> Callable[[], Any]:
-    """A step of one of several workers of torchrun's contract."""
+    """The step of one of several workers of torchrun's contract."""
     import torch
     import torch.distributed as dist
 
@@ -139,7 +139,7 @@ def _together(matrix: _Matrix, options: script.Options, workers: int) -> Callabl
     own = [pair for pair in matrix.pairs if on[pair] == rank]
     left, right = (np.stack([matrix.block(*pair[::turn]) for pair in own]) for turn in (1, -1))
     step = _traced("torch")(left, right, matrix.factors(own))
-    # A block of another worker's row is at home there, and comes in every step.
+    # A block of another worker's row is stored there, and is received in every step.
     moved = [pair for pair in matrix.pairs if in_rows and pair[0] % workers != pair[1] % workers]
     received = {
         pair: torch.from_numpy(right[own.index(pair)]) for pair in moved if on[pair] == rank
