@@ -1,1 +1,1 @@
-"""What recorded data says: pure functions over arrays and rows, no files."""
+"""Conclusions from recorded data: pure functions over arrays and rows, no files."""

@@ -1,11 +1,10 @@
-"""Where a job's elapsed time went: parts that add up to it, and to whom it was lost.
+"""Where a job's elapsed time went: parts that add up to it, and to whom time was lost.
 
-Each second of a job is counted once, in this order: it waits to start; it starts, until its first
-step is under way; it goes through steps. Within a second, what was lost to neighbours, to its own
-cap and to the hypervisor comes first (`headgate.diagnosis.contention`). The rest is its own time.
-Waiting for input, exposed communication and checkpoints come out of its own time as far as they
-were measured. Of what is left, compute is the time in which it was ready to run or its GPU was
-busy. What remains is unexplained, and is shown as that.
+Each second of a job counts once, in this order: it waits to start; it starts, until its first step;
+it makes steps. Within a second, losses to neighbours, to its own cap and to the hypervisor come
+first (`headgate.diagnosis.contention`). The rest is its own time. Waiting for input, exposed
+communication and checkpoints are taken from its own time as far as measured. Of the rest, compute
+is the time in which it was ready to run or its GPU was busy. The remainder is shown as unexplained.
 """
 
 from __future__ import annotations
@@ -52,15 +51,15 @@ from headgate.recorded.jobs import RecordedJob, RecordedNode, running
 from headgate.recorded.usage import Array
 
 _MOST_BUCKETS, _LEAST_BUCKETS = 500_000, 500
-"""Seconds of a run are looked at one by one, for each pair of tasks; those of a longer run are
-taken together.
+"""Most bucket comparisons over all pairs of tasks, and the least number of buckets of a run. Longer
+runs have buckets of several seconds.
 """
 _UNREAD_SECONDS = 2.0
-"""Of a job that ran for less there are not two readings."""
+"""A shorter job has fewer than two readings."""
 _MOST_OF_ONE_GRID = 32
-"""Tasks of a run: of more, each job has a grid of its own."""
+"""With more tasks in a run, each job has a grid of its own."""
 MOST_UNEXPLAINED = 0.3
-"""Where more than this part of the time is unexplained, nothing else can be called the cause."""
+"""If more than this fraction of the time is unexplained, no other cause can be named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +67,36 @@ class Account:
     """Where a job's time went.
 
     Args:
-        record: What was recorded of the job.
+        record: The recorded job.
         elapsed: Seconds from its submission to its end, or so far.
-        parts: Each part of it; they add up to `elapsed`.
-        losses: To whom, and through what; the largest first.
-        asked_to_wait: Seconds of `waiting` that its user asked for: its start time, or the end of
+        parts: Parts that add up to `elapsed`.
+        losses: Losses by culprit and resource, largest first.
+        excess_threads: Mean number of waiting threads beyond those that the cores could run.
+        helper_cores: Cores that its loader's workers ran on or waited for.
+        own: Causes within the job, regardless of cost.
+        plateau: Where it stopped learning; None: it did not.
+        asked_to_wait: Seconds of `waiting` that its user requested: a start time, or the end of
             another job.
-        disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, and
-            nothing tells what that cost it.
-        may_have_lost: Seconds that neighbours on its GPU may have cost it, where nothing tells.
+        waited_for: Why it waited before its start; None: neither for a job nor for room.
+        overtaken_by: Jobs that came later and started before it.
+        disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, at
+            unknown cost.
         missing_readings: Readings that the account needs and the run lacks.
-        read: Whether its use of cores was read: a job may end before.
-        around: What surrounded the job.
+        read: Whether there are readings of its CPU use; a short job may have none.
+        may_have_lost: Seconds that neighbours on its GPU may have cost, if unknown.
+        grant: Its thread count while other jobs ran; None: as many as alone.
+        speedups: What more of each resource would gain.
+        cores: Cores of its tasks' nodes.
+        fewer_workers: The number of workers with a core each, at most one less than it had.
+        threads: The number of threads of each task with a core each.
+        cores_setting: The user's setting that limits its cores; None: none does.
+        provable: Whether pausing other jobs can prove their cost, and has not been done.
+        meanwhile: Other runs on its nodes at the same time; their use counts as outside its own
+            run.
+        programs: The programs outside Headgate that used most during its run.
+        after: The `after:` of each job.
+        solo_times: What each job of the run would have needed alone.
+        together: Jobs connected by mutual slowdowns with it, in their best order; empty: none.
     """
 
     record: RecordedJob
@@ -100,8 +117,8 @@ class Account:
 
     @property
     def culprits(self) -> tuple[str, ...]:
-        """Jobs that surely slowed it, by more than is worth a word; of several the one that cost it
-        most at the least.
+        """Jobs that surely slowed it noticeably; if none did, the worst of those that surely slowed
+        it.
         """
         losses = [
             loss
@@ -121,9 +138,15 @@ def accounts(
     alone: Mapping[str, AloneRate] = {},
     only: Collection[str] | None = None,
 ) -> tuple[Account, ...]:
-    """The account of each job of a run, which took `seconds` or has taken them so far. The accounts
-    begin at the second `since` of the run; jobs and nodes are given from there on. `alone` is how
-    fast jobs were in other runs alone. `only` names the jobs that have one; None: all do.
+    """The account of each job of a run that has taken `seconds`.
+
+    Args:
+        jobs: The jobs, recorded from `since` on.
+        nodes: The nodes, recorded from `since` on.
+        seconds: Elapsed seconds of the run.
+        since: Second of the run at which the accounts begin.
+        alone: Speed of jobs in other runs alone.
+        only: Names of the jobs that get an account; None: all.
     """
     by_name = {node.name: node for node in nodes}
     if sum(len(job.tasks) for job in jobs) <= _MOST_OF_ONE_GRID:
@@ -190,9 +213,9 @@ def _of_many(
     alone_rate: AloneRate | None,
     like: Power | None,
 ) -> Account:
-    """The account of one of very many jobs, by the busiest of those that ran beside it, and while
-    it ran: all accounts together cost as the jobs, and not as the pairs of them. What ran for less
-    than two readings has none.
+    """The account of one of very many jobs, from the busiest of its neighbours and the time that it
+    ran. The cost of all accounts then grows with the jobs, not with their pairs. A job with fewer
+    than two readings gets none.
     """
     start, end = span(job)
     if end - start < _UNREAD_SECONDS:
@@ -204,9 +227,7 @@ def _of_many(
 
 
 def _unread(job: RecordedJob, until: float, waited: float | None) -> Account:
-    """The account of a job that ran too shortly for any reading to tell something of it; None
-    waited: it never ran.
-    """
+    """The account of a job too short for readings; `waited` None: it never ran."""
     elapsed = max(until - job.submitted, 0.0)
     waiting = min(max(waited, 0.0), elapsed) if waited is not None else elapsed
     parts = {
@@ -226,7 +247,7 @@ def _solo_time(account: Account) -> SoloTime:
 
 
 def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
-    """For each job that slowed another or was slowed, all that hang together with it so."""
+    """For each job with a mutual slowdown, all jobs connected with it."""
     groups: dict[str, set[str]] = {}
     for account in accounts:
         for culprit in account.culprits:
@@ -236,7 +257,7 @@ def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
 
 
 def _powers(known: Sequence[Account]) -> Mapping[str, Power]:
-    """What more threads bring to jobs with the same script, by that, where one tells."""
+    """Known thread scaling by script."""
     powers: dict[str, Power] = {}
     for account in known:
         script = account.record.spec.script
@@ -247,9 +268,7 @@ def _powers(known: Sequence[Account]) -> Mapping[str, Power]:
 
 
 def _power_of_like_jobs(account: Account, powers: Mapping[str, Power]) -> Power | None:
-    """What more threads bring to another job with the same script, where nothing of its own
-    tells.
-    """
+    """Thread scaling of another job with the same script, if the job has none of its own."""
     grant = account.around.grant
     if grant is None or grant.power is not None:
         return None
@@ -266,7 +285,7 @@ def _account(
 ) -> Account:
     until = job.ended if job.ended is not None else max(seconds, job.submitted)
     elapsed = max(until - job.submitted, 0.0)
-    # An event is told some microseconds after what it tells of.
+    # Events are recorded some microseconds late.
     ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
     before = before_start(job, others)
     if not ran or not job.tasks:
@@ -290,8 +309,7 @@ def _account(
     own = 1.0 - sum(lost.by.values(), lost.stolen + lost.by_cap)
     outside = _outside(job, grid, own, stepping / grid.width)
     own = np.maximum(own - outside.lost, 0.0)
-    # What it was blocked on the disk is its input, in its steps; before them it is part of its
-    # start.
+    # Time blocked on the disk is input within steps, and part of the start before them.
     of_steps = np.maximum(own - outside.by_disk, 0.0)
     on_gpu = np.nan_to_num(grid.mean(job.signal("gpu_busy")))
     working = [np.maximum(ready, on_gpu) + outside.idle for ready in lost.ready[1:]]
@@ -307,8 +325,8 @@ def _account(
     )
     by_limit = fewer_by_limit(job, of_steps * stepping, grid.edges, grid.cores(job.tasks[0]))
     own_left = of_steps * (1.0 - fewer.part) * (1.0 - by_limit.usual)
-    # Waiting for kernels may be spinning: the CPU time of a step tells nothing of who used the same
-    # GPU.
+    # Waiting for kernels may be spinning, so the CPU time of a step says nothing about users of the
+    # same GPU.
     compared = {name: cores for name, cores in beside.items() if name not in outside.on_gpu}
     longer = slower_steps(job, compared, own_left, grid.edges, lost.by, lost.most, stepping)
     own_left = np.maximum(own_left - sum(longer.parts.values(), np.zeros_like(own)), 0.0)
@@ -375,8 +393,7 @@ def _account(
         for cause in own_findings
         if cause.resource
     ]
-    # A cause within the job that explains its communication counts what its own traffic cost it as
-    # well.
+    # A cause within the job that explains its communication includes the cost of its own traffic.
     explained = any(
         cause.resource is not None and cause.kind in OF_COMMUNICATION for cause in own_findings
     )
@@ -413,13 +430,15 @@ def _account(
 
 
 def _asked_to_wait(job: RecordedJob, waited: float) -> float:
-    """Of the seconds that it waited for its start, those that its user asked for."""
+    """The part of the seconds waited that its user requested."""
     return waited if job.spec.after is not None else min(job.spec.at, waited)
 
 
 def _outside(job: RecordedJob, grid: Grid, own: Array, stepping: Array) -> Outside:
-    """What it lost other than through cores, out of the part `own` of each bucket. `stepping` is
-    the part that belongs to its steps.
+    """Losses other than through cores, out of the fraction `own` of each bucket.
+
+    Args:
+        stepping: The fraction of each bucket within its steps.
     """
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
     saved = [
@@ -440,9 +459,7 @@ def _proved(
     beside: Mapping[str, Array],
     on_gpu: Collection[str],
 ) -> tuple[list[LostTime], dict[Part, TimeEstimate]]:
-    """Its losses with the proved ones put in, and the parts of its own time, from which these come
-    or to which they go.
-    """
+    """Its losses with proved ones inserted, and its own time, adjusted accordingly."""
     known = replaced(losses, job.proofs, beside, on_gpu)
     own = dict(step)
     moved = sum(loss.lost.seconds for loss in known) - sum(loss.lost.seconds for loss in losses)
@@ -453,7 +470,7 @@ def _proved(
         own[part] = TimeEstimate(left, min(had.low, left), max(had.high, left))
     if moved <= 0.0:
         return known, own
-    # More than there is: of a job that others, or its own cap, held back as well.
+    # Proved losses may exceed its own time if others, or its own cap, held the job back too.
     fits = 1.0 - moved / sum(loss.lost.seconds for loss in known)
     return [
         replace(loss, lost=TimeEstimate(*(end * fits for end in loss.lost))) for loss in known
@@ -463,7 +480,9 @@ def _proved(
 def _missing(
     job: RecordedJob, devices: Devices, outside: Outside, may_have_lost: float, unexplained: bool
 ) -> tuple[MissingReading, ...]:
-    """What its account needs; if time is `unexplained`, also the readings that might explain it."""
+    """Readings that its account needs. If time is `unexplained`, also readings that might explain
+    it.
+    """
     missing = []
     if may_have_lost:
         missing.append(

@@ -1,8 +1,8 @@
-"""Runs of very many jobs: which ran at the same time, and what those used together that are not
-looked at one by one.
+"""Runs of very many jobs: which ran at the same time, and the combined use of those without
+individual comparison.
 
-What an account costs grows with the jobs that a job is compared with. So in such a run each job is
-compared with the busiest of those that ran beside it, and with all the others as one.
+The cost of an account grows with the number of compared jobs. So in such a run each job is compared
+with its busiest neighbours, and with all the others as one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headgate.sampling.columns import Column
 
 MOST_APART = 12
 _REST_NAME = "others"
-"""So many of the jobs beside one are looked at one by one."""
+"""Name of the job that stands for all the others."""
 _ADDED: tuple[Column, ...] = ("cpu_cores", "disk_read", "disk_write")
-"""What is known of the others together."""
+"""Columns known of the others together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +31,7 @@ class Crowd:
 
     Args:
         jobs: All of them.
-        used: What the tasks of all used together, by node.
+        used: Combined use of all tasks, by node.
     """
 
     jobs: Sequence[RecordedJob]
@@ -39,7 +39,7 @@ class Crowd:
 
     @classmethod
     def of(cls, jobs: Sequence[RecordedJob]) -> Crowd:
-        """The jobs, with what they used together."""
+        """The jobs with their combined use."""
         on: dict[str, list[RecordedTask]] = defaultdict(list)
         for job in jobs:
             for task in job.tasks:
@@ -47,8 +47,8 @@ class Crowd:
         return cls(jobs, {node: _sums(tasks) for node, tasks in on.items()})
 
     def beside(self) -> list[list[RecordedJob]]:
-        """For each job the busiest of the others that ran at a time when it ran, as they were
-        handed in.
+        """For each job, the busiest others that ran at the same time, in the order of
+        submission.
         """
         jobs, spans = self.jobs, [span(job) for job in self.jobs]
         busy = [job.cpu_seconds or 0.0 for job in jobs]
@@ -69,8 +69,8 @@ class Crowd:
         return [[jobs[other] for other in sorted(others)] for others in busiest]
 
     def rest(self, apart: Sequence[RecordedJob], start: float, end: float) -> RecordedJob:
-        """The jobs that are not looked at one by one, as one job: all that was used in some time,
-        less what those used that are.
+        """All jobs without individual comparison as one job: the combined use in a time range,
+        minus that of `apart`.
         """
         tasks: list[RecordedTask] = []
         for node, used in self.used.items():
@@ -98,15 +98,13 @@ class Crowd:
 
 
 def span(job: RecordedJob) -> tuple[float, float]:
-    """From its first start to its last end, in seconds of the run; the moment at which it was
-    handed in where it never ran.
-    """
+    """First start and last end in seconds of the run; the submission if it never ran."""
     ran = running(job.phases)
     return (ran[0][0], ran[-1][1]) if ran else (job.submitted, job.submitted)
 
 
 def during(nodes: Mapping[str, RecordedNode], start: float, end: float) -> dict[str, RecordedNode]:
-    """What was recorded of nodes in some time."""
+    """Records of nodes in a time range."""
 
     def part(usage: Usage) -> dict[Column, Signal]:
         return {column: signal.around(start, end) for column, signal in usage.items()}

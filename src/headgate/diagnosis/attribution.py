@@ -1,4 +1,4 @@
-"""What a job lost: seconds with a band, to whom, through what, and how well that is known."""
+"""Time lost by a job: seconds with a band, culprit, resource and evidence."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ Resource = Literal["cores", "memory", "disk", "network", "gpu", "loader", "serve
 Evidence = Literal["counted", "compared", "proved"]
 
 OTHERS = "others"
-"""Programs outside Headgate."""
+"""Culprit: programs outside Headgate."""
 REST = "other jobs"
-"""In a run of very many jobs, those of it together that are not looked at one by one; no job's name
-has a space.
+"""Culprit in a run of very many jobs: all jobs without an individual comparison. No job's name
+contains a space.
 """
 ITSELF = "itself"
-"""Other tasks of the same job."""
+"""Culprit: other tasks of the same job."""
 NODE = "node"
-"""The hypervisor below the node."""
+"""Culprit: the hypervisor below the node."""
 COUNTED_ERROR = 0.41
-"""Relative error of what was counted, to one side of a band of 90 %; docs/explain.md has how that
-was checked.
+"""Relative error of counted losses, to one side of a 90 % band; docs/explain.md says how that was
+checked.
 """
 LEAST_PART = 0.05
-"""Of a job's elapsed time: what cost less is not worth a verdict."""
+"""Fraction of a job's elapsed time below which a cost is not worth a verdict."""
 LEAST_SECONDS = 0.05
-"""Less is no loss that anybody would ask about."""
+"""Seconds below which a loss is ignored."""
 
 
 class TimeEstimate(NamedTuple):
-    """Seconds, with the ends of a band that holds them 9 times of 10."""
+    """Seconds, with the ends of a 90 % band."""
 
     seconds: float
     low: float
@@ -43,12 +43,12 @@ NONE = TimeEstimate(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class LostTime:
-    """What a job lost to one culprit through one resource.
+    """Time that a job lost to one culprit through one resource.
 
     Args:
         to: A job's name, `other jobs`, `others`, `itself` or `node`.
-        perhaps: Whether it may as well be the job's own course: its steps changed just as the
-            culprit came or went, and that was too seldom to tell.
+        perhaps: Whether it may be the job's own course: its steps changed when the culprit came or
+            left, too seldom to be sure.
     """
 
     to: str
@@ -59,7 +59,7 @@ class LostTime:
 
     @property
     def sure(self) -> bool:
-        """Whether its band excludes that nothing was lost."""
+        """Whether its band excludes zero."""
         return self.lost.low > LEAST_SECONDS
 
 
@@ -78,7 +78,7 @@ def merged(losses: Sequence[LostTime], most: float) -> list[LostTime]:
 
 
 def sum_of(estimates: Sequence[TimeEstimate], most: float) -> TimeEstimate:
-    """The sum of estimates. Their errors count as independent."""
+    """The sum of estimates with independent errors."""
     seconds = sum(estimate.seconds for estimate in estimates)
     down = math.sqrt(sum((estimate.seconds - estimate.low) ** 2 for estimate in estimates))
     up = math.sqrt(sum((estimate.high - estimate.seconds) ** 2 for estimate in estimates))
@@ -90,7 +90,7 @@ def exact(seconds: float) -> TimeEstimate:
 
 
 def less(part: TimeEstimate, seconds: float) -> TimeEstimate:
-    """An estimate without so many of its seconds, never below 0."""
+    """An estimate reduced by some seconds, never below 0."""
     return TimeEstimate(*(max(end - seconds, 0.0) for end in part))
 
 

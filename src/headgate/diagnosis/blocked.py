@@ -1,21 +1,19 @@
-"""Divides the time that a job was blocked on a disk: among its neighbours, the disk itself, and its
-own limit of memory.
+"""Divide a job's time blocked on a disk among neighbours, the disk itself, and its own memory
+limit.
 
-The kernel counts for how much of the time some thread was blocked on a disk. The job loses the part
-that no other thread hides. That part is divided in this order:
+The kernel counts the fraction of time in which some thread was blocked on a disk. The job loses the
+part that no other thread hides. That part is divided in this order:
 
-1. If its memory is full, its limit gets the reads of pages that had been dropped for want of memory
-   (refaults).
+1. If its memory is full, its limit gets the reads of pages dropped for lack of memory (refaults).
 2. Neighbours get the extra time that the same bytes took while they used the disk, in proportion to
-   the bytes that they moved. If neighbours were always there, it is the extra time over the disk's
-   known rate. A neighbour that moved little gets nothing, and none gets more than its part of all
-   bytes. How little the job moved beside them does not matter: the more they keep it from the disk,
-   the less that is.
-3. The disk gets the rest.
+their bytes. If neighbours were always present, it is the extra time over the disk's known rate. A
+neighbour with little traffic gets nothing, and none gets more than its fraction of all bytes. The
+job's own low traffic beside them does not matter: the more they keep it from the disk, the lower it
+is. 3. The disk gets the rest.
 
-Where only the node's pressure is known, it counts everybody's waiting. Beside a neighbour, the job
-then counts as blocked while it did nothing, but only for longer than it did nothing for the same
-bytes without the neighbour.
+If only the node's pressure is known, it counts the waiting of all tasks. Beside a neighbour, the
+job then counts as blocked while idle, but only for longer than it was idle for the same bytes
+without the neighbour.
 """
 
 from __future__ import annotations
@@ -29,41 +27,40 @@ import numpy as np
 from headgate.recorded.usage import Array, ratio
 
 _LIKE = 0.1
-"""Part of the bytes that a job moves beside neighbours. Where it moved less without them, it did
-something else, as where its data came from memory.
+"""Fraction of the bytes that a job moves beside neighbours. If it moved less without them, it did
+something else, for example read from memory.
 """
 _AWAY, _FAINT = 0.05, 0.01
-"""Parts of the job's own bytes, and of what the disk carries: neighbours that move less than either
-count as away.
+"""Fractions of the job's own bytes and of the disk's capacity; neighbours below either count as
+away.
 """
 _THERE, _LEAST_BYTES = 0.2, 1e6
-"""Part of what the disk carries, and bytes a second: neighbours that move less than either keep
-nobody from it.
+"""Fraction of the disk's capacity, and bytes a second; neighbours below either do not slow the
+job.
 """
 _FULL = 0.7
-"""Part of its rate, from which on a disk is full."""
+"""Fraction of its rate from which on a disk is full."""
 _LEAST_BUCKETS = 3
 _MEMORY_FULL = 0.85
-"""Part of its limit, page cache included, from which on a task's memory is full: the kernel frees
-ahead.
+"""Fraction of its limit, including page cache, from which on a task's memory is full: the kernel
+frees ahead.
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnDisk:
-    """A job on the disk of a node, in each bucket of a grid: arrays of one length, NaN where
-    nothing was read.
+    """A job on the disk of a node, in each bucket of a grid: arrays of one length; NaN: no reading.
 
     Args:
-        blocked: Part of the bucket in which it was blocked on the disk and did nothing else.
-        idle: Part of the bucket in which it did nothing, for whatever reason.
-        shared: Whether `blocked` counts what others waited for as well.
+        blocked: Fraction of the bucket in which it was blocked on the disk and did nothing else.
+        idle: Fraction of the bucket in which it did nothing, for whatever reason.
+        shared: Whether `blocked` also counts the waiting of others.
         moved: Bytes a second that it read and wrote.
         read: Bytes a second that it read.
         refaulted: Pages a second that it read again.
-        pressure: Part of the bucket in which a thread of it waited for memory.
-        memory_bytes: In use, page cache included.
-        memory_limit: Bytes; infinite where it has none.
+        pressure: Fraction of the bucket in which one of its threads waited for memory.
+        memory_bytes: Memory in use, including page cache.
+        memory_limit: Bytes; infinite: no limit.
     """
 
     blocked: Array
@@ -79,14 +76,13 @@ class OnDisk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocked:
-    """Parts of each bucket, 0 to 1: arrays over the grid.
+    """Fractions of each bucket, 0 to 1: arrays over the grid.
 
     Args:
         by: Lost to each neighbour, by its name.
-        by_memory: Lost to its own limit of memory.
-        rest: Blocked on the disk without anybody to blame.
-        unsure: The part of `rest` in which neighbours moved more than it did, and nothing tells
-            what that cost it.
+        by_memory: Lost to its own memory limit.
+        rest: Blocked on the disk without a culprit.
+        unsure: The part of `rest` in which neighbours moved more than it did, at unknown cost.
     """
 
     by: Mapping[str, Array]
@@ -98,13 +94,13 @@ class Blocked:
 def blocked_on_disk(
     job: OnDisk, neighbours: Mapping[str, Array], rate: float | None, own: Array, stepping: Array
 ) -> Blocked:
-    """What being blocked cost a job in each bucket.
+    """The cost of being blocked, in each bucket.
 
     Args:
-        neighbours: Bytes a second that each moved on the same disk.
-        rate: Bytes a second of the disk; None where not known.
-        own: Part of each bucket that it lost to nobody so far.
-        stepping: Part of each bucket that belongs to its steps.
+        neighbours: Bytes a second of each on the same disk.
+        rate: Bytes a second of the disk; None: unknown.
+        own: Fraction of each bucket that it lost to nobody so far.
+        stepping: Fraction of each bucket within its steps.
     """
     blocked, moved = np.nan_to_num(job.blocked), np.nan_to_num(job.moved)
     used = {name: np.nan_to_num(neighbour) for name, neighbour in neighbours.items()}
@@ -114,7 +110,7 @@ def blocked_on_disk(
     again = np.minimum(
         ratio(np.nan_to_num(job.refaulted) * mmap.PAGESIZE, np.nan_to_num(job.read)), 1.0
     )
-    # To free memory takes time as well, in which it is not blocked.
+    # Freeing memory also takes time, in which it is not blocked.
     thrashed = np.maximum(surely * again, np.nan_to_num(job.pressure))
     by_memory = np.where(full, np.minimum(thrashed, own), 0.0)
     left = np.maximum(own - by_memory, 0.0)
@@ -138,8 +134,8 @@ def blocked_on_disk(
 
 
 def _carries(whole: Array) -> float:
-    """Bytes a second that the disk was seen to carry for some seconds: a burst of one may come from
-    a cache below.
+    """Bytes a second that the disk sustained for some seconds: a one-second burst may come from a
+    cache.
     """
     return float(np.sort(whole)[-_LEAST_BUCKETS:][0]) if len(whole) else 0.0
 
@@ -147,10 +143,11 @@ def _carries(whole: Array) -> float:
 def _compared(
     blocked: Array, stood: Array, moved: Array, taken: Array, carries: float, stepping: Array
 ) -> Array | None:
-    """The part of `blocked` that is due to neighbours, which moved `taken` bytes a second: what it
-    was blocked beyond the part that the same bytes `stood` without them. Its steps tell that:
-    before these it reads and writes other things. None if they do not, because neighbours were
-    always there, or it moved next to nothing without them.
+    """The part of `blocked` due to neighbours with traffic `taken`: the excess over the time
+    `stood` that the same bytes took without them.
+
+    Only its steps are compared, because it reads and writes other data before them. None:
+    neighbours were always present, or it moved almost nothing without them.
     """
     present = (taken >= max(_THERE * carries, _LEAST_BYTES)) & (blocked > 0.0)
     if not present.any():
@@ -166,8 +163,8 @@ def _compared(
 
 
 def _over_rate(blocked: Array, moved: Array, taken: Array, rate: float) -> Array:
-    """The same where nothing can be compared: what it was blocked beyond the part that its bytes
-    take at the disk's `rate`, while the disk was full.
+    """The part of `blocked` due to neighbours if no comparison is possible: the excess over its
+    bytes' time at the disk's `rate`, while the disk was full.
     """
     whole = moved + taken
     most = max(_carries(whole), rate)

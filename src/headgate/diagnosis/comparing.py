@@ -1,20 +1,20 @@
-"""What neighbours cost a job beyond the time that its threads waited: longer steps.
+"""Loss to neighbours beyond waiting for cores: longer steps.
 
-Waiting for cores does not tell all. A neighbour that evicts cache lines, takes memory bandwidth or
-runs on the SMT sibling of a core makes each step dearer: it takes more CPU time. Threads that meet
-at a barrier all wait for the one that waits for a core. And threads that slow each other lose less
-by waiting than the core time that they missed. So steps with and without the neighbour are
-compared: over windows of the run, the logarithm of the seconds that a step took, as neighbours come
-and go (`headgate.diagnosis.switching`). The same of its CPU time tells whether steps became dearer.
-CPU time is read once a second only. A job of one thread that always computes tells it more exactly:
-when it did not wait, it ran. Where the machine counts cycles and instructions, cycles over
-instructions are compared instead: a neighbour changes how many cycles an instruction takes, and no
-phase of the job changes that as much as it changes the CPU time of a step (CPI², EuroSys 2013).
+Waiting times do not show everything. A neighbour that evicts cache lines, takes memory bandwidth or
+runs on an SMT sibling makes each step cost more CPU time. Threads that meet at a barrier all wait
+for the one without a core. Threads that slow each other lose less by waiting than the core time
+that they missed. So steps with and without the neighbour are compared: over windows of the run, the
+logarithm of the step time, as neighbours come and go (`headgate.diagnosis.switching`). The same
+comparison of CPU time shows whether steps became dearer. CPU time is read only once a second. A job
+with one always-busy thread shows it more exactly: when it did not wait, it ran. If the machine
+counts cycles and instructions, cycles per instruction are compared instead. A neighbour changes
+them, and no phase of the job changes them as much as it changes the CPU time of a step (CPI²,
+EuroSys 2013).
 
-A neighbour that came once may have come just as the job changed by itself. If threads of the job
-waited for cores meanwhile, it lost something to that neighbour, and the comparison tells how much,
-up to what threads lose that all stand while one waits. What goes beyond that, or what the one
-thread of a job lost beyond its waiting, may be the job's own course: it is lost perhaps, from 0 on.
+A neighbour that came only once may have come just when the job itself changed. If the job's threads
+waited for cores meanwhile, it lost something to that neighbour. The comparison then gives the loss,
+up to what threads lose that all stop while one waits. Any excess, or a single thread's loss beyond
+its waiting, may be the job's own course: a possible loss, from 0 on.
 """
 
 from __future__ import annotations
@@ -40,51 +40,48 @@ from headgate.recorded.usage import Array, Signal, ratio
 from headgate.sampling.columns import Column
 
 _WINDOW_SECONDS, _JITTER = 1.0, 0.9
-"""CPU time is read once a second: shorter windows are mostly rounding. Readings come a little early
-or late.
+"""Length of a window; shorter ones are mostly rounding, because CPU time is read once a second.
+Readings jitter by this factor.
 """
 _MOST_WINDOWS = 400
 _SETTLE_SECONDS, _SETTLE_STEPS = 0.5, 3
-"""Its first steps fill caches and allocate."""
+"""Start of a job that is ignored: its first steps fill caches and allocate."""
 _OFTEN = 0.2
-"""Part of a window: reports that are as close together tell the steps of windows that begin at any
+"""Fraction of a window. Reports at least this dense give the steps of windows that begin at any
 time.
 """
 _VARIES = 0.2
-"""Cores by which a neighbour has to vary to be compared."""
+"""Cores by which a neighbour has to vary for a comparison."""
 _LEAST_WINDOWS = 3
 _MOST_COMPARED = 6
-"""Neighbours: more than these cannot be told apart within one run."""
+"""Most neighbours that one run can tell apart."""
 _ONE_THREAD = 1.1
-"""Threads that ran or waited, up to which they are one that was always there."""
+"""Up to this many running or waiting threads, the job is one thread."""
 _AWAY = 0.3
-"""Part of the cores that a neighbour uses while it is there, up to which it is away."""
+"""A neighbour is away below this fraction of the cores that it uses while present."""
 _TELLS = 0.2
-"""Weight of what the steps tell beside what was counted, from which on it is looked at."""
+"""Least weight of the comparison beside the counted loss for it to be used."""
 _STAYED = 2
-"""Switches of a neighbour that came and went once: more than chance, less than proof."""
+"""Switches of a neighbour that came and left once: more than chance, less than proof."""
 _ERROR = 0.15
-"""Relative error of what is compared, besides that by chance: a neighbour does not use its cores
-evenly.
-"""
+"""Relative error of a comparison besides chance: a neighbour uses its cores unevenly."""
 _LONGEST = 20.0
-"""As a logarithm: steps that are longer than so many times stand."""
+"""Steps longer than this, as a logarithm of the factor, count as standing still."""
 _APART = 0.5
-"""Part of what threads lose that meet, which those lose at the least that go on without each
-other.
-"""
+"""Least loss of independent threads, as a fraction of the loss of synchronized threads."""
 _CLEARLY = 0.1
-"""Part of a loss: less of it is due to memory only by rounding."""
+"""A smaller fraction of a loss is attributed to memory only through rounding."""
 
 
 class Slower(NamedTuple):
-    """What a neighbour made of the steps of a job.
+    """Effect of a neighbour on the steps of a job.
 
     Args:
-        steps: Of the logarithm of the seconds that a step takes.
-        dearer: The same of CPU seconds a step, or of cycles an instruction where these are counted.
-        least: Cores that it used even while it was away; what these cost cannot be compared.
-        usual: Cores that it used beyond that while it was there.
+        steps: On the logarithm of a step's seconds.
+        dearer: On the logarithm of CPU seconds for each step, or of cycles per instruction if
+            counted.
+        least: Cores that it used even while away; their cost cannot be compared.
+        usual: Cores that it used beyond that while present.
     """
 
     steps: SwitchEffect
@@ -94,19 +91,19 @@ class Slower(NamedTuple):
 
     @property
     def is_dearer(self) -> bool:
-        """Whether steps took longer, and more of the CPU, beyond what changes anyway."""
+        """Whether steps became longer and took more CPU, beyond their usual variation."""
         return self.steps.low > 0.0 and self.dearer is not None and self.dearer.low > 0.0
 
 
 def slower(
     job: RecordedJob, neighbours: Mapping[str, Signal], own: Signal, one_thread: bool
 ) -> dict[str, Slower]:
-    """What each neighbour made of a step; those that cannot be compared are left out.
+    """Effect of each neighbour on a step, without neighbours that cannot be compared.
 
     Args:
         neighbours: Cores that each used on the job's node.
-        own: The part of its time that it lost to nobody but neighbours.
-        one_thread: Whether it is one thread that always computes.
+        own: The fraction of its time that it lost to nobody but neighbours.
+        one_thread: Whether it is one always-busy thread.
     """
     windows = windows_of(job)
     if len(windows) <= _LEAST_WINDOWS:
@@ -141,15 +138,15 @@ def slower(
 
 
 class Compared(NamedTuple):
-    """What the steps tell of one neighbour.
+    """Loss to one neighbour, from comparing steps.
 
     Args:
-        parts: Lost to it, of each bucket.
-        seconds: Of the job's steps that were lost to it.
-        sure: Whether it was lost to nothing else: else only that is which threads can lose by
-            waiting for cores.
+        parts: Lost fraction of each bucket.
+        seconds: Lost seconds of the job's steps.
+        sure: Whether nothing else explains the loss; else only what waiting for cores can explain
+            counts.
         dearer: Whether steps took more CPU time.
-        by_waiting: Seconds of its steps that threads can lose at the most by waiting for cores.
+        by_waiting: Most seconds that threads can lose by waiting for cores.
     """
 
     parts: Array
@@ -159,16 +156,16 @@ class Compared(NamedTuple):
     by_waiting: float
 
     def with_counted(self, waits: Array, counted: float, error: float) -> Compared | None:
-        """The mean of these and of what was counted, each by how well it is known. None if what was
-        counted is known so much better that it stands alone.
+        """Mean of this and the counted loss, weighted by accuracy. None: the counted loss is so
+        much more accurate that it stands alone.
 
         Args:
-            waits: What was counted, of each bucket.
-            counted: Seconds of it.
-            error: Relative, to one side of a band of 90 %.
+            waits: The counted loss of each bucket.
+            counted: Its seconds.
+            error: Its relative error, to one side of a 90 % band.
         """
         seconds, low, high = self.seconds
-        # that is more than waiting explains
+        # more than waiting explains
         if counted <= LEAST_SECONDS or seconds > self.by_waiting:
             return self
         of_steps, of_counted = max(high - seconds, seconds - low), error * counted
@@ -182,13 +179,13 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlowerSteps:
-    """By how much neighbours made the steps of a job longer beyond what was counted.
+    """Longer steps due to neighbours, beyond the counted loss.
 
     Args:
-        parts: Of each bucket, by neighbour, beyond what was counted; below 0 where too much was.
-        compared: What the steps tell, by neighbour.
-        one_thread: Whether it is one thread that always computes: then it is known what it waited
-            for a core.
+        parts: By neighbour, for each bucket, beyond the counted loss; negative if too much was
+            counted.
+        compared: Result of the comparison, by neighbour.
+        one_thread: Whether it is one always-busy thread, whose waiting is known exactly.
     """
 
     parts: Mapping[str, Array]
@@ -196,17 +193,17 @@ class SlowerSteps:
     one_thread: bool = False
 
     def losses(self, counted: Sequence[LostTime], inside: Array, elapsed: float) -> list[LostTime]:
-        """All that it lost to neighbours. If a neighbour can be compared, that corrects what was
-        counted: the job's steps with and without the neighbour tell more.
+        """All losses to neighbours. For a neighbour that can be compared, steps with and without it
+        correct the counted loss.
         """
         losses = [loss for loss in counted if loss.to not in self.compared]
         for to, compared in self.compared.items():
             known = next(
                 (loss.lost for loss in counted if loss.to == to), TimeEstimate(0.0, 0.0, 0.0)
             )
-            # but for rounding
+            # except for rounding
             whole = max(known.seconds + float(np.sum(self.parts[to] * inside)), 0.0)
-            # of its start, nothing is compared
+            # its start is not compared
             before = max(whole - float(np.sum(compared.parts * inside)), 0.0)
             low, high = before + compared.seconds.low, before + compared.seconds.high
             low, high = min(low, whole), min(max(high, whole), elapsed)
@@ -217,7 +214,7 @@ class SlowerSteps:
                 of_cores = TimeEstimate(whole - memory, low * (1.0 - share), high * (1.0 - share))
             else:
                 cores = whole - memory
-                if self.one_thread:  # what it waited is known as well as it was counted
+                if self.one_thread:  # its waiting is known as accurately as counted
                     low, of_waiting = known.low, known.high
                 else:
                     of_waiting = high
@@ -237,9 +234,8 @@ class SlowerSteps:
         return losses
 
     def _memory(self, whole: float, by_waiting: float, compared: Compared) -> float:
-        """The part that is not due to waiting for cores. Threads may spin while another one waits
-        for a core, so their CPU time tells nothing of memory as far as that explains what was
-        lost.
+        """The part not explained by waiting for cores. Threads may spin while another waits for a
+        core, so CPU time says nothing about memory as far as that explains the loss.
         """
         if not compared.dearer and not self.one_thread:
             return 0.0
@@ -256,25 +252,26 @@ def slower_steps(
     most: Mapping[str, Array],
     stepping: Array,
 ) -> SlowerSteps:
-    """What a job lost to neighbours beyond what was counted. Below 0 if too much was counted.
+    """Losses to neighbours beyond the counted ones; negative if too much was counted.
 
     Args:
         beside: Cores that each neighbour used in each bucket.
-        own: The part of each bucket that it lost to nobody, as far as that was counted.
-        edges: Of the buckets.
-        counted: The part of each bucket that it lost to each neighbour by waiting for cores.
-        most: The same if all of its threads stood whenever one waited.
-        stepping: Seconds of each bucket that belong to its steps.
+        own: The fraction of each bucket that it lost to nobody, as counted.
+        edges: Edges of the buckets.
+        counted: The fraction of each bucket lost to each neighbour by waiting for cores.
+        most: The same if all of its threads stopped whenever one waited.
+        stepping: Seconds of each bucket within its steps.
     """
     if len(job.nodes) > 1:
-        return SlowerSteps({}, {})  # which node's neighbours made a step longer cannot be told
+        # with several nodes it is unknown whose neighbours made a step longer
+        return SlowerSteps({}, {})
     signals = {name: _signal(cores, edges) for name, cores in beside.items() if name != ITSELF}
     waits = {name: counted.get(name, np.zeros_like(own)) for name in signals}
     whole = np.minimum(own + sum(waits.values(), np.zeros_like(own)), 1.0)
     one_thread = _is_one_thread(job, edges)
     effects_of = slower(job, signals, _signal(whole, edges), one_thread)
     waited = {name: float(np.sum(waits[name] * stepping)) > LEAST_SECONDS for name in effects_of}
-    # Where nothing was counted, only what it changed each time is surely its own doing.
+    # Without a counted loss, only an effect at every switch is surely the neighbour's.
     sure = {
         name: effect.steps.sure and (waited[name] or effect.steps.agrees)
         for name, effect in effects_of.items()
@@ -286,8 +283,8 @@ def slower_steps(
         ]
         for name, effect in effects_of.items()
     }
-    # What cannot be compared stays as it was counted: what others cost, and what a neighbour does
-    # that never goes.
+    # Losses that cannot be compared stay as counted: those to other neighbours, and the constant
+    # part of a neighbour.
     stays = {
         name: _stays(waits[name], beside[name], effect, stepping)
         for name, effect in effects_of.items()
@@ -313,7 +310,7 @@ def slower_steps(
         stands = float(np.sum(by_waiting * stepping))
         of_steps = Compared(parts[0], _widened(seconds), sure[name], effect.is_dearer, stands)
         counted_seconds = float(np.sum(waits[name] * stepping))
-        error = _ERROR if one_thread else COUNTED_ERROR  # what one thread waited, it lost
+        error = _ERROR if one_thread else COUNTED_ERROR  # one thread loses exactly what it waits
         result = (
             of_steps.with_counted(waits[name], counted_seconds, error)
             if of_steps.sure
@@ -326,9 +323,7 @@ def slower_steps(
 
 
 def _stays(waits: Array, cores: Array, effect: Slower, stepping: Array) -> Array:
-    """What was counted of a neighbour in each bucket as far as it costs that even while it is
-    away.
-    """
+    """The counted loss of each bucket for cores that a neighbour uses even while away."""
     away = (stepping > 0.0) & (np.nan_to_num(cores) <= effect.least + _AWAY * effect.usual)
     usual = float(np.median(waits[away])) if away.any() else 0.0
     return np.minimum(waits, usual)
@@ -337,17 +332,16 @@ def _stays(waits: Array, cores: Array, effect: Slower, stepping: Array) -> Array
 def _unsure(
     parts: Sequence[Array], waits: Array, least: Array, by_waiting: Array | None, effect: Slower
 ) -> list[Array]:
-    """What a neighbour cost that came or went too seldom: its point, low and high.
+    """Loss to a neighbour that came or left too seldom: estimate, low and high.
 
     Args:
-        parts: The same, as far as the steps tell.
-        waits: What was counted.
-        least: What it cost at the least, by that.
-        by_waiting: The most that threads lose by waiting, if several waited: then they lost no
-            more.
+        parts: The same, from the steps.
+        waits: The counted loss.
+        least: The least loss by counting.
+        by_waiting: The most that threads lose by waiting, if several waited.
     """
     point, low, high = parts
-    if by_waiting is not None:  # by the steps, or by what was counted if the job changed just then
+    if by_waiting is not None:  # by the steps, or by counting if the job changed at that time
         point, low, high = (np.clip(part, least, by_waiting) for part in parts)
         return [point, np.minimum(low, waits), np.maximum(high, waits)]
     changed = effect.steps.switches >= _STAYED and effect.is_dearer
@@ -355,16 +349,15 @@ def _unsure(
 
 
 def _size(effect: Slower, sure: bool, waited: bool, one_thread: bool) -> tuple[float, float, float]:
-    """The effect of a core of a neighbour, with its band. If the job never waited for a core, only
-    what its steps took more of CPU time was this neighbour's doing, and if that may be nothing,
-    nothing was.
+    """Effect of one core of a neighbour, with its band. If the job never waited for a core, only
+    additional CPU time of its steps counts, and nothing if that may be zero.
     """
     steps, dearer = effect.steps, effect.dearer
     if dearer is None:
         return steps.each, steps.low, steps.high
     if waited:
-        # What one thread waited is known: it cannot have lost much more where its steps took no
-        # more of the CPU.
+        # The waiting of one thread is known: it cannot have lost much more unless its steps took
+        # more CPU.
         doubtful = one_thread and not sure and not effect.is_dearer
         return steps.each, steps.low, min(steps.high, dearer.high) if doubtful else steps.high
     if not effect.is_dearer:
@@ -375,8 +368,8 @@ def _size(effect: Slower, sure: bool, waited: bool, one_thread: bool) -> tuple[f
 
 
 def _longer(size: float, cores: Array, slower: Slower) -> Array:
-    """By how much steps are longer in each bucket, as a logarithm. A neighbour that used less of
-    the cores than it does while it is there, was there for a part of the bucket.
+    """Increase of the step time in each bucket, as a logarithm. A neighbour below its usual cores
+    was present for a part of the bucket.
     """
     used = np.maximum(np.nan_to_num(cores) - slower.least, 0.0)
     whole, part = min(max(size, 0.0) * slower.usual, _LONGEST), np.minimum(used / slower.usual, 1.0)
@@ -401,9 +394,8 @@ def _signal(values: Array, edges: Array) -> Signal:
 
 
 def windows_of(job: RecordedJob) -> Array:
-    """Edges of windows within one attempt, at least `_WINDOW_SECONDS` apart but for the first and
-    the last: from one reading to another where reports are close together, else from one report to
-    another.
+    """Edges of windows within one attempt, at least `_WINDOW_SECONDS` apart except the first and
+    last. They lie at readings if reports are dense, else at reports.
     """
     ran, progress = running(job.phases), job.progress
     if not ran:
@@ -424,7 +416,7 @@ def windows_of(job: RecordedJob) -> Array:
 
 
 def _apart(times: Array, least: float) -> list[float]:
-    """Times of these that are so far apart, or but for the jitter of readings."""
+    """Times at least this far apart, within the jitter of readings."""
     kept: list[float] = []
     for t in times.tolist():
         if not kept or t - kept[-1] >= _JITTER * least:
@@ -433,14 +425,14 @@ def _apart(times: Array, least: float) -> list[float]:
 
 
 def steps_between(job: RecordedJob, times: Array) -> Array:
-    """Steps that it made from each of these times to the next."""
+    """Steps between each of these times and the next."""
     known = np.isfinite(job.progress.step)
     at = np.interp(times, job.progress.t[known], np.maximum.accumulate(job.progress.step[known]))
     return np.asarray(np.diff(at))
 
 
 def _is_one_thread(job: RecordedJob, edges: Array) -> bool:
-    """Whether it is one thread that always runs or waits for a core."""
+    """Whether the job is one thread that always runs or waits for a core."""
     signals = (job.signal(column) for column in ("cpu_cores", "cpu_waiting", "cpu_ready"))
     ran, waited, ready = (signal.within(edges[0], edges[-1]).mean or 0.0 for signal in signals)
     return ran + waited <= _ONE_THREAD and ready >= 1.0 / _ONE_THREAD
@@ -449,8 +441,8 @@ def _is_one_thread(job: RecordedJob, edges: Array) -> bool:
 def _work(
     job: RecordedJob, windows: Array, steps: Array, own: Array, one_thread: bool
 ) -> tuple[Array, Array]:
-    """What it did in each window, and what that took of the CPU: cycles of its instructions, or CPU
-    seconds of its steps where the machine does not count these.
+    """Work and its CPU cost in each window: instructions and cycles, or steps and CPU seconds if
+    those are not counted.
 
     Args:
         own: Seconds of each window that it lost to nobody but neighbours.

@@ -1,28 +1,26 @@
-"""What waiting for cores cost a task, second by second: to each neighbour, to its own cap, to its
-own threads.
+"""The cost of waiting for cores for a task, bucket by bucket: by neighbour, own cap and own
+threads.
 
-For each thread the kernel counts the time it ran, and the time it was ready and had no core. Both
-together say how much the task would have run alone. Per second, with R core-seconds run and W
-thread-seconds waited on a node of N cores:
+For each thread the kernel counts the time it ran, and the time it was ready without a core.
+Together these show how much the task would have run alone. For each second, with R core-seconds run
+and W thread-seconds waited on a node of N cores:
 
-| | | |
-|---|---|---|
-| ready | A | the part of the second in which its busiest thread ran or waited |
-| free | F = min(R + W, A N) | core-seconds that it would have run alone, without a cap |
-| capped | C = min(F, cap) | the same with its own cap |
-| alone | D = min(C, R + U) | others cannot have kept it from more than the U that they ran |
+| | | | |---|---|---| | ready | A | the part of the second in which its busiest thread ran or waited
+| | free | F = min(R + W, A N) | core-seconds that it would have run alone, without a cap | | capped
+| C = min(F, cap) | the same with its own cap | | alone | D = min(C, R + U) | others cannot have
+kept it from more than the U that they ran |
 
-It lost A (1 - R / D) to others and, where its cap throttled it, A (R / D) (1 - C / F) to that.
-Threads that no core could have run anyway wait as well. No neighbour is to blame for that.
+It lost A (1 - R / D) to others and, if its cap throttled it, A (R / D) (1 - C / F) to that. Threads
+that no core could have run anyway wait as well, through no neighbour's fault.
 
-That holds of threads that go on without each other, as those of several processes do. Compute
-threads of one process meet at a barrier many times in a step, and all of them stand there while one
-waits for a core. If each of T threads waits for the part u = 1 - R / D of the time, some thread
-does for 1 - (1 - u)^T of it, and for T u of it, or all, if never two do at once. Threads that sleep
-at the barrier lose the first: where one has to wait, the others find a core. Threads that spin
-there run as well, though they get nowhere, and lose the mean of both. T is D over what the busiest
-thread wanted: as many threads as are alike. What the hypervisor keeps counts neither as running nor
-as waiting. Each task that runs loses the part of it that the node loses on average.
+This holds for independent threads, such as those of several processes. Compute threads of one
+process meet at a barrier many times in a step, and all stop there while one waits for a core. If
+each of T threads waits for the fraction u = 1 - R / D of the time, some thread waits for 1 - (1 -
+u)^T of it. If two never wait at once, it is T u, at most all. Threads that sleep at the barrier
+lose the first: when one has to wait, the others find a core. Threads that spin there occupy cores
+without progress, and lose the mean of both. T is D over the demand of the busiest thread: the
+number of equal threads. Time stolen by the hypervisor counts neither as running nor as waiting.
+Each running task loses the fraction of it that the node loses on average.
 """
 
 from __future__ import annotations
@@ -36,33 +34,31 @@ import numpy.typing as npt
 from headgate.recorded.usage import Array, ratio
 
 _NOISE_CORES = 0.03
-"""The readings of two targets are not of one moment. A neighbour that used less may not have run at
+"""Readings of two targets differ in time. A neighbour that used fewer cores may not have run at
 all.
 """
 _LEAST_READY = 0.02
-"""A task that was ready for less of a second lost nothing in it that could be told from
-rounding.
-"""
+"""If a task was ready for a smaller part of a second, its losses are within rounding."""
 _AROUND = 5
-"""Buckets over which the number of threads is seen."""
+"""Buckets over which the number of threads is estimated."""
 THROTTLED = 0.01
-"""Core-seconds a second that a cap held back, below which it held back nothing."""
+"""A cap that held back fewer core-seconds a second held back nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OnNode:
-    """What a task did on its node in each bucket of a grid: arrays of one length, NaN where nothing
-    was read.
+    """Activity of a task on its node in each bucket of a grid: arrays of one length; NaN: no
+    reading.
 
     Args:
         ran: Cores in use.
         waited: Threads that waited for a core.
-        ready: Part of the bucket in which its busiest thread ran or waited.
+        ready: Fraction of the bucket in which its busiest thread ran or waited.
         throttled: Cores that its own cap held back.
-        cap: That cap in cores; infinite where it has none.
-        meets: Whether its threads wait for each other, many times in a step.
-        spins: Whether they spin until all are there.
-        busiest: Part of the bucket in which its busiest thread ran or waited; None: as `ready`.
+        cap: That cap in cores; infinite: no cap.
+        meets: Whether its threads synchronize many times in a step.
+        spins: Whether they spin at the barrier.
+        busiest: Fraction of the bucket in which its busiest thread ran or waited; None: as `ready`.
     """
 
     ran: Array
@@ -77,16 +73,15 @@ class OnNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contended:
-    """Parts of each bucket, 0 to 1: arrays over the grid.
+    """Fractions of each bucket, 0 to 1: arrays over the grid.
 
     Args:
-        ready: It ran or could have.
+        ready: It ran or could have run.
         by: Lost to each neighbour, by its name.
-        most: The same if all of its threads stood whenever one waited.
+        most: The same if all of its threads stopped whenever one waited.
         stolen: Lost to the hypervisor.
         by_cap: Lost to its own cap.
-        excess: Threads that waited though no core could have run them (not a part: a number of
-            threads).
+        excess: Number of threads that waited although no core could have run them.
     """
 
     ready: Array
@@ -100,13 +95,12 @@ class Contended:
 def contended(
     task: OnNode, neighbours: Mapping[str, Array], stolen: Array, cores: float
 ) -> Contended:
-    """What a task lost in each bucket, and to whom: to each neighbour by the cores that it used
-    meanwhile.
+    """Losses of a task in each bucket, divided among neighbours by the cores that they used.
 
     Args:
-        neighbours: Cores that each used on the same node; NaN where it was not there.
-        stolen: Cores that the hypervisor kept from the node.
-        cores: Of the node.
+        neighbours: Cores used by each on the same node; NaN: not present.
+        stolen: Cores that the hypervisor stole from the node.
+        cores: Cores of the node.
     """
     ran, waited = np.nan_to_num(task.ran), np.nan_to_num(task.waited)
     ready = np.nan_to_num(task.ready)
@@ -117,7 +111,7 @@ def contended(
     taken = sum(used.values(), np.zeros_like(ran))
     alone = np.minimum(capped, ran + taken)
     is_known = (ready > _LEAST_READY) & (alone > 0.0)
-    waits = np.where(is_known, 1.0 - ratio(ran, alone), 0.0)  # each of its threads
+    waits = np.where(is_known, 1.0 - ratio(ran, alone), 0.0)  # for each of its threads
     busiest = _smooth(np.nan_to_num(ready if task.busiest is None else task.busiest))
     threads = np.maximum(_smooth(alone) / np.maximum(busiest, _LEAST_READY), 1.0)
     most, some = np.minimum(threads * waits, 1.0), 1.0 - np.power(1.0 - waits, threads)
@@ -136,7 +130,7 @@ def contended(
 
 
 def _smooth(values: Array) -> Array:
-    """Means of each bucket and those around it: CPU time is read roughly."""
+    """Means of each bucket and those around it, because CPU readings are coarse."""
     whole = np.convolve(values, np.ones(_AROUND), "same") / np.convolve(
         np.ones_like(values), np.ones(_AROUND), "same"
     )

@@ -1,10 +1,9 @@
-"""Whether a job's loss is no number any more, or has converged: the job has long learned nothing
-more.
+"""Detect a diverged or converged loss: the job has long stopped learning.
 
-Reports are averaged in blocks. That averages out the noise from batch to batch; the rest of it
-shows as the scatter of the blocks. A straight line is fitted through the blocks from each one on.
-The loss has converged from the first block on whose line falls neither beyond the scatter nor by
-more than a hundredth of all that was learned.
+Reports are averaged in blocks to suppress batch noise; the rest of it shows as scatter of the
+blocks. A straight line is fitted through the blocks from each one on. The loss has converged from
+the first block whose line falls neither beyond the scatter nor by more than a hundredth of all
+progress.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from headgate.recorded.usage import Array
 
 _BLOCKS = 24
 _LEAST_REPORTS, _LEAST_LOSSES = 2 * _BLOCKS, 4 * _BLOCKS
-"""Of a run: one report may be the mean of several losses."""
+"""Least reports and losses of a run; one report may be the mean of several losses."""
 _LEAST_PART = 0.5
-"""Part of the reports: a shorter rest may be a plateau."""
+"""Least fraction of the reports after convergence: a shorter one may be a passing plateau."""
 _LEARNED = 6.0
-"""The loss has learned something if it fell by so many deviations of a block."""
+"""The loss has improved if it fell by this many deviations of a block."""
 _MOST_LEFT = 0.01
-"""Part of all that was learned that may still be gained over as long again."""
+"""Fraction of all progress that may still be gained over the same time again."""
 _SPREAD = 2.0
 
 
 _LOST_REPORTS = 2
-"""One that is no number may be a last mean of nothing."""
+"""A single NaN report may be the mean of nothing; this many count."""
 
 
 class Plateau(NamedTuple):
-    """From where on a job learned nothing.
+    """The point after which a job learned nothing.
 
     Args:
-        kind: `LEARNED` where its loss has converged, `DIVERGED` where it is no number.
+        kind: `LEARNED`: its loss has converged; `DIVERGED`: it is not finite.
         since: Seconds of the run.
-        loss: That it converged at; None: it is no number.
-        step: The first one whose loss is no number; None: not known, or it has converged.
+        loss: Its final value; None: not finite.
+        step: The first step with a non-finite loss; None: unknown, or converged.
     """
 
     kind: FindingKind
@@ -51,9 +50,7 @@ class Plateau(NamedTuple):
 
 
 def plateau(job: RecordedJob) -> Plateau | None:
-    """Where a job stopped learning: its loss is no number, or has converged. None if neither can be
-    told.
-    """
+    """Where a job's loss converged or became non-finite; None: neither."""
     return _diverged(job) or _converged(job)
 
 
@@ -92,6 +89,6 @@ def _is_flat(blocks: Array, first: float) -> bool:
     if learned <= max(_LEARNED * scatter, 0.0):
         return False
     error = scatter / float(np.sqrt(np.sum((at - at.mean()) ** 2)))
-    # that it may fall by over as long again
+    # the possible further fall over the same time again
     most = max(-(slope - _SPREAD * error), 0.0) * len(blocks)
     return bool(abs(slope) <= _SPREAD * error and most <= _MOST_LEFT * learned)

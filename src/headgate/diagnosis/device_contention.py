@@ -1,9 +1,7 @@
-"""What a job lost through other resources than cores: the disk, its NIC, its GPU, and its own limit
-of memory.
+"""Losses of a job through resources other than cores: disk, NIC, GPU, and its own memory limit.
 
-Each part comes out of the time that the job has not lost through cores
-(`headgate.diagnosis.contention`). First comes the time blocked on a disk, then waiting for
-communication, then the GPU.
+Each part is taken from the time not lost through cores (`headgate.diagnosis.contention`). First
+comes the time blocked on a disk, then waiting for communication, then the GPU.
 """
 
 from __future__ import annotations
@@ -39,44 +37,39 @@ from headgate.sampling.columns import Column
 
 _WAYS: tuple[Column, Column] = ("tcp_in", "tcp_out")
 _ERROR = 0.3
-"""Relative error, to one side of a band of 90 %."""
+"""Relative error, to one side of a 90 % band."""
 _STRANGE = 0.2
-"""Part of a NIC's rate: less traffic that belongs to nobody may be headers and retransmitted
-bytes.
-"""
+"""Fraction of a NIC's rate: less unattributed traffic may be headers and retransmissions."""
 _LEAST_BUCKETS = 3
 _GONE = 0.1
-"""Part of the traffic while a job is there. If no more than this is left without the job, the
-traffic is the job's.
+"""Fraction of the unattributed traffic: if at most this is left without a job, the traffic belongs
+to the job.
 """
 _AWAY, _FULL = 0.05, 0.9
-"""Parts of a GPU: neighbours that use at most the first count as away; from the second on, the GPU
-is full.
+"""Fractions of a GPU: neighbours up to the first count as away; from the second on, the GPU is
+full.
 """
 _OTHERS_USE = 0.1
-"""Part of a GPU: less that belongs to nobody may be the rounding of NVML."""
+"""Fraction of a GPU: less unattributed use may be rounding by NVML."""
 _MUCH = 0.1
-"""Part of a job's steps: if a neighbour can have cost more, and nothing tells how much, then a
-verdict must say so.
-"""
+"""Fraction of a job's steps: a verdict has to mention a neighbour with a greater possible cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outside:
-    """Parts of each bucket that a job lost, 0 to 1: arrays over the grid.
+    """Fractions of each bucket that a job lost, 0 to 1: arrays over the grid.
 
     Args:
         by: Lost to each neighbour, by resource and name.
-        by_memory: Lost to its own limit of memory.
-        by_disk: Blocked on the disk without anybody to blame.
-        unsure: The part of `by_disk` in which nothing tells what neighbours cost it that moved more
-            than it did.
+        by_memory: Lost to its own memory limit.
+        by_disk: Blocked on the disk without a culprit.
+        unsure: The part of `by_disk` in which neighbours moved more than it did, at unknown cost.
         by_nic: Waited for communication as long as its own bytes need at the NIC's rate.
-        idle: The part of all these but `by_nic` in which it was not ready to run and its GPU was
-            not busy.
-        evidence: Of losses by resource, where it is not that the kernel counted them.
-        gpu_user: The neighbour that used its full GPU most, where nothing tells what that cost it.
-        may_have_lost: Seconds that it may have lost there, if nothing tells.
+        idle: The part of all these except `by_nic` in which neither its cores nor its GPU were
+            busy.
+        evidence: Evidence of losses by resource, if not counted by the kernel.
+        gpu_user: The neighbour that used its full GPU most, at unknown cost.
+        may_have_lost: Seconds that it may have lost there, if unknown.
         on_gpu: The neighbours that used its GPU.
     """
 
@@ -93,7 +86,7 @@ class Outside:
 
     @property
     def lost(self) -> Array:
-        """To neighbours and to its own limit of memory."""
+        """Lost to neighbours and to its own memory limit."""
         return sum(self.by.values(), self.by_memory)
 
     def through(self, resource: Resource) -> Array:
@@ -104,10 +97,10 @@ class Outside:
         )
 
     def losses(self, inside: Array, elapsed: float) -> list[LostTime]:
-        """What it lost to neighbours.
+        """Losses to neighbours.
 
         Args:
-            inside: Seconds of each bucket that belong to its start and its steps.
+            inside: Seconds of each bucket within its start and its steps.
         """
         return [
             LostTime(
@@ -120,7 +113,7 @@ class Outside:
         ]
 
     def of_its_own(self, inside: Array, stepping: Array, elapsed: float) -> list[LostTime]:
-        """What it lost to its own limit of memory, to the disk and to its NIC."""
+        """Losses to its own memory limit, to the disk and to its NIC."""
         parts: Sequence[tuple[str, Resource, Array, Array]] = (
             (ITSELF, "memory", self.by_memory, inside),
             (NODE, "disk", self.by_disk, stepping),
@@ -137,10 +130,10 @@ def _total(part: Array, seconds: Array) -> float:
 
 
 class Devices:
-    """What the tasks of a run did on disks, NICs and GPUs, bucket by bucket.
+    """Activity of a run's tasks on disks, NICs and GPUs, bucket by bucket.
 
     Args:
-        edges: Of the buckets, evenly spaced.
+        edges: Evenly spaced edges of the buckets.
     """
 
     def __init__(
@@ -159,14 +152,14 @@ class Devices:
         saving: Array,
         stepping: Array,
     ) -> Outside:
-        """What a job lost.
+        """Losses of a job.
 
         Args:
-            own: Part of each bucket that it lost to nobody so far.
-            ready: Part of each bucket in which the busiest thread of a worker ran or waited, by the
-                task's id.
-            saving: Part of each bucket in which it saved a checkpoint.
-            stepping: Seconds of each bucket that belong to its steps.
+            own: Fraction of each bucket that it lost to nobody so far.
+            ready: Fraction of each bucket in which the busiest thread of a worker ran or waited, by
+                task id.
+            saving: Fraction of each bucket in which it saved a checkpoint.
+            stepping: Seconds of each bucket within its steps.
         """
         busy = np.nan_to_num(self._mean(job, "gpu_busy"))
         idle = np.clip(1.0 - np.maximum(np.max(list(ready.values()), axis=0), busy), 0.0, own)
@@ -203,14 +196,14 @@ class Devices:
         )
 
     def tell_blocked(self, job: RecordedJob) -> bool:
-        """Whether any reading tells how long it was blocked on disks."""
+        """Whether any reading shows how long it was blocked on disks."""
         nodes = [self._nodes[name] for name in job.nodes if name in self._nodes]
         own = (task.signal(column) for task in job.tasks for column in ("psi_io", "disk_waiting"))
         return any(map(len, own)) or any(len(node.signal("psi_io")) for node in nodes)
 
     def _mean(self, of: RecordedJob | RecordedTask | RecordedNode, column: Column) -> Array:
-        """The mean of each bucket; NaN where nothing is known. A first reading has no rates, so the
-        second stands for it.
+        """The mean of each bucket; NaN: unknown. A first reading has no rates, so the second stands
+        for it.
         """
         key = id(of), column
         if (known := self._known.get(key)) is not None:
@@ -236,8 +229,8 @@ class Devices:
         saving: Array,
         inside: Array,
     ) -> Blocked:
-        """What being blocked cost it: as much as the worker that lost most, since the others wait
-        for it.
+        """The cost of being blocked: that of the worker with the greatest loss, because the others
+        wait for it.
         """
         tasks = [task for task in job.tasks if task.id in working]
         blocked = [
@@ -295,9 +288,8 @@ class Devices:
         )
 
     def _blocked(self, task: RecordedTask) -> tuple[Array, bool]:
-        """Part of each bucket in which it was blocked on a disk, and whether others may have been
-        instead. The task's pressure tells, or the delays of its threads; without these, the node's
-        pressure.
+        """Fraction of each bucket in which it was blocked on a disk, and whether others may have
+        been instead. From the task's pressure, or its threads' delays, or else the node's pressure.
         """
         delays = np.minimum(self._mean(task, "disk_waiting"), 1.0)
         for blocked in (self._mean(task, "psi_io"), delays):
@@ -309,9 +301,8 @@ class Devices:
         return np.nan_to_num(self._mean(node, "psi_io")), True
 
     def _moved(self, job: RecordedJob, node: str) -> tuple[dict[str, Array], Array]:
-        """Bytes a second that others moved on the disk of a node, by name, and those of a job. For
-        programs outside only reads count, because the kernel may write what a task wrote much
-        later.
+        """Bytes a second of others on the disk of a node, by name, and those of a job. Programs
+        outside count only with reads, because the kernel may write a task's data much later.
         """
         used: dict[str, Array] = {}
         read = np.zeros(len(self._edges) - 1)
@@ -329,7 +320,7 @@ class Devices:
     # --- network ----------------------------------------------------------------------------------
 
     def _exposed(self, job: RecordedJob, own: Array, stepping: Array) -> float:
-        """Seconds that it waited for communication, by its sampled steps."""
+        """Seconds that it waited for communication, from its sampled steps."""
         if job.division is None or not job.distributed:
             return 0.0
         return (job.division.exposed_fraction or 0.0) * _total(own, stepping)
@@ -343,7 +334,7 @@ class Devices:
             if any(
                 not len(task.signal("tcp_in")) for other, task in self._here(name) if other is job
             ):
-                continue  # whose bytes went through nobody knows
+                continue  # its bytes cannot be attributed
             known: dict[str, NicTraffic] = {}
             for other, task in self._here(name):
                 used = NicTraffic(*(np.nan_to_num(self._mean(task, way)) for way in _WAYS))
@@ -355,9 +346,7 @@ class Devices:
             yield OnNic(node.nic_bytes_per_second, mine, known)
 
     def _rest(self, node: RecordedNode, known: Sequence[NicTraffic], rate: float) -> NicTraffic:
-        """What went through a NIC without a task's connection. A little of it may be headers, and
-        is left out.
-        """
+        """NIC traffic without a task's connection; a small rest may be headers and is ignored."""
         passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
         rest = [
             np.nan_to_num(way) - sum(passed_way[index] for passed_way in known)
@@ -371,8 +360,8 @@ class Devices:
         )
 
     def _whose(self, rest: NicTraffic, jobs: Collection[str]) -> str | None:
-        """Whose the rest is. Without another job it belongs to programs outside; to a job if it
-        comes and goes with that job. None if nothing tells.
+        """The owner of the rest. It is a job if the traffic comes and goes with that job, and
+        programs outside if there is no other job. None: unknown.
         """
         if not jobs:
             return OTHERS
@@ -391,8 +380,8 @@ class Devices:
     # --- GPU --------------------------------------------------------------------------------------
 
     def _gpu(self, job: RecordedJob, stepping: Array) -> _OnGpu:
-        """What it lost on a GPU that it shares. On a node with several it has to be known which
-        each task had; and of these nothing tells what programs outside used.
+        """Losses on a shared GPU. On a node with several GPUs, each task's GPU has to be known; use
+        by programs outside is then unknown.
         """
         [task, *more] = job.tasks
         node = self._nodes.get(task.node)
@@ -421,9 +410,8 @@ class Devices:
 
 
 def _lasting(values: Array) -> Array:
-    """Leave out what lasts less than three buckets: a connection that was closed is not counted to
-    its end. What lasts stays as it is, since it rises and falls with what the job leaves of the
-    NIC.
+    """Remove traffic shorter than three buckets: closed connections are not counted to their end.
+    Lasting traffic stays: it varies with what the job leaves of the NIC.
     """
 
     def beside(bucket: Array) -> list[Array]:
@@ -435,8 +423,8 @@ def _lasting(values: Array) -> Array:
 
 
 class _OnGpu(NamedTuple):
-    """Parts of each bucket that a job lost to each neighbour on its GPU; or the neighbour that used
-    it most, where nothing tells these.
+    """Fractions of each bucket that a job lost to each neighbour on its GPU; or the neighbour with
+    most use, if these are unknown.
     """
 
     by: Mapping[str, Array]
@@ -447,8 +435,8 @@ class _OnGpu(NamedTuple):
 
 
 def _lost_by_turns(held: float, neighbours: Mapping[str, Array], inside: Array) -> dict[str, Array]:
-    """Parts of each bucket that a job waited for its turns, for `held` seconds in all: as its
-    neighbours used the GPU between its steps. Other arguments as of `_lost_on_gpu`.
+    """Fractions of each bucket that a job waited for its turn, `held` seconds in all, placed where
+    its neighbours used the GPU between its steps. Other arguments as of `_lost_on_gpu`.
     """
     taken = sum(neighbours.values(), np.zeros_like(inside))
     whole = float(np.sum(taken * inside))
@@ -460,17 +448,17 @@ def _lost_by_turns(held: float, neighbours: Mapping[str, Array], inside: Array) 
 
 
 def _lost_on_gpu(busy: Array, neighbours: Mapping[str, Array], inside: Array) -> _OnGpu:
-    """What a job lost to each neighbour on its GPU: its kernels wait while those of others run.
+    """Losses to each neighbour on its GPU: its kernels wait while those of others run.
 
-    NVML tells for how much of the time kernels of each process ran. A job that used a part B of the
-    GPU while nobody else did, and R while others used U of it, lost 1 - R / min(B, R + U) of that
-    time. A loss needs a full GPU. It also needs three seconds on end in which the job had the GPU
-    for itself, because nothing else tells B.
+    NVML gives the fraction of time in which each process's kernels ran. If a job used B of the GPU
+    alone, and R while others used U, it lost 1 - R / min(B, R + U) of that time. A loss needs a
+    full GPU. It also needs three consecutive seconds alone on the GPU, because nothing else shows
+    B.
 
     Args:
-        busy: Part of each bucket in which its kernels ran; NaN where nothing was read.
+        busy: Fraction of each bucket in which its kernels ran; NaN: no reading.
         neighbours: The same of each job on the same GPU.
-        inside: Seconds of each bucket that belong to its steps.
+        inside: Seconds of each bucket within its steps.
     """
     ran = np.nan_to_num(busy)
     taken = sum(neighbours.values(), np.zeros_like(ran))

@@ -1,16 +1,15 @@
-"""Divides a job's exposed communication: what its NIC caused, and what neighbours on the same NIC
-did.
+"""Divide a job's exposed communication between its own NIC traffic and neighbours on the NIC.
 
-Sampled steps tell which part of its time a job waited for communication that backward did not hide.
-At the rate of the NIC, its own bytes need a known part of each second: that is what it would wait
-without anybody else. While the NIC is full, any longer wait is lost to the neighbours whose bytes
-went through it, and never more than their part of all its bytes. A full NIC is never idle, so that
-part is one of its time too: headers and what is sent again are in nobody's bytes. What its own
-bytes need is the NIC's. Anything else stays communication: the peers, their cores, the latency.
+Sampled steps show the fraction of time that a job waited for communication not hidden by backward.
+At the NIC's rate, its own bytes need a known fraction of each second: its wait without others.
+While the NIC is full, longer waits are lost to the neighbours in proportion to their bytes, and at
+most their fraction of all bytes. A full NIC is never idle, so a fraction of bytes is a fraction of
+time: headers and retransmissions belong to nobody. The need of its own bytes is attributed to the
+NIC. The rest stays communication: peers, their cores, latency.
 
-No step is sampled before the first, and none at all of a script without Headgate's libraries, such
-as one for torchrun. There the job waited for communication while it was idle and its tasks
-exchanged more than the few bytes of those that only keep in touch.
+Before the first sampled step, or for scripts without a library of Headgate's (for example under
+torchrun), a different rule holds. The job waited for communication while it was idle and its tasks
+exchanged more than keep-alive traffic.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ import numpy as np
 from headgate.recorded.usage import Array, ratio
 
 _FULL = 0.75
-"""Part of a NIC's rate, from which on it is full: headers count, and no second is full from end to
-end.
+"""Fraction of a NIC's rate from which on it is full: headers count, and no second is full from end
+to end.
 """
 _EXCHANGES = 0.01
-"""Part of a NIC's rate, from which on tasks exchange more than signs of life."""
+"""Fraction of a NIC's rate from which on tasks exchange more than keep-alive traffic."""
 
 
 class NicTraffic(NamedTuple):
@@ -46,9 +45,9 @@ class OnNic:
     """A job on the NIC of a node.
 
     Args:
-        rate: Bytes a second each way.
+        rate: Bytes a second in each direction.
         own: Its own bytes.
-        neighbours: The bytes of each other job, and of programs outside.
+        neighbours: Bytes of each other job, and of programs outside.
     """
 
     rate: float
@@ -58,11 +57,11 @@ class OnNic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exposed:
-    """Parts of each bucket, 0 to 1: arrays over the grid.
+    """Fractions of each bucket, 0 to 1: arrays over the grid.
 
     Args:
         by: Lost to each neighbour, by its name.
-        by_nic: Waited as long as its own bytes need.
+        by_nic: Time that its own bytes need.
     """
 
     by: Mapping[str, Array]
@@ -70,13 +69,13 @@ class Exposed:
 
 
 def spread(exposed: float, idle: Array, own: Array, inside: Array) -> Array:
-    """Place so many seconds of exposed communication in time: first where the job was idle, then
+    """Distribute seconds of exposed communication over time: first where the job was idle, then
     evenly.
 
     Args:
-        idle: Part of each bucket in which it was neither ready nor blocked.
-        own: Part of each bucket that it lost to nobody so far.
-        inside: Seconds of each bucket that belong to its steps.
+        idle: Fraction of each bucket in which it was neither ready nor blocked.
+        own: Fraction of each bucket that it lost to nobody so far.
+        inside: Seconds of each bucket within its steps.
     """
     stepped = inside > 0.0
     part = np.where(stepped, idle * _at_most_one(exposed, float(np.sum(idle * inside))), 0.0)
@@ -86,18 +85,18 @@ def spread(exposed: float, idle: Array, own: Array, inside: Array) -> Array:
 
 
 def exchanges(nics: Sequence[OnNic], like: Array) -> Array:
-    """Whether a job exchanged anything to speak of, in each bucket of a grid `like` this."""
+    """Whether a job exchanged notable traffic, in each bucket of a grid `like` this."""
     moved = [np.maximum(*map(np.nan_to_num, nic.own)) >= _EXCHANGES * nic.rate for nic in nics]
     exchanged: Array = np.any([np.zeros(len(like), dtype=bool), *moved], axis=0)
     return exchanged
 
 
 def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
-    """Divide the time that a job waited for communication: in each bucket by the node on which
+    """Divide the time that a job waited for communication, in each bucket by the node whose
     neighbours took most.
 
     Args:
-        waited: Part of each bucket.
+        waited: Fraction of each bucket.
         nics: The NICs of all nodes of its tasks, without those of unknown rate.
     """
     lost, needed = np.zeros_like(waited), np.zeros_like(waited)

@@ -1,5 +1,5 @@
-"""Whether each of n jobs on m machines got what m/n machines give, and whether one took most of
-what others waited for.
+"""Check whether each of n jobs on m machines got the equivalent of m/n machines, and whether one
+dominated a scarce resource.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from headgate.recorded.usage import Array, Signal, total
 from headgate.sampling.columns import Column
 
 SharedResource = Literal["cores", "disk", "network"]
-"""Resources that a node has one of. GPUs are left out, because it is not recorded which of them a
-job used.
-"""
+"""Resources that a node has once. GPUs are excluded: the GPU of a job is not recorded."""
 
 _USE: Mapping[SharedResource, tuple[Column, ...]] = {
     "cores": ("cpu_cores",),
@@ -29,26 +27,26 @@ _WAIT: Mapping[SharedResource, tuple[Column, ...]] = {
     "cores": ("cpu_waiting",),
     "disk": ("disk_waiting", "psi_io"),
 }
-"""The readings that tell whether a job waited for a resource. None tells it of the network."""
+"""Readings that show waiting for a resource. None shows it for the network."""
 _WAITED, _FULL = 0.1, 0.8
-"""A resource is scarce from so many waiting threads (or this part of the time) on, or from this
-part of its rate in use.
+"""A resource is scarce from this many waiting threads (or fraction of time), or this fraction of
+its rate.
 """
 _BLOCK_SECONDS, _MOST_BLOCKS, _LEAST_BLOCKS = 2.0, 400, 4
 _BEYOND = 1.1
-"""A job dominates if it takes so many times an equal part."""
+"""A job dominates if it takes this many times an equal part."""
 _DRAWS = 200
 
 
 class AloneRate(NamedTuple):
-    """How fast a job was when nothing else ran.
+    """Speed of a job when nothing else ran.
 
     Args:
-        steps_per_second: Over all of its earlier runs that count.
-        low: Low end of a band of 90 % for another such run.
+        steps_per_second: Mean over its earlier runs that count.
+        low: Low end of a 90 % band for another such run.
         high: High end of it.
-        runs: How many runs these were.
-        nodes: On how many nodes it ran then.
+        runs: Number of these runs.
+        nodes: Number of nodes that it ran on.
     """
 
     steps_per_second: float
@@ -69,19 +67,17 @@ class MissingRate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobSharing:
-    """What a job got of its share of the machines.
+    """A job's part of the machines compared with its share.
 
     Args:
-        machines: Its share, m/n machines while n jobs ran; the mean over the time in which it made
-            steps.
-        got: Steps that it made over those that its share gives; None if something is missing for
-            that.
-        low: Low end of a band of 90 % of it.
+        machines: Its share, m/n machines while n jobs ran, averaged over its steps.
+        got: Its steps divided by those that its share gives; None: something is missing.
+        low: Low end of its 90 % band.
         high: High end of it.
-        against: The earlier runs in the comparison: alone on all cores, or on a `slice` of the size
-            of its share.
-        runs: How many runs these are.
-        lacks: What is missing; None if nothing is.
+        against: The earlier runs in the comparison: alone on all cores, or on a `slice` of its
+            share's size.
+        runs: Number of these runs.
+        lacks: What is missing; empty: nothing.
     """
 
     job: str
@@ -96,11 +92,11 @@ class JobSharing:
 
 @dataclass(frozen=True, slots=True)
 class Dominance:
-    """A job that took more than an equal part of what others waited for.
+    """A job that took more than an equal part of a scarce resource.
 
     Args:
-        part: Its part of all that the jobs of the node used while several ran; 0 to 1.
-        low: Low end of a band of 90 % of it.
+        part: Its fraction of all that the node's jobs used while several ran, 0 to 1.
+        low: Low end of its 90 % band.
         high: High end of it.
         equal: The equal part of each job.
     """
@@ -120,7 +116,7 @@ class RunSharing:
 
     Args:
         most_jobs: The most jobs that ran at the same time.
-        dominates: For each scarce resource of each node, the job that dominates it, if one does.
+        dominates: The dominating job of each scarce resource of each node, if any.
     """
 
     machines: int
@@ -136,12 +132,12 @@ def sharing(
     alone: Mapping[str, AloneRate],
     slices: Mapping[str, AloneRate],
 ) -> RunSharing | None:
-    """How jobs shared machines; None if no two ran at the same time.
+    """How jobs shared machines; None: no two ran at the same time.
 
     Args:
         seconds: Elapsed seconds of the run.
-        alone: Rates of earlier runs alone, by job, if there are any.
-        slices: The same for earlier runs with a limit of the cores of m/n machines.
+        alone: Rates in earlier runs alone, by job, if known.
+        slices: The same in earlier runs limited to the cores of m/n machines.
     """
     blocks = int(np.clip(seconds / _BLOCK_SECONDS, _LEAST_BLOCKS, _MOST_BLOCKS))
     edges = np.linspace(0.0, max(seconds, 1e-3), blocks + 1)
@@ -167,15 +163,15 @@ def sharing(
 def shared_nodes(
     jobs: Sequence[RecordedJob], nodes: Sequence[RecordedNode]
 ) -> Sequence[RecordedNode]:
-    """The nodes that jobs had tasks on; all where that is not known. Beside those of a cluster
-    there is the machine that the hub is on.
+    """The nodes of the jobs' tasks; all nodes if unknown. A cluster run also has the hub's
+    machine.
     """
     used = {task.node for job in jobs for task in job.tasks}
     return [node for node in nodes if node.name in used] or nodes
 
 
 def shares_of(jobs: Sequence[RecordedJob], machines: int, seconds: float) -> dict[str, float]:
-    """Each job's share of the machines, m/n, on average while it ran, by its name."""
+    """Each job's mean share of the machines, m/n, while it ran, by its name."""
     edges = np.linspace(0.0, max(seconds, 1e-3), _MOST_BLOCKS + 1)
     present = {job.name: _there(job, edges) for job in jobs}
     count = sum(present.values(), np.zeros(_MOST_BLOCKS))
@@ -187,7 +183,7 @@ def shares_of(jobs: Sequence[RecordedJob], machines: int, seconds: float) -> dic
 
 
 def _there(job: RecordedJob, edges: Array) -> Array:
-    """The part of each block in which a job ran."""
+    """The fraction of each block in which a job ran."""
     ran = [stretch for stretch in running(job.phases) if stretch[1] > stretch[0]]
     if not ran:
         return np.zeros(len(edges) - 1)
@@ -217,8 +213,8 @@ def _job(
     if stepped is None or known is None:
         lacks = MissingRate.OWN_STEPS if stepped is None else MissingRate.ALONE
         return JobSharing(job.name, share, None, None, None, None, 0, lacks)
-    # A slice is what m/n machines have; of a run alone that much of its rate is due, and never more
-    # than all of it.
+    # A slice equals m/n machines. Against a run alone, that fraction of its rate is due, at most
+    # all of it.
     part = (
         1.0 if sliced else float(np.average(np.minimum(per_job / known.nodes, 1.0), weights=inside))
     )
@@ -238,7 +234,7 @@ def _job(
 
 
 def _last_attempt(job: RecordedJob) -> tuple[Array, Array] | None:
-    """Times and steps that its last attempt reported; None if these are fewer than three."""
+    """Times and steps reported in its last attempt; None: fewer than three."""
     ran = running(job.phases)
     kept = np.isfinite(job.progress.step) & (job.progress.t >= (ran[-1][0] if ran else 0.0))
     times, steps = job.progress.t[kept], np.maximum.accumulate(job.progress.step[kept])
@@ -282,15 +278,15 @@ def _of(tasks: Sequence[RecordedTask], columns: Sequence[Column], edges: Array) 
 
 
 def _is_full(node: RecordedNode, resource: SharedResource, used: Array) -> bool:
-    """Whether jobs used so much of a resource that one of them must have waited, though no reading
-    tells of waiting.
+    """Whether jobs used so much of a resource that one must have waited, although no reading shows
+    it.
     """
     rate = {"disk": node.disk_bytes_per_second, "network": node.nic_bytes_per_second}.get(resource)
     return rate is not None and float(np.mean(used)) >= _FULL * rate
 
 
 def _band(used: Array, whole: Array) -> tuple[float, float]:
-    """A band of 90 % of a part, by drawing blocks with replacement."""
+    """A 90 % band of a fraction, by drawing blocks with replacement."""
     draws = np.random.default_rng(0).integers(0, len(used), (_DRAWS, len(used)))
     parts = used[draws].sum(axis=1) / np.maximum(whole[draws].sum(axis=1), 1e-12)
     low, high = np.percentile(parts, [5.0, 95.0])

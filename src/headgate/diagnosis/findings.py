@@ -1,5 +1,5 @@
-"""A finding: what held a job back, what it cost, and what helps. Values only;
-`headgate.reports.findings` has the sentences.
+"""A finding: what held a job back, its cost, and a remedy. Values only; `headgate.reports.findings`
+has the sentences.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headgate.recorded.jobs import CoresSetting
 from headgate.sampling.outside_programs import OutsideProgram
 
 LEAST_SECONDS_TOLD = 1.0
-"""What cost less is not worth a verdict, nor what cost less than `LEAST_PART`."""
+"""A smaller cost is not worth a verdict, nor is one below `LEAST_PART`."""
 
 
 class FindingKind(StrEnum):
-    """What may hold a job back; docs/explain.md has a section for each."""
+    """What may hold a job back; docs/explain.md has a section for each kind."""
 
     NEIGHBOUR_CORES = "neighbour-cores"
     NEIGHBOUR_MEMORY = "neighbour-memory"
@@ -74,7 +74,7 @@ OF_COMMUNICATION = frozenset(
     }
 )
 OF_INPUT = frozenset({FindingKind.LOADER, FindingKind.DECODING})
-"""Causes within a job that explain its communication, and its waiting for input."""
+"""Causes within a job that explain its communication and its waiting for input."""
 
 
 class RemedyKind(StrEnum):
@@ -131,12 +131,12 @@ class Remedy:
     """What helps against a finding.
 
     Args:
-        settings: Fields of a job file by their path, such as `limits.memory`, with the proposed
-            value; None: without it.
-        job: The job that the settings belong to; empty: the one that the finding is about.
-        facts: What else the advice rests on.
-        speedup: How many times the speed that brings; None: not known.
-        otherwise: What helps besides or instead.
+        settings: Proposed values of job-file fields by path, such as `limits.memory`; None: remove
+            the field.
+        job: The job of the settings; empty: the job of the finding.
+        facts: Further facts behind the advice.
+        speedup: Resulting speedup; None: unknown.
+        otherwise: An additional or alternative remedy.
     """
 
     kind: RemedyKind
@@ -155,14 +155,13 @@ class Finding:
     """What held a job back.
 
     Args:
-        cost: Seconds; 0 with a band where not known, and of a job that is healthy or failed.
-        resource: More of it would help; None if there is none.
-        culprit: The neighbour that cost it most, a job's name or `others`; empty if no neighbour
-            did.
-        facts: What the finding rests on, by its kind.
-        notes: What else may have cost it time.
-        order: The jobs that `remedy` puts in order, which all of them are told alike.
-        least: The part of a job's time from which on it is worth a verdict.
+        cost: Seconds; 0 with a band if unknown, and for a healthy or failed job.
+        resource: The resource of which more would help; None: there is none.
+        culprit: The most expensive neighbour, a job's name or `others`; empty: no neighbour.
+        facts: Facts of its kind.
+        notes: Other possible costs.
+        order: The jobs that `remedy` puts in order; all of them get the same order.
+        least: Least fraction of a job's time for a verdict.
     """
 
     kind: FindingKind
@@ -181,7 +180,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulLoss:
-    """A neighbour that may have cost a job up to so many seconds, or nothing."""
+    """A neighbour that may have cost a job up to this many seconds, or nothing."""
 
     kind: ClassVar = "doubt"
     culprit: str
@@ -202,13 +201,13 @@ class LongStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourFacts:
-    """What neighbours cost a job.
+    """The cost of neighbours.
 
     Args:
-        lost: Seconds, to the worst of them.
-        slowed: Part of the time that the job ran; None: it did not run.
+        lost: Seconds lost to the worst of them.
+        slowed: Fraction of the job's run time; None: it did not run.
         through: Resources, the worst first.
-        others: Neighbours that cost it something as well.
+        others: Other neighbours with a cost.
         runs: Other runs on its nodes at the same time.
         programs: The programs outside Headgate that used most.
     """
@@ -223,10 +222,10 @@ class NeighbourFacts:
 
 @dataclass(frozen=True, slots=True)
 class CapFacts:
-    """The setting that held its cores back.
+    """The setting that limits its cores.
 
     Args:
-        fewer_threads: Seconds that having fewer threads cost as well, at the most; None: nothing.
+        fewer_threads: Most seconds that fewer threads cost in addition; None: nothing.
     """
 
     setting: CoresSetting | None
@@ -235,11 +234,8 @@ class CapFacts:
 
 @dataclass(frozen=True, slots=True)
 class WaitedFacts:
-    """What a job waited for before it started.
-
-    Args:
-        overtaken_by: Jobs that came later and started before it.
-        skipped: Why it never started; None: it did, or may still.
+    """What a job waited for before its start, and which jobs overtook it. `skipped`: why it never
+    started.
     """
 
     waited_for: Reason | None = None
@@ -249,28 +245,28 @@ class WaitedFacts:
 
 @dataclass(frozen=True, slots=True)
 class BesidesFacts:
-    """Seconds beside the cost that a device of its own took; None: hardly any."""
+    """Additional seconds through a device of its own; None: hardly any."""
 
     device: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """Whether neighbours moved more than the job, and nothing tells what that cost it."""
+    """Whether neighbours moved more than the job, at unknown cost."""
 
     unsure: bool
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Bytes that each of its tasks may use."""
+    """Memory limit of each task in bytes."""
 
     limit: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class SlowNicFacts:
-    """A node whose NIC is slower; bytes a second, None: no limit is known."""
+    """A node with a slower NIC; bytes a second, None: no limit is known."""
 
     node: str
     rate: float
@@ -279,14 +275,14 @@ class SlowNicFacts:
 
 @dataclass(frozen=True, slots=True)
 class TablesFacts:
-    """The part of a table that a step touches."""
+    """The fraction of a table that a step touches."""
 
     touched: float
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """A full server: the parts of its NIC's rate or of its cores that were in use."""
+    """A full server: the used fractions of its NIC's rate or its cores."""
 
     task: TaskName
     nic: float | None
@@ -295,7 +291,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """What a loader's workers had; None: the job loads in its training process."""
+    """Resources of a loader's workers; None: the job loads in its training process."""
 
     used: float | None = None
     cores: float | None = None
@@ -306,10 +302,10 @@ class StepFacts:
     """Steps too small for the machine.
 
     Args:
-        batches: Of a step.
-        seconds: Of a batch.
+        batches: Batches in a step.
+        seconds: Seconds of a batch.
         useful: Seconds of its arithmetic.
-        cores: In use while threads spin; None: they do not.
+        cores: Cores in use while threads spin; None: they do not spin.
     """
 
     batches: int
@@ -320,8 +316,8 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class ThreadFacts:
-    """Threads that waited for a core, on average; and the cores that the loader's workers wanted
-    of these.
+    """Mean number of threads waiting for a core, and the cores among these for the loader's
+    workers.
     """
 
     waited: float
@@ -330,7 +326,7 @@ class ThreadFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartFacts:
-    """The part of each step that lies outside its named spans."""
+    """The fraction of each step outside its named spans."""
 
     part: float
 
@@ -342,7 +338,7 @@ class StragglerFacts:
     Args:
         own: Seconds of its own part of a step.
         usual: The same of the others.
-        span: In which most of the difference is.
+        span: The span with most of the difference.
         larger_batches: Whether its batches may be larger.
     """
 
@@ -358,9 +354,9 @@ class SlowNodeFacts:
     """A slow node that the others wait for.
 
     Args:
-        cores: Of the node, where the others' have another number.
-        limited: Whether a limit on its CPU time held the worker back: then `own` and `usual` are
-            parts of the time, else seconds of its own part of a step.
+        cores: Cores of the node, if different from the others'.
+        limited: Whether a limit on CPU time throttled the worker. Then `own` and `usual` are
+            fractions of time, else seconds of its own part of a step.
     """
 
     task: TaskName
@@ -373,7 +369,7 @@ class SlowNodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlateauFacts:
-    """Where a job stopped learning: its loss, or the step since when that is no number."""
+    """Where a job stopped learning: its loss, or the first step with a non-finite loss."""
 
     since: float
     loss: float | None = None
@@ -382,7 +378,7 @@ class PlateauFacts:
 
 @dataclass(frozen=True, slots=True)
 class FailureFacts:
-    """The state in which a job ended, and why."""
+    """How a job ended, as recorded."""
 
     state: str
     reason: Reason
@@ -390,11 +386,11 @@ class FailureFacts:
 
 @dataclass(frozen=True, slots=True)
 class HealthyFacts:
-    """Seconds of its own work, and all of its time.
+    """Seconds of its own work, and its total time.
 
     Args:
-        began: Whether it began.
-        lost: Whether anything worth a word was lost.
+        began: Whether it started.
+        lost: Whether it lost a notable time.
     """
 
     own: float
@@ -404,7 +400,7 @@ class HealthyFacts:
 
 
 class MissingKind(StrEnum):
-    """Readings that an account may miss."""
+    """Readings that an account may lack."""
 
     GPU_ALONE = "gpu-alone"
     CORE_WAITS = "core-waits"
@@ -418,7 +414,7 @@ class MissingReading:
 
     Args:
         culprit: The neighbour that used the GPU most meanwhile.
-        seconds: That it used it for.
+        seconds: Seconds of its use.
     """
 
     kind: MissingKind
@@ -428,12 +424,12 @@ class MissingReading:
 
 @dataclass(frozen=True, slots=True)
 class UnknownFacts:
-    """Why it is not known what held a job back.
+    """Why the cause is unknown.
 
     Args:
-        ended_early: It ended before enough was read of it.
+        ended_early: It ended before enough readings.
         missing: Readings that the run lacks.
-        unexplained: Seconds that nothing explains.
+        unexplained: Seconds without an explanation.
     """
 
     ended_early: bool = False
@@ -446,7 +442,7 @@ class UnknownFacts:
 
 @dataclass(frozen=True, slots=True)
 class ResourceFacts:
-    """Twice as much of a resource; `now` is how many there are, None: that is no number."""
+    """Twice as much of a resource; `now`: the present number; None: not a number."""
 
     resource: Resource
     now: int | None
@@ -454,14 +450,14 @@ class ResourceFacts:
 
 @dataclass(frozen=True, slots=True)
 class CoresFacts:
-    """The setting to raise or drop; None: none holds its cores back."""
+    """The setting to raise or remove; None: none limits its cores."""
 
     setting: CoresSetting | None
 
 
 @dataclass(frozen=True, slots=True)
 class TasksFacts:
-    """Tasks that share so many cores, and whether they have roles."""
+    """Tasks that share some cores, and whether they have roles."""
 
     setting: CoresSetting | None
     cores: float
@@ -474,7 +470,7 @@ class NodesFacts:
     """Nodes to keep.
 
     Args:
-        listed: Whether the plan lists nodes of workers.
+        listed: Whether the plan lists the workers' nodes.
         parts: Whether the plan lists each worker's part of the batch.
     """
 
@@ -485,28 +481,28 @@ class NodesFacts:
 
 @dataclass(frozen=True, slots=True)
 class RoleFacts:
-    """The role that gets one task more."""
+    """The role that gets one more task."""
 
     role: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReadersFacts:
-    """Processes that read the job's input beside it; None: not known."""
+    """Processes that read the job's input; None: unknown."""
 
     now: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadSetting:
-    """What `OMP_NUM_THREADS` says in the job's own `env`; empty: nothing."""
+    """`OMP_NUM_THREADS` in the job's own `env`; empty: not set."""
 
     stated: str
 
 
 @dataclass(frozen=True, slots=True)
 class StacksFacts:
-    """Whose stacks to look at, and whether Headgate's libraries would tell more.
+    """The processes whose stacks to look at, and whether a library of Headgate's would show more.
 
     Args:
         readers: Loader workers that read its input; None: its tasks.
@@ -519,12 +515,12 @@ class StacksFacts:
 
 @dataclass(frozen=True, slots=True)
 class AloneFacts:
-    """What a run alone would tell.
+    """What a run alone would show.
 
     Args:
-        threads: What more threads bring; else what neighbours cost.
-        fixed: Its threads stay as they began, so that no trial tells it.
-        provable: `headgate explain --prove` tells it as well.
+        threads: The benefit of more threads; else the cost of neighbours.
+        fixed: Its thread count is fixed, so that no trial shows it.
+        provable: `headgate explain --prove` shows it too.
     """
 
     threads: bool
@@ -553,7 +549,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class SoloEnd:
-    """Seconds until a job is done one after the other, and as it ran."""
+    """Completion time of a job one after the other, and as it ran."""
 
     job: str
     alone: float
@@ -565,9 +561,9 @@ class OrderFacts:
     """Jobs one after the other.
 
     Args:
-        ends: Of each job; empty where not known.
+        ends: Completion times; empty: unknown.
         shorter: Whether the first is known to be the shortest.
-        replaced: What the second has in `after:` now; empty: nothing.
+        replaced: The present `after:` of the second; empty: none.
     """
 
     order: Sequence[str]

@@ -1,17 +1,15 @@
-"""What a job lost by having fewer threads than it would have had alone.
+"""Loss of a job through fewer threads than it would have had alone.
 
-Its speed on k threads is taken for a power of k (Berg et al. 2020, heSRPT). What power that is
-comes from the first of these that tells:
+Its speed on k threads is modelled as a power of k (Berg et al. 2020, heSRPT). The exponent comes
+from the first of these sources that is available:
 
-1. its own steps, as its threads became more or fewer. Once or twice they may have done so just as
-   the job changed by itself: then no more counts than the cores say that it used beyond those of
-   fewer threads;
-2. its profile, where that has several numbers of threads, or one run of it had;
-3. other runs of the same job alone;
-4. another job of this run with the same script.
+1. Its own steps, as its thread count changed. One or two changes may coincide with a change of the
+job itself. Then only the additional cores that it used with more threads count. 2. Its profile,
+with several thread counts or from a run whose threads changed. 3. Other runs of the same job alone.
+4. Another job of this run with the same script.
 
-Where none does, nothing is lost to anybody: to a program of one thread more bring nothing. But that
-it may be is told.
+Without any source nothing counts as lost, because a single-threaded program gains nothing from more
+threads. The possible loss is reported.
 """
 
 from __future__ import annotations
@@ -32,33 +30,29 @@ from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.usage import Array, Signal, ratio
 
 _AWAY = 0.05
-"""Cores that other jobs use, below which they are away."""
+"""Cores below which other jobs count as away."""
 _BEGIN_BUCKETS = 3
-"""Of its time, from which on threads that never change are those of its start."""
+"""Buckets after which constant threads count as those of its start."""
 _SEEN_SECONDS, _SEEN_STEPS = 3.0, 5.0
-"""Of one number of threads, for its speed to be known."""
+"""Least seconds and steps with a thread count for its speed to be known."""
 _FULL = 0.8
-"""Threads that ran or waited, over those that it has, from which on it may gain by more."""
+"""Fraction of its threads that ran or waited from which on it may gain from more."""
 _BRINGS = 0.3
-"""A power from which on more threads surely bring something, if its steps and the cores that it
-used both say so.
-"""
+"""Exponent from which on more threads surely help, if its steps and its core use agree."""
 _SURELY = 0.5
-"""Part of what these say that is sure."""
+"""Fraction of that gain that is certain."""
 _CALM = 0.05
-"""Part of the time in which threads waited for a core at the most, in a profile that steps are
-compared with.
-"""
+"""Most waiting for a core, as a fraction of time, in a profile used for comparison."""
 _TIMED = 0.15
-"""Error of a power that comes from the times of steps elsewhere."""
+"""Error of an exponent from step times elsewhere."""
 
 
 Source = Literal["own-steps", "trial", "profile", "runs-alone", "like-job"]
-"""What tells the power of the threads of a job."""
+"""Source of the exponent of a job's threads."""
 
 
 class Power(NamedTuple):
-    """The power of the number of threads that a job's speed follows, with a band of 90 %."""
+    """The exponent of the thread count in a job's speed, with a 90 % band."""
 
     usual: float
     low: float
@@ -66,24 +60,24 @@ class Power(NamedTuple):
 
 
 UNKNOWN = Power(0.0, 0.0, 1.0)
-"""A job may gain as much as its threads become more, or nothing."""
+"""A job may gain in proportion to its threads, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadGrant:
-    """Threads that a job was given while other jobs ran.
+    """Threads granted to a job while other jobs ran.
 
     Args:
-        threads: Most of the time.
-        alone: That it would have had alone.
-        beside: The jobs for whose sake.
-        may_have_lost: Seconds that this may have cost it, where nothing tells; 0 if it is known.
-        power: Of the threads, that its speed follows; None where nothing tells.
-        source: What tells that; None where nothing does.
-        lost: Seconds that it cost; 0 where nothing tells.
-        stayed: Whether it kept them after these jobs had gone.
-        is_fixed: Whether it cannot change them while it runs, so that no trial tells what more
-            would bring.
+        threads: Usual number.
+        alone: Number that it would have had alone.
+        beside: Jobs for whose sake it had fewer.
+        may_have_lost: Seconds that this may have cost, if unknown; 0: known.
+        power: Exponent of its threads; None: unknown.
+        source: Source of the exponent; None: unknown.
+        lost: Seconds that it cost; 0 if unknown.
+        stayed: Whether it kept them after these jobs had left.
+        is_fixed: Whether its thread count is fixed while it runs, so that no trial shows the gain
+            from more.
     """
 
     kind: ClassVar = "fewer-threads"
@@ -100,14 +94,13 @@ class ThreadGrant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fewer:
-    """What a job lost by having fewer threads than it would have had alone.
+    """Loss of a job through fewer threads than it would have had alone.
 
     Args:
-        part: Of its own time in each bucket.
-        low: Low end of a band of 90 % of it.
+        part: Fraction of its own time in each bucket.
+        low: Low end of its 90 % band.
         high: High end of it.
-        grant: The threads that it had; None if they were as many as alone, or if it had too little
-            to do for them.
+        grant: Its threads; None: as many as alone, or too little work for them.
     """
 
     part: Array
@@ -116,7 +109,7 @@ class Fewer:
     grant: ThreadGrant | None = None
 
     def losses(self, beside: Mapping[str, Array], own: Array, elapsed: float) -> list[LostTime]:
-        """To whom: the other jobs that ran meanwhile, by the cores that they used.
+        """Losses divided among the other jobs that ran meanwhile, by the cores that they used.
 
         Args:
             beside: Cores that each neighbour used in each bucket.
@@ -127,7 +120,7 @@ class Fewer:
         whole = max(float(np.sum(taken)), 1e-9)
         losses = []
         for name, cores in jobs.items():
-            # Where nobody is left, it still has the threads that all of them left it as it started.
+            # After the others have left, it still has the threads of its start.
             share = np.where(taken > 0.0, ratio(cores, taken), float(np.sum(cores)) / whole) * own
             seconds, low, high = (
                 float(np.sum(part * share)) for part in (self.part, self.low, self.high)
@@ -148,15 +141,15 @@ def fewer_threads(
     alone_rate: AloneRate | None = None,
     like: Power | None = None,
 ) -> Fewer:
-    """What a job lost because it was given fewer compute threads while other jobs ran.
+    """Loss of a job through fewer compute threads while other jobs ran.
 
     Args:
         beside: Cores that each neighbour used in each bucket.
         own: Seconds of each bucket that it lost to nobody.
-        edges: Of the buckets.
-        cores: Of its node.
-        alone_rate: How fast it was in other runs alone, if there are any.
-        like: The power of another job with its script, if that is known.
+        edges: Edges of the buckets.
+        cores: Cores of its node.
+        alone_rate: Its speed in other runs alone, if known.
+        like: Exponent of another job with its script, if known.
     """
     threads, jobs = _threads(job, edges), _jobs(beside)
     others = sum(jobs.values(), np.zeros_like(own))
@@ -198,11 +191,11 @@ def _told_power(
     like: Power | None,
     times: float,
 ) -> tuple[Power | None, Source | None]:
-    """The power of its threads by the first that tells it, and what that is; None, None: nothing
-    does.
+    """The exponent of its threads from the first available source, and that source; None, None:
+    unknown.
 
     Args:
-        times: How many times as many threads it would have had alone.
+        times: Threads alone, relative to its threads.
     """
     was_tried = any(event.kind == TRIAL for event in job.events)
     if (power := _own_power(job, threads, own, edges)) is not None:
@@ -215,8 +208,8 @@ def _told_power(
 
 
 def _stayed(threads: Array, own: Array, others: Array) -> bool:
-    """Whether it kept the threads that it began with beside others, though these were away later:
-    what others left it as it started holds to its end.
+    """Whether it kept its initial threads after the other jobs had left: what they left it at the
+    start holds to its end.
     """
     ran = np.isfinite(threads) & (own > 0.0)
     if not ran.any() or len(np.unique(threads[ran])) > 1:
@@ -226,14 +219,13 @@ def _stayed(threads: Array, own: Array, others: Array) -> bool:
 
 
 def by_limit(job: RecordedJob, own: Array, edges: Array, cores: float) -> Power:
-    """The part of a job's own time that it lost by having fewer threads for the sake of its own
-    limit of cores, with a band of 90 %. Its profile may tell what more would bring; else that may
-    be nothing.
+    """The fraction of a job's own time lost through fewer threads under its own core limit, with a
+    90 % band. Without a suitable profile it may be zero.
 
     Args:
         own: Seconds of each bucket that it lost to nobody.
-        edges: Of the buckets.
-        cores: Of its node.
+        edges: Edges of the buckets.
+        cores: Cores of its node.
     """
     threads, task = _threads(job, edges), job.tasks[0]
     limited = np.isfinite(threads) & (own > 0.0)
@@ -251,9 +243,7 @@ def by_limit(job: RecordedJob, own: Array, edges: Array, cores: float) -> Power:
 
 
 def _own_power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> Power | None:
-    """The power that its steps tell of; None where they were not seen with two numbers of
-    threads.
-    """
+    """The exponent from its own steps; None: they were not observed with two thread counts."""
     speeds = _speeds(job, threads, own, edges)
     if len(speeds) < 2:
         return None
@@ -275,7 +265,7 @@ def _own_power(job: RecordedJob, threads: Array, own: Array, edges: Array) -> Po
 def _against(
     alone_rate: AloneRate | None, job: RecordedJob, own: Array, edges: Array, times: float
 ) -> Power | None:
-    """The power by how fast it was in other runs alone, on so many times the threads."""
+    """The exponent from its speed in other runs alone, on `times` times the threads."""
     speed = _speeds(job, np.ones_like(own), own, edges).get(1.0)
     if alone_rate is None or speed is None:
         return None
@@ -284,8 +274,8 @@ def _against(
 
 
 def _against_profile(job: RecordedJob, own: Array, edges: Array, times: float) -> Power | None:
-    """The power by how long its steps took in a profile that was taken on so many times the
-    threads: as of a run that began alone.
+    """The exponent from step times in a profile taken on `times` times the threads, as in a run
+    that began alone.
     """
     speed, granted = (
         _speeds(job, np.ones_like(own), own, edges).get(1.0),
@@ -309,8 +299,8 @@ def _against_profile(job: RecordedJob, own: Array, edges: Array, times: float) -
 
 
 def _threads_alone(job: RecordedJob, cores: float) -> float:
-    """Threads that a job would have on its node without other jobs: as many as it may use cores, or
-    as its own environment says.
+    """Threads of a job on its node without other jobs: one for each core that it may use, or as its
+    environment says.
     """
     most = min(cores, job.allowed_cores(job.tasks[0], cores))
     alone = max(float(np.ceil(most - 1e-9)), 1.0) if np.isfinite(most) else 1.0
@@ -319,8 +309,8 @@ def _threads_alone(job: RecordedJob, cores: float) -> float:
 
 
 def _stated(job: RecordedJob) -> str:
-    """The threads that its user gave it; empty: none. A script that follows what it is granted does
-    so whatever the shell said.
+    """The thread count set by its user; empty: none. A script that follows its grant ignores the
+    shell.
     """
     return job.told_threads or (
         job.shell_threads if job.division is None and job.profile is None else ""
@@ -328,15 +318,15 @@ def _stated(job: RecordedJob) -> str:
 
 
 def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
-    """Of the neighbours the other jobs: these alone are why a job is given fewer threads."""
+    """The neighbours that are jobs: only these reduce a job's threads."""
     return {
         name: np.nan_to_num(cores) for name, cores in beside.items() if name not in (ITSELF, OTHERS)
     }
 
 
 def _threads(job: RecordedJob, edges: Array) -> Array:
-    """Compute threads of its first task in each bucket; NaN where it was told none. A script that
-    never connected keeps those that it began with.
+    """Compute threads of its first task in each bucket; NaN: not set. A script that never connected
+    keeps its initial ones.
     """
     granted = job.tasks[0].threads
     if not len(granted):
@@ -354,7 +344,7 @@ def _used(job: RecordedJob, edges: Array) -> Array:
 def _is_full(
     job: RecordedJob, threads: Array, short: npt.NDArray[np.bool_], own: Array, edges: Array
 ) -> bool:
-    """Whether it had something to do for all of the threads that it was given."""
+    """Whether it had work for all of its threads."""
     waited = np.nan_to_num(job.signal("cpu_waiting").buckets(edges).mean)
     seconds = np.where(short, own, 0.0)
     wanted = float(np.sum((_used(job, edges) + waited) * seconds))
@@ -362,7 +352,7 @@ def _is_full(
 
 
 def _speeds(job: RecordedJob, threads: Array, own: Array, edges: Array) -> dict[float, float]:
-    """Steps of a second of its own, by the number of threads."""
+    """Steps in a second of its own time, by thread count."""
     if not np.isfinite(job.progress.step).any():
         return {}
     steps, speeds = steps_between(job, edges), {}
@@ -376,7 +366,7 @@ def _speeds(job: RecordedJob, threads: Array, own: Array, edges: Array) -> dict[
 def _as_threads_change(
     job: RecordedJob, threads: Array, own: Array, edges: Array
 ) -> SwitchEffect | None:
-    """The power, by its steps just before and after its threads became more or fewer."""
+    """The exponent from its steps just before and after changes of its thread count."""
     windows = windows_of(job)
     if len(windows) < 2:
         return None
@@ -394,8 +384,8 @@ def _as_threads_change(
 
 
 def _profiled(job: RecordedJob) -> Power | None:
-    """The power by the times of steps in its profile, of one batch size on several numbers of
-    threads, or by a run before this one in which its threads changed.
+    """The exponent from its profile: step times of one batch size on several thread counts, or an
+    earlier run whose threads changed.
     """
     profile = job.cost
     by_batch: dict[int, dict[int, float]] = {}

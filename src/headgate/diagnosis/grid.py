@@ -1,6 +1,4 @@
-"""The seconds of a run as a grid: what tasks used of their nodes in each, and what a job lost by
-waiting for cores.
-"""
+"""A run's time as a grid of buckets: tasks' use of their nodes, and losses by waiting for cores."""
 
 from __future__ import annotations
 
@@ -19,17 +17,17 @@ from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.recorded.usage import Array, Signal, ratio
 
 SPREAD = 1.645
-"""Deviations on each side of a band of 90 %."""
+"""Deviations on each side of a 90 % band."""
 _BETWEEN = 0.02
-"""Part of a bucket: how busy a task was is known to so much anyway."""
+"""Fraction of a bucket to which a task's busy time is always known."""
 _SPINNING, _HELPED = 0.05, 0.1
-"""Threads that spin are all ready all the time: but for so many. Processes that one starts are
-others' threads.
+"""Spinning threads are all ready all the time, within the first tolerance. Beyond the second, child
+processes run too.
 """
 
 
 class Grid:
-    """What the tasks of a run used of their nodes, bucket by bucket."""
+    """Use of nodes by the tasks of a run, bucket by bucket."""
 
     def __init__(
         self, jobs: Sequence[RecordedJob], nodes: Mapping[str, RecordedNode], edges: Array
@@ -42,11 +40,11 @@ class Grid:
         self._ran = {task.id: self.mean(task.signal("cpu_cores")) for _, task in self._tasks}
 
     def mean(self, signal: Signal) -> Array:
-        """Of each bucket; NaN where nothing is known."""
+        """The mean of each bucket; NaN: unknown."""
         return signal.buckets(self.edges).mean
 
     def part_within(self, stretches: Sequence[tuple[float, float]]) -> Array:
-        """The part of each bucket, 0 to 1, that lies within stretches of time."""
+        """The fraction of each bucket, 0 to 1, within stretches of time."""
         if not stretches:
             return np.zeros(len(self.edges) - 1)
         table = np.array(stretches, dtype=float)
@@ -72,12 +70,11 @@ class Grid:
     def contended(
         self, job: RecordedJob, task: RecordedTask, ready: Array, meets: bool = True
     ) -> Contended:
-        """What one of its tasks lost to its neighbours.
+        """Time that one of its tasks lost to its neighbours.
 
         Args:
-            ready: The part of each bucket in which it was ready to run.
-            meets: Whether its threads wait for each other, if they are of one process; else each
-                goes on by itself.
+            ready: The fraction of each bucket in which it was ready to run.
+            meets: Whether threads of one process wait for each other; else each goes on by itself.
         """
         node = self.nodes.get(task.node)
         cap, limit = self.mean(task.cap), 0.99 * job.allowed_cores(task, self.cores(task))
@@ -87,7 +84,7 @@ class Grid:
                 waited=self._waited(task),
                 ready=ready,
                 throttled=_carried(self.mean(task.signal("cpu_throttled"))),
-                # A cap below what its user allows is the policy's, on behalf of the neighbours.
+                # A cap below the user's limit comes from the policy, on behalf of the neighbours.
                 cap=np.where(np.isfinite(cap) & (cap >= limit), cap, np.inf),
                 meets=meets & ~self._is_helped(task),
                 spins=meets & self._spins(task),
@@ -103,8 +100,8 @@ class Grid:
         return busiest if np.isfinite(busiest).any() else None
 
     def _waited(self, task: RecordedTask) -> Array:
-        """Threads that waited for a core. What a cap throttles waits too, and not every kernel
-        counts it as that.
+        """Threads that waited for a core. Throttled threads wait too, and not every kernel counts
+        these separately.
         """
         waited, throttled = (
             _carried(self.mean(task.signal(name))) for name in ("cpu_waiting", "cpu_throttled")
@@ -112,8 +109,8 @@ class Grid:
         return np.where(np.nan_to_num(throttled) > THROTTLED, np.fmax(waited, throttled), waited)
 
     def _spins(self, task: RecordedTask) -> npt.NDArray[np.bool_]:
-        """In which buckets several threads of it were always ready: no step leaves them all
-        something to do all the time, so they spin when they wait for each other.
+        """The buckets in which several of its threads were always ready. No step keeps all of them
+        busy all the time, so they spin when they wait for each other.
         """
         wanted = np.nan_to_num(self._ran[task.id]) + np.nan_to_num(
             self.mean(task.signal("cpu_waiting"))
@@ -122,24 +119,24 @@ class Grid:
         return whole & ~self._is_helped(task)
 
     def _is_helped(self, task: RecordedTask) -> npt.NDArray[np.bool_]:
-        """In which buckets processes that it started ran as well, as a loader's workers do."""
+        """The buckets in which its child processes ran too, such as a loader's workers."""
         helped: npt.NDArray[np.bool_] = (
             np.nan_to_num(self.mean(task.signal("helper_cores"))) > _HELPED
         )
         return helped
 
     def cores(self, task: RecordedTask) -> float:
-        """Of its node; infinite where that is not known."""
+        """Cores of its node; infinite: unknown."""
         node = self.nodes.get(task.node)
         return node.cores if node is not None and node.cores else math.inf
 
     def ready(self, task: RecordedTask) -> ReadyParts:
-        """The part of each bucket in which some thread of it ran or waited.
+        """The fraction of each bucket in which some thread ran or waited.
 
-        Its busiest thread gives the least. The sum over all threads gives the greatest, as if they
-        took turns. Threads of a pool do, and those that compute together do not: at the moments of
-        the readings, some thread was ready or none, and that tells how far it is from the one to
-        the other.
+        Its busiest thread gives the lower bound. The sum over all threads gives the upper bound, as
+        if they took turns. Threads of a pool take turns, threads that compute together do not.
+        Whether some thread was ready at the moments of the readings shows the position between the
+        bounds.
         """
         ran, waited = (
             _carried(self._ran[task.id]),
@@ -147,8 +144,7 @@ class Grid:
         )
         wanted = ran + np.nan_to_num(self._waited(task))
         most = np.minimum(np.nan_to_num(wanted), 1.0)
-        # Of what its cap held back and the kernel did not count as waiting, each thread has its
-        # part.
+        # Throttled time that the kernel did not count as waiting is divided among the threads.
         busiest = _carried(self.mean(task.signal("cpu_ready"))) * np.maximum(
             ratio(wanted, ran + waited), 1.0
         )
@@ -179,12 +175,13 @@ def _carried(values: Array) -> Array:
 
 
 class ReadyParts(NamedTuple):
-    """The part of each bucket in which some thread of a task ran or waited; arrays over the grid.
+    """The fraction of each bucket in which some thread of a task ran or waited; arrays over the
+    grid.
 
     Args:
-        least: At the least, by its busiest thread.
-        usual: As far as is known.
-        low: Low end of a band of 90 % of it.
+        least: Lower bound, from its busiest thread.
+        usual: Best estimate.
+        low: Low end of its 90 % band.
         high: High end of it.
     """
 
@@ -195,13 +192,13 @@ class ReadyParts(NamedTuple):
 
 
 class LostCores(NamedTuple):
-    """Parts of each bucket that a job lost; arrays over the grid.
+    """Fractions of each bucket that a job lost; arrays over the grid.
 
     Args:
         by: Lost to each neighbour, by its name.
-        most: The same if all threads of a task stood whenever one waited.
-        least: Lost to all neighbours together, at the least.
-        whole: All that each of its workers lost.
+        most: The same if all threads of a task stopped whenever one waited.
+        least: Least loss to all neighbours together.
+        whole: Total loss of each of its workers.
     """
 
     by: Mapping[str, Array]
@@ -214,7 +211,7 @@ class LostCores(NamedTuple):
     whole: Mapping[TaskOfRun, Array]
 
     def losses(self, inside: Array, elapsed: float) -> list[LostTime]:
-        """What it lost by waiting for cores. Its busiest thread gives the low end of the band."""
+        """Losses by waiting for cores. Its busiest thread gives the low end of the band."""
         totals = {name: float(np.sum(part * inside)) for name, part in self.by.items()}
         whole, least = sum(totals.values()), float(np.sum(self.least * inside))
         sure = least / whole if whole > 0.0 else 1.0
@@ -231,7 +228,9 @@ class LostCores(NamedTuple):
 
 
 def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
-    """What a job lost: as much as the task that lost most, since the others wait for it."""
+    """Time lost by a job: that of the task with the greatest loss, because the others wait for
+    it.
+    """
     tasks = [task for task in job.tasks if task.is_worker] or list(job.tasks)
     ready = [grid.ready(task) for task in tasks]
     contended_seconds = [
@@ -246,7 +245,7 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
     by = np.array([[one.by.get(name, empty) for name in names] for one in contended_seconds])
     most = np.array([[one.most.get(name, empty) for name in names] for one in contended_seconds])
     by_least = np.array([[one.by.get(name, empty) for name in names] for one in least])
-    # also where no neighbour is known
+    # also if no neighbour is known
     by_least = by_least.reshape(len(least), len(names), len(empty))
     caps, stolen = (
         np.array([one.by_cap for one in contended_seconds]),
@@ -254,7 +253,7 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
     )
     whole = by.sum(axis=1) + caps + stolen
     slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))
-    # A bucket has no more to lose than itself, though what was read of it may come to more.
+    # A bucket cannot lose more than itself, even if its readings say so.
     fits = 1.0 / np.maximum(whole[slowest, at], 1.0)
     return LostCores(
         by={name: by[slowest, index, at] * fits for index, name in enumerate(names)},

@@ -1,4 +1,4 @@
-"""A job in numbers."""
+"""Key figures of a job."""
 
 from __future__ import annotations
 
@@ -14,41 +14,38 @@ from headgate.recorded.usage import rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
-    """A job in numbers; None where a number is not known. Times are seconds since the run began.
+    """Key figures of a job; None: unknown. Times are seconds since the run began.
 
     Args:
         waited_seconds: From its submission to its first start.
-        run_seconds: Seconds in which it ran, all attempts together.
-        loss_first: First loss reported, each the mean of the losses since the report before it.
-        loss_final: Last loss reported.
-        loss_best: Lowest loss reported.
-        losses_not_numbers: Reports whose loss was not a number.
+        run_seconds: Seconds in which it ran, over all attempts.
+        loss_first: First reported loss, a mean over the losses of that report.
+        loss_final: Last reported loss.
+        loss_best: Lowest reported loss.
+        losses_not_numbers: Reports with a NaN or infinite loss.
         steps: Highest step reported.
         samples_per_second: Mean over the stretches between two reports.
-        cpu_seconds: CPU time; of an attempt before the last one since its first reading, which
-            comes within a second.
+        cpu_seconds: CPU time; for earlier attempts since their first reading, within a second of
+            the start.
         cpu_mean_cores: Mean cores in use.
-        cpu_max_cores: Most cores in use, on average of one sampling interval, or of the time
-            without a reading.
+        cpu_max_cores: Most cores in use, as a mean over one sampling interval or a gap.
         fullest_core_max: Highest use of a single core, 0 to 1.
-        memory_peak_bytes: Most resident memory, as the kernel has it or as it was sampled,
-            whichever is more.
-        granted_cores: Mean cores that it was entitled to while it ran.
-        threads: Fewest and most compute threads that one of its tasks had; None where Headgate set
-            none.
-        used_of_granted: Mean cores in use over `granted_cores`; above 1 where others left some.
-        gpus: Numbers of the GPUs that it held memory on.
-        gpu_mean: How busy they were on average, 0 to 1.
-        gpu_memory_peak_bytes: Most of their memory that it held.
-        input_fraction: Fraction of a step that waits for input, 0 to 1, over `sampled_steps` steps;
-            None where it was not measured.
-        exposed_fraction: Fraction of a step that only waits for communication, 0 to 1; None for a
-            job of one task, and where it was not measured.
-        bytes_per_step: Bytes that its workers send and receive in a step, all together; None where
-            nothing tells.
+        memory_peak_bytes: Peak resident memory, from the kernel or from samples, whichever is
+            greater.
+        granted_cores: Mean entitled cores while it ran.
+        threads: Fewest and most compute threads of one of its tasks; None: Headgate set none.
+        used_of_granted: Mean cores in use over `granted_cores`; above 1 if others left some.
+        gpus: Numbers of the GPUs on which it held memory.
+        gpu_mean: Mean busy fraction of these, 0 to 1.
+        gpu_memory_peak_bytes: Peak memory on these.
+        input_fraction: Fraction of a step spent waiting for input, 0 to 1, over `sampled_steps`
+            steps; None: not measured.
+        exposed_fraction: Fraction of a step spent only waiting for communication, 0 to 1; None: one
+            task, or not measured.
+        bytes_per_step: Bytes sent and received by all workers in a step; None: unknown.
         tasks: Number of tasks.
         faults: Faults that it survived.
-        fault_seconds: Seconds that these cost, as far as known.
+        fault_seconds: Their known cost in seconds.
     """
 
     name: str
@@ -98,7 +95,7 @@ class JobFigures:
 
 
 def figures(job: RecordedJob) -> JobFigures:
-    """A job in numbers."""
+    """The key figures of a job."""
     ran = running(job.phases)
     progress, division = job.progress, job.division
     losses = progress.loss[np.isfinite(progress.loss)]

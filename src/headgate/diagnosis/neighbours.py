@@ -1,4 +1,4 @@
-"""What neighbours cost a job: what is sure, and what may be."""
+"""Certain and possible losses of a job to neighbours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from headgate.recorded.jobs import CoresSetting
 from headgate.sampling.outside_programs import INIT
 
 _WORTH_A_WORD = 0.1
-"""Part of what a neighbour cost, from which on a resource is named."""
+"""Fraction of a neighbour's cost from which on a resource is named."""
 _KINDS: Mapping[Resource, FindingKind] = {
     "cores": FindingKind.NEIGHBOUR_CORES,
     "memory": FindingKind.NEIGHBOUR_MEMORY,
@@ -46,8 +46,8 @@ _KINDS: Mapping[Resource, FindingKind] = {
 
 
 def neighbours(account: Account) -> Iterator[Finding]:
-    """All that was surely lost to neighbours, with the worst one named, and what it cost through
-    all resources.
+    """A finding about all certain losses to neighbours. It names the worst neighbour and its cost
+    through all resources.
     """
     sure = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and loss.sure]
     if not sure:
@@ -93,8 +93,8 @@ def _order(culprit: str, account: Account) -> tuple[str, ...]:
 
 
 def _instead(worst: LostTime, order: Sequence[str], account: Account) -> Remedy:
-    """What to do about neighbours. On a GPU a victim with a share of its own can have more of that
-    first.
+    """A remedy against neighbours. On a GPU, a victim with a share of its own can first get a
+    greater one.
     """
     if worst.to == REST:
         return Remedy(kind=RemedyKind.RUN_FEWER)
@@ -117,10 +117,10 @@ def _instead(worst: LostTime, order: Sequence[str], account: Account) -> Remedy:
 
 
 def _against_programs(account: Account, worst: LostTime) -> Remedy:
-    """What to do about programs outside Headgate: nothing that their user alone may do, or that
+    """A remedy against programs outside Headgate; none that their user cannot carry out or that
     would not help.
     """
-    # whose end is that of the machine, or of the container
+    # ending process 1 would end the machine or container
     programs = account.around.programs
     if not programs or programs[0].pid == INIT:
         return Remedy(kind=RemedyKind.END_OTHER_PROGRAMS)
@@ -134,8 +134,8 @@ def _against_programs(account: Account, worst: LostTime) -> Remedy:
 
 
 def doubtful(account: Account) -> LostTime | None:
-    """What a neighbour may have cost the job, if that is worth a verdict: it is not blamed for what
-    may be nothing.
+    """A possible loss to a neighbour that is worth a verdict. A neighbour that may cost nothing is
+    not blamed.
     """
     losses = [loss for loss in account.losses if loss.to not in (ITSELF, NODE) and not loss.sure]
     worst = max(losses, key=may_be, default=None)
@@ -148,8 +148,8 @@ def may_be(loss: LostTime) -> float:
 
 
 def costly(account: Account) -> ThreadGrant | None:
-    """The threads that it had for the sake of other jobs, if what more would bring is not known and
-    may be much.
+    """The thread grant for the sake of other jobs, if the benefit of more threads is unknown and
+    may be large.
     """
     least = max(LEAST_PART * account.elapsed, LEAST_SECONDS_TOLD)
     grant = account.around.grant
@@ -157,13 +157,13 @@ def costly(account: Account) -> ThreadGrant | None:
 
 
 def alone_once(account: Account) -> Remedy:
-    """What tells what more threads bring a job."""
+    """A remedy that shows the benefit of more threads."""
     grant = account.around.grant
     is_fixed = grant is not None and grant.is_fixed
     return Remedy(kind=RemedyKind.RUN_ALONE, facts=AloneFacts(threads=True, fixed=is_fixed))
 
 
 def alone_first(account: Account) -> Remedy:
-    """What tells what neighbours cost a job."""
+    """A remedy that shows the cost of neighbours."""
     facts = AloneFacts(threads=False, provable=account.around.provable)
     return Remedy(kind=RemedyKind.RUN_ALONE, facts=facts)

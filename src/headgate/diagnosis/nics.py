@@ -1,4 +1,4 @@
-"""How much of its NIC a node used."""
+"""NIC use of nodes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headgate.recorded.usage import Signal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NicUse:
-    """What went through a node's NIC over time.
+    """Traffic through a node's NIC over time.
 
     Args:
-        rate: Bytes a second that it carries each way; None if not known.
-        received: Fraction of that rate in use, 0 to 1; bytes a second if the rate is not known.
-        sent: The same, the other way.
+        rate: Bytes a second in each direction; None: unknown.
+        received: Fraction of that rate in use, 0 to 1; bytes a second if the rate is unknown.
+        sent: The same in the other direction.
     """
 
     node: str
@@ -24,7 +24,7 @@ class NicUse:
 
 
 def nic_use(node: str, rate: float | None, received: Signal, sent: Signal) -> NicUse | None:
-    """How much of its NIC a node used, from bytes a second; None if nothing was read."""
+    """NIC use of a node from bytes a second; None: no readings."""
     if not (len(received) or len(sent)):
         return None
     size = rate or 1.0

@@ -1,8 +1,8 @@
-"""Causes within a job: what held it back other than neighbours, limits and faults.
+"""Causes within a job: what held it back besides neighbours, limits and faults.
 
-Each comes from what was recorded of the job's steps, and only if that shows it; docs/explain.md has
-the rules. All workers of a synchronous plan are as slow as the slowest. So a straggler shows in the
-time of each worker's own part of a step, without its waiting for others.
+Each cause needs evidence in the job's recorded steps; docs/explain.md has the rules. All workers of
+a synchronous plan are as slow as the slowest. So a straggler shows in the time of each worker's own
+part of a step, without its waiting for others.
 """
 
 from __future__ import annotations
@@ -37,51 +37,51 @@ from headgate.recorded.jobs import CoresSetting, RecordedJob, RecordedNode, Reco
 from headgate.sampling.columns import Column
 
 _LEAST_STEPS = 3
-"""Sampled steps of a worker, for its own part of a step to be known."""
+"""Least sampled steps of a worker for its own part of a step to be known."""
 _FULL_NIC, _FULL_CORES = 0.7, 0.85
 """Median use from which on a server's NIC or cores are full: steps come in bursts."""
 _BUSIER = 1.3
 """The workers wait for a server if its node is this many times as busy as theirs."""
 _NARROW = 0.5
-"""A NIC is a slow one if its rate is at most this part of the next one's, and if it makes up this
-part of the exchange at least.
+"""A NIC is slow if its rate is at most this fraction of the next one's, and if it explains at least
+this fraction of the exchange.
 """
 _TABLES, _TOUCHED = 0.5, 0.25
-"""Tables are most of what is exchanged, and a step touches few of their rows."""
+"""Tables are at least the first fraction of the exchange, and a step touches at most the second
+fraction of their rows.
+"""
 _BUSY_WORKER, _ALL_CORES = 0.6, 0.85
-"""From this part of the time on, a loader's worker computes; from this part of the cores in use on,
-none is free.
+"""From the first fraction of time a loader's worker counts as computing; from the second fraction
+of cores in use none is free.
 """
 _SHORT_STEP, _USEFUL, _OF_PEAK, _MEMORY_RATE = 5e-3, 0.2, 0.3, 5e9
-"""A small step is shorter than so many seconds, and arithmetic takes at most this part of it.
-Arithmetic runs at this part of a core's peak. Weights move at so many bytes a second, gradient and
-update included.
+"""A small step is shorter than the first, in seconds, with at most the second as its fraction of
+arithmetic. Arithmetic reaches the third fraction of a core's peak. Weights, with gradient and
+update, move at the fourth in bytes a second.
 """
 _SPINNING_CORES = 1.5
 """Cores in use from which on the threads of small steps spin."""
 _BETWEEN = 0.15
-"""Part of a step outside all of its named spans from which on it is worth a look: each step has a
-little of that.
+"""Fraction of a step outside all named spans from which on it is notable; each step has a
+little.
 """
 _COLLECTED = 0.3
-"""Part of that in which Python collected garbage, from which on it is the cause: the rest makes
-what is collected.
+"""Fraction of that spent in garbage collection from which on this is the cause: other code makes
+the garbage.
 """
 _GAP_TIMES, _GAP_SECONDS = 3.0, 0.2
-"""A pause before a report of an evaluation is the evaluation if it is so many times the usual one,
-and so many seconds.
+"""A pause before a report of an evaluation is the evaluation if it is this many times the usual
+pause, and this many seconds.
 """
 _TRAINS = 0.03
-"""Part of the time that the training process is ready at the least; one below it starts others and
-waits.
-"""
+"""Least ready fraction of a training process; one below it only starts others and waits."""
 
 
 def reduced_threads(count: int, stated: str) -> Remedy:
-    """The advice to have so many threads.
+    """A remedy: use `count` threads.
 
     Args:
-        stated: What `OMP_NUM_THREADS` says in the job's own `env`; empty: nothing.
+        stated: `OMP_NUM_THREADS` in the job's own `env`; empty: not set.
     """
     return Remedy(
         kind=RemedyKind.REDUCE_THREADS,
@@ -91,7 +91,7 @@ def reduced_threads(count: int, stated: str) -> Remedy:
 
 
 def decode_once(setting: CoresSetting | None) -> Remedy:
-    """The advice where a loader's workers have no core left."""
+    """A remedy if no core is left for a loader's workers."""
     return Remedy(
         kind=RemedyKind.DECODE_ONCE,
         settings={setting.field: None} if setting is not None else {},
@@ -102,7 +102,7 @@ def decode_once(setting: CoresSetting | None) -> Remedy:
 def own_causes(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
 ) -> tuple[Finding, ...]:
-    """All causes within a job, whatever each cost."""
+    """All causes within a job, regardless of cost."""
     return (
         *straggling(job, nodes, time),
         *_narrow(job, nodes, time),
@@ -114,13 +114,15 @@ def own_causes(
     )
 
 
-# --- what is exchanged ----------------------------------------------------------------------------
+# --- exchange -------------------------------------------------------------------------------------
 
 
 def _narrow(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
 ) -> Iterator[Finding]:
-    """A node whose NIC is slower than the others' and busy: all exchange at its rate."""
+    """A finding about a node whose NIC is busy and slower than the others': all exchange at its
+    rate.
+    """
     rates = {
         name: nodes[name].nic_bytes_per_second or math.inf for name in job.nodes if name in nodes
     }
@@ -140,10 +142,10 @@ def _narrow(
         1.0 - rates[slow] / rates[following]
     )
     if waited < _NARROW * time.communication.seconds:
-        return  # most of the exchange has another reason
+        return  # most of the exchange has another cause
     yield Finding(
         kind=FindingKind.SLOW_NIC,
-        # what a slow worker leaves time for may have cost nothing
+        # a slow worker leaves time in which it cost nothing
         cost=within(waited, 0.4, time.seconds),
         facts=SlowNicFacts(
             slow, rates[slow], rates[following] if math.isfinite(rates[following]) else None
@@ -201,13 +203,13 @@ def _exchanging(
 def _used(
     task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime
 ) -> tuple[float, float]:
-    """Parts of its node's NIC, in the fuller direction and by itself, and of the node's cores that
-    were in use; 0 where not known.
+    """Used fractions of its node's NIC in the fuller direction (in all, and by the task) and of the
+    node's cores; 0: unknown.
     """
     node = nodes.get(task.node)
     if node is None:
         return 0.0, 0.0
-    # What others send through the NIC is no reason for another server.
+    # Traffic of others on the NIC is no reason for another server.
     own = len(task.signal("tcp_in")) > 0
     ways: tuple[Column, Column] = ("tcp_in", "tcp_out") if own else ("net_in", "net_out")
     bytes_a_second = max(_usual(task if own else node, way, time) for way in ways)
@@ -225,11 +227,11 @@ def _usual(target: RecordedTask | RecordedNode, column: Column, time: OwnTime) -
 
 
 def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
-    """Seconds in which the training process was not ready to run and processes that it started
-    were. In a job without sampled steps, that is its waiting for the loader's workers.
+    """Seconds in which the training process was not ready to run but its child processes were.
+    Without sampled steps, that is its waiting for the loader's workers.
 
-    The busiest thread is known, and what all processes that were started wanted. If each of these
-    wanted as much as the busiest thread, so many of them were ready independently of each other.
+    The busiest thread is known, and the total demand of the children. If each child demands as much
+    as the busiest thread, that many are ready independently of each other.
     """
     if (
         job.division is not None
@@ -247,8 +249,8 @@ def waited_for_others(job: RecordedJob, stretches: Sequence[tuple[float, float]]
 
 
 def helped_by(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> float:
-    """Cores that the processes which a training process started ran on or waited for: of a loader's
-    workers. 0 if their parent only starts them and waits, as a launcher does.
+    """Cores that the child processes of a training process ran on or waited for: a loader's
+    workers. 0: the parent only starts them and waits, as a launcher does.
     """
     if not _trains(job, stretches):
         return 0.0
@@ -259,15 +261,15 @@ def helped_by(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> flo
 
 
 def _trains(job: RecordedJob, stretches: Sequence[tuple[float, float]]) -> bool:
-    """Whether the process that started others trains."""
+    """Whether the process with child processes trains itself."""
     return (job.signal("main_ready").during(stretches).mean or 0.0) >= _TRAINS
 
 
 def _loading(
     job: RecordedJob, nodes: Mapping[str, RecordedNode], time: OwnTime
 ) -> Iterator[Finding]:
-    """A loader whose workers are busy. With idle cores, more workers help; without, the work has to
-    become less.
+    """A finding about a loader with busy workers. With idle cores, more workers help; otherwise the
+    work has to shrink.
     """
     if len(job.tasks) != 1 or time.input.seconds <= 0.0:
         return
@@ -279,15 +281,15 @@ def _loading(
     of_node = (node.cores if node else None) or math.inf
     allowed = job.allowed_cores(task, of_node)
     cores, limited = min(of_node, allowed), math.isfinite(allowed)
-    # Between two epochs there are no workers: medians leave that out. Threads that wait for a core
-    # want it as well, but bursts of them wait while cores are idle most of the time.
+    # Medians ignore the time between epochs, without workers. Threads that wait for a core count
+    # too, but bursts of them wait while cores are mostly idle.
     ours, waiting = _usual(task, "cpu_cores", time), _usual(task, "cpu_waiting", time)
     if (
         not math.isfinite(cores)
         or mean_of(task, "cpu_ready", time) < _BUSY_WORKER
         or ours + waiting < _BUSY_WORKER * min(time.readers or 1, cores)
     ):
-        return  # its workers wait for a disk, for each other, or for something that is not read
+        return  # its workers wait for a disk, for each other, or for something without readings
     used = min(
         max(ours, _usual(node, "cpu_cores", time) if node is not None and not limited else 0.0),
         cores,
@@ -361,9 +363,7 @@ def _small_steps(
 
 
 def _batches(job: RecordedJob, samples: float) -> int:
-    """Batches of so many samples that it goes through in a step: several if it accumulates
-    gradients.
-    """
+    """Number of batches in a step; several if it accumulates gradients."""
     progress = job.progress
     known = np.isfinite(progress.samples) & np.isfinite(progress.step)
     steps, seen = (
@@ -374,8 +374,8 @@ def _batches(job: RecordedJob, samples: float) -> int:
 
 
 def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
-    """What a script does between optimizer and model. On a GPU it may wait there for what the model
-    computes.
+    """A finding about script time between optimizer and model. On a GPU the script may wait there
+    for the model's results.
     """
     division = job.division
     if division is None or job.signal("gpu_busy").mean or division.fraction("other") < _BETWEEN:
@@ -383,12 +383,12 @@ def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
     if not division.fraction("compute") and not (
         division.fraction("forward") and division.fraction("backward")
     ):
-        return  # its model is computed elsewhere than in a module's forward
-    # What it timed itself, such as saving, lies between the steps as well, and has a name.
+        return  # its model does not compute in a module's forward
+    # Times measured by the script, such as saving, also lie between steps, and have a name.
     timed = sum(job.asides.values())
     whole = time.seconds + timed - job.asides.get("garbage-collection", 0.0)
     if time.garbage.seconds > _COLLECTED * division.fraction("other") * whole:
-        return  # most of it is the collector of garbage, which has a name
+        return  # most of it is garbage collection, which has a name
     cost = within(max(division.fraction("other") * whole - timed, 0.0), 0.2, time.seconds)
     yield Finding(
         kind=FindingKind.BETWEEN_STEPS,
@@ -399,7 +399,7 @@ def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
 
 
 def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
-    """What lies between the steps."""
+    """Findings about the time between steps."""
     yield Finding(
         kind=FindingKind.EVALUATION,
         cost=time.evaluation,
@@ -413,8 +413,8 @@ def _pausing(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
 
 
 def evaluated(job: RecordedJob) -> float:
-    """Seconds that it evaluated: by its own process, or by the pauses of its steps before reports
-    of evaluations.
+    """Seconds of evaluation: by its own process, or from pauses of its steps before reports of
+    evaluations.
     """
     return max(
         job.asides.get("evaluation", 0.0), sum(end - begin for begin, end in evaluations(job))
@@ -422,8 +422,8 @@ def evaluated(job: RecordedJob) -> float:
 
 
 def evaluations(job: RecordedJob) -> list[tuple[float, float]]:
-    """When it evaluated, by the pauses of its steps before reports of evaluations; in order,
-    seconds of the run.
+    """Evaluations in order, from pauses of its steps before their reports; in seconds of the
+    run.
     """
     progress = job.progress
     reports = [
@@ -439,7 +439,7 @@ def evaluations(job: RecordedJob) -> list[tuple[float, float]]:
     if reported[-1] > t[-1]:  # it ends with an evaluation
         t, steps = np.append(t, reported[-1]), np.append(steps, steps[-1])
     gaps, made = np.diff(t), np.diff(steps)
-    # Several steps may be told in one report: of an epoch that is shorter than its evaluation, all.
+    # One report may cover several steps; if an epoch is shorter than its evaluation, all of them.
     first, last = np.searchsorted(reported, t[:-1] + 1e-6), np.searchsorted(reported, t[1:] + 1e-6)
     without = (first == last) & (made > 0)
     if without.any():
@@ -450,7 +450,7 @@ def evaluations(job: RecordedJob) -> list[tuple[float, float]]:
         return []
     at = np.flatnonzero(last > first)
     ends = reported[last[at] - 1]
-    # steps that came first, if they are told with it
+    # steps before the evaluation, if reported together with it
     before = np.where(ends >= t[at + 1] - 1e-6, made[at], 0.0)
     begins = t[at] + before * usual
     counts = ends - begins > max(_GAP_TIMES * usual, _GAP_SECONDS)

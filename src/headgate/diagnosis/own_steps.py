@@ -1,4 +1,4 @@
-"""How the time of a job's steps divides that was its own, and when these steps began."""
+"""Divide the time of a job's steps that was its own, and find when its steps began."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PARTS: Mapping[Part, str] = {
     "faults": "between two attempts, and what was done again",
     "unexplained": "no reading accounts for it",
 }
-"""What each part means, in the order in which they are shown."""
+"""The meaning of each part, in display order."""
 
 
 def own_steps(
@@ -62,11 +62,10 @@ def own_steps(
     """Divide the time of its steps that was its own.
 
     Args:
-        working: The part of each bucket in which it was ready to run, its GPU was busy, or it was
-            blocked; then the low and the high end of it.
-        own: The part of each bucket that it lost to nobody and in which it was not blocked on a
-            disk.
-        inside: Seconds of each bucket that belong to its steps.
+        working: The fraction of each bucket in which it was ready to run, its GPU was busy, or it
+            was blocked; then its low and high ends.
+        own: The fraction of each bucket that it lost to nobody and was not blocked on a disk.
+        inside: Seconds of each bucket within its steps.
         ran: When its tasks ran.
     """
     left = float(np.sum(own * inside))
@@ -75,7 +74,7 @@ def own_steps(
         for part in (outside.by_disk, outside.lost, outside.through("network"))
     )
     seconds = left + disk
-    # what a task timed itself holds what it lost meanwhile as well
+    # times measured by a task include its losses
     calm = left / max(float(np.sum(inside)), 1e-9)
     saved = sum(float(row.seconds or 0.0) for row in job.checkpoints if row.why != "resumed")
     saving = min(saved + job.asides.get("saving", 0.0) * calm, left)
@@ -83,7 +82,7 @@ def own_steps(
     evaluation = min(evaluated(job) * calm, left - saving - again)
     left -= saving + again + evaluation
     division = job.division
-    # sampled steps know nothing of whose fault it is that they waited
+    # sampled steps do not show who caused a wait
     sampled = left + disk + elsewhere
     blocked = disk + float(np.sum(outside.through("disk") * inside))
     if division is not None:
@@ -120,8 +119,8 @@ def own_steps(
 
 
 def started(seconds: float, job: RecordedJob, elapsed: float) -> TimeEstimate:
-    """The seconds of its start. Its first step may have begun anywhere between two reports, so the
-    band is as wide as these are apart.
+    """Seconds of its start. Its first step may have begun anywhere between two reports, so the band
+    spans these.
     """
     times = job.progress.t[np.isfinite(job.progress.step)]
     between = float(times[1] - times[0]) if len(times) > 1 and seconds > 0.0 else 0.0
@@ -134,14 +133,14 @@ def started(seconds: float, job: RecordedJob, elapsed: float) -> TimeEstimate:
 
 
 def goes_on(job: RecordedJob, start: float, grid: Grid) -> bool:
-    """Whether it had made steps in this attempt before the time of the account."""
+    """Whether it had made steps in this attempt before the account begins."""
     return bool(start <= grid.edges[0] and (job.progress.t < start).any())
 
 
 def under_way(job: RecordedJob, start: float, end: float) -> float:
     """When the first step of an attempt from `start` to `end` began: as long before the first
-    report as the second is after it. If it reports no steps, at `start`: nothing tells its start
-    from the rest.
+    report as the second came after it. Without reported steps it is `start`: nothing separates the
+    start from the rest.
     """
     progress = job.progress
     kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
@@ -154,7 +153,7 @@ def under_way(job: RecordedJob, start: float, end: float) -> float:
 
 
 def _done_again(job: RecordedJob) -> float:
-    """Seconds of steps that a fault made it do a second time."""
+    """Seconds of steps repeated after a fault."""
     steps = sum(fault.steps or 0 for fault in job.faults)
     if not steps or job.division is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""The time of a job that was lost to nobody else."""
+"""The time of a job that it lost to nobody."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from headgate.sampling.columns import Column
 
 
 class OwnTime(NamedTuple):
-    """The time of its steps that a job lost to nobody else.
+    """The time of its steps that a job lost to nobody.
 
     Args:
-        seconds: All of it.
-        stretches: When it went through steps.
-        lost: The part of its time in `stretches` that each task lost to others, 0 to 1.
-        readers: Processes that read its input beside it; None: not known.
+        seconds: The total.
+        stretches: When it made steps.
+        lost: Fraction of `stretches` that each task lost to others, 0 to 1.
+        readers: Processes that read its input; None: unknown.
     """
 
     seconds: float
@@ -33,5 +33,5 @@ class OwnTime(NamedTuple):
 
 
 def mean_of(task: RecordedTask | RecordedNode, column: Column, time: OwnTime) -> float:
-    """The mean of a reading while the job went through its steps."""
+    """The mean of a reading during the job's steps."""
     return task.signal(column).during(time.stretches).mean or 0.0

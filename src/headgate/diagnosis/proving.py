@@ -1,13 +1,11 @@
-"""Proof by pause: what holding a neighbour for short random moments does to the steps of another
-job.
+"""Proof by pause: the effect of short random pauses of a neighbour on the steps of another job.
 
-A pause is one of two adjacent windows of time, and a coin says which. If the neighbour has no
-effect, the difference between the two windows is as likely to be positive as negative, whatever
-else goes on. So the means of random subsets of the differences are an exact interval (Hartigan,
-Using subsample values as typical values, JASA 1969). The proof looks at the interval after counts
-that are fixed beforehand. The looks share an error of 5 % (Bonferroni). So all intervals hold at
-once 95 times of 100, whenever the proof ends. Pairs of adjacent windows are those of duet
-benchmarking (Bulej and others, arXiv 2001.05811).
+A pause takes one of two adjacent windows of time, chosen by a coin. Without an effect, the
+difference between the windows is as likely positive as negative, whatever else happens. So the
+means of random subsets of the differences give an exact interval (Hartigan, Using subsample values
+as typical values, JASA 1969). The interval is evaluated after pause counts fixed in advance. These
+looks share an error of 5 % (Bonferroni). So all intervals hold at once 95 times of 100, whenever
+the proof ends. Adjacent windows are as in duet benchmarking (Bulej and others, arXiv 2001.05811).
 """
 
 from __future__ import annotations
@@ -25,21 +23,21 @@ from headgate.recorded.proofs import EFFECT, Gain, Outcome, Proof
 from headgate.recorded.usage import Array
 
 ERROR = 0.05
-"""How often, at the most, a proof sees an effect that is not there."""
+"""Probability, at most, that a proof sees a nonexistent effect."""
 LEAST_PAUSES, MOST_PAUSES = 8, 512
-"""Fewer cannot tell anything from chance."""
+"""Fewer pauses cannot be told from chance; more are never made."""
 LEAST_REPORTS = 4.0
-"""Reports of a step, on average, that a window has to hold."""
+"""Mean reports of a step that a window has to contain."""
 LEAST_STEPS = 8.0
-"""Steps that it should hold."""
+"""Steps that a window should contain."""
 
 _POWER = 0.8
-"""How often the planned number of pauses shows an effect of `EFFECT`."""
+"""Probability with which the planned number of pauses shows an effect of `EFFECT`."""
 _MOST_LOOKS = 4
 _SUBSETS = 20_000
 _MOST_DIFFERENCE = 1.0
-"""A window without a step, as of an evaluation, counts for no more than this: three times as fast
-or as slow.
+"""Largest difference that counts, three times as fast or slow: a window without a step, as during
+an evaluation, counts for no more.
 """
 
 
@@ -51,16 +49,16 @@ class Window(NamedTuple):
 
 
 def difference(times: Array, steps: Array, held: Window, free: Window) -> float | None:
-    """How much faster a job was in the window in which its neighbour was held than in the free one:
-    the difference of the two rates over their mean. None if its reports cannot tell the windows
-    apart.
+    """How much faster a job was in the window in which its neighbour was paused than in the free
+    one: the difference of the rates divided by their mean. None: its reports cannot distinguish the
+    windows.
 
-    A report that spans the edge of a window is split by least squares: the steps between two
-    reports are the sum, over the two windows and what is around them, of rate times overlap.
+    A report across the edge of a window is split by least squares. The steps between two reports
+    are the sum of rate times overlap over the two windows and their surroundings.
 
     Args:
-        times: When it reported, in seconds; in order.
-        steps: The step it was at.
+        times: When it reported, in seconds, in order.
+        steps: Its step at each report.
     """
     margin = max(held.end - held.begin, free.end - free.begin)
     first, last = min(held.begin, free.begin) - margin, max(held.end, free.end) + margin
@@ -85,9 +83,7 @@ def _overlap(begins: Array, ends: Array, window: Window) -> Array:
 
 
 def report_seconds(times: Array, steps: Array) -> tuple[float, float] | None:
-    """The median seconds between two reports, and the mean seconds of a step; None while too little
-    is known.
-    """
+    """The median seconds between reports, and the mean seconds of a step; None: not known yet."""
     if len(times) < 2 * LEAST_REPORTS or steps[-1] <= steps[0]:
         return None
     return float(np.median(np.diff(times))), float(times[-1] - times[0]) / float(
@@ -96,8 +92,8 @@ def report_seconds(times: Array, steps: Array) -> tuple[float, float] | None:
 
 
 def window_seconds(reports: float, step: float, least: float, most: float) -> float | None:
-    """How long a pause has to be to show in steps of `step` seconds with a report every `reports`
-    seconds; None if `most` is too short.
+    """Length of a pause that shows in steps of `step` seconds with a report every `reports`
+    seconds; None: longer than `most`.
     """
     if max(reports, step) > most:
         return None
@@ -105,8 +101,8 @@ def window_seconds(reports: float, step: float, least: float, most: float) -> fl
 
 
 def noise(times: Array, steps: Array, seconds: float) -> float | None:
-    """Deviation of the difference between two adjacent windows in which nobody was held, robust
-    against outliers; None while too little is known.
+    """Deviation of the difference between adjacent windows without a pause, robust against
+    outliers; None: not known yet.
     """
     starts = np.arange(times[0] + seconds, times[-1] - 3 * seconds, 2 * seconds)
     pairs = (
@@ -132,8 +128,8 @@ def pauses_needed(deviation: float) -> int:
 
 
 def looks(planned: int) -> dict[int, float]:
-    """After how many pauses a proof looks, and which error each look may spend. The last look may
-    spend half of it.
+    """The pause counts at which a proof looks, each with its allowed error. The last look may spend
+    half of the total.
     """
     counts = [planned]
     while len(counts) < _MOST_LOOKS and counts[-1] // 2 >= LEAST_PAUSES:
@@ -145,8 +141,8 @@ def looks(planned: int) -> dict[int, float]:
 
 
 def interval(differences: Sequence[float], error: float) -> tuple[float, float]:
-    """Ends of an interval that misses the mean difference with a probability of at most `error`. It
-    comes from the means of random subsets; if there are few subsets, of all.
+    """An interval that misses the mean difference with a probability of at most `error`, from means
+    of random subsets; of all subsets if there are few.
     """
     values = np.asarray(differences, dtype=float)
     count = len(values)
@@ -156,20 +152,18 @@ def interval(differences: Sequence[float], error: float) -> tuple[float, float]:
         chosen = np.random.default_rng(0).integers(0, 2, (_SUBSETS, count), dtype=np.int8)
         chosen = chosen[chosen.any(axis=1)]
     means = np.sort(chosen @ values / chosen.sum(axis=1))
-    # Of n + 1 gaps between n means, each holds the truth with the same probability.
+    # Each of the n + 1 gaps between n means contains the truth with equal probability.
     outside = max(math.floor(error / 2 * (len(means) + 1)), 1)
     return float(means[outside - 1]), float(means[-outside])
 
 
 def gain(difference: float) -> float:
-    """By which part a job is faster in one window than in the other, from the result of
-    `difference`.
-    """
+    """Relative speedup between the windows, from a result of `difference`."""
     return (2.0 + difference) / (2.0 - difference) - 1.0
 
 
 def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
-    """What the differences of all pauses so far say, at a look that may spend `error`."""
+    """Gain and outcome from all differences so far, at a look that may spend `error`."""
     low, high = interval(differences, error)
     judged_gain = Gain(gain(float(np.mean(differences))), gain(low), gain(high))
     if judged_gain.low > 0.0 or judged_gain.high < 0.0:
@@ -179,7 +173,7 @@ def judged(differences: Sequence[float], error: float) -> tuple[Gain, Outcome]:
 
 @dataclass
 class Pair:
-    """What the pauses of a culprit have told about a victim so far."""
+    """Results of pausing one culprit for one victim so far."""
 
     culprit: str
     victim: str
@@ -189,7 +183,7 @@ class Pair:
     is_open: bool = True
 
     def add(self, difference: float, seconds: float) -> None:
-        """Take in a pause, and look at the result if this count was fixed beforehand."""
+        """Add a pause, and evaluate if this count was fixed in advance."""
         self.differences.append(difference)
         count = len(self.differences)
         if (error := self.looks.get(count)) is not None:
@@ -199,17 +193,16 @@ class Pair:
 
 
 def planned_pair(culprit: str, victim: str, deviation: float) -> Pair:
-    """A pair that has to be paused so often that an effect shows beyond the noise of the victim's
-    steps.
+    """A pair with enough planned pauses for an effect to exceed the noise of the victim's steps.
 
     Args:
-        deviation: Of the differences between two windows without a pause (`noise`).
+        deviation: Deviation of the difference between windows without a pause (`noise`).
     """
     planned = min(pauses_needed(deviation), MOST_PAUSES)
     return Pair(culprit, victim, looks(planned))
 
 
-# --- what it means for the account of the job -----------------------------------------------------
+# --- effect on the account of the job ----------------------------------------------------------
 
 
 def replaced(
@@ -218,19 +211,19 @@ def replaced(
     beside: Mapping[str, Array],
     on_gpu: Collection[str] = (),
 ) -> list[LostTime]:
-    """The losses, with proved ones in place of counted or compared ones if they are known better.
+    """The losses with proved ones in place of counted or compared ones, if more accurate.
 
-    What a proof finds beyond what was counted of its neighbour comes first out of what was counted
-    of the others. Which of them a thread waited for was never seen: that was shared out by the
-    cores, or bytes, that each used.
+    If a proof finds more than was counted for its neighbour, the excess is first taken from the
+    other neighbours' counted losses. Counting divided these by cores or bytes; whom a thread waited
+    for was never observed.
 
     Args:
         losses: One for each culprit and resource.
-        beside: Seconds of the job's steps during which each culprit ran, in each bucket of a grid.
+        beside: Seconds of the job's steps during which each culprit ran, in each bucket.
         on_gpu: Culprits that used the job's GPU.
     """
     kept = list(losses)
-    parts: dict[str, float] = {}  # of the time beside each culprit that was proved to be lost to it
+    parts: dict[str, float] = {}  # the proved fraction of the time beside each culprit
     for proof in proofs:
         known = [loss for loss in kept if loss.to == proof.culprit]
         ran = float(np.sum(beside.get(proof.culprit, np.zeros(0))))
@@ -254,13 +247,12 @@ def _without_overlap(
 ) -> list[LostTime]:
     """The losses without overlap: no second is lost twice.
 
-    Each proof tells what the job would gain with all other neighbours still there. So two that were
-    proved together cost 1 - (1 - p)(1 - q) of the time that both were there, unless more than that
-    was counted.
+    Each proof gives the gain with all other neighbours still present. So two proved together cost 1
+    - (1 - p)(1 - q) of their common time, unless more was counted.
 
     Args:
-        counted: The losses before anything was proved.
-        parts: Of the time beside each culprit that was proved to be lost to it, 0 to 1.
+        counted: The losses before any proof.
+        parts: The proved fraction of the time beside each culprit, 0 to 1.
     """
     proved = [loss for loss in losses if loss.evidence == "proved"]
     through = {loss.resource for loss in proved}
@@ -295,9 +287,9 @@ def _lost(gain: Gain, seconds: float) -> TimeEstimate:
 def _divided(
     to: str, known: Sequence[LostTime], band: TimeEstimate, on_gpu: bool
 ) -> list[LostTime]:
-    """Divide a proved loss among resources as it was counted or compared, because a pause does not
-    tell the resource. What nobody counted is due to the GPU if they share one. If nothing at all
-    was counted, and they share none, it is due to caches and memory bandwidth.
+    """Divide a proved loss among resources in the proportions counted or compared. An uncounted
+    rest is due to a shared GPU. Without any counted loss or shared GPU, it is due to caches and
+    memory bandwidth.
     """
     whole = sum(loss.lost.seconds for loss in known)
     if on_gpu and not any(loss.resource == "gpu" for loss in known):

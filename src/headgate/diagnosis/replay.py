@@ -1,18 +1,17 @@
-"""A step of a job, replayed with faster parts.
+"""Replay a step of a job with faster parts.
 
-A step is a graph of spans. The loader's processes read beside it. The training process waits for
-the batch, then computes on cores and on a GPU. It exchanges the gradients that are ready while it
-still computes:
+A step is a graph of spans. The loader's processes read in parallel. The training process waits for
+the batch, then computes on cores and on a GPU. It exchanges finished gradients while it still
+computes:
 
-    reading --> compute, before the first gradient --> compute that hides the exchange --> what is
-    left of the exchange
-                                                  \\-> network --> servers --> network /
+    reading → first compute → compute that hides the exchange → rest of the exchange
+                           ↘ network → servers → network ↗
 
-Each part takes the seconds that were measured, divided by how much faster its resource is. A step
-takes its longest path, and never less than what runs beside it: the loader, the disk, and all its
-CPU time on the cores that it may have. So a second bottleneck behind the first is seen. This is
-blocked-time analysis (Ousterhout et al., NSDI 2015), with the step as a graph as in Daydream (ATC
-2020) and dPRO (MLSys 2022).
+Each part takes its measured seconds divided by the speedup of its resource. A step takes its
+longest path, and never less than its parallel parts: the loader, the disk, and all its CPU time on
+the available cores. So a second bottleneck behind the first shows too. This is blocked-time
+analysis (Ousterhout et al., NSDI 2015), with the step as a graph as in Daydream (ATC 2020) and dPRO
+(MLSys 2022).
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from headgate.recorded.usage import Array
 
 _HALVINGS = 40
 _CALM = 0.03
-"""Part of the threads that wait for a core, up to which the cores held nothing back."""
+"""Fraction of threads waiting for a core up to which the cores held nothing back."""
 _LAST_CHUNK = 0.05
-"""Part of an exchange that cannot begin before backward is done: its last bucket of gradients."""
+"""Fraction of an exchange that cannot begin before backward ends: its last bucket of gradients."""
 _TINY = 1e-9
 
 
 class Faster(NamedTuple):
-    """How many times faster each resource is; infinity means without limit."""
+    """Speedup of each resource; infinity means without limit."""
 
     cores: float = 1.0
     network: float = 1.0
@@ -47,13 +46,13 @@ class Faster(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CoresUsed:
-    """How a task used cores, on average while it went through steps.
+    """Mean use of cores by a task during its steps.
 
     Args:
         ran: Cores in use.
         waited: Threads that were ready and had no core.
-        threads: The most threads that it has ready at once.
-        ready: Part of the time in which some thread ran or waited, 0 to 1.
+        threads: The most threads ready at once.
+        ready: Fraction of time in which some thread ran or waited, 0 to 1.
         capped: Whether its own cap made threads wait.
         grows: Whether it has more threads with more cores.
     """
@@ -71,9 +70,9 @@ class CoresUsed:
         return self.waited <= _CALM * (self.ran + self.waited)
 
     def speed(self, times: float) -> float:
-        """How many times faster it computes on so many times the cores. One thread does a part of
-        its work, and all threads at once do the rest (Amdahl 1967). Both follow from the mean
-        number of ready threads.
+        """Speedup of its compute on `times` times the cores. One thread does a part of the work and
+        all threads together do the rest (Amdahl 1967). Both follow from the mean number of ready
+        threads.
         """
         if self.ready <= 0.0 or self.ran <= 0.0:
             return 1.0
@@ -81,7 +80,7 @@ class CoresUsed:
         threads = self.threads * times if self.grows else self.threads
 
         def seconds(threads: float, cores: float) -> float:
-            if self.capped:  # a cap lets short bursts pass, and then holds all threads
+            if self.capped:  # a cap lets short bursts pass, and then stops all threads
                 return max(one + many / threads, (one + many) / cores)
             return one / min(1.0, cores) + many / min(threads, cores)
 
@@ -89,9 +88,7 @@ class CoresUsed:
         return max(now / then, 1.0) if then > 0.0 else math.inf
 
     def _work(self) -> tuple[float, float, float]:
-        """CPU seconds a second of its serial and of its parallel work, and the cores that it had
-        for them.
-        """
+        """CPU seconds a second of its serial and parallel work, and the cores it had for these."""
         ran, wanted = self.ran / self.ready, (self.ran + self.waited) / self.ready
         threads = max(self.threads, wanted, 1.0)
         if self.capped:
@@ -112,15 +109,15 @@ class CoresUsed:
 
 
 def _held(part: float, ran: float, threads: float) -> float:
-    """Threads that a cap holds on average, if all threads work in this part of the free time. A
-    burst of more threads uses the cap up sooner.
+    """Mean number of threads stopped by a cap if all threads work in this fraction of the free
+    time. A burst of more threads uses the cap up sooner.
     """
     free = 1.0 + part * (threads - 1.0)
     return max(1.0 - ran / free, 0.0) * (1.0 + part * (threads**2 - 1.0)) / free
 
 
 def _root(rising: Callable[[float], float]) -> float:
-    """Where in [0, 1] a rising function passes 0; an end of the interval if it does not."""
+    """Where in [0, 1] a rising function crosses 0; the nearest end if it does not."""
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -133,20 +130,19 @@ class Path:
     """The seconds of one step along its slowest worker.
 
     Args:
-        reading: The training process itself read.
-        blocked: The part of `reading` that was blocked on a disk.
-        waiting: It waited for the loader's processes.
-        compute: It computed on cores.
-        gpu: It computed on a GPU.
-        hidden: It computed on cores meanwhile.
-        exposed: It only waited for other tasks.
-        exchange: From the first byte of the exchange to the last. Computing hides a part of it.
-        server_nic: The part of the exchange in which the NIC of the busiest node with servers was
-            full.
-        worker_nic: The same of a node with workers.
+        reading: Reading by the training process itself.
+        blocked: The part of `reading` blocked on a disk.
+        waiting: Waiting for the loader's processes.
+        compute: Computing on cores.
+        gpu: Computing on a GPU.
+        hidden: Computing on cores at the same time.
+        exposed: Only waiting for other tasks.
+        exchange: From the first byte of the exchange to the last; compute hides a part.
+        server_nic: The part of the exchange with a full NIC at the busiest server node.
+        worker_nic: The same at a worker node.
         serving: The part of the exchange in which servers computed.
-        server_cores: What the busiest server does for a step, if it has all its cores for that.
-        weight: How many steps it stands for.
+        server_cores: The busiest server's work for a step if it has all its cores.
+        weight: Number of steps that it stands for.
     """
 
     reading: float = 0.0
@@ -168,17 +164,16 @@ class Path:
         return self.reading + self.waiting + self.compute + self.gpu + self.exposed
 
     def replayed(self, faster: Faster, cores: float) -> float:
-        """Replayed seconds of a step, without reading and without waiting for the loader's
-        processes.
+        """Replayed seconds of a step, without reading and waiting for the loader.
 
         Args:
-            cores: How many times faster the work on cores becomes.
+            cores: Speedup of the work on cores.
         """
         compute = self.compute / cores + max(self.gpu / faster.gpu, self.hidden / cores)
         return compute + self._left(faster, cores, compute)
 
     def _left(self, faster: Faster, cores: float, compute: float) -> float:
-        """Seconds of the exchange that computing does not hide."""
+        """Seconds of the exchange not hidden by compute."""
         computed = self.compute + self.gpu
         exchange = max(self.exchange, self.exposed)
         hidden = min(exchange - self.exposed, computed)
@@ -190,7 +185,7 @@ class Path:
             self.serving if full == nic else max(self.serving - full, 0.0), exchange - passing
         )
         idle = exchange - passing - serving
-        for_gradients = min(idle, hidden)  # nothing was there to be sent yet
+        for_gradients = min(idle, hidden)  # no gradient was ready to send
         rest = (idle - for_gradients) / cores
         sent = max(self.server_nic / faster.servers, self.worker_nic) / faster.network
         sent = (
@@ -206,18 +201,17 @@ class Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What runs beside the steps of a job.
+    """What runs in parallel with the steps of a job.
 
     Args:
-        cores: How its slowest task used cores.
-        most_cores: The most cores that it may have: those of the node that neighbours leave, or its
-            cap. Infinite if not known.
-        readers: Processes that read its input beside it. 0 if the training process reads; None if
-            not known.
-        loading: Seconds that all readers together take for the input of a step; None if the step
-            does not wait for them.
-        loading_blocked: Part of the time in which the readers are blocked on a disk, 0 to 1.
-        reading_computes: Part of the rest of the reading time in which it needs a core, 0 to 1.
+        cores: Core use of its slowest task.
+        most_cores: Most cores available to it: those that neighbours leave, or its cap; infinite:
+            unknown.
+        readers: Processes that read its input; 0: the training process reads; None: unknown.
+        loading: Seconds of all readers together for the input of a step; None: the step does not
+            wait for them.
+        loading_blocked: Fraction of time in which the readers are blocked on a disk, 0 to 1.
+        reading_computes: Fraction of the remaining reading time that needs a core, 0 to 1.
     """
 
     cores: CoresUsed
@@ -229,7 +223,7 @@ class Surroundings:
 
 
 def step_seconds(paths: Sequence[Path], beside: Surroundings, faster: Faster) -> Array:
-    """Seconds of each step, replayed."""
+    """Replayed seconds of each step."""
     cores = beside.cores.speed(faster.cores)
     own = np.array([path.replayed(faster, cores) for path in paths])
     now = mean(paths, [path.seconds for path in paths])
@@ -245,16 +239,16 @@ def step_seconds(paths: Sequence[Path], beside: Surroundings, faster: Faster) ->
     else:
         reading = np.array([read(path.reading, path.blocked) for path in paths])
         if beside.readers == 0 and faster.loader > 1.0:
-            # The first process beside the training one reads as fast as that one did.
+            # The first loader process reads as fast as the training process did.
             least = mean(paths, reading) / (faster.loader - 1.0)
         else:
             own = own + reading
         own = own + np.array([path.waiting for path in paths])
     busy = beside.cores.ran * now / (beside.most_cores * faster.cores)
-    # The mean step cannot be shorter than what runs beside it; each step is longer by the same.
+    # The mean step cannot be shorter than its parallel parts; all steps are extended equally.
     return own + max(max(least, min(busy, now)) - mean(paths, own), 0.0)
 
 
 def mean(paths: Sequence[Path], values: Sequence[float] | Array) -> float:
-    """The mean of a value of the paths, over all steps that the paths stand for."""
+    """The mean of a value of the paths over all steps that they stand for."""
     return float(np.average(values, weights=[path.weight for path in paths]))

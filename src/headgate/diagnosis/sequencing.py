@@ -1,4 +1,4 @@
-"""What jobs that slowed each other would have had from running one after the other, the shortest
+"""Compare running mutually slowing jobs together with running them one after the other, shortest
 first.
 """
 
@@ -12,16 +12,16 @@ from typing import NamedTuple
 from headgate.diagnosis.findings import OrderFacts, Remedy, RemedyKind, SoloEnd
 
 _LEAST_GAIN = 0.05
-"""Of the mean time until a job is done: what gains less is not worth another order."""
+"""Fraction of the mean completion time: a smaller gain is not worth another order."""
 
 
 class SoloTime(NamedTuple):
-    """What is known of a job's time beside others and alone.
+    """A job's time beside others and alone.
 
     Args:
-        alone: Seconds that it needs, or has needed so far, without what others cost it.
+        alone: Seconds that it needs, or has needed so far, without the cost of others.
         elapsed: Seconds that it took, or has taken so far.
-        done: Whether that is all.
+        done: Whether both are final.
         goes_on: Whether it still waits or runs.
     """
 
@@ -35,9 +35,7 @@ _UNKNOWN = SoloTime(0.0, 0.0, False)
 
 
 def in_order(jobs: Iterable[str], solo_times: Mapping[str, SoloTime]) -> tuple[str, ...]:
-    """Jobs as they would run one after the other: the shortest first, and last those whose length
-    is not known.
-    """
+    """Jobs in their best sequence: shortest first, those of unknown length last."""
 
     def length(job: str) -> tuple[bool, float, str]:
         solo = solo_times.get(job, _UNKNOWN)
@@ -49,15 +47,16 @@ def in_order(jobs: Iterable[str], solo_times: Mapping[str, SoloTime]) -> tuple[s
 def one_after_the_other(
     order: Sequence[str], solo_times: Mapping[str, SoloTime], after: Mapping[str, str]
 ) -> Remedy:
-    """Whether to run jobs one after the other: where that makes them faster on average, or nothing
-    is known of it. Of jobs that go on, it is not known which is the shorter one.
+    """The remedy to run jobs one after the other if that is faster on average, or if nothing is
+    known. The order of unfinished jobs is unknown.
 
-    All of them are told the same, so that the verdicts of two jobs never contradict each other.
+    All these jobs get the same remedy, so that the verdicts of two jobs never contradict each
+    other.
 
     Args:
-        order: At least two jobs, as `in_order` has them.
-        solo_times: By job.
-        after: What a job has in `after:`.
+        order: At least two jobs, ordered by `in_order`.
+        solo_times: Times by job.
+        after: The `after:` of each job.
     """
     known = [solo_times.get(job, _UNKNOWN) for job in order]
     if sum(not solo.done for solo in known) > 1 and any(solo.goes_on for solo in known):

@@ -1,4 +1,4 @@
-"""Workers of a job that wait for one: all of a synchronous plan are as slow as the slowest."""
+"""Stragglers: all workers of a synchronous plan are as slow as the slowest."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.recorded.steps import EXPOSED
 
 _LEAST_STEPS = 3
-"""Sampled steps of a worker, for its own part of a step to be known."""
+"""Least sampled steps of a worker for its own part of a step to be known."""
 _STRAGGLES = 0.1
-"""A straggler's own part of a step is longer than any other's by this part of the step."""
+"""A straggler's own part exceeds any other's by this fraction of the step."""
 _LEAST_SPAN = 2e-4
-"""Seconds: a shorter span tells nothing of a node."""
+"""Seconds; a shorter span says nothing about a node."""
 _LESS = 0.9
-"""A node is a slower one if it has at most this part of the others' cores, or of their speed."""
+"""A node is slower if it has at most this fraction of the others' cores, or of their speed."""
 
 
 def straggling(
@@ -89,8 +89,8 @@ def straggling(
 
 
 def _slowest(seconds: Mapping[RecordedTask, float]) -> tuple[RecordedTask, float]:
-    """The task with most, and by how much that is more than the next one's: so much the others wait
-    for it alone.
+    """The task with the greatest value, and its distance to the next: how long the others wait for
+    it alone.
     """
     slow = max(seconds, key=lambda task: seconds[task])
     return slow, seconds[slow] - max(other for task, other in seconds.items() if task is not slow)
@@ -111,14 +111,14 @@ def _slow_node(
 def _unusual_cores(
     slow: RecordedTask, others: Sequence[RecordedTask], nodes: Mapping[str, RecordedNode]
 ) -> float | None:
-    """Cores of its node, where the others' have another number."""
+    """Cores of its node, if different from the others'; None: the same."""
     cores = nodes[slow.node].cores if slow.node in nodes else None
     usual = {nodes[task.node].cores for task in others if task.node in nodes}
     return cores if cores and cores not in usual else None
 
 
 def leaving_out(job: RecordedJob, others: Sequence[RecordedTask]) -> Remedy:
-    """How to leave out the node that these workers are not on."""
+    """A remedy: leave out the node that none of these workers is on."""
     stated, left = job.spec.plan, len(others)
     listed = stated is not None and bool(stated.worker_nodes)
     fewer = listed or (stated is not None and left >= job.least_workers)
@@ -134,10 +134,11 @@ def leaving_out(job: RecordedJob, others: Sequence[RecordedTask]) -> Remedy:
 
 
 def _held_back(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnTime) -> float:
-    """Part of the time in which a limit on its node's CPU time held a worker back, in whatever part
-    of a step that was: often in its part of the exchange, and then all exchange for as long. As
-    many threads stand at once as run else. What it lost to neighbours there, or to its own cap, was
-    not the node's doing.
+    """Fraction of time in which a CPU limit of its node throttled a worker.
+
+    Throttling often hits its part of the exchange, and then all workers exchange for as long. As
+    many threads stop at once as usually run. Losses to neighbours there, or to its own cap, are not
+    the node's fault.
     """
     node = nodes.get(task.node)
     throttled = mean_of(node, "cpu_throttled", time) if node is not None else 0.0
@@ -149,7 +150,7 @@ def _held_back(task: RecordedTask, nodes: Mapping[str, RecordedNode], time: OwnT
 
 
 def _own_part(task: RecordedTask, time: OwnTime) -> float | None:
-    """Seconds of a step that a worker did not wait for others, nor lost to neighbours."""
+    """Seconds of a step that a worker neither waited for others nor lost to neighbours."""
     division = task.division
     if not task.is_worker or division is None or division.steps < _LEAST_STEPS:
         return None
@@ -158,7 +159,7 @@ def _own_part(task: RecordedTask, time: OwnTime) -> float | None:
 
 
 def _longer(slow: RecordedTask, others: Sequence[RecordedTask], span: str) -> float:
-    """Seconds by which a span of its step is longer than the others'."""
+    """Seconds by which a span of its step exceeds the others'."""
     if span in EXPOSED or slow.division is None:
         return 0.0
     return slow.division.seconds.get(span, 0.0) - median(_span(task, span) for task in others)
@@ -176,10 +177,12 @@ def _is_slow_node(
     times: float,
     time: OwnTime,
 ) -> bool:
-    """Whether the straggler's node is the cause. Its threads wait for cores that nobody else uses,
-    or each span of its steps is longer than the others', in about the same proportion, the
-    optimizer's as well. Larger batches make forward and backward longer alike, and no optimizer.
-    Without the time of that, the node has to be known as a slower one.
+    """Whether the straggler's node is the cause.
+
+    Either its threads wait for cores that nobody else uses, or all its spans, including the
+    optimizer's, are longer in about the same proportion. Larger batches lengthen forward and
+    backward, but not the optimizer. Without the optimizer's time, the node has to be known as
+    slower.
     """
     if not slow.node or slow.node in {task.node for task in others}:
         return False
@@ -201,7 +204,7 @@ def _is_slow_node(
 
 
 def _times(slow: RecordedTask, others: Sequence[RecordedTask], name: str) -> float | None:
-    """How many times as long a span of its step is as the others'; None where they have none."""
+    """A span of its step relative to the others'; None: they have none."""
     usual = median(_span(task, name) for task in others)
     return _span(slow, name) / usual if usual > _LEAST_SPAN else None
 

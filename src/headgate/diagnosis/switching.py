@@ -1,16 +1,15 @@
-"""What changes as neighbours come and go, against what changes anyway.
+"""Separate changes that follow neighbours from changes that happen anyway.
 
-A job has a course of its own: its steps become longer or shorter with epochs, sequences, layers
-that thaw. So not the times with a neighbour are compared with all times without it, but the few
-windows before each switch, when a neighbour came or went, with the few after it. A trend raises
-what is seen as a neighbour comes as much as it lowers what is seen as it goes. What changes in the
-midst of a stretch in which nobody came or went is the course of the job; so much it may have
-changed at a switch as well. The changes at all switches are fitted by those of the cores that each
-neighbour used. The band comes from how far the switches differ from each other, or from how much
-changed elsewhere, whichever is more: windows follow each other, and are not as many as independent
-ones would be.
+A job has a course of its own: its steps change with epochs, sequences, and thawing layers. So not
+all times with and without a neighbour are compared. Instead the few windows before each switch (an
+arrival or departure) are compared with the few after it. A trend raises the apparent effect of
+arrivals as much as it lowers that of departures. Changes within stretches without a switch show the
+course of the job, which may also change at a switch. The changes at all switches are fitted by the
+changes of each neighbour's cores. The band comes from the scatter of the switches or the changes
+elsewhere, whichever is greater: consecutive windows are not independent.
 
-One arrival tells nothing surely, and one stay little: the job may have changed by itself just then.
+A single arrival is no proof, and a single stay little: the job may have changed by itself at that
+time.
 """
 
 from __future__ import annotations
@@ -26,37 +25,37 @@ import numpy.typing as npt
 from headgate.recorded.usage import Array
 
 _SPAN, _NEAR = 5, 2
-"""Windows on each side of a switch; and next to it."""
+"""Windows on each side of a switch, and those next to it."""
 _AGREES, _MISSES_OF = 0.4, 6
-"""Part of its effect that has to be seen at each switch of a neighbour, but for one of so many."""
+"""Fraction of its effect required at each switch of a neighbour, except one of this many."""
 _MOST_BETWEEN = 3
-"""Windows in which a neighbour may come or go: one that takes longer is no switch."""
+"""Most windows during which a neighbour may arrive or leave; a slower change is not a switch."""
 _LEAST_CORES, _COMES, _GOES = 0.15, 0.55, 0.3
-"""Cores by which a neighbour has to vary, and parts of that: above the first it is there, below the
-second away.
+"""Cores by which a neighbour has to vary, and fractions of its range: above the first it is
+present, below the second away.
 """
 _SURE = 3
-"""Switches of a neighbour, arrivals and departures among them, from which on its effect is
+"""Switches of a neighbour, including both arrivals and departures, from which on its effect is
 known.
 """
 _STUDENT = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81)
 """The 95th percentile of Student's distribution by degrees of freedom, from 1."""
 _NORMAL = 1.645
 _SEEN = 1e-6
-"""Part of a neighbour's cores that have to be its own, for its effect to be told from that of
+"""Least independent fraction of a neighbour's cores that separates its effect from that of
 others.
 """
 
 
 class SwitchEffect(NamedTuple):
-    """By how much a quantity is higher for each core that a neighbour uses, with a band of 90 %.
+    """Increase of a quantity for each core of a neighbour, with a 90 % band.
 
     Args:
-        switches: How often it came or went.
-        sure: Whether that was often enough, and apart from other neighbours: else the change may be
-            the job's own.
-        agrees: Whether the quantity changed accordingly each time, as the course of the job hardly
-            does by chance: at the switch itself, and not only somewhere near.
+        switches: Number of its arrivals and departures.
+        sure: Whether these were enough and apart from other neighbours; else the change may be the
+            job's own.
+        agrees: Whether the quantity changed accordingly at each switch itself, which the job's own
+            course hardly does by chance.
     """
 
     each: float
@@ -69,7 +68,7 @@ class SwitchEffect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Windows in which the same neighbours were there."""
+    """Windows with the same neighbours present."""
 
     begin: int
     end: int
@@ -77,13 +76,13 @@ class _Stretch:
 
 
 class _Switch(NamedTuple):
-    """A change of the quantity, and of the cores of each neighbour; windows that it is seen in,
-    before and after.
+    """A change of the quantity and of each neighbour's cores, with the numbers of windows before
+    and after.
 
     Args:
-        at_once: The change of the quantity by the windows next to it alone.
-        turns: 1 for each neighbour that came, -1 for one that went, 0 for one that stayed or was
-            away, however much its cores changed meanwhile.
+        at_once: The change of the quantity in the adjacent windows alone.
+        turns: For each neighbour: 1 arrived, -1 left, 0 stayed or was away, regardless of its
+            cores.
     """
 
     change: float
@@ -95,16 +94,16 @@ class _Switch(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Its variance, in that of a window."""
+        """Its variance, relative to that of a window."""
         return 1.0 / self.before + 1.0 / self.after
 
 
 def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
-    """What each neighbour does to a quantity; None where nothing tells.
+    """The effect of each neighbour on a quantity; None: unknown.
 
     Args:
-        values: Of the quantity in each window, in the order of time.
-        cores: That each neighbour used in each window; a row for each neighbour.
+        values: The quantity in each window, in the order of time.
+        cores: Cores of each neighbour in each window, a row for each neighbour.
     """
     stretches = _stretches(cores)
     values = values - _slope(values, stretches) * np.arange(len(values))
@@ -126,7 +125,8 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
     band = _student(free if rest / max(free, 1) > usual else max(free, _SPAN)) * np.sqrt(
         variance * np.diag(inverse)
     )
-    known = np.diag(inverse @ (columns.T @ columns)) > 1.0 - _SEEN  # else it went with another one
+    # else it switched together with another
+    known = np.diag(inverse @ (columns.T @ columns)) > 1.0 - _SEEN
     switch_effects: list[SwitchEffect | None] = []
     for index, (one, error) in enumerate(zip(asarray, band, strict=True)):
         came, went = (
@@ -142,7 +142,7 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
 
 
 def _agrees(index: int, values: Array, switches: Sequence[_Switch]) -> bool:
-    """Whether the quantity changed as one neighbour came and went, nearly each time."""
+    """Whether the quantity changed with nearly every switch of one neighbour."""
     own = [switch for switch in switches if switch.turns[index]]
     others = np.where(np.arange(len(values)) == index, 0.0, values)
     missed = 0
@@ -154,26 +154,24 @@ def _agrees(index: int, values: Array, switches: Sequence[_Switch]) -> bool:
 
 
 def least_of(cores: Array) -> float:
-    """Cores that a neighbour usually uses while it is away."""
+    """Usual cores of a neighbour while away."""
     return float(np.median(cores[_part_of(cores) <= _GOES]))
 
 
 def usual_of(cores: Array) -> float:
-    """Cores that a neighbour usually uses while it is there; as many as at the most where that is
-    never for long.
-    """
+    """Usual cores of a neighbour while present; the maximum if it was never present for long."""
     present = cores[_part_of(cores) >= _COMES]
     return float(np.median(present)) if len(present) else float(np.max(cores))
 
 
 def _part_of(cores: Array) -> Array:
-    """Of each window how far a neighbour was there, from 0 to about 1."""
+    """Presence of a neighbour in each window, from 0 to about 1."""
     low, high = float(np.min(cores)), float(np.quantile(cores, 0.9))
     return (cores - low) / max(high - low, _LEAST_CORES)
 
 
 def _states(cores: Array) -> npt.NDArray[np.int_]:
-    """Of each window whether a neighbour was there (1), away (0), or came or went (-1)."""
+    """State of a neighbour in each window: present (1), away (0), or switching (-1)."""
     part = _part_of(cores)
     return np.where(part >= _COMES, 1, np.where(part <= _GOES, 0, -1))
 
@@ -192,7 +190,7 @@ def _stretches(cores: Array) -> list[_Stretch]:
 
 
 def _slope(values: Array, stretches: Sequence[_Stretch]) -> float:
-    """How much the quantity rises from one window to the next while nobody comes or goes."""
+    """Increase of the quantity from window to window without switches."""
     rises = [
         values[stretch.begin + _SPAN : stretch.end] - values[stretch.begin : stretch.end - _SPAN]
         for stretch in stretches
@@ -224,9 +222,7 @@ def _switches(values: Array, cores: Array, stretches: Sequence[_Stretch]) -> lis
 
 
 def _usual(values: Array, stretches: Sequence[_Stretch]) -> float:
-    """The variance of a window, by the changes between adjacent windows while nobody came or
-    went.
-    """
+    """Variance of a window, from changes between adjacent windows without switches."""
     for span in range(_SPAN, 0, -1):
         changes = [
             float(np.median(values[at : at + span]) - np.median(values[at - span : at]))

@@ -1,4 +1,4 @@
-"""The one cause that matters most for a job: its verdict."""
+"""Choose the most important cause for a job: its verdict."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ from headgate.model.jobs import MOST_PRIORITY
 from headgate.recorded.jobs import CoresSetting
 
 _LEAST_STARTING = 0.2
-"""Every job has to start: only a start that takes this part of the time is worth a verdict."""
+"""Every job has to start: only a start of at least this fraction of the time is worth a verdict."""
 _UNTOLD = 0.1
-"""Part of a job's elapsed time: where that much is unexplained, it is not called healthy."""
+"""Fraction of a job's time: with more unexplained, it is not called healthy."""
 _MANY_THREADS = 0.8
-"""Threads that wait on average beyond those that the cores could run: from here on, there are too
+"""Mean number of waiting threads beyond what the cores could run from which on there are too
 many.
 """
 _EXCHANGING = (FindingKind.COMMUNICATION, FindingKind.NETWORK, FindingKind.SERVERS)
@@ -78,13 +78,13 @@ _BEHIND: Mapping[FindingKind, tuple[Resource, ...]] = {
     FindingKind.DECODING: ("cores",),
     FindingKind.SERVERS: ("servers", "network"),
 }
-"""More of what may help against a cause."""
+"""Resources whose increase may help against a cause."""
 _PREPARE_DATA = Remedy(kind=RemedyKind.PREPARE_DATA)
 
 
 def verdict(account: Account) -> Finding:
-    """How a job failed, if it did. Else the cause that cost it most; `healthy` if none cost much,
-    `not-known` if too much is unexplained.
+    """How a job failed, if it did; else the most expensive cause. `healthy`: no cause is large;
+    `not-known`: too much is unexplained.
     """
     state, reason = account.record.state, account.record.reason
     if state in FAULTS and reason is not None:
@@ -148,8 +148,8 @@ def _of_its_time(account: Account) -> Finding:
         for cause in causes
         if cause.cost.seconds >= max(cause.least * elapsed, LEAST_SECONDS_TOLD)
     ]
-    # A start is paid for once, and what holds steps back as long as it runs: in a short run it may
-    # be less than a second.
+    # A start is paid once, what holds steps back as long as the job runs. In a short run the latter
+    # may be less than a second.
     held = [cause for cause in large if cause.kind is not FindingKind.STARTING]
     if large and not held:
         held = [
@@ -170,7 +170,7 @@ def _of_its_time(account: Account) -> Finding:
 
 
 def _doubted(account: Account) -> Finding | None:
-    """Where no cause is large: what may have held it back, or is not known."""
+    """If no cause is large: a possible cause, or that it is unknown."""
     unexplained, elapsed = account.parts["unexplained"], account.elapsed
     if (unsure := doubtful(account)) is not None:
         return Finding(
@@ -209,7 +209,7 @@ def _healthy(account: Account, lost: float) -> Finding:
 
 
 def _given(cause: Finding, account: Account) -> Finding:
-    """A cause as the verdict, with what twice as much of a resource would bring."""
+    """A cause as the verdict, with the benefit of twice the resource."""
     start, notes = account.parts["starting"].seconds, cause.notes
     if cause.kind is not FindingKind.STARTING and start > max(
         cause.cost.seconds, account.elapsed / 2.0
@@ -258,7 +258,7 @@ def _causes(account: Account) -> Iterator[Finding]:
 
 
 def _beginning(account: Account) -> Iterator[Finding]:
-    """Waiting to start, and starting."""
+    """Findings about waiting to start, and starting."""
     present = account.record.spec.priority
     priority = min(2.0 * max(present, 1.0), MOST_PRIORITY)
     yield Finding(
@@ -271,7 +271,7 @@ def _beginning(account: Account) -> Iterator[Finding]:
         ),
     )
     solo = account.around.solo_times.get(account.job)
-    goes_on = solo is not None and solo.goes_on  # how long it will be is not known
+    goes_on = solo is not None and solo.goes_on  # its total length is unknown
     yield Finding(
         kind=FindingKind.STARTING,
         cost=account.parts["starting"],
@@ -281,14 +281,14 @@ def _beginning(account: Account) -> Iterator[Finding]:
 
 
 def _with_fewer(account: Account) -> float | None:
-    """Seconds that its own limit of cores may have cost a job beyond what throttled it."""
+    """Seconds that its own core limit may have cost beyond throttling, through fewer threads."""
     cap = account.parts["cap"]
     least = max(LEAST_PART * account.elapsed, cap.seconds / 4.0)
     return None if cap.high - cap.seconds < least else cap.high
 
 
 def _next(cause: Finding, account: Account) -> Remedy:
-    """What to do about a cause, and what that buys if it is known."""
+    """The remedy for a cause, with its benefit if known."""
     bought, remedy = _bought(cause.kind, account), cause.remedy
     times = account.record.single_worker_speedup
     if times is not None and cause.kind in _EXCHANGING:
@@ -304,14 +304,12 @@ def _next(cause: Finding, account: Account) -> Remedy:
         return replace(bought, otherwise=_PREPARE_DATA)
     is_role = bool(account.record.spec.roles)
     if cause.kind is FindingKind.SERVERS and account.record.servers == 1 and not is_role:
-        return bought  # one more is twice as many
+        return bought  # one more makes twice as many
     return replace(bought, otherwise=remedy)
 
 
 def _bought(kind: FindingKind, account: Account) -> Remedy | None:
-    """What twice as much of the resource behind a cause would buy; None if that is not known or
-    not worth it.
-    """
+    """The benefit of twice the resource behind a cause; None: unknown or too small."""
     speedups = account.around.speedups
     twice = {
         resource: speedups.figures.get(resource, {}).get("x2") for resource in _BEHIND.get(kind, ())
@@ -338,8 +336,8 @@ def _bought(kind: FindingKind, account: Account) -> Remedy | None:
 
 
 def _waits(account: Account) -> Iterator[Finding]:
-    """Causes of waiting: devices, memory, and input and communication unless a cause within the job
-    accounts for them.
+    """Findings about waiting: devices, memory, input and communication, unless a cause within the
+    job accounts for them.
     """
     kinds = {cause.kind for cause in account.around.own_causes}
     of_input, of_communication = kinds & OF_INPUT, kinds & OF_COMMUNICATION
@@ -369,9 +367,7 @@ def _waits(account: Account) -> Iterator[Finding]:
 
 
 def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterator[Finding]:
-    """What its own traffic cost it on the disk and on its NIC, and what its own limit of memory
-    did.
-    """
+    """Findings about the cost of its own traffic on disk and NIC, and of its own memory limit."""
     unsure = account.disk_unsure > disk.seconds / 2
     yield Finding(
         kind=FindingKind.DISK,
@@ -396,7 +392,7 @@ def _devices(account: Account, disk: TimeEstimate, nic: TimeEstimate) -> Iterato
 
 
 def _other_plans(account: Account) -> Remedy:
-    """How to find a plan that exchanges less."""
+    """A remedy: find a plan with less communication."""
     if account.record.can_be_planned:
         return Remedy(kind=RemedyKind.SEE_PLANS)
     half = max(account.record.workers // 2, account.record.least_workers)
@@ -407,8 +403,8 @@ def _other_plans(account: Account) -> Remedy:
 
 
 def _fewer(account: Account, count: int) -> Remedy | None:
-    """So many workers; if it has no more, fewer servers, or none. None if it has none of these, or
-    if they are roles, which no plan changes.
+    """A remedy: `count` workers, or fewer servers, or none. None if it has no more of these, or has
+    roles, which no plan changes.
     """
     job = account.record
     if job.spec.roles:
@@ -423,7 +419,7 @@ def _fewer(account: Account, count: int) -> Remedy | None:
 
 
 def _besides(account: Account, lost: TimeEstimate) -> float | None:
-    """The rest of a part of the account, which has a cause of its own, where it is worth a word."""
+    """The rest of a part of the account with a cause of its own, if notable."""
     return lost.seconds if lost.seconds >= LEAST_PART * account.elapsed else None
 
 
@@ -447,8 +443,8 @@ def _more_cores(account: Account) -> Remedy:
 
 
 def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEstimate, TimeEstimate]:
-    """Divide a part into what was lost through a device with nobody to blame, and the rest: neither
-    takes anything of the other, so that each stands beside what neighbours cost for what it is.
+    """Split a part into the time lost through a device without a culprit, and the rest. Neighbours'
+    losses are separate from both.
     """
     through = next(
         (loss.lost for loss in account.losses if (loss.to, loss.resource) == (NODE, resource)), NONE
@@ -457,10 +453,10 @@ def _divided(account: Account, part: Part, resource: Resource) -> tuple[TimeEsti
 
 
 def _too_many_threads(account: Account) -> Finding:
-    """The cost of too many threads cannot be counted, so this verdict comes only if nothing else is
-    large.
+    """A finding about too many threads. Their cost cannot be counted, so this verdict comes only if
+    nothing else is large.
     """
-    # without the loader, its threads would fit
+    # without the loader's workers, its threads would fit
     decodes = account.around.excess_threads - account.around.helper_cores < _MANY_THREADS
     too_many = reduced_threads(account.around.threads, account.record.told_threads)
     return Finding(
@@ -473,8 +469,8 @@ def _too_many_threads(account: Account) -> Finding:
 
 
 def _learned(account: Account, plateau: Plateau) -> Finding:
-    """Where the loss has converged, a schedule might still help: half of the time since then counts
-    as lost.
+    """A finding about a converged loss. A schedule might still help, so half of the time since then
+    counts as lost.
     """
     since = max(account.elapsed - plateau.since, 0.0)
     diverged = plateau.kind is FindingKind.DIVERGED
@@ -492,7 +488,7 @@ def _learned(account: Account, plateau: Plateau) -> Finding:
 
 
 def _unknown(account: Account, cost: TimeEstimate) -> Finding:
-    """Why it is not known what held a job back, and what would tell more."""
+    """A finding that the cause is unknown, with what would tell more."""
     return Finding(
         kind=FindingKind.NOT_KNOWN,
         cost=cost,

@@ -1,4 +1,4 @@
-"""What more of each resource would buy a job, from a replay of its steps."""
+"""Predict the gain from more of each resource, by replaying a job's steps."""
 
 from __future__ import annotations
 
@@ -22,40 +22,41 @@ from headgate.recorded.usage import EMPTY, Array, Signal
 
 Counts = npt.NDArray[np.int64]
 RESOURCES: tuple[Resource, ...] = ("cores", "network", "disk", "loader", "servers", "gpu")
-"""Those whose worth a replay can tell."""
+"""Resources whose gain a replay can predict."""
 TIMES: Mapping[str, float] = {"x1.25": 1.25, "x2": 2.0, "unlimited": math.inf}
-"""How many times as much of a resource there is."""
+"""Multiples of a resource."""
 MOST_ERROR = 0.1
-"""Largest relative error of the replay: beyond it, no figure is given."""
+"""Largest relative error of the replay; beyond it, no figure is given."""
 
 _MOST_SPEEDUP = 100.0
-"""No figure is larger: without limit, a part that was all of the step takes no time at all."""
+"""Upper bound of all figures: without limit, a step may take no time at all."""
 _WIRE = 1.04
-"""Bytes on the wire over those of messages."""
+"""Bytes on the wire relative to bytes of messages."""
 _THROTTLED_CORES = 0.01
 _WAITS = 0.05
-"""A smaller part of a step is no waiting for the loader: handing a batch over takes as much."""
+"""A smaller fraction of a step is not waiting for the loader: handing over a batch takes as
+long.
+"""
 _BUSY_READERS, _ONE = 0.6, (0.75, 1.15)
-"""Part of the time that the processes of a loader are busy, below which they wait; and the cores
-that they use all together if they take turns, as for a lock. More of them would share the latency
-of a far server, but not a lock.
+"""Busy fraction below which loader processes wait; and their total cores if they take turns, as for
+a lock. More processes would hide the latency of a remote server, but not share a lock better.
 """
 _FULL = 0.8
-"""Part of a disk's rate from which on reading waits for the disk."""
+"""Fraction of a disk's rate from which on reading waits for the disk."""
 _READS = 1e6
 """Bytes a second below which a job hardly reads."""
 _NOISE, _OF_GAIN = 0.12, 0.25
-"""The least half width of a band of 90 %, which is how much two runs of one job differ on a virtual
-machine, and its further part of what is bought; benchmarks/more_really.py checks both.
+"""Least half width of a 90 % band (the difference of two runs of a job on a virtual machine), and
+its additional fraction of the gain; benchmarks/more_really.py checks both.
 """
 _SPREAD = 1.645
 _TINY = 1e-9
 _PAUSE = 20.0
-"""If a report is late by so many mean steps, the job did something else; batches come in bursts of
-a few.
+"""A report late by this many mean steps means that the job did something else; batches come in
+small bursts.
 """
 _TOGETHER = 1.1
-"""Two resources bind together if more of both buys so many times what more of the better one
+"""Two resources limit together if more of both gains this many times what more of the better one
 does.
 """
 
@@ -77,7 +78,7 @@ class NoFigure(StrEnum):
 
 
 class Speedup(NamedTuple):
-    """Steps a second over the present ones, with the ends of a band that holds it 9 times of 10."""
+    """Relative steps a second, with the ends of a 90 % band."""
 
     speedup: float
     low: float
@@ -86,17 +87,16 @@ class Speedup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Speedups:
-    """What more of each resource would buy.
+    """The gain from more of each resource.
 
     Args:
-        figures: By resource and how much of it; None if there is no such number, as 1.25 processes.
-            Resources that the job does not have, such as servers, are left out.
-        together: The same for pairs whose two resources bind together.
+        figures: By resource and multiple; None: no such number exists, as 1.25 processes. Resources
+            that the job does not use, such as servers, are left out.
+        together: The same for pairs of resources that limit together.
         lacks: Why there is no figure, by resource.
-        replay_error: Seconds of a replayed step over those of a measured one, less 1; None: no
-            steps were sampled.
-        loader_workers: Processes that read its input beside it; None: not known.
-        replayed_steps: How many steps were replayed.
+        replay_error: Relative error of a replayed step; None: no steps were sampled.
+        loader_workers: Processes that read its input; None: unknown.
+        replayed_steps: Number of replayed steps.
     """
 
     figures: Mapping[Resource, Mapping[str, Speedup | None]] = field(default_factory=dict)
@@ -109,12 +109,12 @@ class Speedups:
     replayed_steps: int = 0
 
     def named(self) -> dict[str, Mapping[str, Speedup | None]]:
-        """All figures: resources by their name, pairs as `cores+loader`."""
+        """All figures: resources by name, pairs as `cores+loader`."""
         figures: dict[str, Mapping[str, Speedup | None]] = dict(self.figures.items())
         return figures | {"+".join(pair): speedups for pair, speedups in self.together.items()}
 
     def reasons(self) -> dict[NoFigure, list[str]]:
-        """Resources without a figure, by the reason."""
+        """Resources without a figure, by reason."""
         resources: dict[NoFigure, list[str]] = {}
         for resource, why in self.lacks.items():
             resources.setdefault(why, []).append(resource)
@@ -123,10 +123,10 @@ class Speedups:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """What is replayed.
+    """Steps to replay.
 
     Args:
-        rows: For each path, the number of its row of consecutive steps.
+        rows: For each path, the number of its series of consecutive steps.
     """
 
     paths: Sequence[Path]
@@ -137,7 +137,7 @@ class _Steps:
 
 
 def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> Speedups:
-    """What more of each resource would buy a job that has run, or runs."""
+    """Predict the gain from more of each resource for a job that has run or runs."""
     stretch = _stretch(job)
     has: list[Resource] = ["cores", "disk", "loader"]
     has += ["network"] if len(job.nodes) > 1 else []
@@ -167,7 +167,7 @@ def what_more_buys(job: RecordedJob, nodes: Sequence[RecordedNode]) -> Speedups:
 
 
 def _stretch(job: RecordedJob) -> tuple[float, float] | None:
-    """Begin and end of the steps of its last attempt; None if it made fewer than two."""
+    """First and last report of steps in its last attempt; None: fewer than two steps."""
     ran, progress = running(job.phases), job.progress
     if not ran or not job.tasks:
         return None
@@ -193,7 +193,7 @@ def _speedup(steps: _Steps, faster: Faster) -> Speedup:
     then = step_seconds(steps.paths, steps.beside, faster)
     before, after = mean(steps.paths, now), max(mean(steps.paths, then), _TINY)
     speedup = min(before / after, _MOST_SPEEDUP)
-    # How far the mean of a few steps is from that of all, and what the replay itself was off by.
+    # The sampling error of the mean step, and the error of the replay.
     weights = np.array([path.weight for path in steps.paths])
     off = weights / weights.sum() * (then / after - now / before)
     apart = _SPREAD * math.sqrt(float(np.sum(np.bincount(steps.rows, off) ** 2)))
@@ -207,7 +207,7 @@ def _binds(
     pair: Sequence[Resource],
     figures: Mapping[Resource, Mapping[str, Speedup | None]],
 ) -> bool:
-    """Whether twice as much of both buys clearly more than what each buys by itself."""
+    """Whether twice as much of both gains clearly more than each alone."""
     alone = [
         speedup.speedup for resource in pair if (speedup := figures[resource]["x2"]) is not None
     ]
@@ -217,10 +217,10 @@ def _binds(
 
 
 class _View:
-    """A job while it went through steps.
+    """A job during its steps.
 
     Args:
-        stretch: From when to when, seconds of the run.
+        stretch: Begin and end, seconds of the run.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class _View:
         self._worker = max(workers, key=lambda task: self._mean(task.signal("cpu_waiting")) or 0.0)
 
     def steps(self) -> _Steps:
-        """What is to be replayed."""
+        """The steps to replay."""
         return (
             self._sampled()
             if any(step.told.task.name.is_worker for step in self._traced)
@@ -245,11 +245,12 @@ class _View:
     def _mean(self, signal: Signal) -> float | None:
         return signal.within(*self._stretch).mean
 
-    # --- what every job tells ---------------------------------------------------------------------
+    # --- known of every job
+    # -------------------------------------------------------------------------
 
     def _may_have(self, task: RecordedTask, entitled: float = 0.0) -> float:
-        """Cores that its node's other tasks leave to a task, no more than its cap; infinite if not
-        known.
+        """Cores that other tasks on its node leave to a task, at most its cap; infinite:
+        unknown.
         """
         node, cap, ran = (
             self._nodes.get(task.node),
@@ -263,21 +264,19 @@ class _View:
         return min(most, cap) if cap is not None else most
 
     def _served(self) -> float:
-        """Part of the time that the busiest server's work takes on all its cores."""
+        """Fraction of time that the busiest server's work takes on all its cores."""
         servers = [task for task in self._job.tasks if task.is_server]
         used = [(self._mean(task.signal("cpu_cores")), self._may_have(task)) for task in servers]
         return max((min(ran / cores, 1.0) for ran, cores in used if ran), default=0.0)
 
     def _cores(self, readers: int) -> tuple[CoresUsed | None, float, NoFigure | None]:
-        """How its worker used cores, the most cores that it may have, and why the first is not
-        known.
-        """
+        """Core use of its worker, the most cores available, and why the use is unknown, if so."""
         task = self._worker
         ran, waited = self._mean(task.signal("cpu_cores")), self._mean(task.signal("cpu_waiting"))
         most = self._may_have(
             task, (None if self._job.distributed else self._mean(self._job.entitled)) or 0.0
         )
-        # rates come with the second reading
+        # rates need a second reading
         if waited is None and len(task.signal("memory_bytes")) == 1:
             return None, most, NoFigure.ENDED_EARLY
         if ran is None or waited is None:
@@ -290,14 +289,14 @@ class _View:
         used = CoresUsed(
             ran, waited, threads, ready, throttled and self._mean(task.cap) is not None, grows
         )
-        # what neighbours leave would be no more than the noise
+        # what neighbours leave would be within the noise
         hardly = waited <= _NOISE * (ran + waited)
         if hardly and grows and round(granted or 0.0) == 1 and ran > 0.8:
             return used, most, NoFigure.ONE_THREAD
         return used, most, None
 
     def _blocked(self) -> tuple[float | None, NoFigure | None]:
-        """The part of the time in which it was blocked on a disk; if that is not known, why."""
+        """Fraction of time in which it was blocked on a disk; if unknown, why."""
         task = self._worker
         read = task.signal("disk_read")
         node = self._nodes.get(task.node)
@@ -316,7 +315,7 @@ class _View:
     # --- scripts without spans --------------------------------------------------------------------
 
     def _unsampled(self) -> _Steps:
-        """For a script that tells no spans: a second of its steps stands for a step."""
+        """Steps of a script without spans: one second of its training stands for a step."""
         lacks: dict[Resource, NoFigure] = {"loader": NoFigure.NO_SPANS}
         cores, most, why = self._cores(0)
         if why is not None:
@@ -343,7 +342,7 @@ class _View:
     # --- sampled steps ----------------------------------------------------------------------------
 
     def _sampled(self) -> _Steps:
-        """The sampled steps of its workers, and what runs beside them."""
+        """The sampled steps of its workers, and their parallel parts."""
         lacks: dict[Resource, NoFigure] = {}
         counts = [step.loader_workers for step in self._traced if step.told.task.name.is_worker]
         readers = counts[-1] if counts else None
@@ -394,9 +393,7 @@ class _View:
         return _Steps(paths, rows, beside, now / measured - 1.0, lacks)
 
     def _slowest(self) -> list[TracedStep]:
-        """The slowest worker of each step: it waited least for the others, and they waited for
-        it.
-        """
+        """The slowest worker of each step: it waited least, and the others waited for it."""
         steps: dict[object, list[TracedStep]] = defaultdict(list)
         synchronous = self._job.synchronous
         for step in self._traced:
@@ -406,9 +403,8 @@ class _View:
         return sorted(slowest, key=lambda step: step.told)
 
     def _measured(self) -> tuple[float, float]:
-        """Mean seconds from a step to the next by its reports, without pauses for evaluations and
-        checkpoints; and of these the seconds of the step itself. The rest it waited for its turn on
-        a GPU.
+        """Mean seconds from step to step, from its reports, without pauses for evaluations and
+        checkpoints; and the part of the step itself. The rest is waiting for its turn on a GPU.
         """
         progress, (start, end) = self._job.progress, self._stretch
         kept = np.isfinite(progress.step) & (progress.t >= start) & (progress.t <= end)
@@ -423,7 +419,7 @@ class _View:
 def _computes(
     cores: CoresUsed, paths: Sequence[Path], now: float, readers: int, waited: bool
 ) -> float:
-    """The part of its reading that uses a core or waits for one: what its threads wanted beyond its
+    """Fraction of its reading that uses or waits for a core: the demand of its threads beyond
     computing.
     """
     wanted = (cores.ran + cores.waited) * now - mean(paths, [path.compute for path in paths])
@@ -432,15 +428,16 @@ def _computes(
 
 
 def _rows(steps: Sequence[TracedStep]) -> Counts:
-    """For each step, the number of its row of consecutive steps."""
+    """For each step, the number of its series of consecutive steps."""
     numbers = np.array([step.told.step for step in steps])
     return np.concatenate([[0], np.cumsum(np.diff(numbers) != 1)]).astype(np.int64)
 
 
 def _stand_for(steps: Sequence[TracedStep], rows: Counts, readers: int) -> Array:
-    """How many steps each sampled one stands for: an equal part of those nearest to its row. The
-    first steps are sampled more often. Batches come in bursts of one from each process that reads.
-    Each place in a burst counts alike, if all places were sampled.
+    """How many steps each sampled one stands for: an equal part of those nearest to its series.
+
+    The first steps are sampled more densely. Batches come in bursts of one from each reading
+    process. Each position in a burst counts equally if all were sampled.
     """
     numbers = np.array([step.told.step for step in steps])
     first, count = np.unique(rows, return_index=True, return_counts=True)[1:]
@@ -460,9 +457,9 @@ def _exposed(step: TracedStep) -> float:
 
 
 def _overlapped(paths: Sequence[Path], measured: float) -> list[Path]:
-    """The paths of steps on a GPU. A sampled step waits for its kernels, so that its spans are
-    right. In any other step the host goes on meanwhile, and what it does is hidden as far as steps
-    were shorter than the sampled ones.
+    """Paths of steps on a GPU, corrected for sampling. A sampled step waits for its kernels to time
+    its spans. In other steps the host runs ahead, and its work is hidden as far as those steps were
+    shorter.
 
     Args:
         measured: Mean seconds of a step.
@@ -501,8 +498,7 @@ def _path(
 
 
 class _Exchange:
-    """How full the NICs of a job's nodes were while its tasks exchanged gradients, and how busy its
-    servers were.
+    """Load of a job's NICs while its tasks exchanged gradients, and of its servers.
 
     Args:
         server_cores: Seconds of a step that the busiest server works on all its cores.
@@ -537,17 +533,17 @@ class _Exchange:
                     self._moved[step.told.step][node, way] += size
 
     def _passages(self, step: TracedStep) -> Iterator[tuple[str, str, float]]:
-        """What a worker's step moved through NICs: the node, push or pull, and the bytes."""
+        """A worker's traffic in a step: node, push or pull, and bytes."""
         node = self._tasks[step.told.task.name].node
         for transfer in step.transfers:
             peer = self._tasks.get(transfer.peer)
             if peer is not None and peer.node != node:
                 yield node, transfer.way, transfer.bytes
-                if not peer.is_worker:  # a worker tells its own
+                if not peer.is_worker:  # a worker reports its own
                     yield peer.node, transfer.way, transfer.bytes
 
     def of(self, step: TracedStep, path: Path) -> Path:
-        """The path, with the part of its exchange that each resource took."""
+        """The path with the part of its exchange for each resource."""
         if not step.transfers:
             return path
         begin, end = (
