@@ -156,7 +156,7 @@ class Finding:
 
     Args:
         cost: Seconds; 0 with a band if unknown, and for a healthy or failed job.
-        resource: The resource of which more would help; None: there is none.
+        resource: A resource whose increase would help; None: there is none.
         culprit: The most expensive neighbour, a job's name or `others`; empty: no neighbour.
         facts: Facts of its kind.
         notes: Other possible costs.

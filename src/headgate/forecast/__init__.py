@@ -1,1 +1,1 @@
-"""What is left of a job, from its losses, epochs and steps: pure functions."""
+"""Predict what is left of a job from its losses, epochs and steps: pure functions."""

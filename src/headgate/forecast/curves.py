@@ -1,16 +1,14 @@
-"""How a loss goes on: families of curves fitted to what was reported, with their uncertainty.
+"""Extrapolate a loss: families of curves fitted to the reports, with their uncertainty.
 
-All families are `c + a g(u)`. u is the steps over those taken so far, and few numbers shape g. The
-best a and c of each shape on a grid follow in closed form, all at once. So a fit takes about a
-millisecond, needs no starting point, and has no iterations that could fail to end. How well a shape
-fits is its likelihood. Forecasts are quantiles over curves drawn by that.
+All families are `c + a g(u)`. u is the step relative to the steps so far, and few numbers shape g.
+The best a and c of each shape on a grid follow in closed form, all at once. So a fit takes about a
+millisecond, needs no starting point, and has no iteration that could fail to converge. Each shape
+is weighted by its likelihood. Forecasts are quantiles over curves drawn with these weights.
 
-| family | g(u) | source |
-|---|---|---|
-| `power` | (u + s)^-p | scaling laws; fits real training losses best |
-| `optimus` | 1 / (u + s) | Optimus (EuroSys 2018): l(k) = 1/(ak + b) + c |
-| `sublinear` | 1 / (u² + bu + s) | SLAQ (SoCC 2017): l(k) = 1/(ak² + bk + c) + d |
-| `superlinear` | exp(-pu) | SLAQ: l(k) = μ^(k-b) + c |
+| family | g(u) | source | |---|---|---| | `power` | (u + s)^-p | scaling laws; fits real training
+losses best | | `optimus` | 1 / (u + s) | Optimus (EuroSys 2018): l(k) = 1/(ak + b) + c | |
+`sublinear` | 1 / (u² + bu + s) | SLAQ (SoCC 2017): l(k) = 1/(ak² + bk + c) + d | | `superlinear` |
+exp(-pu) | SLAQ: l(k) = μ^(k-b) + c |
 
 Late points weigh more, as in SLAQ and Optimus: by exp(-1) for each fifth of the way back.
 """
@@ -30,35 +28,35 @@ from headgate.forecast.loss_history import Estimate
 Array = npt.NDArray[np.float64]
 
 FEWEST_POINTS: Final = 6
-"""A fit needs so many."""
+"""Fewest points for a fit."""
 FAMILIES: Final = ("power", "optimus", "sublinear", "superlinear")
 
 _MOST_POINTS: Final = 64
 _DRAWS: Final = 400
 _RECENT: Final = 0.2
 _FAR: Final = 50.0
-"""A curve that takes so many times the steps so far counts as one that never gets there."""
+"""A curve that takes this many times the steps so far counts as never arriving."""
 _BACK: Final = 0.98
-"""Curves can be followed back over this part of the steps so far: before it, some are infinite."""
+"""Curves are followed back over this fraction of the steps so far; before it, some are infinite."""
 _INDEPENDENT: Final = 0.45
-"""Part of the points' information that is believed: no family is quite the truth, and a schedule
-may change it.
+"""Fraction of the points' information that counts: no family is exactly true, and a schedule may
+change it.
 """
 _RESOLUTION: Final = 0.004
-"""How well the grid follows a curve without noise, as a part of its drop."""
+"""Error of the grid for a noiseless curve, as a fraction of its drop."""
 _SCALE_LOW: Final = 0.9
 _SCALE_HIGH: Final = 0.7
-"""The ends of the band are so many times as far from the median as the draws say, in logarithms.
-With these values the band holds a little more than nine of ten forecasts of the curves that
-`benchmarks/loss_prediction.py` trains, with other seeds than those that it reports (split conformal
-prediction). It is a little more because losses of large models surprise more often.
+"""Factor on the distance of the band's upper end from the median, in logarithms, relative to the
+draws.
+
+With these factors the band contains slightly more than nine of ten forecasts for the curves of
+`benchmarks/loss_prediction.py`, with other seeds than it reports (split conformal prediction). It
+contains slightly more because losses of large models surprise more often.
 """
 
 
 class Band(NamedTuple):
-    """Median of a loss at some steps, and a band that holds nine of ten of the curves; noise not
-    counted.
-    """
+    """Median of a loss at some steps with a 90 % band over the curves, without noise."""
 
     middle: Array
     low: Array
@@ -66,7 +64,7 @@ class Band(NamedTuple):
 
 
 class _Shapes(NamedTuple):
-    """Shapes of g, one a row: its family, p, s and b, and its prior probability."""
+    """Shapes of g, one in each row: family, p, s and b, and prior probability."""
 
     family: npt.NDArray[np.intp]
     p: Array
@@ -89,7 +87,7 @@ class _Shapes(NamedTuple):
             )
 
     def inverse(self, g: Array) -> Array:
-        """The u at which each shape has come down to its g; infinite if never."""
+        """The u at which each shape has fallen to its g; infinite: never."""
         with np.errstate(all="ignore"):
             half = self.b / 2.0
             power = g ** (-1.0 / np.maximum(self.p, 1e-9)) - self.s
@@ -118,15 +116,15 @@ def _grid() -> _Shapes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """Curves that may have produced the reports, drawn by their likelihood.
+    """Curves that may have produced the reports, drawn by likelihood.
 
     Args:
-        family: The likeliest, of `FAMILIES`.
-        step: The last step that is known.
+        family: The likeliest of `FAMILIES`.
+        step: The last known step.
         level: The loss there, by the curves.
         start: The loss at the first step, by the curves.
         noise: Standard deviation of a point about the curve.
-        asymptote: The final level of the loss: the median over the curves.
+        asymptote: The final loss: the median over the curves.
     """
 
     family: str
@@ -149,11 +147,10 @@ class Fit:
         return Band(middle, low, high)
 
     def to(self, target: float) -> Estimate:
-        """Steps left to a loss.
+        """Steps left until a loss.
 
-        Where hardly any curve gets there, Headgate knows only how long the job has lasted. Then the
-        median of what is left is as long again, and from a 19th to 19 times of it holds nine of ten
-        (Gott, Nature 1993).
+        If hardly any curve reaches it, only the job's age counts. Then the remaining time has a
+        median equal to the age, and a 90 % band from a 19th to 19 times of it (Gott, Nature 1993).
         """
         if self.level <= target:
             return Estimate(0.0, 0.0, 0.0)
@@ -162,15 +159,14 @@ class Fit:
         return self._estimate(np.maximum((self._shapes.inverse(g) - 1.0) * self._span, 1.0))
 
     def to_plateau(self, patience: float, least: float = 0.0, passed: float = 0.0) -> Estimate:
-        """Steps left until early stopping would end it.
+        """Steps left until early stopping.
 
-        By most curves all of the patience may have passed, so the job should have ended. Then
-        something began its count anew, and any part of it is as likely as another.
+        If most curves say that the patience is over, the job should have ended. Then something has
+        restarted the count, and every part of the patience is equally likely.
 
         Args:
-            patience: The job ends after so many steps in which the loss got better by no more than
-                `least`.
-            least: No smaller than what noise hides, an eighth of a point's.
+            patience: Steps with an improvement of at most `least` after which the job ends.
+            least: Least improvement, at least an eighth of a point's noise.
             passed: Steps of the patience that may have passed already.
         """
         least = max(least, self.noise / 8.0)
@@ -188,8 +184,8 @@ class Fit:
 
     @property
     def progress(self) -> float:
-        """How much of the way from the start to the asymptote is done, 0 to 1; below zero where the
-        loss has risen.
+        """Fraction of the way from the start to the asymptote, 0 to 1; negative if the loss has
+        risen.
         """
         whole = abs(self.start - self.asymptote)
         return (self.start - self.level) / whole if whole > 0.0 else 1.0
@@ -214,11 +210,11 @@ def fit(points: Sequence[tuple[float, float, float]]) -> Fit | None:
     """Fit all families.
 
     Args:
-        points: Step, loss and number of reports of each, in the order of steps, as
-            `losses.Losses.points` has them.
+        points: Step, loss and number of reports of each point, in the order of steps, as from
+            `losses.Losses.points`.
 
     Returns:
-        None where there are fewer than `FEWEST_POINTS`, or no two steps.
+        None: fewer than `FEWEST_POINTS`, or no two different steps.
     """
     table = np.array(points, dtype=float).reshape(-1, 3)
     table = table[np.isfinite(table).all(axis=1)]
@@ -235,7 +231,7 @@ def fit(points: Sequence[tuple[float, float, float]]) -> Fit | None:
     grid = _grid()
     u = (step - origin) / span
     g = grid.at(u)
-    # Of the size of the losses, as those are: from 1 at the first point to 0 at the last.
+    # Scaled from 1 at the first point to 0 at the last, like the losses.
     last, height = g[:, -1:], g[:, :1] - g[:, -1:]
     regress = _regress(
         (g - last) / height, (last / height)[:, 0], (loss - low) / scale, u, count, -low / scale
@@ -244,7 +240,7 @@ def fit(points: Sequence[tuple[float, float, float]]) -> Fit | None:
     a = a / height[rows, 0]
     c = c - a * last[rows, 0]
     if low >= 0.0:
-        c = np.maximum(c, -low / scale)  # of a loss that never was negative no curve is
+        c = np.maximum(c, -low / scale)  # a loss that was never negative has no negative curve
     shapes = grid.take(rows)
     ends = low + scale * np.median(c[:, None] + a[:, None] * shapes.at(u[[0, -1]]), axis=0)
     return Fit(
@@ -263,7 +259,7 @@ def fit(points: Sequence[tuple[float, float, float]]) -> Fit | None:
 
 
 class _ShapeFits(NamedTuple):
-    """Of each shape the best a and c, how far off it is, and what its uncertainty follows from."""
+    """For each shape: the best a and c, the residual, and the terms of its uncertainty."""
 
     a: Array
     c: Array
@@ -276,9 +272,9 @@ class _ShapeFits(NamedTuple):
 
 
 def _regress(g: Array, above: Array, y: Array, u: Array, count: Array, floor: float) -> _ShapeFits:
-    """Weighted least squares of `y = c + a g` for every row of g, thrice: points far off what does
-    best weigh less (Huber). No asymptote, `c - a above`, is below `floor`, where that is a loss of
-    zero.
+    """Weighted least squares of `y = c + a g` for every row of g, in three rounds that reduce the
+    weight of outliers (Huber). No asymptote `c - a above` is below `floor`, the zero of such a
+    loss.
     """
     weights = known = np.exp((u - 1.0) / _RECENT) * count / count.max()
     for _ in range(3):
@@ -311,7 +307,7 @@ def _regress(g: Array, above: Array, y: Array, u: Array, count: Array, floor: fl
 def _draw(
     shape_fits: _ShapeFits, random: np.random.Generator
 ) -> tuple[npt.NDArray[np.intp], Array, Array]:
-    """Curves by how likely they are: rows of the grid, and a and c for each."""
+    """Draw curves by likelihood: rows of the grid, and a and c for each."""
     likely = np.log(_grid().prior) - 0.5 * shape_fits.independent * np.log(
         shape_fits.sse / shape_fits.sse.min()
     )
@@ -332,7 +328,7 @@ def _draw(
 
 
 def _constant(origin: float, span: float, loss: float) -> Fit:
-    """Of a loss that never changed."""
+    """The fit of a constant loss."""
     still = np.full(_DRAWS, loss)
     shapes = _grid().take(np.zeros(_DRAWS, dtype=np.intp))
     return Fit(
@@ -341,7 +337,7 @@ def _constant(origin: float, span: float, loss: float) -> Fit:
 
 
 def _halved(table: Array) -> Array:
-    """Every two neighbours as one; where their number is odd the first stays."""
+    """Merge neighbouring pairs; with an odd number the first stays."""
     odd = len(table) % 2
     one, other = table[odd::2], table[odd + 1 :: 2]
     count = one[:, 2:] + other[:, 2:]

@@ -1,4 +1,4 @@
-"""How a job's loss goes on and when it would end, from all that was recorded of it."""
+"""Predict a job's loss and end from its complete record."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from headgate.forecast.step_time import ReportTime
 from headgate.model.events import Progress
 
 _FARTHEST = 4.0
-"""The forecast reaches up to so many times the steps that are done."""
+"""The forecast reaches up to this many times the steps done."""
 _PARTS = 60
 
 
 class ExpectedAt(NamedTuple):
-    """The metric at a step: the median of the curves, and the ends of a band that holds nine of
-    ten.
-    """
+    """The metric at a step: the median of the curves, and the ends of a 90 % band."""
 
     step: float
     middle: float
@@ -32,22 +30,22 @@ class ExpectedAt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The course of a job so far, and the one expected.
+    """The past and predicted course of a job.
 
     Args:
-        points: Step and metric, cleaned of spikes, since its level last jumped.
+        points: Step and metric since the last jump of its level, without spikes.
         step: The last step.
-        reported: Seconds, when it reported last.
-        seconds_per_step: Mean seconds of its latest steps; None if not known.
-        step_time: How that varies; None if not known.
-        cost: Core-seconds of a step; 0: not known.
-        family: The likeliest family of curves; None: there are too few points for any.
-        progress: How much of the way from the first to the last level is done, 0 to 1.
-        asymptote: What the metric comes to in the end.
+        reported: Time of its last report (s).
+        seconds_per_step: Mean seconds of its latest steps; None: unknown.
+        step_time: Variation of that; None: unknown.
+        cost: Core-seconds of a step; 0: unknown.
+        family: The likeliest family of curves; None: too few points.
+        progress: Fraction of the way from the first to the final level, 0 to 1.
+        asymptote: Final value of the metric.
         curve: The metric from the last step on.
-        left: Steps left, and a band that holds nine of ten; None: not to be told.
-        until: What ends it then: `epochs`, `goal`, or `rest`, where the metric gets no better.
-        diverging: The loss rises beyond its noise, or is no number any more.
+        left: Steps left with a 90 % band; None: unpredictable.
+        until: What ends it: `epochs`, `goal`, or `rest` (no further improvement).
+        diverging: The loss rises beyond its noise, or is no longer finite.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -65,11 +63,11 @@ class Expected:
     diverging: bool
 
     def seconds(self, waited: float = 0.0) -> Estimate | None:
-        """Seconds left, as `left`, `waited` seconds after its last report."""
+        """Seconds left, like `left`, `waited` seconds after its last report."""
         return self.step_time.of(self.left, waited) if self.left and self.step_time else None
 
     def core_seconds(self) -> Estimate | None:
-        """Core-seconds left, as `left`."""
+        """Core-seconds left, like `left`."""
         return self.left.times(self.cost) if self.left and self.cost else None
 
 
@@ -84,17 +82,15 @@ def expect(
     """Predict the course of a job from its reports.
 
     Args:
-        reports: For each report when it came (s), its metric or None, and the report itself, in the
-            order of time.
-        used: Cores that it used on average until each time (s), in the order of time.
-        goal: The value of its metric at which it ends; None without a goal.
-        rising: Whether more of that metric is better.
-        stopping: Epochs without a gain of so much after which it ends by itself, as of
-            `JobTracker`.
-        began: When its script was started (s); None: not known.
+        reports: Time (s), metric or None, and progress of each report, in the order of time.
+        used: Mean cores in use until each time (s), in the order of time.
+        goal: The value of its metric at which it ends; None: no goal.
+        rising: Whether a greater value of that metric is better.
+        stopping: Early stopping, as of `JobTracker`.
+        began: When its script was started (s); None: unknown.
 
     Returns:
-        None where it reported no number.
+        None: it reported no number.
     """
     tracker, now = JobTracker(0.0, goal=goal, rising=rising, began=began), 0.0
     tracker.stopping = stopping

@@ -1,7 +1,7 @@
-"""The one record of a live job: losses, epochs, core-seconds, steps, divergence and stall.
+"""The single record of a live job: losses, epochs, core-seconds, steps, divergence and stall.
 
-The controller keeps a `JobTracker` of each job and feeds it; policies, forecast, hang detection
-and proofs read it. Times are given, so a simulation drives the same object. A report costs
+The controller keeps and feeds a `JobTracker` for each job. Policies, forecast, hang detection and
+proofs read it. Times are passed in, so a simulation drives the same object. A report costs
 microseconds.
 """
 
@@ -20,40 +20,42 @@ from headgate.model.events import Progress, Usage
 from headgate.model.identifiers import JobId
 
 _GROWTH = 1.1
-"""A fit is due when a job has done so many times the steps of the last one."""
+"""A fit is due after this many times the steps of the last fit."""
 _APART_SECONDS = 2.0
 _EVIDENCE = 3
-"""Reports, each with a tenth more steps than the one before, until something is said: the first
-tell next to nothing of what a step costs.
+"""Reports required before a prediction, each with a tenth more steps: the first say little about
+the cost of a step.
 """
 _SAID_ERROR = 0.2
-"""Of the time that a script says is left."""
+"""Relative error of the remaining time stated by a script."""
 _REPORTS = 256
-"""Of the latest steps, that tell how long one takes."""
+"""Number of latest steps used for the duration of a step."""
 _KEPT_STEPS = 4096
 _STALL_REPORTS = 6.0
 _STALL_SECONDS = 30.0
 _JUMP = 10.0
-"""Times the usual gap between two readings of what a job uses, more than which no gap counts for:
-the clock jumped.
+"""A gap between use readings counts for at most this many usual gaps: beyond it the clock
+jumped.
 """
 _READ_SECONDS = 1.0
-"""The usual gap at the least: what is read once a second comes seconds late on a busy machine."""
+"""Least usual gap: on a busy machine, readings once a second come seconds late."""
 _FOLLOWING = 0.2
-"""How far what is usual moves towards what is new."""
+"""Weight of a new value in a moving average."""
 _BUSY_CORES, _BUSY_BYTES = 0.05, 50e3
-"""What a task does that is not idle: cores in use, and bytes a second on disks and networks."""
+"""Activity of a task above idle: cores in use, and bytes a second on disks and networks."""
 LEAST_STEPS = 3
-"""Steps before what is usual is known. Until then a job is late that does nothing at all."""
+"""Steps before the usual duration is known. Until then a job is late only if it does nothing at
+all.
+"""
 _TIMES = 10.0
-"""A job is late after so many times its longest step so far, which an evaluation or a checkpoint
-may have been.
+"""A job is late after this many times its longest step, which may have included an evaluation or a
+checkpoint.
 """
 
 
 class StepTimes:
-    """The latest steps of a job, and when (s) each was reported. A step that comes again is none; a
-    step before the last one begins anew.
+    """The latest steps of a job with their report times (s). A repeated step is ignored; an earlier
+    step starts over.
     """
 
     def __init__(self) -> None:
@@ -72,12 +74,12 @@ class StepTimes:
         steps.append(step)
 
     def since(self, at: float, most: int) -> list[tuple[float, float]]:
-        """Time and step of the latest reports, at most so many, none before a time."""
+        """Time and step of at most `most` latest reports since a time."""
         first = max(bisect_left(self.times, at), len(self.times) - most)
         return list(zip(self.times[first:], self.steps[first:], strict=True))
 
     def mean_seconds(self) -> float:
-        """Mean seconds of a step; 0: not known."""
+        """Mean seconds of a step; 0: unknown."""
         if len(self.steps) < 2:
             return 0.0
         return (self.times[-1] - self.times[0]) / (self.steps[-1] - self.steps[0])
@@ -85,13 +87,13 @@ class StepTimes:
 
 @dataclass(slots=True)
 class StepClock:
-    """How long an attempt usually takes from one step to the next, and since when it made none.
+    """The usual time between steps of an attempt, and the time of the latest.
 
     Args:
-        at: When it made its latest step, or began (s); without the time it stood still.
-        gap: Seconds that the latest step took.
-        longest: Seconds that the longest took.
-        worked_at: When it was last seen to do anything; None: what it does is not read.
+        at: Time (s) of the latest step, or of the beginning, moved forward by standstills.
+        gap: Seconds of the latest step.
+        longest: Seconds of the longest step.
+        worked_at: When it was last active; None: there are no readings.
     """
 
     at: float
@@ -102,41 +104,41 @@ class StepClock:
     worked_at: float | None = None
 
     def worked(self, now: float, busy: bool) -> None:
-        """What it does was read: whether it did anything."""
+        """Record a use reading: whether the job was active."""
         if busy or self.worked_at is None:
             self.worked_at = now
 
     def idle_for(self, now: float) -> float:
-        """Seconds without a step and without any work; 0 if that is not known."""
+        """Seconds without a step and without activity; 0: unknown."""
         return now - max(self.at, self.worked_at) if self.worked_at is not None else 0.0
 
     def reported(self, now: float, step: float) -> None:
-        """It has come to this step."""
+        """Record a reported step."""
         if step <= self.step:
             return
         self.gap = now - self.at
-        if self.reports and self.gap > self.longest:  # the first one has its start in it
+        if self.reports and self.gap > self.longest:  # the first gap includes the start
             self.longest = self.gap
         self.step, self.at = step, now
         self.reports += 1
 
     def is_late(self, now: float, least: float) -> bool:
-        """Whether it made no step for far longer than usual, and for `least` seconds. Before
-        anything is usual: whether it did nothing at all for so long.
+        """Whether it made no step for far longer than usual, and for at least `least` seconds.
+        Before a usual duration is known: whether it was inactive that long.
         """
         if self.reports < LEAST_STEPS:
             return self.idle_for(now) > least
         return now - self.at > max(least, _TIMES * self.longest)
 
     def stood_still(self, seconds: float) -> None:
-        """The machine or the hub stood still for so long: nobody made a step then."""
+        """Ignore a time in which the machine or the hub stood still."""
         self.at += seconds
         if self.worked_at is not None:
             self.worked_at += seconds
 
 
 class ResourceTotals(NamedTuple):
-    """Totals of what a job used: core-seconds, byte-seconds of memory, and bytes."""
+    """Total use of a job: core-seconds, byte-seconds of memory, and bytes."""
 
     seconds: float = 0.0
     cpu: float = 0.0
@@ -146,31 +148,27 @@ class ResourceTotals(NamedTuple):
 
 
 class JobTracker:
-    """What is known of a live job. Those who are handed one read it, and leave feeding it to its
-    owner.
+    """What is known of a live job. Its owner feeds it; all others only read it.
 
-    What a step costs and how long it takes are measured since a phase began. One begins with the
-    first report, with a jump of the loss, with steps that are done again, and where `other_tasks`
-    says so. Losses and epochs stay.
+    Cost and duration of a step are measured within a phase. A phase begins with the first report, a
+    jump of the loss, repeated steps, and `other_tasks`. Losses and epochs continue.
 
     Attributes:
-        losses: Those of the metric that the job is judged by.
-        course: Its losses as they were reported, over all attempts, to be shown.
-        steps: The latest steps; reports, where it tells no steps.
+        losses: Losses of the job's metric.
+        steps: The latest steps; reports if it has no steps.
         clock: The steps of this attempt, without pauses.
         used: Totals over all attempts.
-        jumps: How often its loss came to another level, or its steps were done again from the
-            beginning.
-        stalled: It has ceased to report: no loss for 6 times its usual interval, and 30 s at least,
-            though it used the CPU time that it takes for as many reports.
-        stopping: Epochs (steps, where it tells no epochs) after which it ends by itself if its loss
-            has got no better by so much; None: it does not, or nobody knows.
+        jumps: How often its loss jumped, or its steps started over.
+        stalled: It stopped reporting: no loss for 6 times its usual interval, at least 30 s,
+            although it used enough CPU time for as many reports.
+        stopping: Early stopping: epochs (or steps) without an improvement, and the least
+            improvement; None: none known.
 
     Args:
-        now: Seconds, when it starts.
-        goal: The value of its metric at which it ends; None: it has none.
-        rising: Whether more of that metric is better.
-        began: Seconds, when its script was started; None: not known.
+        now: When it starts (s).
+        goal: The value of its metric at which it ends; None: no goal.
+        rising: Whether a greater value of that metric is better.
+        began: When its script was started (s); None: unknown.
     """
 
     def __init__(
@@ -192,11 +190,11 @@ class JobTracker:
             self.began(began)
 
     def begin_attempt(self, now: float, *, resumes: bool) -> None:
-        """Another attempt begins, which goes on from a checkpoint or does all again."""
+        """Start a new attempt, which resumes from a checkpoint or repeats everything."""
         if not resumes:
             self.losses = Losses(rising=self._rising)
             self._epochs = EpochSteps()
-            # a step, and the seconds that the script said are left at it
+            # a step, and the remaining seconds stated there by the script
             self._said: tuple[float, float] | None = None
         self.clock = StepClock(now)
         self.steps = StepTimes()
@@ -210,32 +208,33 @@ class JobTracker:
         self._cores = 0.0
         self._reported_at: float | None = None
         self._reported_with = self.used.cpu
-        self._gap: float | None = None  # usual, between two losses: seconds
-        self._effort = 0.0  # and core-seconds
+        self._gap: float | None = None  # usual seconds between losses
+        self._effort = 0.0  # usual core-seconds between losses
         self._stalls_no_sooner = 0.0
         self._step: float | None = None  # None: a phase begins with the next report
-        # Since the phase began: the step that it began with, the core-seconds until then, and when.
+        # First step of the phase, core-seconds until then, and its time.
         self._begin = self._spent = 0.0
         self._phase_at = self._latest = now
-        # Steps done since the phase began, each a tenth more than the one before, and the
-        # core-seconds they took.
+        # Steps since the phase began, each entry a tenth more than the one before, with their
+        # core-seconds.
         self._marks = [(0.0, 0.0)]
         self._asked_step = 0.0
         self._asked_left: float | None = None
 
     def began(self, now: float) -> None:
-        """Its script was started; of several tasks the first one counts."""
+        """Its script was started; with several tasks, the first counts."""
         if self._begun:
             return
         self._begun, self.clock.at = True, now
-        if not self.losses.seen:  # those of a checkpoint tell where epochs begin
+        if not self.losses.seen:  # losses from a checkpoint show where epochs begin
             self._epochs = EpochSteps(now)
 
     def other_tasks(self) -> None:
-        """Other tasks train it from now on, as after a resize: a step may cost something else."""
+        """Its set of tasks changed, for example by a resize: the cost of a step may differ."""
         self._step = None
 
-    # --- what it uses -----------------------------------------------------------------------------
+    # --- use
+    # ----------------------------------------------------------------------------------------
 
     def use(
         self,
@@ -246,28 +245,29 @@ class JobTracker:
         network_bytes_per_second: float = 0.0,
         seconds: float | None = None,
     ) -> None:
-        """Take in what all of it used on average since the last time, which may be a moment ago: of
-        several tasks each is told.
+        """Add the mean use of all its tasks since the last call, which may be a moment ago: each
+        task is reported separately.
 
         Args:
-            seconds: Since the last time, where that is known for sure: no jump of a clock then.
+            now: Seconds.
+            seconds: Time since the last reading, if known for sure; then a long gap is not a clock
+                jump.
         """
         gap, usual = now - self._used_at, self._used_every
         if seconds is not None:
             gap = min(gap, seconds)
         elif usual is not None:
-            if gap > _JUMP * usual:  # nor was anything heard of it meanwhile
+            if gap > _JUMP * usual:  # there were no reports meanwhile either
                 self._stalls_no_sooner = now + _STALL_SECONDS
                 gap = _JUMP * usual
-            # By time, or else the many short gaps within a burst of tasks would pass for the usual
-            # ones.
+            # Weighted by time; otherwise short gaps within a burst of tasks would dominate.
             part = _FOLLOWING * min(gap / usual, 1.0)
             self._used_every = max(usual + part * (gap - usual), _READ_SECONDS)
         elif gap > 0.0:
-            # it may have come long after its arrival, as a container does
+            # a first reading may come long after the start, as for a container
             gap = min(gap, _JUMP * _READ_SECONDS)
             self._used_every = max(gap, _READ_SECONDS)
-        if self._phase_at > self._used_at:  # what it used until then was a guess
+        if self._phase_at > self._used_at:  # its use until then was a guess
             before = min(self._phase_at - self._used_at, gap)
             self._spent += (cpu_cores - self._cores) * before
         spent, cpu, memory, disk, network = self.used
@@ -281,23 +281,23 @@ class JobTracker:
         self._used_at, self._cores = now, cpu_cores
 
     def core_seconds(self, now: float) -> float:
-        """CPU time until now: since the last reading it is taken to use what it used then."""
+        """CPU time until now, extrapolated from the last reading."""
         longest = _JUMP * (self._used_every or _READ_SECONDS)
         return self.used.cpu + self._cores * min(now - self._used_at, longest)
 
-    # --- what it tells ----------------------------------------------------------------------------
+    # --- reports
+    # -----------------------------------------------------------------------------------
 
     def report(
         self, now: float, loss: float | None, progress: Progress, adversarial: bool = False
     ) -> None:
-        """Take in a report; one with neither a loss nor a step tells nothing.
+        """Add a report; without a loss or a step it has no effect.
 
         Args:
-            now: Seconds, when it came.
-            loss: The value of the job's metric; None: it has none.
-            progress: All else of it.
-            adversarial: Its losses rise and fall with each other, and tell nothing of how far it
-                is.
+            now: When it came (s).
+            loss: The value of the job's metric; None: no value.
+            progress: The whole report.
+            adversarial: Whether its losses are adversarial and do not show progress.
         """
         if progress.loss is not None:
             self.course.add(progress.loss)
@@ -309,14 +309,14 @@ class JobTracker:
             self.clock.reported(now, progress.step)
         at = float(progress.step if progress.step is not None else self.losses.seen)
         self.steps.add(now, at)
-        if jumped or self._step is None or at < self._step:  # what a step costs may be another now
+        if jumped or self._step is None or at < self._step:  # the cost of a step may have changed
             self._begin, self._spent, self._phase_at = at, self.core_seconds(now), now
             self._marks = [(0.0, 0.0)]
             self._asked_step, self._asked_left = 0.0, None
         self._step, self._latest = at, now
         if at - self._begin > _GROWTH * self._marks[-1][0]:
             self._marks.append((at - self._begin, self.core_seconds(now) - self._spent))
-        # Where a job tells no steps, reports are counted.
+        # Without steps, reports are counted.
         reports = progress.count if progress.step is None else None
         self._epochs.add(
             round(at),
@@ -331,7 +331,7 @@ class JobTracker:
             self._said = at, progress.remaining
 
     def _take_loss(self, now: float, loss: float, progress: Progress, adversarial: bool) -> bool:
-        """Take in a loss; whether a new phase begins with it."""
+        """Add a loss. Returns whether a new phase begins."""
         if self._reported_at is not None and now > self._reported_at:
             gap, effort = now - self._reported_at, self.used.cpu - self._reported_with
             part = 1.0 if self._gap is None else _FOLLOWING
@@ -350,16 +350,14 @@ class JobTracker:
 
     @property
     def diverging(self) -> bool:
-        """Whether its loss rises beyond its noise, or is no number any more."""
+        """Whether its loss rises beyond its noise, or is no longer finite."""
         if self._diverging is None:
             losses = self.losses
             self._diverging = losses.is_no_number if self._adversarial else losses.diverging
         return self._diverging
 
     def stalls_at(self) -> float | None:
-        """When it is taken for stalled if it does not report before; None where that cannot be
-        told.
-        """
+        """When it counts as stalled unless it reports before; None: unknown."""
         if self._reported_at is None or self._gap is None or self.stalled:
             return None
         return max(
@@ -368,9 +366,7 @@ class JobTracker:
         )
 
     def judge_stall(self, now: float) -> bool:
-        """Take it for stalled if its time has come, unless it had too little of the CPU to
-        report. Whether it has stalled now; the tracker's owner calls this.
-        """
+        """Mark it as stalled if its time has come, unless it had too little CPU to report."""
         stalls_at = self.stalls_at()
         if stalls_at is None or now < stalls_at:
             return False
@@ -378,11 +374,12 @@ class JobTracker:
         self._stalls_no_sooner = now + max(self._gap or 0.0, _STALL_SECONDS)
         return self.stalled
 
-    # --- what follows -----------------------------------------------------------------------------
+    # --- conclusions
+    # -------------------------------------------------------------------------------
 
     def due(self) -> Question | None:
-        """A question as of the latest report, where an answer is worth its time: after the first
-        epoch and then with each tenth more steps. To be asked if anybody would go by an answer.
+        """A question about the latest report if a new answer is worthwhile: after the first epoch
+        and then with each tenth more steps. Ask only if somebody needs the answer.
         """
         step, now = self._step, self._latest
         if step is None or not self._calls_for_answer(now, step):
@@ -393,10 +390,10 @@ class JobTracker:
         return question
 
     def question(self, now: float) -> Question:
-        """What a forecast follows from as of now, whether or not it is worth its time."""
+        """The inputs of a forecast now, whether or not it is worthwhile."""
         step, work = self._step or 0.0, self.core_seconds(now) - self._spent
         done = step - self._begin
-        # The later half of the steps tells what one costs: the first ones compile, fill caches,
+        # The later half of the steps shows their cost: the first ones compile, fill caches, and
         # read data.
         steps, before = next(mark for mark in reversed(self._marks) if mark[0] <= done / 2)
         if work <= before:
@@ -412,8 +409,8 @@ class JobTracker:
         )
 
     def _left(self, step: float) -> Estimate | None:
-        """Steps left, by what is told of its epochs and steps, or else by the time that its script
-        says is left.
+        """Steps left by its epochs and steps, or else by the remaining time that its script
+        states.
         """
         seconds = self.step_seconds()
         if (left := self._epochs.left()) is not None or self._said is None or seconds is None:
@@ -423,11 +420,11 @@ class JobTracker:
         return Estimate(steps, steps * (1 - _SAID_ERROR), steps * (1 + _SAID_ERROR))
 
     def step_seconds(self, fewest: float = 1.0) -> float | None:
-        """How long a step takes, by at least so many: `step_seconds`."""
+        """Seconds of a step, from at least `fewest` steps: `step_seconds`."""
         return step_seconds(self._recent(), fewest)
 
     def step_time(self) -> ReportTime | None:
-        """How long a step takes, and how that varies; None: not known."""
+        """Duration of a step and its variation; None: unknown."""
         return step_time(self._recent())
 
     def _recent(self) -> list[tuple[float, float]]:
@@ -450,6 +447,6 @@ Trackers = Callable[[JobId], JobTracker | None]
 
 
 def is_busy(usage: Usage) -> bool:
-    """Whether a task does anything."""
+    """Whether a task is active."""
     moved = usage.disk_bytes_per_second + usage.network_bytes_per_second
     return usage.cpu_cores > _BUSY_CORES or moved > _BUSY_BYTES or usage.gpu_memory_bytes > 0.0

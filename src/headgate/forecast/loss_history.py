@@ -1,7 +1,6 @@
-"""Keeps a job's losses while it runs: in few points, however many losses come, without spikes and
-NaN.
+"""Keep a running job's losses in few points, however many arrive, without spikes and NaN.
 
-Standard library only: it is fed in the controller, where losses may come 10,000 times a second.
+Standard library only: the controller feeds it, with up to 10,000 losses a second.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 MOST_POINTS = 256
-"""The most points that are kept. Beyond it, two neighbours become one."""
+"""Most points kept. Beyond it, neighbouring points are merged."""
 
 _MOST_MEANS = 128
 _RECENT = 15
@@ -23,18 +22,18 @@ _WINDOW = 5
 _SURE = 5.0
 _NOT_NUMBERS = 3
 _TICKS = 2.5
-"""Times the least difference between two losses in a row: levels that differ by less may differ by
-rounding alone.
+"""Multiple of the least difference between successive losses: smaller differences of levels may be
+rounding.
 """
 _SLIGHT = 1e-5
-"""Part of the whole drop of the loss: levels that differ by less are one, such as a zero with
+"""Fraction of the total drop of the loss: levels closer than this are equal, such as a zero with
 rounding errors.
 """
 
 
 class Estimate(NamedTuple):
-    """Steps left: the median, and a band that holds nine of ten. `likely` is the probability that
-    the goal is ever reached; the other figures hold if it is.
+    """Steps left: the median and a 90 % band. `likely` is the probability that the goal is ever
+    reached; the other figures hold if it is.
     """
 
     steps: float
@@ -43,7 +42,7 @@ class Estimate(NamedTuple):
     likely: float = 1.0
 
     def times(self, time: float) -> Estimate:
-        """The seconds, or core-seconds, that these steps take if each takes `each`."""
+        """The seconds or core-seconds of these steps, at `time` for each."""
         return Estimate(self.steps * time, self.low * time, self.high * time, self.likely)
 
 
@@ -64,25 +63,24 @@ class Point:
 
 
 class Losses:
-    """The losses of one job, in at most `MOST_POINTS` points. All points cover stretches of steps
-    of the same length.
+    """The losses of one job, in at most `MOST_POINTS` points over stretches of equal length.
 
-    A loss further than 6 standard deviations (by quartiles) from the median of the last 15 counts
-    as that far. Steps that are done again after a restart replace the steps before.
+    A loss further than 6 standard deviations (by quartiles) from the median of the last 15 is
+    clipped. Steps repeated after a restart replace the earlier ones.
 
-    A new phase begins where the level jumps, as after a restart without the optimizer's state or a
-    change of the learning rate. It also begins where the job does everything again from the first
-    step on. The points before are dropped. Two things are no jump: steps that come from printing
-    few digits, and a change that is small against the whole drop of the loss.
+    A new phase begins when the level jumps, for example after a restart without optimizer state or
+    a change of the learning rate. It also begins when the job repeats everything from the first
+    step. The points before are dropped. Quantization by few printed digits is not a jump, nor is a
+    change much smaller than the total drop.
 
     Args:
-        rising: More is better, as in accuracy or reward: such a metric is kept with its sign
-            turned.
+        rising: Whether a greater value is better, as for accuracy or reward; such a metric is
+            negated.
 
     Attributes:
-        phase: How often a new phase has begun.
+        phase: Number of phases that have begun.
         not_numbers: Reports that were NaN or infinite.
-        seen: Losses that were reported.
+        seen: Number of reported losses.
     """
 
     def __init__(self, *, rising: bool = False) -> None:
@@ -96,21 +94,20 @@ class Losses:
         self._sorted: list[float] = []
         self._in_a_row = 0
         self._last = math.nan
-        self._tick = math.inf  # the least that two losses in a row differed by
+        self._tick = math.inf  # least difference between successive losses
         self._least, self._most = math.inf, -math.inf
-        self._fresh = 0  # points since the phase began, or since the last look for a jump
-        self._began = -math.inf  # the highest level that an earlier phase began with
+        self._fresh = 0  # points since the phase began, or since the last check for a jump
+        self._began = -math.inf  # highest initial level of an earlier phase
 
     @property
     def step(self) -> float:
-        """The latest step that a loss was reported of; 0 before the first."""
+        """The latest step with a loss; 0 before the first."""
         return self._points[-1].step if self._points else 0.0
 
     @property
     def diverging(self) -> bool:
-        """Whether the loss is rising beyond its noise, to more than any of its phases began with,
-        or has ceased to be a number. What is printed as the mean of an epoch so far falls with each
-        new epoch, and may rise within it.
+        """Whether the loss rises beyond its noise and above the initial level of all its phases, or
+        is no longer finite. A printed running mean falls at each new epoch, and may rise within it.
         """
         if self.is_no_number:
             return True
@@ -125,18 +122,19 @@ class Losses:
 
     @property
     def is_no_number(self) -> bool:
-        """Whether the loss has ceased to be a number."""
+        """Whether the loss is no longer finite."""
         return self._in_a_row >= _NOT_NUMBERS
 
     def add(self, step: float | None, loss: float, count: int = 1) -> bool:
-        """Take in a report: the mean of `count` losses.
+        """Add a report: the mean of `count` losses.
 
         Args:
-            step: The job's step; None where it counts none: then losses are counted.
-            loss: Anything, NaN included.
+            step: The job's step; None: it counts none, so losses are counted.
+            loss: Any number, including NaN.
+            count: Number of losses in the mean.
 
         Returns:
-            Whether a new phase begins with it.
+            Whether a new phase begins.
         """
         self.seen += count
         at = float(self.seen if step is None else step)
@@ -166,7 +164,7 @@ class Losses:
         return [(point.step, point.loss, point.count) for point in self._points]
 
     def level(self) -> float:
-        """Mean of the last points: what the loss is now; NaN before the first."""
+        """Mean of the last points: the present loss; NaN before the first."""
         last = self._points[-_WINDOW:]
         return sum(point.loss for point in last) / len(last) if last else math.nan
 
@@ -190,8 +188,8 @@ class Losses:
         self._last = loss
 
     def _rewind(self, step: float) -> bool:
-        """Drop the points of steps that are done again, after a restart or because the script
-        counts from the beginning. Return whether none are left.
+        """Drop the points of repeated steps, after a restart or if the script counts from the
+        beginning. Returns whether none are left.
         """
         if not self._points or step >= self._points[-1].step - self._width:
             return False
@@ -221,12 +219,12 @@ class Losses:
         self._points = merged
 
     def _beginning(self) -> float:
-        """The level that this phase began with."""
+        """The initial level of this phase."""
         return median(point.loss for point in self._points[:_WINDOW])
 
     def _levels(self) -> tuple[float, float, float, float] | None:
-        """Medians of the last three times five points, and their standard deviation without the
-        trend. Rounding and the whole drop of the loss set a least deviation.
+        """Medians of the last three groups of five points, and the standard deviation without the
+        trend. It is at least the rounding and a fraction of the total drop.
         """
         last = [point.loss for point in self._points[-3 * _WINDOW :]]
         if len(last) < 3 * _WINDOW:
@@ -234,16 +232,15 @@ class Losses:
         first, second, third = (
             median(last[i : i + _WINDOW]) for i in range(0, 3 * _WINDOW, _WINDOW)
         )
-        # Of second differences, which a trend does not enter: they have sqrt(6) times the
-        # deviation.
+        # Second differences are free of a trend, and have sqrt(6) times the deviation.
         bends = [abs(a - 2 * b + c) for a, b, c in zip(last, last[1:], last[2:], strict=False)]
         rounded = _TICKS / _SURE * self._tick if math.isfinite(self._tick) else 0.0
         slight = _SLIGHT / _SURE * (self._most - self._least)
         return first, second, third, max(median(bends) / 0.6745 / math.sqrt(6.0), rounded, slight)
 
     def _jumped(self) -> bool:
-        """Whether the last five points are on another level than those before. Then only these five
-        are kept.
+        """Whether the last five points are on another level than those before. If so, only these
+        five are kept.
         """
         if self._fresh < 3 * _WINDOW:
             return False
@@ -288,45 +285,45 @@ class Course:
 
 
 _PART = 0.02
-"""Part of an epoch after which the steps of a whole epoch can be told."""
+"""Fraction of an epoch after which its number of steps can be estimated."""
 _PART_ERROR = 0.1
-"""The last batches of an epoch may make no step of their own, as those of an accumulation that is
-not full.
+"""Relative error of that: an epoch's last batches may not complete a step, as in gradient
+accumulation.
 """
 
 
 _MOMENT = 0.1
-"""Of the time between two epochs, that reports of one take which are made at once."""
+"""Fraction of the time between epochs up to which reports count as simultaneous."""
 _SOON = 0.5
-"""Of the time between two epochs: what is told so soon after the start is told before the epoch was
-done.
+"""Fraction of the time between epochs: an earlier first report comes from the beginning of the
+epoch.
 """
 
 
 class EpochSteps:
     """Steps left of a job's epochs, from the steps at which epochs began.
 
-    A script that tells each epoch once, or several times within a moment, does so when the epoch
-    has ended, or, where the first one came sooner than the others, when it begins.
+    A script with one report or one burst of reports in each epoch usually makes it at the end. If
+    the first came sooner than the others, it makes it at the beginning.
 
     Args:
-        began: Seconds, when the script was started; None: not known.
+        began: When the script was started (s); None: unknown.
     """
 
     def __init__(self, began: float | None = None) -> None:
-        # An epoch, and about the step that it began with: it began somewhere between two reports.
+        # An epoch and its approximate first step, between two reports.
         self._first: tuple[int, float] | None = None
         self._last: tuple[int, float] | None = None
         self._slack = 0.0
-        self._start = (1, 0.0)  # the epoch, and the step, that the first report told
+        self._start = (1, 0.0)  # epoch and step of the first report
         self._in_steps = True
-        self._none_before = 0.0  # the count before the first report, where reports are counted
+        self._none_before = 0.0  # the count before the first report, if reports are counted
         self._epoch: int | None = None
         self._step = 0.0
         self._epochs: int | None = None
         self._from_zero = False
-        self._of: tuple[float, int] | None = None  # the latest step, and how many there are in all
-        # A step, and how many epochs were done with it: the first that was told, and the latest.
+        self._of: tuple[float, int] | None = None  # the latest step, and the total number of steps
+        # Step and number of finished epochs, at the first report and the latest.
         self._began: tuple[float, float] | None = None
         self._now: tuple[float, float] | None = None
         self._moments = _Moments(began)
@@ -342,18 +339,18 @@ class EpochSteps:
         reports: int | None = None,
         at: float | None = None,
     ) -> None:
-        """Take in a report; one that lacks the step or the epoch tells nothing.
+        """Add a report; one without step or epoch has no effect.
 
         Args:
-            epoch: Counted from 1, or from 0 as scripts print it.
-            epochs: How many there are. A script that counts from 0 may print 0/9 up to 9/9, or 0/10
-                up to 9/10. A number that is one less than people usually choose is taken for the
-                last epoch.
-            within: The part of the epoch that is done.
-            steps: How many there are in all.
-            reports: Number of this report, if reports are counted instead of steps. Such a count
-                says nothing of the epochs that a resumed job did earlier. None: steps are counted.
-            at: Seconds, when it came; None: not known.
+            step: The job's step.
+            epoch: Counted from 1, or from 0 as some scripts print it.
+            epochs: Number of epochs. A script that counts from 0 may print 0/9 up to 9/9, or 0/10
+                up to 9/10. A number one below a usual choice is taken for the last epoch's.
+            within: Fraction of the epoch that is done.
+            steps: Total number of steps.
+            reports: Number of this report, if reports are counted instead of steps. This count does
+                not include epochs before a resume. None: steps are counted.
+            at: When it came (s); None: unknown.
         """
         if step is not None and reports is None and (steps is not None or self._of is not None):
             self._of = float(step), steps or (self._of[1] if self._of is not None else 0)
@@ -391,8 +388,8 @@ class EpochSteps:
             self._began = self._began or self._now
 
     def length(self) -> float | None:
-        """Steps of an epoch; None until an epoch, or a known part of one, has ended. 1 if the job
-        tells no epochs: what is counted in epochs is then counted in steps.
+        """Steps of an epoch; None until an epoch, or a known part of one, has ended. 1 without
+        epochs: epochs then mean steps.
         """
         if self._epoch is None:
             return 1.0
@@ -405,13 +402,13 @@ class EpochSteps:
         if self._moments.told == "ends" and not self._in_steps:
             began = self._none_before
         seen = (at - began) / (last - first)
-        # Steps may be counted from the job's first epoch on, or from where this process went on:
-        # what it was seen to do in its first epoch is no more than all of it.
+        # Steps may count from the job's first epoch or from this process's start: what it did in
+        # its first epoch is at most a whole epoch.
         return max(seen, at / (last - min(first, 1))) if self._in_steps else seen
 
     def rest(self, stopping: tuple[int, float] | None) -> tuple[float, float] | None:
-        """Early stopping after so many epochs without a gain of so much, counted in steps; None
-        until an epoch has a known length.
+        """Early stopping (epochs without an improvement, least improvement) in steps; None: the
+        length of an epoch is unknown.
         """
         length = self.length()
         return (
@@ -421,8 +418,8 @@ class EpochSteps:
         )
 
     def left(self) -> Estimate | None:
-        """Steps left; None until an epoch, or a known part of one, has ended, and None if the
-        number of epochs is not known.
+        """Steps left; None: no epoch or known part has ended, or the number of epochs is
+        unknown.
         """
         if self._of is not None and self._of[0] <= self._of[1]:
             rest = self._of[1] - self._of[0]
@@ -461,21 +458,21 @@ class EpochSteps:
 
 
 class _Moments:
-    """Tells when in an epoch its reports come, by the time between them.
+    """Detects when within an epoch reports come, from the time between them.
 
     Attributes:
-        told: When an epoch `ends` or `begins`; None: all the time, or it is not known yet.
+        told: At which end of an epoch: `ends` or `begins`; None: throughout, or unknown yet.
     """
 
     def __init__(self, began: float | None) -> None:
         self.told: Literal["ends", "begins"] | None = None
         self._before = began
         self._gap: float | None = None  # before the first report
-        self._first = self._latest = 0.0  # of this epoch
+        self._first = self._latest = 0.0  # first and latest report of this epoch
         self._at_once = False
 
     def start(self, at: float | None) -> None:
-        """The first report of all."""
+        """The very first report."""
         self.told, self._at_once = None, at is not None
         if at is not None:
             self._gap = at - self._before if self._before is not None else None
@@ -486,7 +483,7 @@ class _Moments:
         self._latest = at if at is not None else self._latest
 
     def next(self, at: float | None) -> Literal["ends", "begins"] | None:
-        """The first report of another epoch: when that is."""
+        """The first report of a new epoch. Returns at which end of an epoch it comes."""
         if at is None or not self._at_once:
             self._at_once, self.told = False, None
             return None
@@ -501,5 +498,5 @@ class _Moments:
 
 
 def _counted_from_zero(epochs: int) -> int:
-    """The number of epochs, from what a script that counts from 0 prints behind the slash."""
+    """The number of epochs, from the number behind the slash of a script that counts from 0."""
     return epochs + 1 if epochs % 5 == 4 or epochs == 0 else epochs

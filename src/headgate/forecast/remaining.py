@@ -1,8 +1,8 @@
-"""What is left of a job: from its losses, its epochs, what it used and how fast it is.
+"""Predict the remaining work of a job from its losses, epochs, use and speed.
 
-The steps that are left are the same for all who ask. What one of them costs makes core-seconds of
-them, and how long one takes makes seconds. A `JobTracker` hands out a `Question` that can be
-answered anywhere, in another thread as well. Only `answer` imports numpy.
+The remaining steps are computed once. The cost of a step converts them to core-seconds, and its
+duration to seconds. A `JobTracker` makes a `Question` that can be answered anywhere, also in
+another thread. Only `answer` imports numpy.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from headgate.forecast.curves import Fit
 
 _AHEAD = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""How far ahead drops are told, in parts of the steps done so far."""
+"""Horizons of predicted drops, as fractions of the steps done so far."""
 _PATIENCE = 0.2
-"""A job that says neither its epochs nor a goal is taken to end where its loss has come to rest for
-so long: a part of the steps done so far.
+"""Without epochs or a goal, a job is assumed to end after a rest of its loss this long, as a
+fraction of the steps done so far.
 """
 _WINDOWS = 8
-"""Parts of the time after them; the median of these leaves out pauses."""
+"""Number of parts of the time after the first reports; their median ignores pauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """All that a forecast follows from.
+    """All inputs of a forecast.
 
     Args:
-        points: Step, loss and number of reports of each.
+        points: Step, loss and number of reports of each point.
         step: The job's last step.
-        cost: Core-seconds of a step; 0: not known.
-        epochs: Steps left by the epochs that it is to do.
+        cost: Core-seconds of a step; 0: unknown.
+        epochs: Steps left by its number of epochs.
         goal: The loss at which it ends.
-        rest: Steps after which it ends by itself if the loss has got no better by so much; None: it
-            does not.
-        step_seconds: How long a step takes; None: not known.
+        rest: Early stopping: steps without an improvement, and the least improvement; None: no
+            early stopping.
+        step_seconds: Seconds of a step; None: unknown.
     """
 
     points: tuple[tuple[float, float, float], ...]
@@ -57,11 +57,11 @@ class Question:
 
 
 def step_seconds(reports: Iterable[tuple[float, float]], fewest: float = 1.0) -> float | None:
-    """Seconds of a step, by when (s) which step was reported: the median of several parts of the
-    time, after the first reports. Steps that are done again do not count.
+    """Seconds of a step from reports (time in s, step): the median over several parts of the time,
+    after the first reports. Repeated steps do not count.
 
     Returns:
-        None where the reports are too few, or of fewer than `fewest` steps.
+        None: too few reports, or they cover fewer than `fewest` steps.
     """
     kept = rising(reports)
     if len(kept) < 2 or kept[-1][1] - kept[0][1] < fewest:
@@ -75,10 +75,10 @@ def step_seconds(reports: Iterable[tuple[float, float]], fewest: float = 1.0) ->
 
 
 def answer(job: JobId, question: Question) -> Predicted | None:
-    """Fit, and predict what is left of a job. Takes milliseconds.
+    """Fit the losses and predict the remaining work. Takes milliseconds.
 
     Returns:
-        None where nothing can be said.
+        None: no prediction is possible.
     """
     from headgate.forecast import curves
 
@@ -104,7 +104,7 @@ def answer(job: JobId, question: Question) -> Predicted | None:
 
 
 def _after(steps: float, estimate: Estimate) -> Estimate:
-    """What is left so many steps later."""
+    """The estimate after some more steps."""
     low, middle, high = (
         max(left - steps, 0.0) for left in (estimate.low, estimate.steps, estimate.high)
     )
@@ -112,17 +112,15 @@ def _after(steps: float, estimate: Estimate) -> Estimate:
 
 
 def first_end(fitted: Fit | None, question: Question) -> tuple[Estimate | None, str]:
-    """Steps that are left after the last one, and what ends the job then: `epochs`, `goal` or
-    `rest`.
+    """Steps left after the last one, and what ends the job: `epochs`, `goal` or `rest`.
 
-    It is the first of its epochs, its goal and its own early stopping. An end that is hardly ever
-    reached does not come before one that is. A job without any of them ends where its loss levels
-    off.
+    The end is the earliest of its epochs, goal and early stopping. An improbable end never comes
+    before a probable one. A job without any of these ends when its loss levels off.
     """
     step, epochs, goal, rest = question.step, question.epochs, question.goal, question.rest
     ends = [(epochs, "epochs")] if epochs is not None else []
     if fitted is not None:
-        since = max(step - fitted.step, 0.0)  # steps since the last loss that is known
+        since = max(step - fitted.step, 0.0)  # steps since the last known loss
         if goal is not None:
             ends.append((_after(since, fitted.to(goal)), "goal"))
         if rest is not None:

@@ -1,10 +1,9 @@
-"""How long the steps that are left will take, with a band: by how much the time of a step has
-varied so far.
+"""Predict the duration of the remaining steps with a band, from the past variation of step times.
 
-A report's steps take as long as those of the one before, but for noise, for a slow drift as of a
-neighbour that comes, and for a trend as of sequences that get longer. How large these are is not
-known: several sizes are weighed by how well they fit the times so far (Kalman's filter for each),
-and the band is that of all together. So it is wide while little is known.
+The time of a report equals that of the one before plus noise, a slow drift (as from a new
+neighbour), and a trend (as from growing sequences). The sizes of these are unknown. Several sizes
+are weighted by their likelihood so far (a Kalman filter for each), and the band is that of the
+mixture. So it is wide while little is known.
 """
 
 from __future__ import annotations
@@ -19,24 +18,26 @@ from typing import NamedTuple
 from headgate.forecast.loss_history import Estimate
 
 WARM = 5
-"""Reports in which caches fill and FLOPs are counted."""
+"""First reports that are ignored: caches fill, and FLOPs are counted."""
 _STRETCHES = 32
-_MOST = 3.0  # times the median of all stretches: a job that was held for an hour is not held again
-_NOISES = (0.004, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # deviation of a report's time, a part of it
-# part of that which stays, and how likely that is
+_MOST = 3.0  # times the median of all stretches: one pause of an hour is no pattern
+_NOISES = (0.004, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # relative deviation of a report's time
+# fraction of the noise that persists, and its prior
 _DRIFTS = ((0.0, 0.3), (0.1, 0.25), (0.3, 0.25), (0.8, 0.2))
-# that it gains, or loses
+# relative gain or loss with each report, and its prior
 _TRENDS = ((0.0, 0.8), (0.003, 0.05), (-0.003, 0.05), (0.01, 0.05), (-0.01, 0.05))
-_LEAST_LEFT = 0.1  # of a report's time, at the end of a trend
-_AT_ONCE = 0.1  # of the mean time between two reports
+_LEAST_LEFT = 0.1  # least fraction of a report's time at the end of a trend
+_AT_ONCE = 0.1  # fraction of the mean time between two reports
 _HALVINGS = 48
-_FAR = 30.0  # deviations from which on an exponential tail stands for the normal one
+_FAR = 30.0  # deviations beyond which an exponential tail replaces the normal one
 
 
 class _Model(NamedTuple):
-    """A size of noise, drift and trend: how likely it is, how long a report takes by it, and the
-    variances, relative to the usual time, of one report, of what is known of its time, and of what
-    that gains with each report; and the trend, what it gains steadily.
+    """Sizes of noise, drift and trend.
+
+    It has the probability of these, the predicted time of a report, and variances relative to the
+    usual time: of one report, of the present knowledge, and of its growth with each report. The
+    trend is the steady gain.
     """
 
     weight: float
@@ -47,22 +48,22 @@ class _Model(NamedTuple):
     trend: float
 
     def mean(self, reports: float) -> float:
-        """Of the time of so many reports."""
+        """Mean time of this many reports."""
         return reports * max(self.level + self.trend * reports / 2.0, _LEAST_LEFT * self.level)
 
     def variance(self, reports: float) -> float:
-        """Of the time of so many reports."""
+        """Variance of the time of this many reports."""
         return self.noise * reports + reports**2 * (self.known + self.drift * reports / 3.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTime:
-    """How long a step takes, and how that varies.
+    """Duration of steps, and its variation.
 
     Args:
-        seconds: What a report usually takes.
-        gap: Steps that are reported at once.
-        models: What may be said of these times.
+        seconds: Usual time of a report.
+        gap: Steps of a report.
+        models: Models of these times.
     """
 
     seconds: float
@@ -70,11 +71,11 @@ class ReportTime:
     models: tuple[_Model, ...]
 
     def of(self, left: Estimate, waited: float = 0.0) -> Estimate:
-        """Seconds that the steps which are left take, from now on.
+        """Seconds of the remaining steps from now on.
 
         Args:
             left: These steps, with a band.
-            waited: Seconds since the last report: the next one did not come so far.
+            waited: Seconds since the last report, without a new one.
         """
         if left.high <= 0.0:
             return Estimate(0.0, 0.0, 0.0, left.likely)
@@ -94,7 +95,7 @@ class ReportTime:
 
 
 def rising(reports: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Reports (when, step) without the first ones, and without steps that are done again."""
+    """Reports (time, step) without the first ones and without repeated steps."""
     kept: list[tuple[float, float]] = []
     for at, step in reports:
         if not kept or step > kept[-1][1]:
@@ -103,9 +104,7 @@ def rising(reports: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def step_time(reports: Iterable[tuple[float, float]]) -> ReportTime | None:
-    """How long a step takes, and how that varies, by when (s) which step was reported; None: too
-    few were.
-    """
+    """Duration of a step and its variation, from reports (time in s, step); None: too few."""
     kept = _apart(rising(reports))
     if len(kept) < 2:
         return None
@@ -138,7 +137,7 @@ def step_time(reports: Iterable[tuple[float, float]]) -> ReportTime | None:
 
 
 def _apart(reports: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of reports that are made at once the last."""
+    """The last of each group of simultaneous reports."""
     if len(reports) < 2:
         return list(reports)
     moment = _AT_ONCE * (reports[-1][0] - reports[0][0]) / (len(reports) - 1)
@@ -154,8 +153,8 @@ def _fit(
     trend: float,
     likely: float,
 ) -> tuple[float, _Model]:
-    """The logarithm of how likely a size is by the time and length of some stretches, and what it
-    then says.
+    """The log-likelihood of given sizes for the times and lengths of some stretches, and the
+    resulting model.
     """
     noise, drift = noise * noise, drift * drift
     (level, before), *others = stretches
@@ -174,8 +173,8 @@ def _fit(
 
 
 def _ahead(model: _Model, reports: float, passed: float) -> tuple[float, float, float]:
-    """Weight, mean and deviation of the time of these reports; the first did not come in the time
-    passed.
+    """Weight, mean and deviation of the time of these reports, given that the first did not come
+    within the time passed.
     """
     if passed <= 0.0:
         return model.weight, model.mean(reports), math.sqrt(model.variance(reports))
@@ -188,8 +187,8 @@ def _ahead(model: _Model, reports: float, passed: float) -> tuple[float, float, 
 
 
 def _truncated(mean: float, deviation: float, least: float) -> tuple[float, float, float]:
-    """Mean and deviation of a normal variable that is at least so large, and the probability of
-    that.
+    """Mean and deviation of a normal variable given a lower bound, and the probability of exceeding
+    the bound.
     """
     z = (least - mean) / deviation
     if z > _FAR:
@@ -200,9 +199,7 @@ def _truncated(mean: float, deviation: float, least: float) -> tuple[float, floa
 
 
 def _quantile(parts: Sequence[tuple[float, float, float]], part: float) -> float:
-    """The value that so much of a mixture of normal variables (weight, mean, deviation) is
-    below.
-    """
+    """A quantile of a mixture of normal variables (weight, mean, deviation)."""
     whole = sum(weight for weight, _, _ in parts)
     low = min(mean - 6.0 * deviation for _, mean, deviation in parts)
     high = max(mean + 6.0 * deviation for _, mean, deviation in parts)

@@ -1,4 +1,4 @@
-"""What moves shares between running jobs."""
+"""Policies, which move shares between running jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a policy: what moves shares between running jobs."""
+"""The contract of a policy, which moves shares between running jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from headgate.policies.weights import FLOOR, MOST_CHANGES
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A job starts: its claim on what is contended, the most cores it may use (None: no limit), and
-    its workers.
+    """A job starts: its priority, its core limit (None: no limit), and its workers.
 
-    `tracker` is what is known of its losses and its use, kept up to date before each call of
-    `decide`, for policies that ask for it (`Policy.tracks`). It is to be read, never fed. None:
-    nobody keeps one, and the changes tell everything.
+    `tracker` has its losses and use, updated before each call of `decide`, for policies that ask
+    for it (`Policy.tracks`). Policies read it and never feed it. None: nobody keeps one, and the
+    changes carry everything.
     """
 
     job: JobId
@@ -33,8 +32,8 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A job ended; `done`: it came to its end, and has had what such jobs need. Otherwise it
-    failed, was stopped, or is started again.
+    """A job ended. `done`: it completed, so its total work is known. Otherwise it failed, was
+    stopped, or is started again.
     """
 
     job: JobId
@@ -43,16 +42,15 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the tasks of a job are. Told for each job that arrives, and again when that changes.
+    """Where a job's tasks are. Sent for each arriving job, and again when that changes.
 
-    Jobs whose nodes are not told are taken to share one node.
+    Jobs without known nodes are assumed to share one node.
 
     Args:
-        cores: For each node, the cores that it has for jobs. For a job on GPUs each GPU stands for
-            a node, `NODE/gpu0`, with as many cores as its own node. So weights on GPUs and on cores
-            compare.
+        cores: For each node, its cores for jobs. For a job on GPUs each GPU is a node, `NODE/gpu0`,
+            with the cores of its real node. So weights on GPUs and on cores are comparable.
         on_gpus: Whether the job computes on GPUs, whose time is then divided.
-        workers: How many workers there are together; None: as many as it arrived with.
+        workers: Number of workers; None: as at its arrival.
     """
 
     job: JobId
@@ -63,12 +61,11 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A job reported the metric of its progress rule, as the mean of `count` values; NaN where it
-    was.
+    """A job reported its metric, as the mean of `count` values; NaN if it was NaN.
 
-    `loss` falls as the job learns, on whatever scale. A metric that gets better as it rises, such
-    as an accuracy or a reward, comes with its sign turned. `adversarial` losses, such as those of a
-    GAN, rise and fall with each other. They tell nothing of how far the job is.
+    `loss` falls as the job learns, on any scale. A rising metric, such as an accuracy or a reward,
+    is negated. `adversarial` losses, such as those of a GAN, rise and fall with each other and do
+    not show progress.
     """
 
     job: JobId
@@ -82,10 +79,10 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a job used since its last `Used`, as means.
+    """Mean use of a job since its last `Used`.
 
-    `seconds` is the time since then, if it is known for sure. A longer gap than usual then counts
-    whole, and is not taken for a clock that jumped.
+    `seconds` is the time since then, if known for sure. A longer gap than usual then counts fully,
+    and is not taken for a clock jump.
     """
 
     job: JobId
@@ -108,10 +105,10 @@ Change = Arrived | Left | Placed | Reported | Used | Stalled | Predicted
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A job has more cores for some seconds, so that it is known what they bring it.
+    """A job gets more cores for some seconds, to measure their benefit.
 
     Args:
-        cores: That it has.
+        cores: Its cores during the trial.
         beside: The jobs that have fewer meanwhile.
     """
 
@@ -123,14 +120,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a policy answers.
+    """A policy's answer.
 
     Args:
         shares: New shares of whole jobs, each with its reason. A weight counts on each node of the
             job, against the weights of the jobs there.
-        wake_at: When to ask again though nothing changed, seconds; None: only after a change.
-        reasons: New reasons of jobs whose share stays as it is.
-        trial: One that begins with these shares, to be recorded; None: none does.
+        wake_at: When to ask again without changes (s); None: only after a change.
+        reasons: New reasons of jobs whose share stays.
+        trial: A trial that begins with these shares, for the record; None: none.
     """
 
     shares: Mapping[JobId, tuple[Share, Reason | str]] = field(default_factory=dict)
@@ -140,28 +137,29 @@ class Decision:
 
 
 class Policy(ABC):
-    """Decides the shares of jobs. It is driven alike live and in simulation, and cannot tell which.
+    """Decides the shares of jobs. It is driven in the same way live and in simulation, and cannot
+    tell these apart.
 
-    It is handed what changed and keeps what it needs. It must:
+    It gets all changes and keeps what it needs. It must:
 
-    1. Answer for any order of changes, changes of jobs it never heard of included (they are
-       ignored).
-    2. Name in `Decision.shares` only jobs that are present, and only those whose share changes.
-    3. Leave every job more than nothing: a CPU weight of at least 1, a cap above 0.
-    4. Be deterministic: the same calls, the same decisions.
+    1. Answer any order of changes, and ignore changes of unknown jobs. 2. Name in `Decision.shares`
+    only jobs that are present, and only those whose share changes. 3. Leave every job more than
+    nothing: a CPU weight of at least 1, a cap above 0. 4. Be deterministic: the same calls, the
+    same decisions.
 
-    The controller holds its answers to `floor` and `most_changes`, and drops what is no share:
+    The controller enforces `floor` and `most_changes`, and drops invalid shares:
     `controller.safeguards`.
 
     Attributes:
-        grants: Whether it ever grants anything. A policy that does not is never asked.
-        predicts: Whether it wants to be told `Predicted`. Curves are fitted only then.
-        tracks: Whether it reads `Arrived.tracker`. One is kept only then, or where others need it.
-        limits_disk: Whether it limits disk rates. Users are told where these cannot be held.
-        floor: Least part of an equal share that each job keeps, whatever the policy grants; 0: as
-            little as it says.
-        most_changes: Most changes of a job's share in a minute; later ones wait. `math.inf`: as
-            many as it says.
+        grants: Whether it ever grants anything. If not, it is never asked.
+        predicts: Whether it needs `Predicted`. Curves are fitted only then.
+        tracks: Whether it reads `Arrived.tracker`. A tracker is kept only then, or if others need
+            it.
+        limits_disk: Whether it limits disk rates. Users are told if these cannot be enforced.
+        floor: Least fraction of an equal share for each job, whatever the policy grants; 0: no
+            floor.
+        most_changes: Most changes of a job's share in a minute; later ones wait. `math.inf`: no
+            limit.
     """
 
     name: str
@@ -178,6 +176,6 @@ class Policy(ABC):
 
         Args:
             now: Seconds; never goes back.
-            cores: Of all nodes together.
-            changes: What happened since the last call; empty when only the time asked for has come.
+            cores: Cores of all nodes together.
+            changes: What happened since the last call; empty: only the requested time has come.
         """

@@ -1,4 +1,4 @@
-"""The built-in policies, and any policy by its name, with options:
+"""Built-in policies, and any policy by name with options:
 `flowcon:faithful,alpha=0.05,itval=20`.
 """
 
@@ -36,14 +36,13 @@ DEFAULT = HeadgatePolicy.name
 
 
 def make(name: str) -> Policy:
-    """The policy of that name, one of Headgate's own or one that registered under
-    `headgate.policies`.
+    """Make a built-in policy, or one registered under `headgate.policies`.
 
     Args:
-        name: A name, and after a colon its options: `flowcon:faithful,alpha=0.05,itval=20`.
+        name: A name, optionally with a colon and options: `flowcon:faithful,alpha=0.05,itval=20`.
 
     Raises:
-        UsageError: No policy has that name, or it has no such option or value.
+        UsageError: The policy, option or value does not exist.
     """
     plain, _, given = name.partition(":")
 
@@ -56,7 +55,7 @@ def make(name: str) -> Policy:
         if own is None
         else call(own)
     )
-    made.name = name  # another option is another policy
+    made.name = name  # other options make another policy
     return made
 
 
@@ -79,7 +78,7 @@ def _options(name: str, factory: Callable[..., object], given: str) -> dict[str,
 
 
 def _value(name: str, option: str, default: bool | float, value: str | None) -> bool | float:
-    """What is written after the equals sign, as what the option's default is."""
+    """Parse the value of an option by the type of its default."""
     if isinstance(default, bool):
         if value in (None, "true", "yes"):
             return True

@@ -1,4 +1,4 @@
-"""`equal`: to each job the same, times its priority."""
+"""`equal`: equal shares, times priority."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from headgate.policies.base import Arrived, Change, Decision, Left, Policy
 
 
 class EqualPolicy(Policy):
-    """To each job the same part of the CPU, times its priority.
+    """Each job gets the same part of the CPU, times its priority.
 
-    Objective: the share expectation of n jobs on m machines, m/n machines each.
-    Rule: weights in proportion to priorities, w_i / Σw of what is contended; what one job leaves,
-        the others use.
+    Objective: the fair share of n jobs on m machines, m/n machines each.
+    Rule: weights in proportion to priorities, w_i / Σw under contention; other jobs use what one
+    leaves.
     Source: weighted fair queueing; the `equal` baseline of FlowCon (ICPP 2019), by weights instead
-        of caps.
-    Use it when nothing is known of the jobs, or when everyone should get the same.
+    of caps.
+    Use it when nothing is known of the jobs, or when all should get the same.
     """
 
     name = "equal"
-    floor = 0.0  # what a priority comes to is the user's word
+    floor = 0.0  # the user's priorities are final
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         shares: dict[JobId, tuple[Share, Reason]] = {}

@@ -1,4 +1,4 @@
-"""`flowcon`: limits by growth efficiency, learning over resources used."""
+"""`flowcon`: limits by growth efficiency, learning relative to resources used."""
 
 from __future__ import annotations
 
@@ -18,71 +18,62 @@ from headgate.policies.weighing import LEAST_CORES, WeighingPolicy, check, nodes
 ALPHA = 0.03
 ITVAL_SECONDS = 30.0
 _LIMITED = ("cpu", "memory", "disk")
-"""What a share can limit, and jobs have lists for."""
+"""Resources that a share can limit and that have lists of jobs."""
 _HEADROOM = 1.25
-"""Memory is never limited to less than so many times the most that was used: past its limit a job
-is killed.
-"""
+"""A memory limit is at least this many times the peak: beyond its limit a job is killed."""
 
 
 class FlowConPolicy(Policy):
-    """A job that learns most for what it uses gets most. A job that has learned what it can is held
-    to a minimum.
+    """The job that learns most for its resources gets most. A job that has converged is held to a
+    minimum.
 
-    Objective: shorter completion of jobs that still learn, at a makespan that is no worse.
+    Objective: shorter completion of jobs that still learn, without a longer makespan.
 
     Rule:
 
-    1. Progress P is the drop of the loss a second, over all that it is to drop. That is from its
-       start to the predicted asymptote, or else to the least so far. Growth efficiency is G = P / R
-       for each resource, with R the part of its nodes that the job used.
-    2. Below `alpha` a job goes from New to Watching to Completing. At or above it, it goes back to
-       New.
-    3. New jobs have min(G/ΣG, 1), Watching ones what they had, Completing ones max(G/ΣG, 1/(βn)). β
-       = 1 + 1/n, with n jobs on the node. A job about which nothing is known yet has 1. When all
-       jobs on the node are Completing, all have 1, and rounds come further apart.
-    4. CPU parts are weights: what one job leaves the others use. Disk rates and memory are limited
-       for Completing jobs alone, and only where the options say what the machine has. G of the
-       network is told in the reason. It limits nothing, because no share holds a task's network.
-    5. A job that reported nothing in a round keeps its lists. A resource that a job did not use
-       keeps its list. A diverging or stalled job is Completing.
+    1. Progress P is the drop of the loss a second, relative to its total drop: from its start to
+    the predicted asymptote, or else to the minimum so far. Growth efficiency is G = P / R for each
+    resource, with R the fraction of its nodes that the job used. 2. Below `alpha` a job goes from
+    New to Watching to Completing. At or above it, it returns to New. 3. New jobs have min(G/ΣG, 1),
+    Watching ones keep theirs, Completing ones have max(G/ΣG, 1/(βn)). β = 1 + 1/n, with n jobs on
+    the node. A job without a known G has 1. When all jobs on the node are Completing, all have 1,
+    and rounds come further apart. 4. CPU parts are weights: other jobs use what one leaves. Disk
+    rates and memory are limited only for Completing jobs, and only if the options state the
+    machine's capacity. G of the network appears in the reason only, because no share limits a
+    task's network. 5. A job without reports in a round keeps its lists. A resource that a job did
+    not use keeps its list. A diverging or stalled job is Completing.
 
-    Memory is off by default, though Headgate knows what the nodes have. CPU and disk come back when
-    a limit is lifted. But a job that needs more memory than its limit is killed, and growth
-    efficiency does not foresee that. With the option a job keeps a quarter more than the most it
-    ever used. A job that grows by more than that within a second may be killed all the same.
+    Memory is off by default although Headgate knows the nodes' memory. CPU and disk recover when a
+    limit is lifted, but a job that exceeds its memory limit is killed, and growth efficiency does
+    not foresee that. With the option, a job keeps a quarter more than its peak. A job that grows
+    faster than that within a second may still be killed.
 
     Source: FlowCon (ICPP 2019), doi 10.1145/3337821.3337868.
-    Use it for a mix of jobs near their end and at their beginning, when ends cannot be predicted.
+    Use it for a mix of early and nearly finished jobs whose ends cannot be predicted.
 
-    `faithful` is the published implementation instead, with everything that makes it differ from
-    the paper:
+    `faithful` is the published implementation with all its differences from the paper:
 
     1. The limit is a hard cap (`docker update --cpus`), cut to whole CPUs: idle cores stay idle,
-       and 0 changes nothing.
-    2. Losses are computed anew only in a round that comes `itval` after the last one, within 2 s. A
-       first round has no progress and sends the job to Watching; rounds of the back-off and after
-       it join old losses with new CPU use.
-    3. P is the absolute difference of the mean losses of the last two intervals over `itval`:
-       diverging is progress.
-    4. Losses are divided by the largest so far, or by the largest size where a metric rises and
-       comes with its sign turned. That makes G incomparable across losses of different scale.
-    5. No losses in either interval, or no CPU figure: G = 0, so that the job goes to Watching.
-    6. "All Completing" is judged by the lists that the round before left.
-    7. Only CPU counts.
-    8. After a round with all jobs Completing the time between rounds doubles, without an end, until
-       a job arrives or leaves; then one round comes at once, and the period is reset. No job is
-       seen before the next round otherwise.
-    9. Nothing bounds how low a limit is or how often it changes: the floor and the changes a minute
-       that the controller holds other policies to are not held here.
+    and 0 changes nothing. 2. Losses are computed anew only in a round that comes `itval` after the
+    last one, within 2 s. A first round has no progress and sends the job to Watching. Rounds during
+    and after the back-off combine old losses with new CPU use. 3. P is the absolute difference of
+    the mean losses of the last two intervals over `itval`: diverging is progress. 4. Losses are
+    divided by the largest so far, or by the largest magnitude of a negated rising metric. That
+    makes G incomparable across losses of different scale. 5. Without losses in either interval, or
+    without a CPU figure, G = 0, and the job goes to Watching. 6. "All Completing" is judged by the
+    lists of the previous round. 7. Only CPU counts. 8. After a round with all jobs Completing, the
+    time between rounds doubles, without a bound, until a job arrives or leaves. Then one round
+    comes at once, and the period is reset. Otherwise no job is seen before the next round. 9.
+    Limits have no lower bound and may change at any rate: the controller's floor and limit on
+    changes do not apply.
 
     Args:
         alpha: Threshold of G, a second; the paper has 0.01 to 0.15.
         itval: Seconds between rounds; the paper has 20 to 60.
         memory: Bytes of memory of the machine; 0: memory is not limited.
         disk: Bytes a second that its disks read or write; 0: disks are not limited.
-        network: Bytes a second of its network; 0: its G is not told.
-        floor: Least part of an equal share that a job is left; not in `faithful`.
+        network: Bytes a second of its network; 0: its G is not shown.
+        floor: Least fraction of an equal share for each job; not in `faithful`.
     """
 
     name = "flowcon"
@@ -128,8 +119,8 @@ class FlowConPolicy(Policy):
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """When a job's growth was measured last: the time, the mean loss, the step, the CPU time that
-    it had been served with, and what it had used of other resources.
+    """The last measurement of a job's growth: time, mean loss, step, CPU time served, and use of
+    other resources.
     """
 
     at: float
@@ -141,7 +132,7 @@ class _Sample:
 
 @dataclass(slots=True)
 class _JobLists:
-    """What is remembered of a job from round to round."""
+    """What is remembered of a job between rounds."""
 
     number: int
     placed: dict[str, Listed] = field(default_factory=lambda: dict.fromkeys(_LIMITED, "new"))
@@ -163,7 +154,7 @@ class _JobLists:
 
 
 class _PaperFlowCon(WeighingPolicy):
-    """`flowcon` as the paper has it."""
+    """`flowcon` as in the paper."""
 
     name = "flowcon"
 
@@ -177,7 +168,7 @@ class _PaperFlowCon(WeighingPolicy):
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         decision = super().decide(now, cores, changes)
-        if self._capacity.keys().isdisjoint(_LIMITED):  # of the CPU nothing is limited
+        if self._capacity.keys().isdisjoint(_LIMITED):  # CPU is never limited
             return decision
         shares = dict(decision.shares)
         for id, job in self._jobs.items():
@@ -232,8 +223,8 @@ class _PaperFlowCon(WeighingPolicy):
         )
 
     def _measure(self, now: float, cores: float, job: RunningJob, lists: _JobLists) -> None:
-        """Growth efficiency since the last round, and the lists that follow; an early round
-        measures nothing.
+        """Growth efficiency since the last round, and the resulting lists; an early round measures
+        nothing.
         """
         if job.last_because:
             lists.growth = dict.fromkeys(("cpu", *self._capacity), 0.0)
@@ -262,7 +253,7 @@ class _PaperFlowCon(WeighingPolicy):
         used |= {name: more / seconds / self._capacity[name] for name, more in so_far}
         for resource, part in used.items():
             if part <= 0.0:
-                continue  # what it learns it does not learn by that
+                continue  # its learning does not depend on that
             growth = lists.growth[resource] = progress / part
             if resource not in _LIMITED:
                 continue
@@ -273,9 +264,8 @@ class _PaperFlowCon(WeighingPolicy):
                 lists.placed[resource] = "watching" if placed == "new" else "completing"
 
     def _part(self, resource: str, nodes: Placements, last: set[JobId]) -> None:
-        """Parts of a resource, by the lists; a job on several nodes goes by the one where it has
-        most beside it. Those that are `last` have the least of who is Completing, whether the
-        others' growth is known yet or not.
+        """Parts of a resource by the lists. A job on several nodes goes by its most crowded one.
+        Jobs in `last` get the minimum of Completing jobs, even if other jobs' growth is unknown.
         """
         growth = {
             id: max(list_of_job.growth.get(resource, 0.0), 0.0)
@@ -306,7 +296,7 @@ class _PaperFlowCon(WeighingPolicy):
                 list_of_job.parts[resource] = min(own / total, 1.0)
 
     def _limits(self, job: RunningJob, lists: _JobLists) -> Share:
-        """Limits of disk and memory of a job that is Completing; lifted for any other."""
+        """Disk and memory limits of a Completing job; lifted for other jobs."""
         memory, disk = self._capacity.get("memory"), self._capacity.get("disk")
         memory_bytes: int | None = None
         limits = Share()
@@ -315,8 +305,8 @@ class _PaperFlowCon(WeighingPolicy):
             if lists.placed["memory"] == "completing":
                 wanted = max(lists.parts["memory"] * memory, _HEADROOM * peak, 1.0)
                 held = lists.limits.memory_bytes
-                # What is held stays while it leaves that room: use creeps, and limits are not to
-                # follow each byte.
+                # A limit with that headroom stays: use creeps, and limits should not follow each
+                # byte.
                 if isinstance(held, int) and peak * 1.1 <= held <= 2 * wanted:
                     memory_bytes = held
                 else:
@@ -334,12 +324,12 @@ class _PaperFlowCon(WeighingPolicy):
 
 
 def _least(count: int) -> float:
-    """Of who is Completing, one of so many jobs: 1/(βn)."""
+    """Minimum of a Completing job among `count` jobs: 1/(βn)."""
     return 1.0 / ((1.0 + 1.0 / count) * count)
 
 
 def _mean(job: RunningJob, after: float) -> float | None:
-    """Mean of the losses after a step; None where there are none."""
+    """Mean of the losses after a step; None: there are none."""
     points = [
         (loss * count, count) for step, loss, count in job.tracker.losses.points() if step > after
     ]

@@ -14,15 +14,15 @@ from headgate.model.shares import UNLIMITED, Share
 from headgate.policies.base import Arrived, Change, Decision, Left, Policy, Reported, Used
 
 _NEAR_SECONDS = 2.0
-"""Losses are computed anew only in rounds that are `itval` apart, give or take this."""
+"""Losses are computed anew only in rounds `itval` apart, within this tolerance."""
 
 Listed = Literal["new", "watching", "completing"]
 
 
 @dataclass(slots=True, eq=False)
 class _Container:
-    """A job: its list, what it reported and used of late, its progress as last computed, its limit
-    in whole CPUs.
+    """A job: its list, recent reports and use, its last computed progress, and its limit in whole
+    CPUs.
     """
 
     placed: Listed = "new"
@@ -33,7 +33,7 @@ class _Container:
     limit: int | None = None
 
     def mean_loss(self, begin: float, end: float) -> float | None:
-        """Of an interval, over the size of the largest so far."""
+        """Mean loss of an interval, relative to the largest magnitude so far."""
         inside = [(loss * count, count) for at, loss, count in self.losses if begin <= at <= end]
         if not inside or self.largest == 0.0:
             return None
@@ -45,10 +45,10 @@ class _Container:
 
 
 class PublishedFlowCon(Policy):
-    """What `flowcon:faithful` is; see there.
+    """The policy `flowcon:faithful`; see `FlowConPolicy`.
 
-    Each round, in this order: whether all jobs are Completing is judged; G of each job is computed
-    and its list changed; limits follow.
+    Each round has this order: judge whether all jobs are Completing; compute G of each job and
+    change its list; set limits.
     """
 
     name = "flowcon"
@@ -115,7 +115,7 @@ class PublishedFlowCon(Policy):
         return self._limit(growth, total, cores) if total > 0.0 else {}
 
     def _growth(self, now: float, cores: float, job: _Container, anew: bool) -> float:
-        """Growth efficiency, of the machine's CPU."""
+        """Growth efficiency for the machine's CPU."""
         if anew:
             recent = job.mean_loss(now - self._itval, now)
             before = job.mean_loss(now - 2 * self._itval, now - self._itval)

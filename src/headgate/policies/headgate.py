@@ -1,6 +1,4 @@
-"""`headgate`: shortest expected remaining work first, within a bound on how far anybody may fall
-behind.
-"""
+"""`headgate`: shortest expected remaining work first, with a bound on the delay of each job."""
 
 from __future__ import annotations
 
@@ -22,47 +20,42 @@ from headgate.policies.weighing import (
 )
 
 RHO = 2.0
-"""Finish-time fairness that nobody is to exceed: time shared over time alone on 1/n."""
+"""Bound on finish-time fairness: time shared over time alone on 1/n."""
 _SHORTEST_SECONDS = 10.0
-"""Fair times that are shorter count as this, as in bounded slowdown: of a job that has hardly begun
-nothing is known that another should stand back for.
+"""Shorter fair times count as this, as in bounded slowdown: a job that has hardly begun gives no
+reason to delay others.
 """
 _ENOUGH = 0.85
-"""The part of the cores that a job is tried on which it must have for that."""
+"""Fraction of its trial cores that a job has to get for a trial to count."""
 
 
 class HeadgatePolicy(WeighingPolicy):
     """Shortest expected remaining time first, with a bound on how late any job ends.
 
-    Objective: the least mean completion time, at a makespan no worse than that of the system's own
-        sharing. No job
-    starves: none has a ρ (finish-time fairness) above a bound.
+    Objective: the least mean completion time, without a longer makespan than the kernel's own
+    sharing. No job starves: each has a ρ (finish-time fairness) within a bound.
 
     Rule:
 
-    1. Jobs are ordered by work left over priority, the least first. Each has most of what those
-       before it leave.
-    2. While others want cores, a job has no more than it puts to good use. That is one, or one for
-       each of its workers, until it was seen to gain by more. To find out, a job of one task is
-       tried on two cores for a while; where there are no more than two, once, and for 5 s.
-    3. Each job has a latest end: `rho` times what it would take alone on 1/n. n is the mean number
-       of jobs that were present. A job that would miss it with an equal share from now on has at
-       least an equal share.
-    4. A job without a prediction is ranked by its Gittins index.
-    5. Diverging and stalled jobs come last. Rule 3 does not hold for a diverging job.
-    6. Only weights are set: what one job does not use the others have. So no core idles that any
-       job wants.
+    1. Jobs are ordered by remaining work over priority, least first. Each gets most of what those
+    before it leave. 2. While others want cores, a job gets no more than it uses efficiently: one,
+    or one for each worker, until it was seen to gain from more. To find out, a job of one task gets
+    two cores for a while. If there are only two, it gets them once, for 5 s. 3. Each job has a
+    latest end: `rho` times what it would take alone on 1/n. n is the mean number of jobs that were
+    present. A job that would miss it with an equal share from now on gets at least an equal share.
+    4. A job without a prediction is ranked by its Gittins index. 5. Diverging and stalled jobs come
+    last. Rule 3 does not apply to a diverging job. 6. Only weights are set, so other jobs use what
+    one leaves, and no core idles that any job wants.
 
-    Source: shortest remaining processing time (Schrage 1968). Gittins index (1979) where remaining
-        time is not known.
-    Jobs whose speed is a power of their cores (heSRPT, Berg et al. 2020). Deadlines by Themis'
-    fairness (NSDI 2020).
-    Use it, unless the objective of another policy is yours.
+    Source: shortest remaining processing time (Schrage 1968). Gittins index (1979) for unknown
+    remaining time. Jobs whose speed is a power of their cores (heSRPT, Berg et al. 2020). Deadlines
+    from Themis' fairness (NSDI 2020).
+    Use it unless you have the objective of another policy.
 
     Args:
-        rho: The bound, kept as far as jobs that come later let it. Near 1 it comes close to an
-            equal share. A large one is `srpt`: a lower mean at a higher maximum.
-        trial: Seconds for which a job on one of two cores is tried on both; 0: it is not.
+        rho: The bound, kept as far as later jobs allow. Near 1 it approaches equal shares. A large
+            one is `srpt`: a lower mean at a higher maximum.
+        trial: Seconds of a trial of one job on both of two cores; 0: no trials.
     """
 
     name = "headgate"
@@ -103,7 +96,7 @@ class HeadgatePolicy(WeighingPolicy):
                 spare = min(spare, latest - ends)
         short = self._trials.look(now, cores, order, nodes, pressed, self.may_turn)
         self.begun, self.ends_at = self._trials.begun, self._trials.ends_at
-        # No sooner would one be pressed, even if it stood still, nor might a trial begin.
+        # No job needs its bound, and no trial can begin, before this time.
         self.look_at = min(now + spare, self._trials.next_at)
         tried = next(
             (job for job in order if job.is_to_be_tried and job.most_cores(cores) > TRIAL_CORES),
@@ -113,7 +106,7 @@ class HeadgatePolicy(WeighingPolicy):
             job.on_trial = job is tried or job is short
         parts = first_come(cores, order, self.floor, well=True, behind=pressed)
         if tried is not None and parts[tried.id] < _ENOUGH * TRIAL_CORES:
-            tried.on_trial = False  # not yet: those before it leave too little
+            tried.on_trial = False  # not yet: jobs before it leave too little
         before = before_each(cores, order)
         decided = {
             job.id: (parts[job.id], self._why(job, before[job.id], job.id in pressed))

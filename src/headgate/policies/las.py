@@ -12,20 +12,19 @@ from headgate.policies.weighing import WeighingPolicy, check, first_come
 
 
 class LasPolicy(WeighingPolicy):
-    """The CPU goes to the jobs that have attained least service so far.
+    """The CPU goes to the jobs with the least service so far.
 
-    Objective: a low mean completion time where nothing can be predicted: most jobs are short.
-    Rule: jobs are put into queues by CPU time attained. The first queue reaches to `first`
-        core-seconds, each next one
-    `factor` times as far. Jobs of the first queue that has any go first, by arrival. Within a queue
-    no job is preempted, so that two alike jobs do not keep changing places. Floors stand for
-    Tiresias' promotion of jobs that starve.
+    Objective: a low mean completion time without any prediction, because most jobs are short.
+    Rule: jobs are in queues by attained CPU time. The first queue ends at `first` core-seconds,
+    each next one `factor` times later. The first non-empty queue goes first, by arrival. Within a
+    queue no job is preempted, so that similar jobs do not keep changing places. Floors replace
+    Tiresias' promotion of starving jobs.
     Source: discretised two-dimensional least attained service, Tiresias (NSDI 2019).
-    Use it for jobs without a loss, or with losses that no curve follows.
+    Use it for jobs without a loss, or with losses that no curve fits.
 
     Args:
         first: Core-seconds that end the first queue.
-        factor: How many times as far each next queue reaches.
+        factor: How many times later each next queue ends.
     """
 
     name = "las"
@@ -48,7 +47,7 @@ class LasPolicy(WeighingPolicy):
         }
         order = sorted(jobs, key=lambda job: (queues[job.id], job.number))
         parts = first_come(cores, order, self.floor)
-        # No sooner than with all that it may use does one come to the end of its queue.
+        # At the earliest, a job with all its allowed cores reaches the end of its queue then.
         left = (
             (self._ends[queues[job.id]] * job.priority / job.gpus_per_core - job.served)
             * job.node_cores_per_core

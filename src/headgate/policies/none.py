@@ -1,4 +1,4 @@
-"""`none`: the system's own sharing."""
+"""`none`: the kernel's own sharing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headgate.policies.base import Change, Decision, Policy
 class NoPolicy(Policy):
     """Grants nothing and takes nothing.
 
-    Objective: none; what the others are compared with.
+    Objective: none; the baseline for other policies.
     Rule: every task keeps the kernel's default weight, and all cores as its threads.
     Source: the system's own sharing, the control of FlowCon (ICPP 2019).
-    Use it to see what Headgate's boxes alone do.
+    Use it to see the effect of Headgate's sandboxes alone.
     """
 
     name = "none"

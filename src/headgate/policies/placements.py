@@ -1,4 +1,4 @@
-"""Who is on which nodes, and what an equal share and a floor come to there."""
+"""The nodes of jobs, and what an equal share and a floor amount to there."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping
 from headgate.model.identifiers import JobId
 
 ONE_NODE: Mapping[str, float] = {"": 1.0}
-"""The node of jobs whose nodes are not told, with all cores there are as its unit."""
+"""The node of jobs without known nodes, with all cores as its unit."""
 
 
 class Placements:
-    """The nodes that jobs are on.
+    """The nodes of jobs.
 
-    A weight of a job counts on each of its nodes, against those of the jobs there. A job of several
-    tasks is as fast as its slowest, so what it has on the node that leaves it least is what counts.
+    A job's weight counts on each of its nodes, against those of the jobs there. A job of several
+    tasks is as fast as its slowest, so its worst node counts.
 
     Attributes:
-        of: Of each job the cores of its nodes, by name.
-        on: Of each node the jobs there.
+        of: Cores of the nodes of each job, by node name.
+        on: Jobs on each node.
     """
 
     def __init__(self, of: Mapping[JobId, Mapping[str, float]]) -> None:
@@ -29,19 +29,19 @@ class Placements:
                 self.on.setdefault(node, []).append(job)
 
     def equal(self, job: JobId) -> float:
-        """Cores on each of its nodes that a job would have if all jobs on a node had as many
-        there.
-        """
+        """Cores of a job on each of its nodes if all jobs on a node had equally many."""
         return min(cores / len(self.on[node]) for node, cores in self.of[job].items())
 
     def least(self, job: JobId, floor: float) -> dict[str, float]:
-        """The part of each of its nodes that `floor`, a part of an equal share, comes to."""
+        """The fraction of each of its nodes that `floor`, a fraction of an equal share, amounts
+        to.
+        """
         cores = floor * self.equal(job)
         return {node: cores / all_cores for node, all_cores in self.of[job].items()}
 
     def floor(self, job: JobId, floor: float, totals: Mapping[str, float]) -> float:
-        """The weight that `floor`, a part of an equal share, comes to beside all weights on each of
-        its nodes.
+        """The weight that `floor`, a fraction of an equal share, amounts to, given the total
+        weights of its nodes.
         """
         nodes_of_job = self.of[job]
         if len(nodes_of_job) == 1:
@@ -50,9 +50,9 @@ class Placements:
         return max(part * totals[node] for node, part in self.least(job, floor).items())
 
     def totals(self, weights: Mapping[JobId, float]) -> dict[str, float]:
-        """Sum of the weights on each node, of those jobs that have one."""
+        """Sum of the weights on each node."""
         return {node: sum(weights.get(job, 0.0) for job in jobs) for node, jobs in self.on.items()}
 
     def around(self, jobs: Iterable[JobId], totals: Mapping[str, float]) -> dict[JobId, float]:
-        """Of each job the smallest of its nodes' totals."""
+        """For each job, the smallest total among its nodes."""
         return {job: min(totals[node] for node in self.of[job]) for job in jobs}

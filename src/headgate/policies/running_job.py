@@ -1,4 +1,4 @@
-"""What policies by weight know of a job that is there."""
+"""What policies by weight know of a running job."""
 
 from __future__ import annotations
 
@@ -12,52 +12,51 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies.base import Predicted, Reported, Used
 
 TYPICAL_WORK = 60.0
-"""Core-seconds that a job is taken to need where nothing is known of it or any other."""
+"""Assumed core-seconds of a job when nothing is known of any job."""
 SPREAD = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""What jobs need, over what is typical, where too few are known."""
+"""Assumed needs of jobs relative to the typical, when too few are known."""
 STARTUP_WORK = 4.0
-"""Core-seconds until the first prediction of a job, where none has come yet: what it takes to
-import a framework.
+"""Core-seconds until a job's first prediction, before any has come: importing a framework takes as
+much.
 """
 TRIAL_CORES = 2.0
-"""That a job is tried on, to find out whether it puts them to good use."""
+"""Cores of a trial."""
 _KNOWN_WORK = 5.0
-"""Core-seconds after the first prediction of a job in which it is known what its steps cost on one
-core (`headgate.forecast.scaling`),
+"""Core-seconds after the first prediction that show the cost of steps on one core
+(`headgate.forecast.scaling`).
 """
 _TRIAL_WORK = 20.0
 _TRIAL_SECONDS = 60.0
-"""and those in which it is found out what they cost on two, in so many seconds, or never."""
+"""Longest trial on two cores."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningJob:
-    """A job that is running, as a policy sees it.
+    """A running job, as a policy sees it.
 
     Args:
-        tracker: What is known of it.
+        tracker: Its tracker.
         cores_limit: Most cores it may use.
         arrived: When it started.
         number: How many had arrived before it.
-        workers: Among which its cores are divided.
-        nodes: Cores of each node that it is on. Empty: it shares one with all other jobs whose
-            nodes are not told.
-        on_gpus: These are GPUs.
-        used: The latest that it was said to use; None: not known.
-        attained: CPU time it was served with in this attempt, core-seconds.
-        last_because: Why others go before it, whatever is left of it; None: they do not.
-        foretold: What it had attained when something was predicted of it for the first time; None:
-            nothing was yet.
-        told_nobody: Before that it reported while it was alone, and nobody asked for a prediction.
-        prediction: The latest that says when it ends, and what had been attained when it came.
-        curve: The latest of any kind, and the same.
-        told_cores: That it was last told to put to good use while others want them; None: never.
-        on_trial: It is tried on two cores, to find out whether it puts them to good use.
-        follows: Whether its threads become as many as it is granted: else no trial tells anything.
-        trial_cost: Core-seconds that its trial took from other jobs, where there were no more than
-            two; 0: none did.
-        needs: What jobs here need, core-seconds, the least first.
-        tells_after: Core-seconds that they have had when the first prediction of them comes.
+        workers: Number of workers that divide its cores.
+        nodes: Cores of each of its nodes. Empty: it shares one with all other jobs of unknown
+            nodes.
+        on_gpus: Whether the nodes are GPUs.
+        used: Its latest use reading; None: unknown.
+        attained: Core-seconds of CPU time in this attempt.
+        last_because: Why other jobs go first regardless of its remaining work; empty: they do not.
+        foretold: Its attained service at its first prediction; None: there was none yet.
+        told_nobody: It reported before that while alone, when nobody asked for a prediction.
+        prediction: Its latest prediction with an end, and the attained service then.
+        curve: Its latest prediction of any kind, and the attained service then.
+        told_cores: Last known cores that it uses efficiently while others want them; None: unknown.
+        on_trial: It is on trial with two cores.
+        follows: Whether its thread count follows its grant; otherwise no trial shows anything.
+        trial_cost: Core-seconds that its trial took from other jobs on a two-core machine; 0: no
+            such trial.
+        needs: Total core-seconds of known jobs, ascending.
+        tells_after: Their attained core-seconds at the first prediction.
     """
 
     id: JobId
@@ -86,7 +85,7 @@ class RunningJob:
     _trial_work: float = 0.0
     _trial_seconds: float = 0.0
     _seen: tuple[float, float] = (0.0, 0.0)  # seconds and core-seconds at the latest reading
-    # what its loss was when it was looked at last: jumps, whether it diverges and has stalled; step
+    # its loss at the last look: jumps, diverging, stalled
     _loss: tuple[int, bool, bool] = (0, False, False)
     _step: float = 0.0
 
@@ -106,19 +105,19 @@ class RunningJob:
 
     @property
     def served(self) -> float:
-        """CPU time it was served with in all its attempts, core-seconds."""
+        """Core-seconds of CPU time over all attempts."""
         return self.tracker.used.cpu
 
     @property
     def gpus_per_core(self) -> float:
-        """GPU-seconds that a core-second of it takes; 1 for a job without GPUs. Each worker keeps
-        one core busy while its GPUs are its own.
+        """GPU-seconds for each of its core-seconds; 1 without GPUs. Each worker keeps one core busy
+        while it has its GPUs.
         """
         return len(self.nodes) / self.workers if self.on_gpus else 1.0
 
     @property
     def node_cores_per_core(self) -> float:
-        """Core-seconds of its nodes that a core-second of it takes, where GPUs stand for nodes."""
+        """Core-seconds of its nodes for each of its core-seconds, if GPUs are its nodes."""
         return sum(self.nodes.values()) / self.workers if self.on_gpus else 1.0
 
     @property
@@ -127,10 +126,10 @@ class RunningJob:
         return self.attained - self.prediction[1] if self.prediction is not None else 0.0
 
     def remaining(self) -> float:
-        """Core-seconds left, the likeliest.
+        """Most likely core-seconds left.
 
-        A job without a prediction is taken to need what is typical. Once it has had that, the
-        likeliest is that it lasts as long again as it has (Gott, Nature 1993).
+        Without a prediction, a job is assumed to need the typical work. Beyond that, it is expected
+        to last as long again as so far (Gott, Nature 1993).
         """
         if self.prediction is None:
             last = len(self.needs) - 1
@@ -139,21 +138,19 @@ class RunningJob:
         return self._left(self.prediction[0].work)
 
     def rank(self) -> float:
-        """Core-seconds by which it is ranked among the others, the least first: those left, where
-        they are predicted.
+        """Core-seconds by which it is ranked, least first: the remaining ones, if predicted.
 
-        A job without a prediction is worth beginning with. It soon tells what it needs, and where
-        that is little it is done soon. It is ranked by the inverse of the Gittins index (1979): the
-        core-seconds that are spent on such jobs for each one that ends. Jobs that turn out to need
-        more than the best bound are left for later. A job that was seen to say nothing of its end
-        is found out only by its end.
+        A job without a prediction is worth starting: it soon shows its need, and may soon be done.
+        It is ranked by the inverse of the Gittins index (1979): the core-seconds spent on such jobs
+        for each one that ends. Jobs that need more than the best bound come later. A job known not
+        to reveal its end is judged only by its end.
         """
         if self.prediction is not None:
             return self.remaining()
         had = self.attained
         longer = [need - had for need in self.needs if need > had]
         if self.curve is not None:
-            # served until a bound: those that end by then, and the others for as long
+            # service up to a bound: some jobs end by then, the others are served to the bound
             most = len(longer)
             ended = zip(longer, accumulate(longer), strict=True)
             spent = (
@@ -170,8 +167,8 @@ class RunningJob:
         )
 
     def _left(self, predicted: float) -> float:
-        # What lasts longer than was predicted is about to end, or was predicted wrongly: not to be
-        # told, so not zero.
+        # A job beyond its prediction is about to end, or was predicted wrongly: unknown, so not
+        # zero.
         return max(predicted - self.done_since, 0.05 * self.done_since)
 
     def ranked(self, ahead: int, is_shortest: bool = False) -> Reason:
@@ -193,10 +190,10 @@ class RunningJob:
         return Reason(ReasonKind.WORK_LEFT, facts)
 
     def good_cores(self, cores: float) -> float:
-        """Cores of its nodes that it puts to good use while others want them.
+        """Cores of its nodes that it uses efficiently while others want them.
 
-        Where that is not known it is one for each of its workers. A job of one worker is tried on
-        two for a while, where there are more. A job on GPUs puts all of their time to good use.
+        If unknown, it is one for each worker. A job of one worker gets two for a trial, if there
+        are more. A job on GPUs uses all of their time efficiently.
         """
         most = self.most_cores(cores)
         if self.on_gpus:
@@ -207,7 +204,7 @@ class RunningJob:
 
     @property
     def is_to_be_tried(self) -> bool:
-        """Whether it is to be found out what it would do with two cores."""
+        """Whether a trial on two cores is due."""
         if self.workers > 1 or self.foretold is None or self.told_cores is not None:
             return False
         if self.on_gpus or not self.follows:
@@ -216,7 +213,7 @@ class RunningJob:
         return known and self._trial_work < _TRIAL_WORK and self._trial_seconds < _TRIAL_SECONDS
 
     def most_cores(self, cores: float) -> float:
-        """That it may use of its nodes' cores, or of all there are; of GPUs all."""
+        """Most cores that it may use of its nodes, or of all; all of its GPUs."""
         most = sum(self.nodes.values()) if self.nodes else cores
         return (
             min(most, self.cores_limit)
@@ -225,9 +222,7 @@ class RunningJob:
         )
 
     def use(self, change: Used) -> bool:
-        """Look at what it used since the last time; whether it is to be tried now and was not, or
-        is no longer.
-        """
+        """Process its use. Returns whether the need for a trial has changed."""
         used, (seconds, work) = self.tracker.used, self._seen
         tried = self.is_to_be_tried
         if self.on_trial:
@@ -238,17 +233,17 @@ class RunningJob:
         return self.is_to_be_tried != tried
 
     def report(self, change: Reported) -> bool:
-        """Look at its loss; whether it calls for acting at once: another phase, divergence or its
-        end, an end of a stall.
+        """Process its loss. Returns whether that requires action at once: a new phase, a change of
+        divergence, or the end of a stall.
         """
         before, step = self._loss, self._step
         self._look()
         self._step = self.tracker.losses.step
         if self._loss[0] != before[0] and (change.epochs is None or self._step < step):
-            # what is left by epochs stays, unless it begins them again
+            # the prediction from epochs stays, unless it starts them over
             self.prediction = self.curve = None
         return self._loss != before
 
     def stall(self) -> None:
-        """Note that it has stalled."""
+        """Whether it has newly stalled."""
         self._look()

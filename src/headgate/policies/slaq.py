@@ -1,4 +1,4 @@
-"""`slaq`: who is predicted to learn most goes first."""
+"""`slaq`: the job predicted to learn most goes first."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, nodes_of
 
 _UNITS = 40
-"""Parts in which the cores are given away."""
+"""Number of parts in which the cores are given out."""
 
 
 class SlaqPolicy(WeighingPolicy):
-    """The CPU goes, part by part, to the jobs whose losses it is predicted to lower most.
+    """The CPU goes, part by part, to the jobs with the greatest predicted drop of the loss.
 
     Objective: the highest mean quality of all jobs at any time: early progress counts, the last few
-        percent hardly do.
-    Rule: a job's loss drop is measured by the largest drop that it ever had in a round. The cores
-        of a node are given
-    away in 40 parts. Each part goes to the job there that would gain most by it until the next
-    round. Jobs without a prediction have an equal share. A job that would gain nothing, diverges or
-    has stalled has its floor.
+    percent hardly do.
+    Rule: a job's drop of the loss is relative to its largest drop in any round. The cores of a node
+    are given out in 40 parts. Each part goes to the job there that would gain most from it until
+    the next round. Jobs without a prediction have an equal share. A job that would gain nothing,
+    diverges or has stalled has its floor.
     Source: SLAQ (SoCC 2017), section 4: greedy by predicted normalised loss reduction.
     Use it for exploration: many jobs whose first results count, and that are often stopped early.
     """
@@ -61,11 +60,11 @@ class SlaqPolicy(WeighingPolicy):
         got = dict.fromkeys(by_id, 0)
 
         def has(id: JobId, more: int = 0) -> float:
-            """Cores of each of its nodes, with so many parts more."""
+            """Cores on each of its nodes, with this many more parts."""
             return min((got[id] + more) * unit[id], most[id])
 
         def gain(id: JobId) -> float:
-            """Of a core, by one more part of each of its nodes, until the next round."""
+            """Gain for each core from one more part of each of its nodes, until the next round."""
             job = by_id[id]
             if job.last_because:
                 return 0.0
@@ -80,7 +79,7 @@ class SlaqPolicy(WeighingPolicy):
         heapify(heap)
         while heap[0][0] < 0.0:
             negative_gain, number, id = heap[0]
-            now_gains = -gain(id)  # others may have taken what was left
+            now_gains = -gain(id)  # others may have taken the rest
             if now_gains == negative_gain:
                 for node in nodes.of[id]:
                     left[node] -= has(id, 1) - has(id)
@@ -115,8 +114,8 @@ class SlaqPolicy(WeighingPolicy):
 
 
 def _is_known(job: RunningJob, largest: float) -> bool:
-    """Whether it is predicted what a job would gain, and what that is to be measured by; of who
-    gains nothing that is not needed, nor any prediction of who comes last.
+    """Whether a job's gain and its scale are known. Jobs without any gain need no scale, and jobs
+    that come last no prediction.
     """
     if job.last_because:
         return True
@@ -125,12 +124,12 @@ def _is_known(job: RunningJob, largest: float) -> bool:
 
 
 def _part(drop: float, largest: float) -> float:
-    """A drop over the largest that there was; 0 where it is none, or there was none."""
+    """A drop relative to the largest; 0: no drop, or no largest."""
     return drop / largest if drop > 0.0 and largest > 0.0 else 0.0
 
 
 def _drop(job: RunningJob, work: float) -> float:
-    """What the loss is predicted to fall by during so many core-seconds from now on."""
+    """Predicted drop of the loss during this many core-seconds from now on."""
     if job.curve is None:
         return 0.0
     curve, attained = job.curve
@@ -140,7 +139,7 @@ def _drop(job: RunningJob, work: float) -> float:
 
 
 def _between(table: Sequence[tuple[float, float]], at: float) -> float:
-    """A table's value, straight from one entry to the next; past the last one as in the end."""
+    """Linear interpolation in a table; beyond its end, the last value."""
     for (x, y), (u, v) in pairwise(table):
         if at <= u:
             return y + (v - y) * (at - x) / (u - x) if u > x else v

@@ -1,4 +1,4 @@
-"""`srpt`: who is predicted to be done first goes first."""
+"""`srpt`: the job predicted to finish first goes first."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from headgate.policies.weighing import SteadyOrder, WeighingPolicy, before_each,
 
 class SrptPolicy(WeighingPolicy):
     """Shortest remaining time first: the CPU goes to the job with the least predicted work left,
-    for its priority.
+    relative to its priority.
 
     Objective: the least mean completion time.
-    Rule: jobs are ordered by predicted core-seconds left over priority. Each has most of what those
-        before it leave. A
-    job without a prediction is ranked by its Gittins index. Diverging and stalled jobs come last.
-    Source: shortest remaining processing time. It is optimal where remaining work is known and any
-        job can use the
-    whole machine (Schrage 1968). With limits of cores it is a reference, not an optimum (heSRPT,
-    Berg et al. 2020).
+    Rule: jobs are ordered by predicted core-seconds left over priority. Each gets most of what
+    those before it leave. A job without a prediction is ranked by its Gittins index. Diverging and
+    stalled jobs come last.
+    Source: shortest remaining processing time. It is optimal if remaining work is known and any job
+    can use the whole machine (Schrage 1968). With core limits it is a reference, not an optimum
+    (heSRPT, Berg et al. 2020).
     Use it when only the mean counts and losses are predicted well. Long jobs wait as long as
     shorter ones keep coming.
     """

@@ -1,4 +1,4 @@
-"""`themis`: who is furthest behind its fair finish goes first."""
+"""`themis`: the job furthest behind its fair finish goes first."""
 
 from __future__ import annotations
 
@@ -11,29 +11,27 @@ from headgate.policies.running_job import RunningJob
 from headgate.policies.weighing import WeighingPolicy, check
 
 _NOT_SERVED = 0.5
-"""Of an equal share."""
+"""Fraction of an equal share."""
 
 
 class FairFinish:
-    """How long each job takes shared over how long it would take alone on 1/n, n the mean number
-    that were present.
+    """Time of each job when shared, relative to its time alone on 1/n, with n the mean number of
+    present jobs.
 
     Attributes:
-        present: How many jobs computed on GPUs (True), and how many others (False), when this was
-            last called.
+        present: Number of jobs on GPUs (True) and of others (False) at the last call.
     """
 
     def __init__(self) -> None:
-        # by the number of a job: of how many present and how long, job-seconds
+        # by a job's number: job-seconds of presence since its arrival
         self._crowd: dict[int, float] = {}
         self._at = 0.0
         self.present = {False: 0, True: 0}
 
     def fair(self, now: float, cores: float, jobs: Sequence[RunningJob]) -> dict[JobId, float]:
-        """Seconds from its arrival in which each job would be done alone on 1/n; 0 where nothing is
-        known of it.
+        """Seconds from its arrival in which each job would be done alone on 1/n; 0: unknown.
 
-        To be called whenever a job has come or gone.
+        Call it whenever a job arrives or leaves.
         """
         passed = {on_gpus: count * (now - self._at) for on_gpus, count in self.present.items()}
         self._crowd = {
@@ -58,8 +56,7 @@ class FairFinish:
                 if elapsed > 0.0
                 else float(self.present[job.on_gpus])
             )
-            # Alone on 1/n of the machine it has that much of the cores, and no more than it may
-            # use.
+            # Alone on 1/n of the machine it has that many cores, up to its limit.
             result[job.id] = max(
                 whole * max(crowd, 1.0) / sizes[job.on_gpus], whole / job.most_cores(cores)
             )
@@ -67,28 +64,24 @@ class FairFinish:
 
 
 def machine(cores: float, jobs: Sequence[RunningJob]) -> dict[bool, float]:
-    """Cores of what jobs on GPUs have together, those that any computes on, and of what others
-    have.
-    """
+    """Total cores for jobs on GPUs (those with any job), and for other jobs."""
     gpus = {gpu: size for job in jobs if job.on_gpus for gpu, size in job.nodes.items()}
     return {True: sum(gpus.values()), False: cores}
 
 
 class ThemisPolicy(WeighingPolicy):
-    """The CPU goes to the jobs that are furthest behind the finish of an equal share.
+    """The CPU goes to the jobs furthest behind the finish of an equal share.
 
-    Objective: the least max ρ, finish-time fairness: time shared over time alone on 1/n.
-    Rule: in each round the part 1 - `fairness` of the jobs with the highest ρ, at least one job,
-        share the CPU equally,
-    by priority. The others have half of an equal share. A job without a prediction is taken for one
-    like the others.
+    Objective: the least maximum of ρ, finish-time fairness: time shared over time alone on 1/n.
+    Rule: in each round the fraction 1 - `fairness` of jobs with the highest ρ, at least one, share
+    the CPU by priority. The others have half of an equal share. A job without a prediction is
+    assumed to be like the others.
     Source: Themis (NSDI 2020): partial auctions among the worst 1 - f of the jobs, f = 0.8. A round
-        stands for its
-    lease; bids are our predictions, because jobs here do not compete in their own words.
-    Use it where nobody is to be slower than an equal share would have made them.
+    stands for its lease. Bids are Headgate's predictions, because jobs do not bid themselves.
+    Use it if no job may be slower than with an equal share.
 
     Args:
-        fairness: f, 0 to 1; higher is fairer to those behind, lower lets more jobs in.
+        fairness: f, 0 to 1; higher is fairer to jobs behind, lower admits more jobs.
     """
 
     name = "themis"
@@ -108,7 +101,7 @@ class ThemisPolicy(WeighingPolicy):
         }
         rho = {}
         for job in jobs:
-            # With an equal share from now on, and no more than it may use.
+            # With an equal share from now on, up to its limit.
             left = (
                 job.remaining()
                 * job.node_cores_per_core

@@ -1,5 +1,5 @@
-"""Short trials: where two cores are all there is, a job has both for some seconds, to know what
-they bring it.
+"""Short trials on machines with two cores: a job gets both for some seconds to measure their
+benefit.
 """
 
 from __future__ import annotations
@@ -13,33 +13,29 @@ from headgate.policies.placements import Placements
 from headgate.policies.running_job import TRIAL_CORES, RunningJob
 
 SECONDS, LEAST_SECONDS, MOST_SECONDS = 5.0, 4.0, 60.0
-"""Of a trial: by default, at the least and at the most. One or two are for its threads and what is
-read of it to follow, and three tell (`headgate.forecast.scaling`).
+"""Length of a trial: default, least and most. Threads and readings need one or two seconds to
+follow, and three give the result (`headgate.forecast.scaling`).
 """
 _YOUNGEST_SECONDS = 60.0
-"""A job that has run for less may end soon, and what its steps cost is hardly known."""
+"""A younger job may end soon, and the cost of its steps is hardly known."""
 _LEAST_CORES = 0.7
-"""That it has to use of its one core. With less it waits for something else, or others have the
-core.
-"""
+"""Least use of its one core. A job with less waits for something else, or others have the core."""
 _MOST_COST = 0.03
-"""Core-seconds that trials may take from others, as a part of those that the jobs there have
-used.
-"""
+"""Most core-seconds that trials take from others, as a fraction of the use of the jobs there."""
 
 
 class ShortTrials:
-    """One trial at a time, once a job.
+    """Runs one trial at a time, once for each job.
 
-    A trial takes a core from the jobs beside it for some seconds. All trials of the jobs that are
-    there take no more than 3 % of what these have used so far.
+    A trial takes a core from the jobs beside it for some seconds. All trials of the present jobs
+    take at most 3 % of their use so far.
 
     Args:
-        seconds: Of a trial; 0: there are none.
+        seconds: Length of a trial; 0: no trials.
 
     Attributes:
-        ends_at: When the trial under way ends; infinity: none is.
-        next_at: When one may begin that would cost too much now; infinity: none would.
+        ends_at: When the present trial ends; infinity: there is none.
+        next_at: When a trial that costs too much now may begin; infinity: there is none.
         begun: The trial that began with the last look; None: none did.
     """
 
@@ -58,12 +54,14 @@ class ShortTrials:
         left_alone: Collection[JobId],
         may_turn: Callable[[float, JobId], bool],
     ) -> RunningJob | None:
-        """The job that is tried now; None: none is.
+        """The job on trial now; None: there is none.
 
         Args:
-            cores: Of all nodes together.
-            order: The jobs, the first one first.
-            left_alone: Jobs that nothing is taken from.
+            now: Seconds.
+            cores: Cores of all nodes together.
+            order: The jobs, first to last.
+            nodes: Their nodes.
+            left_alone: Jobs that must not lose cores.
             may_turn: Whether a job's share may change now, and back when its trial ends.
         """
         self.begun, self.next_at = None, math.inf
@@ -77,7 +75,8 @@ class ShortTrials:
             return current
         self._current, self.ends_at = None, math.inf
         for job in order if self.seconds else ():
-            if not _may_be_tried(now, cores, job, nodes):  # first: of very many jobs few may
+            # checked first: few of very many jobs qualify
+            if not _may_be_tried(now, cores, job, nodes):
                 continue
             beside = [
                 other for other in order if other is not job and _share_a_node(job, other, nodes)
@@ -104,7 +103,7 @@ class ShortTrials:
 
 
 def _may_be_tried(now: float, cores: float, job: RunningJob, nodes: Placements) -> bool:
-    """Whether a trial of a job would tell something."""
+    """Whether a trial of a job would show something."""
     if (
         not job.is_to_be_tried
         or job.trial_cost
@@ -124,7 +123,9 @@ def _share_a_node(job: RunningJob, other: RunningJob, nodes: Placements) -> bool
 def trial_parts(
     tried: RunningJob, order: Sequence[RunningJob], nodes: Placements, floor: float, cores: float
 ) -> dict[JobId, float]:
-    """Cores of the jobs on the node of one that is tried: it has all but their floors."""
+    """Cores of the jobs on the node of a trial: the tried job gets all but the floors of the
+    others.
+    """
     beside = [job for job in order if job is not tried and _share_a_node(tried, job, nodes)]
     parts = {job.id: floor * nodes.equal(job.id) for job in beside}
     return {**parts, tried.id: tried.most_cores(cores) - sum(parts.values())}

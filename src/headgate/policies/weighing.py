@@ -1,4 +1,4 @@
-"""What policies by weight have in common: what is known of each job, and when to look again."""
+"""The common base of policies by weight: knowledge of each job, and when to look again."""
 
 from __future__ import annotations
 
@@ -31,51 +31,46 @@ from headgate.policies.running_job import SPREAD, STARTUP_WORK, TYPICAL_WORK, Ru
 from headgate.policies.weights import FLOOR, Weights
 
 ITVAL_SECONDS = 10.0
-"""Between two rounds."""
+"""Seconds between rounds."""
 _BACK_OFF = 8.0
-"""Rounds that change nothing come further and further apart, up to so many times as far."""
+"""Rounds without a change come further apart, up to this many times the interval."""
 _NEWS = 0.25
-"""A prediction that differs from what was believed by more than this part is acted upon at once."""
+"""A prediction that differs by more than this fraction is acted upon at once."""
 _REMEMBERED = 20
 """Most ended jobs that are remembered."""
 _KINDS = 20
-"""Needs that stand for those of all jobs that are known, where these are more: each other job is
-ranked by them all.
-"""
+"""Most needs that represent those of all known jobs; each other job is ranked by all of them."""
 _HANDED_ON = 1.0 / 8.0
-"""Of what a job of an order may have, to those after it: seldom does one keep all cores busy all
-the time.
+"""Fraction of a job's cores that also goes to those after it: few jobs keep all cores busy all the
+time.
 """
 LEAST_CORES = 0.01
-"""Taken to be there to divide, where jobs are pinned to all there are: others have what those do
-not use.
-"""
+"""Cores assumed when jobs are pinned to all there are: others use what those leave."""
 _CLEARLY = 0.9
-"""A job goes before another only where it is less by so much: two alike would keep changing
-places.
+"""A job overtakes another only if its measure is below this fraction of the other's, so that
+similar jobs do not keep changing places.
 """
 
 
 class WeighingPolicy(Policy):
-    """A policy that divides the CPU by weights, in rounds. Rounds that change nothing come further
+    """A policy that divides the CPU by weights, in rounds. Rounds without a change come further
     apart.
 
-    It also acts at once: when a job arrives, leaves, begins to diverge or stalls, when its loss
-    jumps, and when a prediction is news.
+    It also acts at once when a job arrives, leaves, diverges or stalls, when its loss jumps, and
+    when a prediction changes much.
 
     Attributes:
-        look_at: When `divide` may come to another answer though nothing else happens, as it said
-            last.
-        ends_at: When what it said last ends, however soon; infinity: it stands.
-        begun: The trial of a job that it has just begun; None: none.
-        tries: Whether `divide` looks at jobs that are to be tried on two cores.
+        look_at: When `divide` may give another answer without an event, by its last answer.
+        ends_at: When its last answer expires, however soon; infinity: it stands.
+        begun: A trial that has just begun; None: none.
+        tries: Whether `divide` considers trials on two cores.
 
     Args:
         itval: Seconds between rounds.
-        floor: Least part of an equal share that a job is left.
+        floor: Least fraction of an equal share for each job.
 
     Raises:
-        UsageError: An option makes no sense.
+        UsageError: An option is invalid.
     """
 
     predicts = tracks = True
@@ -108,11 +103,12 @@ class WeighingPolicy(Policy):
     def divide(
         self, now: float, cores: float, jobs: Sequence[RunningJob]
     ) -> Mapping[JobId, tuple[float, Reason]]:
-        """What each job should have of the CPU on each of its nodes, on any scale, and why.
+        """The CPU part of each job on each of its nodes, on any scale, with the reason.
 
         Args:
-            cores: Of all nodes together.
-            jobs: Those that are there, by arrival; at least one.
+            now: Seconds.
+            cores: Cores of all nodes together.
+            jobs: Present jobs, by arrival; at least one.
         """
 
     def may_turn(self, now: float, job: JobId) -> bool:
@@ -120,7 +116,7 @@ class WeighingPolicy(Policy):
         return self._weights.may_turn(now, job)
 
     def settled(self) -> bool:
-        """Whether rounds that change nothing may come further apart."""
+        """Whether rounds without a change may come further apart."""
         return True
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
@@ -157,7 +153,7 @@ class WeighingPolicy(Policy):
         return Decision(shares, wake_at, reasons, begun)
 
     def _learn(self) -> None:
-        """What jobs here need: those that ended, and those with a prediction."""
+        """Update the needs of jobs from ended jobs and from predictions."""
         predicted = [
             job.attained + job.remaining()
             for job in self._jobs.values()
@@ -174,7 +170,7 @@ class WeighingPolicy(Policy):
             job.needs, job.tells_after = known, tells_after
 
     def _take(self, now: float, change: Change) -> bool:
-        """Note a change; whether it calls for acting at once."""
+        """Process a change. Returns whether it requires action at once."""
         if isinstance(change, Arrived):
             self._arrived(now, change)
             return True
@@ -205,7 +201,7 @@ class WeighingPolicy(Policy):
 
     def _arrived(self, now: float, change: Arrived) -> None:
         self._number += 1
-        self._jobs.pop(change.job, None)  # so that it is the last to have come
+        self._jobs.pop(change.job, None)  # so that it is the latest arrival
         if len(self._jobs) == 1:
             [alone] = self._jobs.values()
             alone.told_nobody = alone.told_nobody or (
@@ -229,7 +225,7 @@ class WeighingPolicy(Policy):
         self._weights.leave(job.id)
 
     def _predicted(self, job: RunningJob, change: Predicted) -> bool:
-        """Note a prediction; whether it is news."""
+        """Process a prediction. Returns whether it changes much."""
         before, believed = job.prediction if change.ends else job.curve, job.remaining()
         if job.foretold is None:
             if change.ends and job.attained > 0.0 and not job.told_nobody:
@@ -248,24 +244,24 @@ class WeighingPolicy(Policy):
 
 
 def check(policy: str, option: str, value: float, fits: bool, expected: str) -> None:
-    """Refuse an option that makes no sense.
+    """Refuse an invalid option.
 
     Raises:
-        UsageError: It does not fit.
+        UsageError: The value does not fit.
     """
     if not fits:
         raise UsageError(f"policy {policy!r}: `{option}` is {value!r}; expected {expected}")
 
 
 class SteadyOrder:
-    """Jobs by a measure, the least first, as they were before where two are alike."""
+    """Orders jobs by a measure, least first; similar jobs keep their order."""
 
     def __init__(self) -> None:
         self._order: list[JobId] = []
 
     def shortest(self, jobs: Sequence[RunningJob]) -> list[RunningJob]:
-        """The jobs by what is left of each, or what it costs to find out, over its priority; last
-        those that diverge or have ceased to report.
+        """Jobs by remaining work, or the cost of finding it out, over priority; diverging and
+        stalled jobs come last.
         """
         return self.sort(
             jobs,
@@ -281,7 +277,7 @@ class SteadyOrder:
         """The jobs in order.
 
         Args:
-            measure: Of each job whether it comes after all others, and what it is sorted by.
+            measure: For each job, whether it comes after all others, and its sort value.
         """
         known = {job.id: job for job in jobs}
         before = [known.pop(id) for id in self._order if id in known]
@@ -305,15 +301,13 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
 
 
 def nodes_of(cores: float, jobs: Sequence[RunningJob]) -> Placements:
-    """The nodes that jobs are on. A job whose nodes are not told is on one node with all the
-    cores.
-    """
+    """The nodes of jobs. Jobs without known nodes are on one node with all the cores."""
     one = {"": cores}
     return Placements({job.id: job.nodes or one for job in jobs})
 
 
 def before_each(cores: float, order: Sequence[RunningJob]) -> dict[JobId, int]:
-    """How many are before each job in an order on a node of its: the one where most are."""
+    """The number of jobs before each job on a node of its, at most."""
     nodes, count, before = nodes_of(cores, order), Counter[str](), {}
     for job in order:
         before[job.id] = max(count[node] for node in nodes.of[job.id])
@@ -330,16 +324,17 @@ def first_come(
 ) -> dict[JobId, float]:
     """Cores of each job on each of its nodes, given out in an order.
 
-    Each job has what those before it leave there, as far as it may use it. An eighth of that goes
-    on to those after it. A job is as fast as its slowest task, so it has on all its nodes what it
-    has on the worst one.
+    Each job gets what those before it leave, up to its limit. An eighth of that also goes to those
+    after it. A job is as fast as its slowest task, so it gets on all nodes what it gets on the
+    worst one.
 
     Args:
-        order: Jobs, the first one first.
-        floor: Part of an equal share that each has at least.
-        well: Whether each job first has only what it puts to good use. The rest goes in order to
-            all others before those that are known to gain little by it.
-        behind: Jobs that have at least an equal share, wherever they are in the order.
+        cores: Cores of all nodes together.
+        order: Jobs, first to last.
+        floor: Least fraction of an equal share for each.
+        well: Whether each job first gets only what it uses efficiently. The rest goes in order to
+            all others, last to jobs known to gain little.
+        behind: Jobs that get at least an equal share, regardless of the order.
     """
     nodes = nodes_of(cores, order)
     left = {node: size for sizes in nodes.of.values() for node, size in sizes.items()}

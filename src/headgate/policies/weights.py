@@ -1,6 +1,4 @@
-"""From the parts of the CPU that a policy wants jobs to have to the weights that are set: floors,
-few changes.
-"""
+"""Turn the CPU parts that a policy wants into weights, with floors and few changes."""
 
 from __future__ import annotations
 
@@ -15,42 +13,42 @@ from headgate.model.shares import WEIGHT_DEFAULT, Share
 from headgate.policies.placements import ONE_NODE, Placements
 
 FLOOR = 0.05
-"""Of an equal share, that every job is left unless its user says otherwise."""
+"""Default floor of each job, as a fraction of an equal share."""
 MOST_CHANGES = 6
-"""Of a job's share in a minute."""
+"""Most changes of a job's share in a minute."""
 
 KEPT = 1
-"""Of a minute's changes, kept for lifting a job to its floor, and for large changes that come
-apart,
+"""Changes of a minute reserved for raising a job to its floor, and for large changes that are
+apart.
 """
 _KEPT_FOR_LARGE = 2
-"""and so many more for all large ones: who changes places far behind the first has little of it,
-and must not be left there for it when his turn comes.
+"""Further changes reserved for large ones: a job far from the front has little, and must get more
+when its turn comes.
 """
 _LARGE = 0.2
-"""Changes by at least this part of all weights are large."""
+"""Changes by at least this fraction of all weights are large."""
 _QUICK = 4
 _APART = 20.0
-"""After so many changes in a minute the next large ones come so many seconds apart: the longest
-that a wrong order stands.
+"""After enough changes in a minute, large ones are this many seconds apart: the longest time for
+which a wrong order stands.
 """
 _SLIGHT = 0.05
-"""A weight that would change by no more than this part stays,"""
+"""A weight that would change by at most this fraction stays."""
 _TINY = 0.02
-"""and so does one that would change by no more than this part of all weights: a job has few
-changes, none to waste.
+"""So does a weight that would change by at most this fraction of all weights: changes are
+limited.
 """
 _MINUTE = 60.0
 _LEAST, _MOST = 1.0, 10_000.0
 _LARGEST_SCALE = 20.0
-"""Times the usual weights; two jobs that change places may come to twelve times as much."""
+"""Most times the usual weights; two jobs that change places may reach twelve times."""
 
 
 class ChangeHistory:
-    """When a job's share was changed of late.
+    """Recent changes of a job's share.
 
     Args:
-        most: Of them in a minute; infinity: any number.
+        most: Most changes in a minute; infinity: no limit.
     """
 
     __slots__ = ("_at",)
@@ -59,15 +57,15 @@ class ChangeHistory:
         self._at: deque[float] = deque(maxlen=int(most) if most < math.inf else 0)
 
     def note(self, now: float) -> None:
-        """It changes (s)."""
+        """Record a change (s)."""
         self._at.append(now)
 
     def free_at(self, most: float) -> float:
-        """From when on a change would be at most the `most`-th of a minute (s)."""
+        """When the next change would be at most the `most`-th of a minute (s)."""
         return self._at[-int(most)] + _MINUTE if len(self._at) >= most else 0.0
 
     def next_large(self, now: float) -> float:
-        """From when on a large change leaves some for the rest of the minute (s)."""
+        """When a large change would leave enough others for the rest of the minute (s)."""
         if len(self._at) < _QUICK or self._at[-_QUICK] <= now - _MINUTE:
             return 0.0
         return max(self._at[-1] + _APART, self.free_at(MOST_CHANGES))
@@ -75,9 +73,7 @@ class ChangeHistory:
 
 @dataclass(slots=True)
 class _JobWeight:
-    """A job's weight; None until it is granted one. `why` is the reason that was told last, at
-    `told`.
-    """
+    """A job's weight; None: not granted yet. `why` is the reason last announced, at time `told`."""
 
     nodes: Mapping[str, float] = field(default_factory=lambda: ONE_NODE)
     weight: float | None = None
@@ -87,13 +83,13 @@ class _JobWeight:
 
 
 class Weights:
-    """The weights that jobs have, and what is changed of them.
+    """The weights of jobs, and changes to them.
 
-    Weights count only relative to others on the same node, so they are kept on the scale on which
-    most stay as they are.
+    Weights count only relative to others on a node. So they are scaled such that most stay as they
+    are.
 
     Args:
-        floor: Least part of an equal share that a job is left.
+        floor: Least fraction of an equal share for each job.
     """
 
     def __init__(self, floor: float = FLOOR) -> None:
@@ -102,22 +98,22 @@ class Weights:
         self._nodes: Placements | None = None
 
     def arrive(self, job: JobId) -> None:
-        """A job starts, and has no weight yet."""
+        """Add a job, without a weight."""
         self._held[job] = _JobWeight()
         self._nodes = None
 
     def place(self, job: JobId, nodes: Mapping[str, float]) -> None:
-        """A job that has arrived is on these nodes, of so many cores."""
+        """Put a job on these nodes, with their cores."""
         self._held[job].nodes = nodes or ONE_NODE
         self._nodes = None
 
     def leave(self, job: JobId) -> None:
-        """A job has ended."""
+        """Remove a job."""
         self._held.pop(job, None)
         self._nodes = None
 
     def change(self, now: float, job: JobId) -> bool:
-        """Whether something else of a job's share may change now, and count it where it may."""
+        """Whether another part of a job's share may change now; if so, count the change."""
         free = self._held[job].changes.free_at(MOST_CHANGES - KEPT) <= now
         if free:
             self._held[job].changes.note(now)
@@ -130,16 +126,16 @@ class Weights:
     def settle(
         self, now: float, wanted: Mapping[JobId, tuple[float, Reason]]
     ) -> tuple[dict[JobId, tuple[Share, Reason]], float | None]:
-        """What changes.
+        """Compute the changes.
 
         Args:
             now: Seconds.
-            wanted: Of every job that is present what it should have of each of its nodes' CPU, on
-                any scale, and why.
+            wanted: For each present job, its CPU part on each of its nodes, on any scale, with the
+                reason.
 
         Returns:
-            New shares with their reasons, and when to settle again because a change has to wait;
-            None: none has.
+            New shares with their reasons, and when to settle again because a change has to wait
+            (None: none has).
         """
         if not wanted:
             return {}, None
@@ -180,8 +176,8 @@ class Weights:
     def reasons(
         self, now: float, wanted: Mapping[JobId, tuple[float, Reason]]
     ) -> dict[JobId, Reason]:
-        """Why jobs whose share stays have it, where that is another reason than was told last;
-        other figures alone are news once a minute.
+        """New reasons of jobs whose share stays, if they differ from the last ones. Changed figures
+        alone count once a minute.
         """
         news = {}
         for job, (_, why) in wanted.items():
@@ -192,13 +188,13 @@ class Weights:
         return news
 
     def _floored(self, nodes: Placements, parts: Mapping[JobId, float]) -> dict[JobId, float]:
-        """Parts that add up to 1, none below its floor on any of its nodes: a little more, so that
-        what stays slightly off stays above.
+        """Parts that sum to 1, none below its floor on any of its nodes, with a margin for small
+        deviations.
         """
         floor = min(self._floor * (1.0 + 3.0 * _SLIGHT), 1.0)
         least = {job: nodes.least(job, floor) for job in parts}
         result = {job: max(part, 0.0) for job, part in parts.items()}
-        for _ in nodes.on:  # what is lifted on one node counts for more on the others, too
+        for _ in nodes.on:  # a raise on one node also counts on the others
             lifted = False
             for node, jobs in nodes.on.items():
                 lifted |= _fill(result, {job: least[job][node] for job in jobs})
@@ -212,14 +208,13 @@ class Weights:
         scales = sorted(weight / part for weight, part in known if weight is not None)
         usual = WEIGHT_DEFAULT * len(parts)
         middle = scales[(len(scales) - 1) // 2 : len(scales) // 2 + 1] or [usual]
-        # Of two the larger, for the kernel's weights are whole numbers; but they are not to grow
-        # without an end.
+        # The larger of two, because the kernel's weights are integers; but bounded.
         scale = middle[-1] if middle[-1] <= _LARGEST_SCALE * usual else middle[0]
         return min(max(scale, _LEAST / min(parts.values())), _MOST / max(parts.values()))
 
     def _lift(self, now: float, nodes: Placements, changes: dict[JobId, float]) -> set[JobId]:
-        """Lift jobs that would stay below their floor because others may not be changed yet; far
-        enough for a while.
+        """Raise jobs that would stay below their floor because others may not change yet, with a
+        margin.
         """
         lifted: set[JobId] = set()
         weights = {
@@ -244,9 +239,7 @@ class Weights:
 
 
 def _fill(parts: dict[JobId, float], least: Mapping[JobId, float]) -> bool:
-    """Lift the parts of jobs on a node that are below what each is to have of all at least; whether
-    any was.
-    """
+    """Raise jobs on a node that are below their least fraction. Returns whether any was."""
     low: dict[JobId, None] = {}
     while True:
         above = [job for job in least if job not in low]
