@@ -7,7 +7,7 @@ import os
 import re
 import resource
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -107,23 +107,19 @@ class ProcessIsolation(Isolation):
         launch = _tagged(launch)
         program = find_program(launch)
         enclosure = self._enclosure(launch, share)
-        try:
+        with _names_task(launch):
             enclosure.create()
-        except IsolationError as error:
-            raise IsolationError(f"{launch.task}: {error}") from error
         try:
             child = Spawned(launch, output_fd)
             # now, because it holds the peak of everything before
             floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             try:
-                enclosure.admit(child.pid)
-                enclosure.apply(share)
-                if (
-                    launch.place is not None
-                    and launch.place.cpus
-                    and "cpuset" not in launch.place.cgroups
-                ):
-                    enclosure.pin(frozenset(launch.place.cpus))
+                with _names_task(launch):
+                    enclosure.admit(child.pid)
+                    enclosure.apply(share)
+                    place = launch.place
+                    if place is not None and place.cpus and "cpuset" not in place.cgroups:
+                        enclosure.pin(frozenset(place.cpus))
                 box = self.box_class(
                     launch.task, child, enclosure, self.mode, floor, _where(launch)
                 )
@@ -131,10 +127,8 @@ class ProcessIsolation(Isolation):
             except BaseException:
                 child.abort()
                 raise
-        except BaseException as error:
+        except BaseException:
             enclosure.remove()
-            if isinstance(error, IsolationError) and launch.task not in str(error):
-                raise IsolationError(f"{launch.task}: {error}") from error
             raise
         return box
 
@@ -317,6 +311,15 @@ def _entering(place: Place) -> Sequence[str]:
             "mount namespace of its own"
         ),
     )
+
+
+@contextlib.contextmanager
+def _names_task(launch: Launch) -> Iterator[None]:
+    """Let errors of what holds a task say which task it is."""
+    try:
+        yield
+    except IsolationError as error:
+        raise IsolationError(f"{launch.task}: {error}") from error
 
 
 def _tagged(launch: Launch) -> Launch:

@@ -23,7 +23,7 @@ class Survived:
         t: Its time, in seconds of the run.
         job: The job; None: the run as a whole reported it, for example a lost node.
         task: The lost or reporting task; None: no single task.
-        text: What happened, and what tasks said, on one line each.
+        texts: What happened, and what tasks said, each once.
         seconds: Its cost: the longest wait among several tasks; None: unknown.
         steps: Steps repeated or lost; None: unknown.
     """
@@ -31,9 +31,14 @@ class Survived:
     t: float
     job: str | None
     task: str | None
-    text: str
+    texts: tuple[str, ...]
     seconds: float | None = None
     steps: int | None = None
+
+    @property
+    def text(self) -> str:
+        """What happened, and what tasks said, on one line each."""
+        return "\n".join(self.texts)
 
 
 def survived(events: Iterable[EventRow]) -> tuple[Survived, ...]:
@@ -58,15 +63,14 @@ def survived(events: Iterable[EventRow]) -> tuple[Survived, ...]:
         )
         if has_cost and near:
             last = result[-1]
-            lines = last.text if text in last.text.split("\n") else f"{last.text}\n{text}"
             result[-1] = replace(
                 last,
-                text=lines,
+                texts=tuple(dict.fromkeys((*last.texts, text))),
                 seconds=_most(last.seconds, seconds),
                 steps=_most(last.steps, steps),
             )
             continue
-        result.append(Survived(event.t, event.job, event.task, text, seconds, steps))
+        result.append(Survived(event.t, event.job, event.task, (text,), seconds, steps))
         open_since = None if has_cost else event.t
     return tuple(result)
 
