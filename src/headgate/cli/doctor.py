@@ -8,16 +8,15 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import click
 
 from headgate import isolation
+from headgate.client.running_jobs import hubs
 from headgate.client.starting import clean
 from headgate.engines.base import LOCAL
 from headgate.engines.engine_options import Declaration, declared
-from headgate.hub.connection import connect
 from headgate.machine.allocation import slurm_share
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
 from headgate.machine.gpu_visibility import VARIABLE
@@ -171,23 +170,13 @@ def _mpi() -> str:
 
 def _hub() -> str:
     try:
-        hub = connect()
+        states = hubs()
     except HubError as error:
         return str(error)
-    if hub is None:
+    if (own := states.pop(runs.hub(), None)) is None:
         return "not running; it starts with the first job"
-    with hub:
-        going = hub.ask("runs")
-    others = sum(map(_answers, (folder for folder in runs.hubs() if folder != runs.hub())))
-    more = f"; {others} more for other allocations" if others else ""
-    return f"running, policy {going['policy']}, {len(going['runs'])} runs going on{more}"
-
-
-def _answers(folder: Path) -> bool:
-    hub = connect(folder)
-    if hub is not None:
-        hub.close()
-    return hub is not None
+    more = f"; {len(states)} more for other allocations" if states else ""
+    return f"running, policy {own.policy}, {len(own.runs)} runs going on{more}"
 
 
 def _machine(survey: Survey) -> Iterator[tuple[str, str]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,9 @@ from headgate.cli.live_view import wide_console
 from headgate.client.running_jobs import running_jobs
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.recorded import runs
+
+if TYPE_CHECKING:
+    from headgate.client.proving import ProofNews
 
 _PAUSES_TOLD = 20
 """Most lines of a proof's progress, which may have a thousand pauses."""
@@ -93,52 +96,35 @@ def _prove(
     run: str | None, job: str | None, neighbour: str | None, most: float | None, as_json: bool
 ) -> None:
     """Have the hub prove which jobs slow the jobs of a running run, and print the result."""
-    from headgate.hub.parts.proving import MOST_PART
+    from headgate.client.proving import prove
 
     folder, job = _meant(run, job) if run is not None else (None, None)
     (chosen,) = running_jobs([], folder.name if folder is not None else None)
-    names, neighbours = ([name] if name is not None else None for name in (job, neighbour))
-    with chosen.connect() as hub:
-        hub.ask(
-            "prove",
-            run=chosen.run,
-            jobs=names,
-            neighbours=neighbours,
-            most=MOST_PART if most is None else most,
-        )
-        message: dict[str, Any] = {}
-        shown: dict[tuple[str, str], int] = {}
-        try:
-            while message.get("type") != "proved":
-                message = hub.receive() or {}
-                if "text" in message and _is_news(message, shown):
-                    click.echo(message["text"], err=as_json)
-        except KeyboardInterrupt:
-            click.echo("the proof was ended; no job is held any more", err=True)
-            raise
+    shown: dict[tuple[str, str], int] = {}
+
+    def show(news: ProofNews) -> None:
+        if _is_to_show(news, shown):
+            click.echo(news.text, err=as_json)
+
+    try:
+        proved = prove(chosen, job, neighbour, most, show)
+    except KeyboardInterrupt:
+        click.echo("the proof was ended; no job is held any more", err=True)
+        raise
     if as_json:
-        click.echo(
-            json.dumps({key: message[key] for key in ("run", "proofs", "reasons")}, indent=2)
-        )
-    for text in [
-        *(proof["text"] for proof in message["proofs"] if not as_json),
-        *message["reasons"],
-    ]:
+        click.echo(json.dumps(asdict(proved), indent=2))
+    texts = [] if as_json else [proof["text"] for proof in proved.proofs]
+    for text in (*texts, *proved.reasons):
         click.echo(text, err=as_json)
-    if not message["proofs"]:
+    if not proved.proofs:
         raise HeadgateError("nothing was proved")
 
 
-def _is_news(message: Mapping[str, Any], shown: dict[tuple[str, str], int]) -> bool:
-    """Whether to print a message: the first pause of a pair, and about `_PAUSES_TOLD` pauses in
-    all.
-    """
-    if "pauses" not in message:
+def _is_to_show(news: ProofNews, shown: dict[tuple[str, str], int]) -> bool:
+    """Whether to print news: the first pause of a pair, and about `_PAUSES_TOLD` pauses in all."""
+    if not news.needed:
         return True
-    pair, part = (
-        (message["culprit"], message["victim"]),
-        message["pauses"] * _PAUSES_TOLD // message["needed"],
-    )
+    pair, part = (news.culprit, news.victim), news.pauses * _PAUSES_TOLD // news.needed
     if shown.get(pair) == part:
         return False
     shown[pair] = part

@@ -11,6 +11,7 @@ from headgate.client import running_jobs
 from headgate.client.explaining import Explanation, Report, explain, report
 from headgate.client.logs import JobLogs
 from headgate.client.notebook import table
+from headgate.client.proving import ProofNews, Proofs, prove
 from headgate.client.running_jobs import JobEnd, RunningJobs
 from headgate.client.watching import Watch
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
@@ -108,7 +109,7 @@ class Run:
         Raises:
             HubError: The hub died.
         """
-        with self._watched() as watch:
+        with self.watched() as watch:
             for _ in watch.follow(LOOK_SECONDS) if watch is not None else ():
                 if given_up():
                     return False
@@ -119,12 +120,16 @@ class Run:
         return True
 
     @contextmanager
-    def _watched(self) -> Iterator[Watch | None]:
-        """A watch of the run; None if it has ended or is about to."""
+    def watched(self) -> Iterator[Watch | None]:
+        """A watch of the run; None if it has ended or is about to.
+
+        Raises:
+            NotFoundError: The run is on another host.
+        """
         hub = running_jobs.hub_of(self.id) if runs.alive(self.path) else None
         if hub is None:
             if host := self.summary().elsewhere:
-                raise NotFoundError(f"run {self.id} runs on host {host}: wait for it there")
+                raise NotFoundError(f"run {self.id} runs on host {host}: watch it there")
             yield None
             return
         with hub:
@@ -181,6 +186,28 @@ class Run:
             NotFoundError: The job is not running.
         """
         self._running(self._only(job)).resize(workers)
+
+    def prove(
+        self,
+        job: str | None = None,
+        *,
+        neighbour: str | None = None,
+        pause_at_most: float | None = None,
+        watcher: Callable[[ProofNews], None] = lambda _: None,
+    ) -> Proofs:
+        """Prove who slows whom: hold neighbours for short random moments while the jobs run.
+
+        Args:
+            job: The job whose steps are watched; None: each in turn.
+            neighbour: The job to hold; None: each other job in turn.
+            pause_at_most: The part of its time that a job may be held, up to 0.25; None: 0.02.
+            watcher: Called with news.
+
+        Raises:
+            UsageError: Such a proof is impossible.
+            NotFoundError: The run is not running.
+        """
+        return prove(self._running(), job, neighbour, pause_at_most, watcher)
 
     def explain(self, job: str | None = None) -> Explanation:
         """Find what held its jobs back (None: all), and what more of each resource would gain.

@@ -222,7 +222,7 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
 
 def _running() -> dict[str, Path]:
     """Runs of all reachable hubs, each with the folder of its hub."""
-    return dict(sorted((id, folder) for folder in runs.hubs() for id in _runs_of(folder)))
+    return dict(sorted((id, folder) for folder, hub in hubs().items() for id in hub.runs))
 
 
 def _elsewhere() -> list[RunSummary]:
@@ -245,16 +245,30 @@ def _silent() -> str:
 def hub_of(run: str) -> HubConnection | None:
     """Connect to the hub of a run; None if no hub runs it. The caller closes the connection."""
     for _ in range(2):
-        for folder in runs.hubs():
-            if run in _runs_of(folder):
-                return connect(folder)
+        if (folder := _running().get(run)) is not None:
+            return connect(folder)
         await_answer()
     return None
 
 
-def _runs_of(folder: Path) -> list[str]:
-    hub = connect(folder)
-    if hub is None:
-        return []
-    with hub:
-        return list(hub.ask("runs")["runs"])
+@dataclass(frozen=True, slots=True)
+class HubState:
+    """What a hub does: the policy that moves shares, and the ids of the runs that go on."""
+
+    policy: str
+    runs: tuple[str, ...]
+
+
+def hubs() -> dict[Path, HubState]:
+    """All hubs of this user that answer, by their folders.
+
+    Raises:
+        HubError: One is of another version, or does not answer.
+    """
+    states = {}
+    for folder in runs.hubs():
+        if (hub := connect(folder)) is not None:
+            with hub:
+                answer = hub.ask("runs")
+            states[folder] = HubState(answer["policy"], tuple(answer["runs"]))
+    return states
