@@ -412,15 +412,15 @@ def of_the_three_calls(options: argparse.Namespace) -> object:
         ChannelListener(Path(folder), welcome) as listener,
     ):
         os.environ.update(listener.environment())
-        hg._joined = False  # join anew, with an engine this time
+        hg._door.is_joined = False  # join anew, with an engine this time
         bare, watched = Loop(lambda loss: None), Loop(hg.report).prepare()
         for _ in range(ROUNDS):
             bare.run()
             watched.run()
         report = report_microseconds()
-        if hg._session is not None:
-            hg._session.close()
-            hg._session._channel.close()
+        if hg._door.session is not None:
+            hg._door.session.close()
+            hg._door.session._channel.close()
         for name in listener.environment():
             os.environ.pop(name)
 

@@ -65,13 +65,13 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
             )
             for name, value in variables.items():
                 monkeypatch.setenv(name, value)
-            monkeypatch.setattr(hg, "_session", None)
-            monkeypatch.setattr(hg, "_begun", False)
+            monkeypatch.setattr(hg._door, "session", None)
+            monkeypatch.setattr(hg._door, "is_joined", False)
 
             def at_step(step: int) -> None:
                 if step == order_at:
-                    assert hg._session is not None
-                    channel = hg._session._channel
+                    assert hg._door.session is not None
+                    channel = hg._door.session._channel
                     listener.wait_for("hello")
                     if order == "hang up":
                         listener.hang_up()
@@ -84,7 +84,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
             except hg.Stop:
                 result = None
             finally:
-                session = hg._session
+                session = hg._door.session
                 if session is not None:
                     atexit.unregister(session.close)
                     session.close()
@@ -92,7 +92,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
                     listener.finish()
                 for name in variables:
                     monkeypatch.delenv(name, raising=False)
-                monkeypatch.setattr(hg, "_session", None)
+                monkeypatch.setattr(hg._door, "session", None)
         return Attempt(result, listener.messages)
 
     return attempting

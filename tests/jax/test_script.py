@@ -428,7 +428,7 @@ def test_every_kind_of_leaf_comes_back_as_it_was(attempt: Attempting, kind: str)
         hg.init()
         changed = (
             {**parts, "step": 6, "numpy": np.zeros(4)}
-            if hg._session and hg._session._resume
+            if hg._door.session and hg._door.session._resume
             else parts
         )
         state = hg.prepare(changed)
@@ -468,7 +468,7 @@ def test_a_disk_that_is_full_costs_a_message_and_what_was_there_stays(
 
 
 def test_under_plain_python_everything_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hg, "_begun", False)
+    monkeypatch.setattr(hg._door, "is_joined", False)
     assert list(hg.epochs(3)) == [0, 1, 2]
     assert len(hg.epochs(3)) == 3
     batch = object()

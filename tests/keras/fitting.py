@@ -37,8 +37,8 @@ class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
         self.done = 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self.done == self.step and hg._session is not None:
-            channel = hg._session._channel
+        if self.done == self.step and hg._door.session is not None:
+            channel = hg._door.session._channel
             channel.send({"type": "waiting"})
             deadline = time.monotonic() + 60
             while not channel.pending:

@@ -37,8 +37,8 @@ class AwaitOrder(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         AwaitOrder.done += 1
-        if ORDER and AwaitOrder.done == int(ORDER) and hg._session is not None:
-            channel = hg._session._channel
+        if ORDER and AwaitOrder.done == int(ORDER) and hg._door.session is not None:
+            channel = hg._door.session._channel
             channel.send({"type": "waiting"})
             deadline = time.monotonic() + 60
             while not channel.pending:

@@ -46,9 +46,9 @@ def fingerprint(model):
 
 def await_order():
     # Tell the test that an order may come now, and go on once it did: it lands at a known step.
-    hg._session._channel.send({"type": "waiting"})
+    hg._door.session._channel.send({"type": "waiting"})
     deadline = time.monotonic() + 20
-    while not hg._session._channel.pending:
+    while not hg._door.session._channel.pending:
         if time.monotonic() > deadline:
             raise TimeoutError("no order came")
         time.sleep(0.001)
@@ -194,13 +194,13 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
             )
             for name, value in variables.items():
                 monkeypatch.setenv(name, value)
-            monkeypatch.setattr(hg, "_session", None)
-            monkeypatch.setattr(hg, "_joined", False)
+            monkeypatch.setattr(hg._door, "session", None)
+            monkeypatch.setattr(hg._door, "is_joined", False)
 
             def at_step(step: int) -> None:
                 if step == order_at:
-                    assert hg._session is not None
-                    channel = hg._session._channel
+                    assert hg._door.session is not None
+                    channel = hg._door.session._channel
                     listener.wait_for("hello")
                     if order == "hang up":
                         listener.hang_up()
@@ -213,7 +213,7 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
             except hg.Stop:
                 result = None
             finally:
-                session = hg._session
+                session = hg._door.session
                 if session is not None:
                     atexit.unregister(session.close)
                     session.close()

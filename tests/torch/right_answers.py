@@ -741,7 +741,7 @@ _link: list[Any] = []
 
 def _new_session() -> None:
     """As a script that just began, but on the ties of the one before."""
-    before = hg._session
+    before = hg._door.session
     if before is None:
         return
     from headgate.task import TaskEnvironment
@@ -759,7 +759,7 @@ def _new_session() -> None:
     environment = TaskEnvironment(
         channel="", task="", checkpoints=os.environ.get("HEADGATE_CHECKPOINTS")
     )
-    hg._session = Session(environment, before._channel)
+    hg._door.session = Session(environment, before._channel)
 
 
 if __name__ == "__main__":

@@ -210,8 +210,8 @@ for epoch in hg.epochs(3):
         hg.report(loss=loss)
         number += 1
         if number == stop_at:
-            hg._session._channel.send({"type": "waiting"})
-            while not hg._session._channel.pending:
+            hg._door.session._channel.send({"type": "waiting"})
+            while not hg._door.session._channel.pending:
                 time.sleep(0.001)
 torch.save(model.state_dict(), f"{os.environ['OUT']}-{hg.rank()}.pt")
 """

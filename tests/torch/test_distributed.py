@@ -36,7 +36,7 @@ torch.set_default_dtype(torch.float64)
 index = int(os.environ.get("HEADGATE_TASK", "worker-0").rpartition("-")[2])
 
 def say(what):
-    hg._session._channel.send({"type": "waiting", "what": what})
+    hg._door.session._channel.send({"type": "waiting", "what": what})
 
 def until(condition):
     deadline = time.monotonic() + 60
@@ -70,7 +70,7 @@ for epoch in hg.epochs(4):
         hg.report(loss=loss)
         if os.environ.get("AWAIT") == f"{index} {epoch} {number}":
             say("an order")
-            until(lambda: hg._session._channel.pending)
+            until(lambda: hg._door.session._channel.pending)
 show(model)
 """
 
@@ -451,7 +451,7 @@ for epoch in hg.epochs(2):
             if "no memory" not in str(error) and "SWALLOWS" not in os.environ:
                 raise
             if "SAVES" in os.environ:
-                hg._session._worker.as_lowest(True)
+                hg._door.session._worker.as_lowest(True)
             continue
         optimizer.step()
 """
@@ -490,7 +490,7 @@ FAILING = """
 if index == int(os.environ["FAILS"]):
     raise ValueError("no data here")
 model = nn.Linear(8, 3)
-hg._join()
+hg._door.join()
 say("about to prepare")
 model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
 """

@@ -71,8 +71,8 @@ for epoch in hg.epochs(3):
         hg.report(loss=loss)
         number += 1
         if number == stop_at:
-            hg._session._channel.send({"type": "waiting"})
-            while not hg._session._channel.pending:
+            hg._door.session._channel.send({"type": "waiting"})
+            while not hg._door.session._channel.pending:
                 time.sleep(0.001)
 if "OUT" in os.environ:
     torch.save({"model": model.state_dict(), "carried": carried.state, "scale": scale.state_dict(),

@@ -29,7 +29,7 @@ def steps(hg, count):
     # Steps under each gate, after those that are measured and one that it does not hold; tells the
     # part of the time in which they ran.
     yield from range(25)
-    channel, gate = hg._session._channel, hg._session._gate
+    channel, gate = hg._door.session._channel, hg._door.session._gate
     for rate in (0.25, 1.0):
         channel.send({"type": "waiting", "rate": rate})
         if not channel.wait_for(lambda: channel.gate is not None and channel.gate.rate == rate, 60):

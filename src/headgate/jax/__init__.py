@@ -40,8 +40,30 @@ __all__ = [
     "shard",
 ]
 
-_session: Session | None = None
-_begun = False
+
+def _opened(environment: TaskEnvironment) -> Session:
+    import jax
+
+    from headgate.jax.session import Session
+
+    return Session(environment, Channel.open(environment, "jax", jax.__version__, None))
+
+
+def _check_begun(call: str) -> None:
+    """
+    Raises:
+        RuntimeError: There is an engine, and `init` was not called.
+    """
+    if not _door.is_joined and TaskEnvironment.read().channel is not None:
+        raise RuntimeError(
+            f"headgate.jax.{call}() before headgate.jax.init(); call init() before the "
+            "script uses JAX"
+        )
+
+
+_door = FrontDoor(_opened, _check_begun)
+epochs, mean, agree = _door.epochs, _door.mean, _door.agree
+rank, is_main = _door.rank, _door.is_main
 
 
 def init() -> None:
@@ -52,17 +74,7 @@ def init() -> None:
             plan. Or the script joins its processes itself, or a worker did not start in time.
         headgate.jax.checkpoints.ResumeError: The checkpoint to resume from cannot be read.
     """
-    global _begun, _session
-    if _begun:
-        return
-    environment = TaskEnvironment.claim()
-    if environment.channel is not None:
-        import jax
-
-        from headgate.jax.session import Session
-
-        _session = Session(environment, Channel.open(environment, "jax", jax.__version__, None))
-    _begun = True
+    _door.join()
 
 
 def prepare(*parts: Any) -> Any:
@@ -82,7 +94,7 @@ def prepare(*parts: Any) -> Any:
     """
     if not parts:
         raise TypeError("prepare(): expected what is trained, such as prepare(params, opt_state)")
-    session = _joined("prepare")
+    session = _door.session_of("prepare")
     prepared = parts if session is None else session.prepare(parts)
     return prepared[0] if len(parts) == 1 else prepared
 
@@ -99,7 +111,7 @@ def shard(batch: Any) -> Any:
     Raises:
         headgate.jax.placing.DataError: The workers draw different batches.
     """
-    session = _joined("shard")
+    session = _door.session_of("shard")
     return batch if session is None else session.shard(batch)
 
 
@@ -115,7 +127,7 @@ class batches:  # noqa: N801 - used like a function
         self._iterable = iterable
 
     def __iter__(self) -> Iterator[Any]:
-        session = _joined("batches")
+        session = _door.session_of("batches")
         return iter(self._iterable) if session is None else session.batches(self._iterable)
 
     def __len__(self) -> int:
@@ -134,28 +146,10 @@ def report(loss: Any = None, step: int | None = None, *, state: Any = None, **me
             needed for Flax NNX objects.
         **metrics: Numbers, for example `accuracy=right / total`.
     """
-    session = _joined("report")
+    session = _door.session_of("report")
     if session is not None:
         session.report(loss, step, metrics, state)
 
-
-def _joined(what: str) -> Session | None:
-    """The session with the engine that started this process; None under plain `python`.
-
-    Raises:
-        RuntimeError: There is an engine, and `init` was not called.
-    """
-    if not _begun and TaskEnvironment.read().channel is not None:
-        raise RuntimeError(
-            f"headgate.jax.{what}() before headgate.jax.init(); call init() before the "
-            "script uses JAX"
-        )
-    return _session
-
-
-_door = FrontDoor(_joined)
-epochs, mean, agree = _door.epochs, _door.mean, _door.agree
-rank, is_main = _door.rank, _door.is_main
 
 if TaskEnvironment.read().channel is not None:
     file_writes.watch()

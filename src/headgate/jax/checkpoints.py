@@ -64,17 +64,9 @@ def read(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     Raises:
         ResumeError: The checkpoint does not exist, or has another layout.
     """
-    try:
+    with saving.reading(path, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         arrays, note = _read_orbax(Path(path)) if os.path.isdir(path) else _read_npz(path)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        first = str(error).partition("\n")[0]
-        raise ResumeError(
-            f"checkpoint {path} cannot be read: {first}; resume from another one"
-        ) from error
-    if note.get("headgate") != LAYOUT:
-        raise ResumeError(
-            f"{path} is not a checkpoint of this version of Headgate; resume from another one"
-        )
+    saving.check_layout(path, note.get("headgate"), LAYOUT)
     return arrays, note
 
 

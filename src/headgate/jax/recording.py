@@ -8,9 +8,8 @@ import jax
 import numpy as np
 
 from headgate.jax.training_state import TrainingState
-from headgate.task.recording import WEIGHT, TaskRecorder
+from headgate.task.recording import ROUNDINGS, WEIGHT, TaskRecorder
 
-_ROUNDINGS = 4.0
 _DRAWS = (
     "bernoulli",
     "bits",
@@ -60,7 +59,7 @@ def prepared(recorder: TaskRecorder, trained: TrainingState) -> None:
         array = np.asarray(leaf, np.float64 if recorder.recipe.double else leaf.dtype)
         if recorder.recipe.perturbed:
             away = draw.uniform(-1.0, 1.0, array.shape)
-            array = (array * (1 + _ROUNDINGS * _eps(array.dtype) * away)).astype(array.dtype)
+            array = (array * (1 + ROUNDINGS * _eps(array.dtype) * away)).astype(array.dtype)
         return jax.numpy.asarray(array)
 
     trained.with_values(value)

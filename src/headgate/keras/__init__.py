@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.keras import environment
@@ -44,11 +45,18 @@ __all__ = [
     "strategy",
 ]
 
-_session: Session | None = None
 _strategy: Any = None
-_joined = False
 
-_door = FrontDoor(lambda name: _join())
+
+def _opened(task: TaskEnvironment, together: bool = False) -> Session:
+    """Open the session. `together`: the script is ready to join the other tasks of its job."""
+    from headgate.keras.session import Session
+
+    channel = Channel.open(task, "keras", environment.version(), environment.seed())
+    return Session(task, channel, together)
+
+
+_door = FrontDoor(_opened)
 epochs, mean, agree = _door.epochs, _door.mean, _door.agree
 rank, is_main = _door.rank, _door.is_main
 
@@ -73,7 +81,8 @@ def strategy() -> Any:
 
     global _strategy
     if _strategy is None:
-        _join(together=True)
+        session = _door.join(partial(_opened, together=True))
+        _strategy = session.strategy if session is not None else None
     if _strategy is None:
         _strategy = strategies.alone()
     return _strategy
@@ -104,7 +113,7 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
             f"prepare(model, optimizer): found a {type(optimizer).__name__}; expected a "
             "Keras optimizer"
         )
-    session = _join()
+    session = _door.join()
     if session is not None:
         index, is_new = session.prepare(model, optimizer)
         if is_new and callable(getattr(model, "fit", None)):
@@ -137,28 +146,9 @@ def report(loss: Any = None, step: int | None = None, **metrics: Any) -> None:
             reports every tenth step has to give it.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
-    session = _session if _joined else _join()
+    session = _door.join()
     if session is not None:
         session.report(loss, step, metrics)
-
-
-def _join(together: bool = False) -> Session | None:
-    """The session with the engine that started this process; None under plain `python`.
-
-    Args:
-        together: Whether the script is ready to join the other tasks of its job.
-    """
-    global _joined, _session, _strategy
-    if not _joined:
-        task = TaskEnvironment.claim()
-        if task.channel is not None:
-            from headgate.keras.session import Session
-
-            channel = Channel.open(task, "keras", environment.version(), environment.seed())
-            _session = Session(task, channel, together)
-            _strategy = _session.strategy
-        _joined = True
-    return _session
 
 
 if TaskEnvironment.read().channel is not None:

@@ -26,6 +26,15 @@ from headgate.task.saving import CheckpointError, ResumeError
 __all__ = ["CheckpointError", "ResumeError", "CheckpointContents", "read", "write"]
 
 LAYOUT = 1
+_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    AttributeError,
+    zipfile.BadZipFile,
+)
 Arrays = Mapping[str, "np.ndarray[Any, Any]"]
 
 
@@ -88,24 +97,12 @@ def read(path: str) -> CheckpointContents:
     Raises:
         ResumeError: There is no such file, or it is no checkpoint of this layout.
     """
-    try:
+    with saving.reading(path, *_DAMAGE):
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         about = json.loads(arrays.pop("headgate").tobytes())
-        if about["layout"] != LAYOUT:
-            raise ValueError(f"its layout is {about['layout']}, expected {LAYOUT}")
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-        AttributeError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise ResumeError(
-            f"checkpoint {path} cannot be read: {error}; resume from another one"
-        ) from error
+        layout = about["layout"]
+    saving.check_layout(path, layout, LAYOUT)
     for name, kind in about["types"].items():
         arrays[name] = arrays[name].view(_dtype(kind))
     return CheckpointContents(arrays, about["place"])

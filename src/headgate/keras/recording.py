@@ -12,9 +12,8 @@ import numpy as np
 
 from headgate.keras import backends
 from headgate.keras.training_state import TrainingState, array_of, variables
-from headgate.task.recording import BUFFER, DROPOUT, NOISE, WEIGHT, TaskRecorder
+from headgate.task.recording import BUFFER, DROPOUT, NOISE, ROUNDINGS, WEIGHT, TaskRecorder
 
-_ROUNDINGS = 4.0
 _KERAS = ("keras", "tf_keras")
 _DRAWS = {
     "rate": DROPOUT,
@@ -57,9 +56,7 @@ def begins(recorder: TaskRecorder, trained: TrainingState) -> None:
             if array.dtype in (np.float32, np.float64):
                 away = draw.uniform(-1.0, 1.0, array.shape)
                 variable.assign(
-                    (array * (1 + _ROUNDINGS * np.finfo(array.dtype).eps * away)).astype(
-                        array.dtype
-                    )
+                    (array * (1 + ROUNDINGS * np.finfo(array.dtype).eps * away)).astype(array.dtype)
                 )
 
 

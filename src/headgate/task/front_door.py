@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headgate.task.environment import TaskEnvironment
 from headgate.task.epochs import Epochs
 
 if TYPE_CHECKING:
     from headgate.task.session import TaskSession
 
+S = TypeVar("S", bound="TaskSession")
 
-class FrontDoor:
+
+class FrontDoor(Generic[S]):
     """Answers a script's calls through its session with the engine, or locally under plain
     `python`.
 
     Args:
-        session: Returns the session, after joining the engine if necessary; None without an engine.
-            It gets the name of the call, for its errors.
+        opened: Opens the session of a framework.
+        check: Called with the name of a call before it joins; may raise.
+
+    Attributes:
+        session: The session with the engine; None before the first call, and under plain `python`.
+        is_joined: Whether a call has come.
     """
 
-    def __init__(self, session: Callable[[str], TaskSession | None]) -> None:
-        self._session = session
+    def __init__(
+        self,
+        opened: Callable[[TaskEnvironment], S],
+        check: Callable[[str], None] = lambda call: None,
+    ) -> None:
+        self._opened = opened
+        self._check = check
+        self.session: S | None = None
+        self.is_joined = False
+
+    def join(self, opened: Callable[[TaskEnvironment], S] | None = None) -> S | None:
+        """Join the engine that started this process, once. Returns the session; None under plain
+        `python`.
+
+        Args:
+            opened: Opens the session in place of the usual way.
+        """
+        if not self.is_joined:
+            environment = TaskEnvironment.claim()
+            if environment.channel is not None:
+                self.session = (opened or self._opened)(environment)
+            self.is_joined = True
+        return self.session
+
+    def session_of(self, call: str) -> S | None:
+        """The session for a call of the script; None under plain `python`."""
+        self._check(call)
+        return self.join()
 
     def epochs(self, count: int) -> Epochs:
         """Iterate over `count` epochs, from 0. After a resume, begin at the checkpoint's epoch.
@@ -29,7 +62,7 @@ class FrontDoor:
         Between two epochs Headgate saves a checkpoint if one was requested, or if saving takes less
         than 0.5 % of the time.
         """
-        return Epochs(count, lambda: self._session("epochs"))
+        return Epochs(count, lambda: self.session_of("epochs"))
 
     def mean(self, value: Any) -> Any:
         """Average a number over the workers of the job, so that all of them decide alike.
@@ -50,7 +83,7 @@ class FrontDoor:
             RuntimeError: In PyTorch, within a pass over training data, if the plan's workers do not
                 wait for each other.
         """
-        session = self._session("mean")
+        session = self.session_of("mean")
         return value if session is None else session.mean(value)
 
     def agree(self, flag: Any) -> Any:
@@ -70,19 +103,19 @@ class FrontDoor:
             headgate.task.WorkersDiffer: Other workers are at another place in the script.
             RuntimeError: As of `mean`.
         """
-        session = self._session("agree")
+        session = self.session_of("agree")
         return flag if session is None else session.agree(flag)
 
     def rank(self) -> int:
         """This worker's number in its job, from 0. It is 0 in a job of one worker and under plain
         `python`. Call `strategy()` of Keras, or `init()` of JAX, first.
         """
-        session = self._session("rank")
+        session = self.session_of("rank")
         return 0 if session is None else session.rank
 
     def is_main(self) -> bool:
         """Whether this worker writes files for all. It is true in exactly one worker of a job, and
         under plain `python`.
         """
-        session = self._session("is_main")
+        session = self.session_of("is_main")
         return session is None or session.is_main

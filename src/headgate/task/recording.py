@@ -30,6 +30,8 @@ numbers.
 GRADIENT, WEIGHT, BUFFER = "gradient", "weight", "buffer"
 DROPOUT, NOISE, MIXED_PRECISION = "dropout", "noise", "mixed-precision"
 """Kinds of operations that a trial leaves out."""
+ROUNDINGS = 4.0
+"""How far a trial perturbs weights: roundings of their type."""
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 """Suffixes of files with a script's settings."""
 _EXACT = frozenset(

@@ -38,6 +38,37 @@ class ResumeError(RuntimeError):
     """A checkpoint does not fit the script that resumes from it, or cannot be read."""
 
 
+@contextmanager
+def reading(path: str, *damage: type[Exception]) -> Iterator[None]:
+    """Report what is wrong with a checkpoint while it is read.
+
+    Args:
+        path: The checkpoint.
+        damage: Errors that mean that it cannot be read.
+
+    Raises:
+        ResumeError: One of them was raised.
+    """
+    try:
+        yield
+    except damage as error:
+        first = str(error).partition("\n")[0]
+        raise ResumeError(
+            f"checkpoint {path} cannot be read: {first}; resume from another one"
+        ) from error
+
+
+def check_layout(path: str, layout: object, expected: int) -> None:
+    """
+    Raises:
+        ResumeError: A file is no checkpoint of this layout.
+    """
+    if layout != expected:
+        raise ResumeError(
+            f"{path} is not a checkpoint of this version of Headgate; resume from another one"
+        )
+
+
 class Saver:
     """Saves checkpoints into the job's folder. Failures are reported, not raised.
 

@@ -34,10 +34,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Stop", "agree", "epochs", "is_main", "keep", "mean", "prepare", "rank", "report"]
 
-_session: Session | None = None
-_joined = False
 
-_door = FrontDoor(lambda name: _join())
+def _opened(environment: TaskEnvironment) -> Session:
+    channel = Channel.open(environment, "torch", torch.__version__, torch.initial_seed())
+    if recorder() is not None:
+        from headgate.torch.recording import steps
+        from headgate.torch.recording_session import RecordingSession
+
+        if (recording := steps()) is not None:
+            return RecordingSession(environment, channel, recording)
+    from headgate.torch.session import Session
+
+    return Session(environment, channel)
+
+
+_door = FrontDoor(_opened)
 epochs, mean, agree = _door.epochs, _door.mean, _door.agree
 rank, is_main = _door.rank, _door.is_main
 
@@ -103,7 +114,7 @@ def prepare(
         raise ValueError(
             f"prepare(batch_dim={batch_dim!r}): expected the number of a dimension, from 0"
         )
-    session = _join()
+    session = _door.join()
     prepared = (
         list(loaders)
         if session is None
@@ -153,7 +164,7 @@ def keep(*modules: torch.nn.Module, across: str | None = None, **objects: Any) -
             raise TypeError(
                 f"keep({name}=...): a {type(kept).__name__} has no state_dict and load_state_dict"
             )
-    session = _join()
+    session = _door.join()
     if session is not None:
         session.combine(modules, across or MEAN)
         session.keep(objects, across)
@@ -173,14 +184,14 @@ def report(
             `optimizer.step()`, preferably before `backward`, after which gradients are exchanged.
         **metrics: Numbers, for example `accuracy=0.97`.
     """
-    session = _session if _joined else _join()
+    session = _door.join()
     if session is not None:
         session.report(loss, step, metrics, weight)
 
 
 def _on_servers() -> bool:
     """Whether this process is a worker of a plan with parameter servers."""
-    session = _join()
+    session = _door.join()
     return session is not None and session.on_servers
 
 
@@ -190,30 +201,6 @@ def _table_for(kind: str, layer: dict[str, Any]) -> Any:
     )
 
     return table_for(kind, layer)
-
-
-def _join() -> Session | None:
-    """The session with the engine that started this process; None under plain `python`."""
-    global _joined, _session
-    if not _joined:
-        environment = TaskEnvironment.claim()
-        if environment.channel is not None:
-            _session = _opened(environment)
-        _joined = True
-    return _session
-
-
-def _opened(environment: TaskEnvironment) -> Session:
-    channel = Channel.open(environment, "torch", torch.__version__, torch.initial_seed())
-    if recorder() is not None:
-        from headgate.torch.recording import steps
-        from headgate.torch.recording_session import RecordingSession
-
-        if (recording := steps()) is not None:
-            return RecordingSession(environment, channel, recording)
-    from headgate.torch.session import Session
-
-    return Session(environment, channel)
 
 
 if TaskEnvironment.read().channel is not None:

@@ -97,17 +97,11 @@ def read(path: str) -> dict[str, Any]:
     Raises:
         ResumeError: The file does not exist, or is no checkpoint of this layout.
     """
-    try:
+    with saving.reading(path, OSError, RuntimeError, EOFError, pickle.UnpicklingError):
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        first = str(error).partition("\n")[0]
-        raise ResumeError(
-            f"checkpoint {path} cannot be read: {first}; resume from another one"
-        ) from error
-    if not isinstance(payload, dict) or payload.get("headgate") != LAYOUT:
-        raise ResumeError(
-            f"{path} is not a checkpoint of this version of Headgate; resume from another one"
-        )
+    if not isinstance(payload, dict):
+        payload = {}
+    saving.check_layout(path, payload.get("headgate"), LAYOUT)
     return payload
 
 

@@ -24,6 +24,7 @@ from headgate.task.recording import (
     GRADIENT,
     MIXED_PRECISION,
     MOST_NUMBERS,
+    ROUNDINGS,
     WEIGHT,
     RecordedTensor,
     TaskRecorder,
@@ -31,7 +32,6 @@ from headgate.task.recording import (
 from headgate.torch import batches, rng
 from headgate.torch.observer import SHARDS
 
-_ROUNDINGS = 4.0
 _DROPOUTS = (
     "dropout",
     "alpha_dropout",
@@ -161,7 +161,7 @@ class StepRecorder:
                 self._moved.add(id(parameter))
                 away = torch.rand(parameter.shape, generator=generator).to(parameter) * 2 - 1
                 with torch.no_grad():
-                    parameter.mul_(1 + _ROUNDINGS * torch.finfo(parameter.dtype).eps * away)
+                    parameter.mul_(1 + ROUNDINGS * torch.finfo(parameter.dtype).eps * away)
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         first = id(optimizer) not in self._optimizers

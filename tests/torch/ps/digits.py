@@ -50,7 +50,7 @@ def only_mine_are_left() -> bool:
     holds.
     """
     other = next(Path().glob("worker-0-*.used")).read_text().count("\n")
-    held: int = sum(len(each) for each in hg._session._worker._link.assigner.held.values())  # type: ignore[union-attr,misc]
+    held: int = sum(len(each) for each in hg._door.session._worker._link.assigner.held.values())  # type: ignore[union-attr,misc]
     return bool(other + steps - 1 + held == len(loader))
 
 

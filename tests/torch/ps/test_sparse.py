@@ -431,7 +431,7 @@ for _ in hg.epochs(1):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-tables = hg._session._worker._link.tables
+tables = hg._door.session._worker._link.tables
 tables.settle()
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
 print("grown", grown, "in", sum(tables.caller.bytes_in), "out", sum(tables.caller.bytes_out))
