@@ -1,1 +1,1 @@
-"""What people read of a run: one self-contained page, and the terminal's tables."""
+"""Reports of a run for people: a self-contained page, and terminal tables."""

@@ -1,4 +1,4 @@
-"""Replaces what tells who somebody is and where they work: paths, hosts, users, arguments."""
+"""Replace what identifies a user and workplace: paths, hosts, users, arguments."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PATH = re.compile(r"(?<![\w.~/-])(?:~[\w-]*)?(?:/[^\s/:;,'\"<>()\[\]{}|=]+)+/?"
 _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 _SERIAL = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SHORTEST = 4
-"""Letters of an argument or a value that is looked for in text: shorter ones are in every word."""
+"""Shortest argument or value that is searched for in text: shorter ones are in every word."""
 _NOBODY = {"root", "localhost"}
-_OPEN = {"127.0.0.1", "0.0.0.0"}  # nothing listens there
+_OPEN = {"127.0.0.1", "0.0.0.0"}  # never identifying
 _JOB = "spec"
-"""The field of an event or action that holds a job as its user wrote it."""
+"""Field of an event or action with a job as its user wrote it."""
 _HIDDEN: dict[str, Kind] = {
     "args": "argument",
     "run": "argument",
@@ -30,20 +30,20 @@ _HIDDEN: dict[str, Kind] = {
     "mounts": "path",
     "image": "value",
 }
-"""Fields of such a job whose values are hidden whatever they are."""
+"""Fields of such a job whose values are always hidden."""
 
 
 class Anonymous:
-    """Puts the same word for the same thing, so that a log can still be followed."""
+    """Replaces the same name by the same word everywhere, so that a log remains readable."""
 
     def __init__(self) -> None:
         self._words: dict[str, str] = {}
         self._counts: dict[Kind, int] = {}
-        self._named: set[str] = set()  # those that are looked for in text
+        self._named: set[str] = set()  # names that are searched for in text
         self._pattern: re.Pattern[str] | None = None
 
     def hide(self, kind: Kind, *names: str | None) -> None:
-        """Have these names replaced wherever they stand."""
+        """Replace these names wherever they occur."""
         for name in names:
             if name and name not in _NOBODY:
                 self._word(kind, name)
@@ -51,13 +51,13 @@ class Anonymous:
         self._pattern = None
 
     def hide_arguments(self, kind: Kind, words: Iterable[str]) -> None:
-        """Have what somebody typed replaced, and the parts of `--name=value`."""
+        """Replace what a user typed, including the parts of `--name=value`."""
         for word in words:
             parts = {word, *re.split(r"[=\s,;|&\"'`]+", word)}
             self.hide(kind, *(part for part in sorted(parts) if _tells(part)))
 
     def text(self, text: str) -> str:
-        """A text with all of it replaced."""
+        """A text with all hidden names replaced."""
         if self._pattern is None:
             names = sorted(self._named, key=lambda name: (-len(name), name))
             bounded = (rf"(?<![\w]){re.escape(name)}(?![\w])" for name in names)
@@ -68,7 +68,7 @@ class Anonymous:
         return _PATH.sub(lambda match: self._word("path", match[0].rstrip("/.")), text)
 
     def value(self, value: Any, hidden: Kind | None = None, in_job: bool = False) -> Any:
-        """JSON with all texts in it replaced; those of `hidden` whole, whatever they are."""
+        """A JSON value with all texts in it replaced; with `hidden`, every text completely."""
         if isinstance(value, str):
             return self._word(hidden, value) if hidden is not None and value else self.text(value)
         if isinstance(value, list):
@@ -97,7 +97,7 @@ def _tells(word: str) -> bool:
 
 
 def of_this_machine(anonymous: Anonymous, host: str, environment: dict[str, str | None]) -> None:
-    """Hide what names this machine, its user, and the folders of both."""
+    """Hide the names of this machine, its user, and their folders."""
     import pwd
 
     names = {environment.get(name) for name in ("USER", "LOGNAME", "SUDO_USER")}

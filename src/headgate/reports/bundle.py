@@ -1,4 +1,6 @@
-"""One file for a bug report: a run's events, the versions, what the doctor says, last lines."""
+"""A file for a bug report: a run's events, the versions, the doctor's output, last lines of
+logs.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ from headgate.reports.anonymous import Anonymous, of_this_machine
 from headgate.scripts import variables
 
 LINES = 200
-"""Of the end of each log."""
+"""Lines from the end of each log."""
 _DOCTOR_SECONDS = 120.0
 _TOLD = ("id", "state", "policy", "mode", "headgate", "ended", "engine", "resumed_from", "only")
-"""Facts of a run that go into a bundle."""
+"""Facts of a run in a bundle."""
 _PACKAGES = ("click", "numpy", "psutil", "pydantic", "pyzmq", "scipy", "torch", "tensorflow", "jax")
 
 
@@ -38,8 +40,8 @@ def write(run: Path, bundle: Path, with_paths: bool = False) -> Path:
 
     Args:
         run: The run's folder.
-        bundle: Where to.
-        with_paths: Leave paths, arguments, variables, hosts and users as they are.
+        bundle: The file to write.
+        with_paths: Whether to keep paths, arguments, variables, hosts and users.
 
     Raises:
         StorageError: It cannot be written.
@@ -102,7 +104,7 @@ def _log(run: Path) -> Iterator[dict[str, Any]]:
     try:
         for entry in read_controller(run).values():
             yield {"run": entry.run, **entry.as_json()}
-    except NotFoundError:  # of an earlier version
+    except NotFoundError:  # a run of an earlier version
         return
 
 
@@ -130,7 +132,7 @@ def _last_lines(log: Path) -> str:
 
 
 def _anonymous(run: Path) -> Anonymous:
-    """Everything that is known to tell who and where, from what the run has on record."""
+    """Replacements for all identifying names in the run's record."""
     anonymous, meta = Anonymous(), runs.meta(run)
     environment = {**os.environ, **(variables.read(run) or {})}
     of_this_machine(anonymous, meta.get("host", runs.host()), environment)

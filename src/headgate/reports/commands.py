@@ -1,4 +1,4 @@
-"""Command lines for a job that was recorded: to run it once more, otherwise, or to plan it."""
+"""Command lines for a recorded job: to rerun it, run it differently, or plan it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from headgate.recorded.jobs import RecordedJob
 
 
 def single_worker_command(job: RecordedJob) -> str:
-    """Run it as a single process. Empty if it is no script, or if another launcher's contract asks
-    for what it has.
+    """A command that runs it as a single process. Empty: it is no script, or has another launcher's
+    contract.
     """
     if not job.spec.script or not job.can_run_alone:
         return ""
@@ -17,8 +17,8 @@ def single_worker_command(job: RecordedJob) -> str:
 
 
 def rerun_command(job: RecordedJob) -> str:
-    """Run it as it was. Empty if it is no script of one task, or if its job says more than a
-    command does.
+    """A command that repeats it. Empty: it is no script of one task, or a command cannot express
+    its job.
     """
     spec, script = job.spec, job.spec.script
     says_more = any((spec.env, spec.python, spec.launch, spec.roles, spec.isolation))
@@ -30,8 +30,8 @@ def rerun_command(job: RecordedJob) -> str:
 
 
 def with_workers_command(job: RecordedJob, count: int) -> str:
-    """Run it with so many workers. Empty if it is no script, or if it has no more. Another
-    launcher's contract needs no strategy.
+    """A command that runs it with `count` workers. Empty: it is no script, or has no more workers
+    than that. Another launcher's contract needs no strategy.
     """
     script, launch, plan = job.spec.script, job.spec.contract, job.plan
     if not script or count >= job.workers:
@@ -47,14 +47,14 @@ def with_workers_command(job: RecordedJob, count: int) -> str:
 
 
 def plan_command(job: RecordedJob) -> str:
-    """Show other plans for it. Empty if Headgate cannot plan it. No run of several workers leaves a
-    profile.
+    """A command that shows other plans for it. Empty: Headgate cannot plan it. A run of several
+    workers leaves no profile.
     """
     script, launch, options = job.spec.script, job.spec.contract, job.placement_options
     if not script or not job.can_be_planned:
         return ""
     contract = ["--launch", launch, "--batch", str(job.spec.batch)] if launch is not None else []
-    # it plans for all
+    # it plans for all nodes
     placed = options[: options.index("--nodes")] if "--nodes" in options else options
     profiled = shlex.join(["headgate", "profile", script, *_arguments(job)])
     planned = shlex.join(["headgate", "plan", script, *contract, *placed, *_arguments(job)])
@@ -62,7 +62,7 @@ def plan_command(job: RecordedJob) -> str:
 
 
 def location_hint(job: RecordedJob) -> str:
-    """What to add to its commands, in words, where they do not say where it ran."""
+    """In words, what to add to its commands if they do not state where it ran."""
     is_said = bool(job.placement_options) or len(job.nodes) < 2
     return "" if is_said else ", with `--cluster` as for the run"
 
@@ -72,5 +72,5 @@ def _run(job: RecordedJob, *rest: str) -> str:
 
 
 def _arguments(job: RecordedJob) -> list[str]:
-    """The arguments of its script, as they stand behind it on a command line."""
+    """The arguments of its script as on a command line."""
     return ["--", *job.spec.args] if job.spec.args else []

@@ -1,6 +1,4 @@
-"""Two runs side by side: what differs between them, and where the time of each job went
-differently.
-"""
+"""Compare two runs: their differences, and how each job's time shifted."""
 
 from __future__ import annotations
 
@@ -34,19 +32,19 @@ _OF_THE_RUN = {
     "cwd": "working folder",
     "seed": "seed",
 }
-"""What is kept of a run, and how it is called."""
+"""Recorded facts of a run, with their names for people."""
 _TIMES = frozenset({"at", "timeout", "grace"})
 """Fields of a job in seconds."""
 _MINUTE = 60.0
 _LEAST_SECONDS, _LEAST_PART = 0.5, 0.02
-"""Of the longer elapsed time: a smaller difference is not told, whatever its band."""
+"""Least difference that is shown, in seconds and as a fraction of the longer elapsed time,
+regardless of its band.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is one thing in the first run and another in the second; empty where it is not
-    there.
-    """
+    """A value that differs between the runs; empty: missing in that run."""
 
     what: str
     first: str
@@ -55,12 +53,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Seconds of a part of a job's time in both runs, and the second less the first.
+    """Seconds of a part of a job's time in both runs, and the second minus the first.
 
     Args:
-        low: Low end of a band of 90 % of the difference.
+        low: Low end of a 90 % band of the difference.
         high: High end of it.
-        beyond_noise: Whether the band leaves out 0, and the difference is worth telling.
+        beyond_noise: Whether the band excludes 0 and the difference is notable.
     """
 
     part: str
@@ -74,10 +72,10 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class ComparedJob:
-    """A job that both runs have.
+    """A job in both runs.
 
     Args:
-        steps_per_second: In the first and the second run; None where it told no steps.
+        steps_per_second: In the first and the second run; None: no steps reported.
     """
 
     job: str
@@ -91,7 +89,7 @@ class Comparison:
     """Two runs.
 
     Args:
-        only: Jobs of the first run alone, and of the second.
+        only: Jobs only in the first run, and only in the second.
     """
 
     runs: tuple[str, str]
@@ -101,7 +99,7 @@ class Comparison:
 
 
 def compare(first: Recording, second: Recording) -> Comparison:
-    """Compare jobs of the same name; where each run has one job, these."""
+    """Compare jobs of the same name; if each run has one job, those two."""
     names = [job.name for job in first.jobs]
     others = [job.name for job in second.jobs]
     pairs = [(name, name) for name in names if name in others]
@@ -126,7 +124,7 @@ def compare(first: Recording, second: Recording) -> Comparison:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """What `headgate compare --json` prints: keys are only ever added."""
+    """The output of `headgate compare --json`; keys are only ever added."""
     printed = asdict(comparison)
     for job in printed["jobs"]:
         for shift in job["time"]:
@@ -137,7 +135,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def tell(comparison: Comparison, console: Console) -> None:
-    """Print what differs, then a table of each job's time."""
+    """Print the differences, then a table of each job's time."""
     first, second = comparison.runs
     console.print(Text(f"{first} against {second}", style="bold"))
     _differences(comparison.differs, console)
@@ -183,8 +181,8 @@ def _time(job: ComparedJob) -> Table:
 
 
 def _change(seconds: float) -> str:
-    """A difference in the units of what it is of."""
-    rounded = round(seconds, 1) + 0.0  # no minus before 0.0
+    """A difference with the unit of its values."""
+    rounded = round(seconds, 1) + 0.0  # avoids -0.0
     if abs(rounded) < _MINUTE:
         return f"{rounded:+.1f} s"
     return f"{'-' if rounded < 0 else '+'}{say_moment(abs(rounded))}"
@@ -222,7 +220,7 @@ def _find(run: Recording, name: str) -> RecordedJob:
 
 
 def _shift(part: str, first: TimeEstimate, second: TimeEstimate, most: float) -> Shift:
-    """Errors of the two runs are taken for independent."""
+    """The errors of the two runs are assumed independent."""
     difference = second.seconds - first.seconds
     down = math.hypot(second.seconds - second.low, first.high - first.seconds)
     up = math.hypot(second.high - second.seconds, first.seconds - first.low)
@@ -253,7 +251,7 @@ def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
 
 
 def _variables(folders: tuple[Path, Path]) -> Iterator[Difference]:
-    """Of the terminals that the runs were submitted from; none where those of one are not known."""
+    """Differences between the submitting terminals' variables; none if either is unknown."""
     first, second = map(variables.read, folders)
     if first is not None and second is not None:
         for variable in variables.differing(first, second):
@@ -261,7 +259,7 @@ def _variables(folders: tuple[Path, Path]) -> Iterator[Difference]:
 
 
 def _packages(meta: Mapping[str, str]) -> dict[str, str]:
-    """Versions by package, of all interpreters together."""
+    """Versions by package, over all interpreters."""
     recorded = loads(meta.get("packages"))
     lists = recorded.values() if isinstance(recorded, dict) else [recorded]
     named = [
@@ -294,9 +292,7 @@ def _of_jobs(
 
 
 def _settings(job: RecordedJob) -> dict[str, Any]:
-    """What a job was and how it was laid out. The plan that a user states is also the one that was
-    taken.
-    """
+    """The settings and the layout of a job. A plan stated by the user is also the chosen plan."""
     settings: dict[str, Any] = plain(job.spec)
     del settings["name"]
     apart = {APART: True} if job.apart else {}
@@ -308,7 +304,7 @@ def _settings(job: RecordedJob) -> dict[str, Any]:
 
 
 def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves of nested mappings, by a dotted name."""
+    """The leaves of nested mappings, by dotted name."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(inner, f"{name}.{key}" if name else str(key))
@@ -319,7 +315,7 @@ def _flat(value: object, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _said(field: str, value: object) -> str:
-    """A value as people write it, with its unit; empty where it is None."""
+    """A value with its unit, as people write it; empty: None."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -336,7 +332,7 @@ def _said(field: str, value: object) -> str:
 
 
 def _beside(run: Recording, job: RecordedJob) -> list[str]:
-    """Jobs that ran on a node of this one's while it ran."""
+    """Jobs that ran on one of this job's nodes at the same time."""
     begun, ended = job.started, job.ended if job.ended is not None else run.seconds
     if begun is None:
         return []

@@ -1,4 +1,4 @@
-"""Entries of the event log in words, and the chain of causes that led to one."""
+"""Entries of the event log in words, and the chain of causes behind an entry."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _MARKS = {"event": "←", "action": "→", "notice": "·"}
 
 
 def line(entry: LoggedEvent) -> str:
-    """An entry in a line: when, whether it came in (←) or was decided (→), of what, and why."""
+    """One line about an entry: its time, input (←) or decision (→), its subject, and the reason."""
     because = f"  (by {entry.cause})" if entry.cause is not None else ""
     when = f"{entry.t:>9.3f} s" if entry.run else say_time(entry.t, seconds=True)
     return f"{entry.id:>6}  {when}  {_MARKS[entry.kind]} {text(entry)}{because}"
 
 
 def text(entry: LoggedEvent) -> str:
-    """What an entry says, with what it is about."""
+    """An entry in words, with its subject."""
     return words(entry.what)
 
 
 def words(what: Event | Action | Notice | Unreadable) -> str:
-    """What an event, an action or a notice says, with what it is about."""
+    """An event, action or notice in words, with its subject."""
     about = None if isinstance(what, Unreadable) else subject(what)
     if isinstance(about, TaskId):
         return f"{about.of_run}: {_told(what)}"
@@ -53,7 +53,7 @@ def words(what: Event | Action | Notice | Unreadable) -> str:
 def chain(
     entries: Mapping[int, LoggedEvent], last: LoggedEvent, but: set[int]
 ) -> Iterator[LoggedEvent]:
-    """An entry and what led to it, the latest first, up to the first one in `but`."""
+    """An entry and its causes, latest first, up to the first one in `but`."""
     at: LoggedEvent | None = last
     while at is not None:
         yield at
@@ -64,7 +64,7 @@ def chain(
 
 
 def latest(entries: Mapping[int, LoggedEvent], run: str, job: str) -> list[LoggedEvent]:
-    """The actions that made a job's present state and its tasks' present shares."""
+    """The actions behind a job's present state and its tasks' present shares."""
     last: dict[str, LoggedEvent] = {}
     for entry in entries.values():
         if entry.job is None or (entry.job.run, entry.job.name) != (run, job):

@@ -33,7 +33,7 @@ from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _WORTH_A_NAME = 0.1
-"""Part of what the largest program outside used, from which on another one is named."""
+"""Fraction of the largest outside program's use from which on others are named."""
 _MOST_SAID = 10
 _MOST_LINES = 6
 _SHORT_SECONDS = 5.0
@@ -47,7 +47,7 @@ _CULPRITS: Mapping[tuple[str, Resource], str] = {
 
 
 def culprit(loss: LostTime, meanwhile: Sequence[str] = ()) -> str:
-    """To whom something was lost, in words; `meanwhile` are other runs at the same time."""
+    """The culprit of a loss, in words; `meanwhile`: other runs at the same time."""
     return _CULPRITS.get((loss.to, loss.resource)) or culprit_named(loss.to, meanwhile)
 
 
@@ -59,7 +59,7 @@ def culprit_named(to: str, meanwhile: Sequence[str] = ()) -> str:
 
 
 def explained(run: Recording, job: str | None = None) -> list[Account]:
-    """The accounts of a run's jobs, or of one."""
+    """The accounts of a run's jobs, or of one job."""
     every = accounts(run.jobs, run.nodes, run.seconds, run.since, only=run.whole)
     unknown = [
         account.record
@@ -83,7 +83,7 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
 
 
 def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
-    """The programs outside Headgate that used at least a tenth of what the first of them did, that
+    """The programs outside Headgate with at least a tenth of the largest one's use, largest
     first.
     """
     recorded = loads(run.meta.get(PROGRAMS))
@@ -99,12 +99,12 @@ def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
 
 
 def as_json(run: str, accounts: Sequence[Account]) -> dict[str, Any]:
-    """What `headgate explain --json` prints: keys are only ever added."""
+    """The output of `headgate explain --json`; keys are only ever added."""
     return {"run": run, "jobs": [_job(account) for account in accounts]}
 
 
 def verdict_as_json(account: Account) -> dict[str, Any]:
-    """A job's verdict as `explain --json` has it."""
+    """A job's verdict: kind, facts and remedy, with their sentences."""
     finding = verdict(account)
     return {"name": finding.kind, **_finding(finding, account)}
 
@@ -131,7 +131,7 @@ def _finding(finding: Finding, account: Account) -> dict[str, Any]:
 
 
 def _values(value: Any) -> Any:
-    """Facts as JSON has them."""
+    """Facts as JSON values."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         value = value._asdict()
     if is_dataclass(value):
@@ -171,8 +171,8 @@ def _job(account: Account) -> dict[str, Any]:
 
 
 def tell(accounts: Sequence[Account], console: Console) -> None:
-    """Print each job's verdict, reason and next step, where its time went, and to whom it was
-    lost.
+    """Print each job's verdict, reason and next step, how it spent its time, and to whom it lost
+    time.
     """
     for index, account in enumerate(accounts):
         if index:
@@ -191,7 +191,7 @@ def tell(accounts: Sequence[Account], console: Console) -> None:
 
 
 def headline(account: Account) -> list[Text]:
-    """What held a job back, with the error of what it cost, and the next step: a line or two."""
+    """One or two lines: what held a job back, its cost with the error, and the next step."""
     finding = verdict(account)
     band = _band(finding.cost) if finding.kind.has_cost else ""
     style = "bold red" if finding.kind is FindingKind.FAILED else "bold"
@@ -204,16 +204,15 @@ def headline(account: Account) -> list[Text]:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """A job's verdict as the summary of a run has it.
+    """A job's verdict in the summary of a run.
 
     Args:
         finding: What held it back.
         why: The same as a sentence.
-        to: The neighbour that cost it most, in words; empty if none did.
-        part: The part of its elapsed time that the finding cost, 0 to 1; None if that is not
-            known.
-        band: The seconds that it cost, at the least and at the most; empty if there is no band.
-        advice: What to do next; empty if nothing is, or if `Advice` says it to several jobs.
+        to: The most expensive neighbour, in words; empty: none.
+        part: The finding's cost as a fraction of its elapsed time, 0 to 1; None: unknown.
+        band: The least and most seconds of the cost; empty: no band.
+        advice: What to do next; empty: nothing, or `Advice` says it for several jobs.
     """
 
     job: str
@@ -230,12 +229,12 @@ class Headline:
 
     @property
     def held_back(self) -> bool:
-        """Whether anything is known to have held it back."""
+        """Whether a cause is known."""
         return self.finding.kind not in (FindingKind.HEALTHY, FindingKind.NOT_KNOWN)
 
     @property
     def worth_a_line(self) -> bool:
-        """Whether it was held back, or neighbours may have done so and nothing tells."""
+        """Whether it was held back, or neighbours may have done so at unknown cost."""
         cost = self.finding.cost
         may_be = self.finding.kind is FindingKind.NOT_KNOWN and cost.low == 0.0 < cost.high
         return self.held_back or may_be
@@ -243,16 +242,16 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What several jobs are told alike."""
+    """Advice shared by several jobs."""
 
     jobs: tuple[str, ...]
     text: str
 
 
 def headlines(accounts: Sequence[Account]) -> tuple[list[Headline], list[Advice]]:
-    """The verdict of each job: those that failed first, then by what they lost, then the healthy
-    ones and those not known. Very short jobs are left out unless they failed, and those that did
-    not begin. What several are told to do next stands apart, once.
+    """The verdict of each job: failed ones first, then by loss, then healthy and unknown ones. Very
+    short jobs are left out unless they failed, and so are jobs that never began. Advice shared by
+    several jobs is separate.
     """
     shown = [
         (account, finding, next_step(finding, account))
@@ -289,15 +288,15 @@ def _part_lost(finding: Finding, account: Account) -> float | None:
 
 
 def _rank(line: Headline) -> tuple[int, float]:
-    """Jobs that failed come first, then those that were held back, by what they lost."""
+    """Sort key: failed jobs first, then by loss."""
     if line.failed:
         return 0, 0.0
     return (1, -line.finding.cost.high) if line.held_back else (2, 0.0)
 
 
 def as_lines(accounts: Sequence[Account]) -> list[tuple[str, bool]]:
-    """Why each job was held back and what to do next, a line each, with whether it failed; of very
-    many jobs only the first are listed.
+    """A line for each job with its cause and next step, and whether it failed; only the first of
+    very many.
     """
     lines, advice = headlines(accounts)
     held = [line for line in lines if line.worth_a_line]
@@ -365,7 +364,7 @@ def _bought(speedups: Speedups) -> Table:
 
 
 def say_speedup(speedup: Speedup | None) -> str:
-    """`1.90 (1.50 to 2.30)`; without a band where `say_times` gives no digits."""
+    """`1.90 (1.50 to 2.30)`; without a band if `say_times` gives no digits."""
     if speedup is None:
         return MISSING
     times = say_times(speedup.speedup)
@@ -375,9 +374,7 @@ def say_speedup(speedup: Speedup | None) -> str:
 
 
 def say_times(speedup: float) -> str:
-    """`1.90`; of more than `_MOST_SAID` times no digits, which would only be those of the
-    replay.
-    """
+    """`1.90`; above `_MOST_SAID` no digits, because these would only come from the replay."""
     return f"{speedup:.2f}" if speedup <= _MOST_SAID else f"over {_MOST_SAID}"
 
 

@@ -1,4 +1,4 @@
-"""The plots: what each one shows, as buckets of time."""
+"""The data of the plots, as buckets of time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headgate.recorded.usage import Array, Signal, TimeBuckets, means
 from headgate.sampling.columns import Column
 
 BUCKETS = 600
-"""Of a plot with a line for each of a few jobs;"""
+"""Buckets of a plot with few lines."""
 _FEW_JOBS, _LEAST_BUCKETS = 10, 120
-"""of more jobs as many fewer, so that a page stays as large, but no fewer than these: its lines are
-thin then.
+"""With more jobs than this, buckets become proportionally fewer so that the page keeps its size,
+down to this minimum. Lines are thin then.
 """
 COLOURS = 8
 """Colours in the style sheet; a ninth job has the first one's, dashed."""
@@ -37,10 +37,10 @@ class Line:
     Args:
         colour: A custom property of the style sheet, without its dashes.
         dash: 0 solid, 1 dashed, 2 dotted.
-        summary: What the legend says of it.
-        unit: Unit of its summary, where that is not the plot's.
-        stepped: It is a setting, which jumps from one value to the next.
-        notes: What is said of it from a time on, in the order of time.
+        summary: Its value in the legend.
+        unit: Unit of the summary, if different from the plot's.
+        stepped: Whether it is a setting, which jumps between values.
+        notes: Notes with the time from which they hold, in order.
     """
 
     label: str
@@ -61,8 +61,8 @@ class Plot:
     Args:
         x: `time`, seconds of the run; or `cpu`, CPU seconds of a job.
         top: Least upper end of its scale.
-        options: What a reader may switch: `log`, `relative`.
-        chosen: Those that are on at first.
+        options: Options for the reader: `log`, `relative`.
+        chosen: Options that are on at first.
     """
 
     key: str
@@ -87,16 +87,14 @@ def _most_buckets(run: Recording) -> int:
 
 
 def grid(run: Recording, finest: float) -> Array:
-    """Edges of the buckets: evenly spaced over the run, none shorter than `finest` seconds, and not
-    too many.
-    """
+    """Evenly spaced edges of a limited number of buckets, none shorter than `finest` seconds."""
     end = max(run.seconds, 1e-3)
     return np.linspace(0.0, end, min(max(math.ceil(end / finest), 1), _most_buckets(run)) + 1)
 
 
 def entitled_plot(run: Recording) -> Plot | None:
-    """The cores that each job was entitled to, with the reasons, over the same time as the losses;
-    None where nothing was recorded of that.
+    """The entitled cores of each job with reasons, over the same time as the losses; None: not
+    recorded.
     """
     edges = _fine(run)
     lines = []
@@ -113,7 +111,7 @@ def entitled_plot(run: Recording) -> Plot | None:
 
 
 def loss_plots(run: Recording) -> list[Plot]:
-    """Loss over time and over CPU seconds, and any other metric over time."""
+    """Loss over time and over CPU seconds, and other metrics over time."""
     edges = _fine(run)
     spent = {job.name: job.signal("cpu_cores").cumulative(job.progress.t) for job in run.jobs}
     most = max((float(at[-1]) for at in spent.values() if len(at)), default=0.0)
@@ -174,7 +172,7 @@ def _apart(lines: Sequence[Line]) -> bool:
 
 
 def share_plots(run: Recording) -> list[Plot]:
-    """For each job, the cores it was entitled to against those it used."""
+    """For each job, its entitled cores and its used cores."""
     edges = _usage_grid(run)
     cores = max((node.cores or 0.0 for node in run.nodes), default=0.0)
     plots = []
@@ -200,7 +198,7 @@ def share_plots(run: Recording) -> list[Plot]:
 
 
 def job_plots(run: Recording) -> list[Plot]:
-    """What the jobs used, one plot a resource."""
+    """Use by the jobs, one plot for each resource."""
     wanted: list[tuple[str, str, str, Column, float | None]] = [
         ("cpu", "CPU", "cores", "cpu_cores", None),
         ("fullest", "Fullest core of each job", "%", "cpu_fullest_core", 1.0),
@@ -229,7 +227,7 @@ def job_plots(run: Recording) -> list[Plot]:
 
 
 def throughput_plot(run: Recording, index: int) -> Plot | None:
-    """Samples a second of a job; steps where it counts no samples."""
+    """Samples a second of a job; steps if it counts no samples."""
     job = run.jobs[index]
     least = min(1.0, max(run.seconds / 20, 1e-3))
     samples, steps = (
@@ -262,7 +260,7 @@ def nic_uses(run: Recording) -> list[NicUse]:
 
 
 def nic_plots(run: Recording, uses: Sequence[NicUse]) -> list[Plot]:
-    """How much of its NIC each node used, one plot a node."""
+    """NIC use, one plot for each node."""
     edges = _usage_grid(run)
     plots = []
     for index, use in enumerate(uses):
@@ -278,9 +276,7 @@ def nic_plots(run: Recording, uses: Sequence[NicUse]) -> list[Plot]:
 
 
 def node_plots(run: Recording, node: RecordedNode, index: int, network: bool = True) -> list[Plot]:
-    """What all that ran on a node used of it, one plot a resource; that of its network only where
-    `network`.
-    """
+    """Total use of a node, one plot for each resource; its network only with `network`."""
     edges = _usage_grid(run)
     cpu = node.signal("cpu_cores")
     if node.cores:
@@ -349,13 +345,13 @@ def _line(label: str, colour: str, signal: Signal, edges: Array, dash: int) -> L
 
 
 def _says_anything(plot: Plot) -> bool:
-    """Whether it says anything: a resource that nobody ever touched does not need a plot."""
+    """Whether a plot has content: an unused resource needs none."""
     return any(np.nanmax(line.data.high, initial=0.0) > 0 for line in plot.lines)
 
 
 def _usage_grid(run: Recording) -> Array:
-    """Buckets no shorter than a usual sampling interval: a finer one would only repeat each
-    reading.
+    """Buckets no shorter than the usual sampling interval: finer ones would only repeat
+    readings.
     """
     signals = [node.signal("cpu_cores") for node in run.nodes] + [
         job.signal("cpu_cores") for job in run.jobs

@@ -1,4 +1,6 @@
-"""Sentences of findings: why a job was held back, and what to do next. A writer for each kind."""
+"""Sentences for findings: why a job was held back, and what to do next. One writer for each
+kind.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +58,9 @@ from headgate.reports.commands import (
 from headgate.reports.words import say
 
 _LONGEST_FAILURE = 120
-"""Characters of why a job failed."""
+"""Most characters of a failure reason."""
 _NAMED = 8
-"""As many jobs as an advice names."""
+"""Most jobs named in an advice."""
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 _THROUGH: Mapping[Resource, str] = {
     "cores": "the cores they share",
@@ -89,20 +91,20 @@ Advice = Callable[[Remedy, Finding, Account], str]
 
 
 def why(finding: Finding, account: Account) -> str:
-    """What held a job back, in a sentence or a few."""
+    """What held a job back, in one or a few sentences."""
     notes = (_note(note, account) for note in finding.notes)
     return " ".join((WHY[finding.kind](finding, account), *notes))
 
 
 def next_step(finding: Finding, account: Account) -> str:
-    """What to do about a finding; empty if there is nothing to do."""
+    """What to do about a finding; empty: nothing."""
     if isinstance(finding.facts, FailureFacts) and (cure := what_to_do(finding.facts.reason)):
         return f"{_sentence(cure)}."
     return _sentence(_advice(finding.remedy, finding, account))
 
 
 def missing_reading(missing: MissingReading) -> str:
-    """A reading that an account needs, in words."""
+    """A reading that an account lacks, in words."""
     if missing.kind is not MissingKind.GPU_ALONE:
         return _MISSING[missing.kind]
     who = "programs outside Headgate" if missing.culprit == OTHERS else missing.culprit
@@ -176,9 +178,7 @@ def _doubt(doubt: DoubtfulLoss, account: Account) -> str:
 
 
 def _on_fewer(grant: ThreadGrant, account: Account) -> str:
-    """Beside whom it had fewer cores than alone, and what more would save it, with what tells
-    that.
-    """
+    """The jobs beside which it had fewer cores than alone, the gain from more, and its evidence."""
     named = list(grant.beside[:2])
     if more_jobs := len(grant.beside) - 2 if len(grant.beside) > 2 else 0:
         names = f"{', '.join(named)} and {more_jobs} others"
@@ -223,7 +223,7 @@ def _neighbour(finding: Finding, account: Account) -> str:
 
 
 def _outside(facts: NeighbourFacts) -> str:
-    """Programs outside Headgate as the subject of a sentence, with the one that used most."""
+    """Programs outside Headgate as the subject of a sentence, naming the one that used most."""
     if not facts.programs:
         return _OTHER_RUNS if facts.runs else _PROGRAMS
     most = facts.programs[0]
@@ -245,7 +245,7 @@ def _own_cap(finding: Finding, account: Account) -> str:
 
 
 def _setting(setting: CoresSetting) -> str:
-    """A setting as it stands in a job file."""
+    """A setting as in a job file."""
     value = f"{setting.value:g}" if isinstance(setting.value, float) else setting.value
     place, _, name = setting.field.rpartition(".")
     if place == "limits":
@@ -537,7 +537,7 @@ WHY: Mapping[FindingKind, Why] = {
 
 
 def _advice(remedy: Remedy, finding: Finding, account: Account) -> str:
-    """A remedy and what helps otherwise. Each begins with a small letter where it can."""
+    """A remedy and its alternative, each in lower case where possible."""
     write = NEXT_STEPS[remedy.kind]
     text = write if isinstance(write, str) else write(remedy, finding, account)
     if remedy.otherwise is None or remedy.kind is RemedyKind.ADD_LOADER_WORKERS:
@@ -548,7 +548,7 @@ def _advice(remedy: Remedy, finding: Finding, account: Account) -> str:
 
 
 def _link(remedy: Remedy, finding: Finding) -> str:
-    """The words between a remedy and what helps otherwise; empty: two sentences."""
+    """The words between a remedy and its alternative; empty: two sentences."""
     if remedy.kind is RemedyKind.RAISE_SHARE:
         return "Or else:"
     if remedy.kind is RemedyKind.SINGLE_WORKER and remedy.speedup is not None:
@@ -683,7 +683,7 @@ def _in_place(facts: OrderFacts) -> str:
 
 
 def _brings(facts: OrderFacts) -> str:
-    """When each job would be done; empty where that is not known, or of too many."""
+    """The completion time of each job; empty: unknown, or too many jobs."""
     if not facts.ends or len(facts.ends) > _NAMED:
         return ""
     changes = [

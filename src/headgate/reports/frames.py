@@ -1,6 +1,4 @@
-"""How a plot comes into the page: its frame and legend, and the numbers that the page's script
-draws.
-"""
+"""Embed plots in the page: frame, legend, and the data for the page's script."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from headgate.reports.words import say, say_loss
 
 
 def _rounded(values: Array) -> list[float | None]:
-    """Six digits that count: no plot shows more, and a day of samples stays small."""
+    """Six significant digits: plots show no more, and a day of samples stays small."""
     return [None if not math.isfinite(value) else _shortest(value) for value in values.tolist()]
 
 
@@ -27,7 +25,7 @@ def _shortest(value: float) -> float | int:
 
 
 def payload(plots: Iterable[Plot]) -> list[dict[str, Any]]:
-    """What the page's script draws from; `x` is the middle of each bucket."""
+    """The data for the page's script; `x` is the middle of each bucket."""
     result = []
     for plot in plots:
         lines = []
@@ -82,12 +80,12 @@ _OPTIONS = {
 def _told_in(value: float | None, unit: str) -> str:
     if unit in ("loss", ""):
         return say_loss(value)
-    # A plot of cores has their unit in its title.
+    # A plot of cores has the unit in its title.
     return say(value, "" if unit == "cores" else unit)
 
 
 def _unit_of(plot: Plot) -> str:
-    """What its title says of its unit."""
+    """The unit in the title of a plot."""
     return (
         "CPU seconds"
         if plot.x == "cpu"
@@ -96,11 +94,11 @@ def _unit_of(plot: Plot) -> str:
 
 
 def frames(plots: Sequence[Plot], kind: str = "plots") -> Markup | None:
-    """Title, legend and the place to draw in of each plot; None where there is none.
+    """Title, legend and drawing area of each plot; None: no plots.
 
     Args:
         plots: In their order.
-        kind: How they are laid out, a class of the style sheet.
+        kind: Their layout, a class of the style sheet.
     """
     given = {"unit_of": _unit_of, "told_in": _told_in, "options": _OPTIONS}
     return render("plots.html", plots=plots, kind=kind, **given) if plots else None

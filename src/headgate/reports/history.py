@@ -1,4 +1,4 @@
-"""How fast a job was when it ran alone, from other runs of the same job."""
+"""How fast a job ran alone, from other runs of the same job."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from headgate.recorded.store import RunReader
 from headgate.recorded.usage import Array
 
 _SAME = ("script", "run", "args", "workdir", "python", "env")
-"""Two jobs are the same if these fields are. The number of tasks changes no step, since the global
-batch stays.
+"""Jobs are the same if these fields are. The number of tasks does not change a step, because the
+global batch stays.
 """
 _LOOKED_AT, _ENOUGH = 200, 10
-"""At most so many of the latest runs are read, until so many tell a rate."""
+"""Most of the latest runs that are read, and enough runs with a rate to stop."""
 _MOST_REPORTS = 20_000
 _SETTLE_SECONDS, _LEAST_SECONDS, _LEAST_STEPS, _BLOCKS = 1.0, 2.0, 5, 20
 _OUTSIDE = 0.1
-"""Part of a node's cores: if others used more, the job did not run alone."""
+"""Fraction of a node's cores: if others used more, the job did not run alone."""
 _SAME_CORES = 0.05
 _LEAST_ERROR, _UNKNOWN_ERROR = 0.03, 0.05
-"""Relative deviation from run to run: the least, and the one to assume with a single run."""
+"""Relative deviation between runs: the least, and the assumed one with a single run."""
 _SPREAD = 1.645
-"""Deviations on each side of a band of 90 %."""
+"""Deviations on each side of a 90 % band."""
 
 
 class _OtherRun(NamedTuple):
-    """A run that is over: when it was, in seconds since the epoch, cores and NIC of its nodes, rows
-    of its jobs, and those of each kind of job, with what they were, by `_kind`.
+    """An ended run: its time in seconds since the epoch, cores and NICs of its nodes, rows of its
+    jobs, and its jobs by `_kind`.
     """
 
     folder: Path
@@ -53,14 +53,12 @@ class _OtherRun(NamedTuple):
 
 
 class OtherRuns:
-    """The other runs in the same folder as a run, before it and since; each is looked at once,
-    however many jobs are asked for.
-    """
+    """The other runs in the same folder, before and after a run. Each is read once for all jobs."""
 
     def __init__(self, run: Recording) -> None:
         nodes = {node.name: (node.cores, node.nic_bytes_per_second) for node in run.nodes}
         every = list(_others_of(run))
-        # Nothing else ran meanwhile, and it ran on the same nodes.
+        # Nothing else ran meanwhile, and the nodes were the same.
         alone = [
             other_run
             for other_run in every
@@ -69,14 +67,15 @@ class OtherRuns:
         self._alone = [other_run for other_run in reversed(alone) if other_run.nodes == nodes]
 
     def alone(self, job: RecordedJob, cores: float | None = None) -> AloneRate | None:
-        """How fast a job was in other runs alone on the same nodes; None if there are none.
+        """The speed of a job in other runs alone on the same nodes; None: there are none.
 
         A run counts if its job had the same script or command, arguments, environment and working
         folder, and if nothing else ran meanwhile: no other job, no other run, and no programs
         outside on more than a tenth of the cores.
 
         Args:
-            cores: Its limit of cores in these runs, to 5 %; None: the limit that it has now.
+            job: The job.
+            cores: Its core limit in these runs, within 5 %; None: its present limit.
         """
         wanted = job.limit("cores") if cores is None else cores
         rates: list[tuple[float, float, int]] = []
@@ -86,12 +85,12 @@ class OtherRuns:
             try:
                 rates += _rates(other, job, wanted)
             except HeadgateError:
-                continue  # a damaged run tells nothing of this one
+                continue  # a damaged run is ignored
         return _together(rates)
 
 
 def _others_of(run: Recording) -> Iterator[_OtherRun]:
-    """In the order in which they began."""
+    """The other runs in the order of their beginning."""
     beside = sorted(run.folder.parent.iterdir()) if run.folder.parent.is_dir() else []
     others = [
         other_job
@@ -111,7 +110,7 @@ def _others_of(run: Recording) -> Iterator[_OtherRun]:
                 }
                 rows = [row for row in reader.records(JobRow) if row.attempts_span() is not None]
         except (HeadgateError, KeyError, ValueError):
-            continue  # one without an end was interrupted
+            continue  # a run without an end was interrupted
         kinds: dict[str, list[tuple[JobRow, Job]]] = {}
         for row in rows:
             spec = row.job()
@@ -120,7 +119,7 @@ def _others_of(run: Recording) -> Iterator[_OtherRun]:
 
 
 def beside(run: Recording) -> tuple[str, ...]:
-    """The other runs on nodes of this one at the same time, the latest first."""
+    """The other runs on nodes of this one at the same time, latest first."""
     if run.began is None or not run.folder.parent.is_dir():
         return ()
     names, end, overlapping = {node.name for node in run.nodes}, run.began + run.seconds, []
@@ -147,9 +146,7 @@ def _overlap(one: _OtherRun, other: _OtherRun) -> bool:
 def _rates(
     other_run: _OtherRun, job: RecordedJob, cores: float | None
 ) -> list[tuple[float, float, int]]:
-    """Rate, its standard error and number of nodes, for each job of a run that is the same and ran
-    alone.
-    """
+    """Rate, standard error and number of nodes, for each equal job of a run that ran alone."""
     same = [
         row
         for row, spec in other_run.kinds.get(_kind(job.spec), ())
@@ -168,7 +165,7 @@ def _rates(
 
 
 def _kind(spec: Job) -> str:
-    """What two jobs have alike that are the same."""
+    """A key that equal jobs share."""
     return json.dumps([plain(getattr(spec, name)) for name in _SAME], sort_keys=True)
 
 
@@ -195,7 +192,7 @@ def _rate(
     began = reader.tuples("SELECT started FROM tasks WHERE id = ?", (first,))
     since = (began[0][0] or 0.0) if began else 0.0
     table = np.empty((0, 2))
-    for counter in ("step", "samples", "epoch"):  # as of what a job has reported
+    for counter in ("step", "samples", "epoch"):  # as in a job's reports
         if not len(table):
             reported = f"{counter} IS NOT NULL" + (
                 " AND loss IS NOT NULL" if counter != "step" else ""
@@ -222,7 +219,7 @@ def _rate(
 
 
 def _mean(times: Array, steps: Array) -> tuple[float, float]:
-    """Mean rate and its standard error, from the rates of blocks of reports."""
+    """Mean rate and its standard error, from rates of blocks of reports."""
     at = np.unique(np.round(np.linspace(0, len(times) - 1, _BLOCKS + 1)).astype(int))
     seconds = np.diff(times[at])
     rates = (np.diff(steps[at]) / np.maximum(seconds, 1e-9))[seconds > 0.0]
@@ -233,7 +230,7 @@ def _mean(times: Array, steps: Array) -> tuple[float, float]:
 def _others(
     reader: RunReader, tasks: Sequence[str], nodes: set[str], start: float, end: float
 ) -> float:
-    """Cores that programs other than the job used on its nodes; 0 if that was not read."""
+    """Cores used by other programs on the job's nodes; 0: no readings."""
     sql = "SELECT avg(cpu_cores) FROM usage WHERE target = ? AND t BETWEEN ? AND ?"
     all_of_it = sum(reader.tuples(sql, (NODE + node, start, end))[0][0] or 0.0 for node in nodes)
     own = sum(reader.tuples(sql, (task, start, end))[0][0] or 0.0 for task in tasks)
@@ -241,9 +238,7 @@ def _others(
 
 
 def _together(intervals: Sequence[tuple[float, float, int]]) -> AloneRate | None:
-    """One rate of several runs, with a band for another such run, from their spread and the error
-    of each.
-    """
+    """One rate from several runs, with a band for another run, from their spread and errors."""
     if not intervals:
         return None
     nodes = intervals[0][2]

@@ -1,4 +1,4 @@
-"""`report.html`: one file a run, which needs nothing else and asks nobody for anything."""
+"""`report.html`: one self-contained file for each run, without network requests."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from headgate.reports.saving import save
 from headgate.reports.templates import Markup, render, script_json
 
 MOST_JOBS = 50
-"""As many jobs as a page shows one by one: a plot of more lines tells nothing, and a page of
-thousands opens slowly.
+"""Most jobs that a page shows individually: plots of more lines are unreadable, and pages of
+thousands open slowly.
 """
 _LEFT_OUT = (
     "{} jobs are shown: those that failed, and those that took the most CPU time. {} more are in "
@@ -71,7 +71,7 @@ def write(store: Path, to: Path) -> Path:
 
 
 def write_at_end(store: Path, to: Path) -> None:
-    """Write the report of a run that has ended, and keep what `headgate status` tells of it.
+    """Write the report of an ended run, and store its verdicts for `headgate status`.
 
     Raises:
         NotFoundError, StorageError: As of `write`.
@@ -85,7 +85,7 @@ def write_at_end(store: Path, to: Path) -> None:
 
         save(page(run, explain), to)
         if accounts:
-            with suppress(OSError):  # it is made again for each look
+            with suppress(OSError):  # otherwise it is computed at each look
                 run_verdicts.keep(run, accounts)
 
 
@@ -175,8 +175,8 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
 
 
 def shown_jobs(run: Recording) -> tuple[RecordedJob, ...]:
-    """The jobs that a page shows, as they were handed in: of very many those that failed, then
-    those that took the most CPU time.
+    """Jobs shown on a page, in the order of submission. Among very many: failed jobs, then those
+    with most CPU time.
     """
     if len(run.jobs) <= MOST_JOBS:
         return run.jobs
@@ -186,16 +186,16 @@ def shown_jobs(run: Recording) -> tuple[RecordedJob, ...]:
 
 
 class _Parts:
-    """Makes the parts of a page. If odd numbers in the record make one part impossible, the others
-    are still shown.
+    """Makes the parts of a page. If odd values in the record make one part fail, the others are
+    still shown.
     """
 
     def __init__(self) -> None:
         self.broken: list[str] = []
-        """What could not be made, and why."""
+        """Parts that failed, and why."""
 
     def of(self, what: str, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """What `make` returns; None where it raises."""
+        """The result of `make`; None: it raised."""
         try:
             return make(*args, **kwargs)
         except Exception as error:  # noqa: BLE001
@@ -206,15 +206,13 @@ class _Parts:
     def section(
         self, title: str, make: Callable[P, Markup | None], *args: P.args, **kwargs: P.kwargs
     ) -> Section | None:
-        """A section of what `make` returns; None where that is nothing."""
+        """A section with the result of `make`; None: it has none."""
         markup = self.of(title, make, *args, **kwargs)
         return (title, [markup]) if markup else None
 
 
 def _course(entitled: Plot | None, losses: Sequence[Plot]) -> Section:
-    """Shares above the losses that they follow, on one axis of time, and the other plots of losses
-    below.
-    """
+    """Shares above the losses on a common time axis, and the other loss plots below."""
     nothing = None if losses else _none("No job reported a loss.")
     if entitled is None:
         return "Loss", [frames(losses), nothing]
@@ -226,7 +224,7 @@ def _course(entitled: Plot | None, losses: Sequence[Plot]) -> Section:
 
 
 def _anchor(title: str) -> str:
-    """What a link to that section ends with."""
+    """The end of a link to that section."""
     return "-".join(["section", *re.findall(r"\w+", title.lower())])
 
 
@@ -241,9 +239,9 @@ def _asset(name: str) -> Markup:
 
 
 def document(title: str, body: Markup, data: object) -> str:
-    """A page that needs nothing else, whose script draws the plots of `data`."""
+    """A self-contained page whose script draws the plots of `data`."""
     scripts = [_asset("uplot.min.js"), _asset("report.js")]
-    # Only these two scripts may run, and nothing may be fetched: whatever a job printed stays text.
+    # Only these two scripts may run, and nothing may be fetched: job output remains text.
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'"
         for s in scripts

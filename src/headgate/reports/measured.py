@@ -1,6 +1,4 @@
-"""The latest, mean and highest of what was measured, by task and node: what `headgate metrics`
-shows.
-"""
+"""Latest, mean and highest measurements by task and node, for `headgate metrics`."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A job's progress in the time looked at; None where nothing tells.
+    """A job's progress in the observed time; None: unknown.
 
     Args:
         loss: Last loss reported.
@@ -47,8 +45,8 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTarget:
-    """What was measured of one target: a task's id, or `node:NAME`; what a job learned is told with
-    its first task.
+    """Measurements of one target: a task's id, or `node:NAME`. A job's progress is with its first
+    task.
     """
 
     target: str
@@ -60,11 +58,12 @@ class MeasuredTarget:
 def measured(
     run: Recording, job: str | None = None, since: float | None = None
 ) -> list[MeasuredTarget]:
-    """What was measured of each task, then of each node.
+    """Measurements of each task, then of each node.
 
     Args:
+        run: The run.
         job: Only this job's tasks, and no nodes.
-        since: Look at the last so many seconds of the run; None: at all of it.
+        since: Only the last seconds of the run, as many as this; None: all.
 
     Raises:
         NotFoundError: The run has no such job.

@@ -1,4 +1,4 @@
-"""A course of numbers and how it is expected to go on, drawn in plain characters."""
+"""Plot a series and its prediction in plain characters."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def plot(
 ) -> list[str]:
     """Draw a curve as lines of text.
 
-    Seen values are `o`. Expected ones are `-`, with their band as `.`. A goal is `=`, and `|`
-    parts what was seen from what is expected.
+    Past values are `o`, predicted ones `-`, and their band `.`. A goal is `=`, and `|` separates
+    past and prediction.
 
     Args:
-        seen: x and y, at least one.
-        ahead: x, the middle, and the ends of the band, x growing; may be empty.
+        seen: x and y, at least one point.
+        ahead: x (increasing), median, and the ends of the band; may be empty.
         width: Characters of a line, at least 30.
-        goal: A y to mark, where it is in the picture.
+        goal: A y to mark, if within the plot.
     """
     ys = [y for _, y in seen] + [y for _, *band in ahead for y in band]
     low, high = min(ys), max(ys)
@@ -77,7 +77,7 @@ def plot(
 
 
 def _between(ahead: Sequence[tuple[float, float, float, float]], x: float, which: int) -> float:
-    """The value at x, from the neighbours of it."""
+    """The value at x, interpolated between its neighbours."""
     after = next((i for i, point in enumerate(ahead) if point[0] >= x), len(ahead) - 1)
     one, other = ahead[max(after - 1, 0)], ahead[after]
     part = (x - one[0]) / (other[0] - one[0]) if other[0] > one[0] else 0.0
@@ -87,7 +87,7 @@ def _between(ahead: Sequence[tuple[float, float, float, float]], x: float, which
 def _axis(
     first: float, now: float, last: float, columns: int, column: Callable[[float], int]
 ) -> str:
-    """The x of the first and of the last, and of now where there is room for it."""
+    """Labels of the first x, the last x, and the present x if there is room."""
     begin, middle, end = (f"{math.floor(x):,}" for x in (first, now, last))
     line = begin.ljust(columns - len(end)) + end
     at = column(now) - len(middle) // 2

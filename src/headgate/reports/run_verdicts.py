@@ -1,7 +1,7 @@
-"""What held the jobs of a run back, as `headgate status` tells it; kept with a run that has ended.
+"""What held the jobs of a run back, for `headgate status`; stored with ended runs.
 
-It is made of all that was recorded, which takes seconds of very many jobs, and does not change any
-more.
+It needs the whole record, which takes seconds for very many jobs. After the end it no longer
+changes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 FILE = "verdicts.json"
 _FEW = 24
-"""Jobs of a run that goes on which are looked at: what each of very many lost takes a hundredth of
-a second.
-"""
+"""Most jobs of a live run that are examined: each of very many takes a hundredth of a second."""
 RECENT_SECONDS = 3600.0
-"""It is told of so much of the run, so that a long one is told of as fast as a short one."""
+"""Causes cover only the last part of a live run of this length, so that `status` stays fast on long
+runs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class RunVerdicts:
     """What held the jobs of a run back.
 
     Args:
-        lines: What is said of that, and whether it is of a job that failed.
-        verdicts: Those of its jobs, by name; the fields of `Verdict`.
-        recent: Whether it is of the last hour alone.
+        lines: Sentences about that, each with whether its job failed.
+        verdicts: Verdicts of its jobs, by name, as fields of `Verdict`.
+        recent: Whether they cover only the last hour.
     """
 
     lines: tuple[tuple[str, bool], ...]
@@ -64,7 +64,7 @@ class RunVerdicts:
 
 
 def read(folder: Path) -> RunVerdicts:
-    """That of a run in a folder: as it was kept, or else as its store tells now.
+    """Read the verdicts of a run: the stored ones, or else from its store as of now.
 
     Raises:
         StorageError: The store cannot be read.
@@ -73,10 +73,14 @@ def read(folder: Path) -> RunVerdicts:
 
 
 def keep(run: Recording, accounts: Sequence[Account]) -> None:
-    """Keep that of a run that has ended, given the accounts of its jobs over all of its time.
+    """Store the verdicts of an ended run.
+
+    Args:
+        run: The run.
+        accounts: Accounts of its jobs over their whole time.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     verdicts = RunVerdicts.of(run, accounts) if run.seconds <= RECENT_SECONDS else _made(run.folder)
     kept = {
@@ -89,7 +93,7 @@ def keep(run: Recording, accounts: Sequence[Account]) -> None:
 
 
 def _kept(folder: Path) -> RunVerdicts | None:
-    """What was kept by this version, once the run had ended; None: nothing that can be read."""
+    """The verdicts stored by this version after the run's end; None: none that can be read."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads((folder / FILE).read_bytes())
         if kept.pop("headgate") == __version__:

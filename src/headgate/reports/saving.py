@@ -1,4 +1,4 @@
-"""Writing a page."""
+"""Write a page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from headgate.model.errors import StorageError
 
 
 def save(text: str, to: Path) -> Path:
-    """Write a page. A file is replaced as a whole, also behind a link. A device or a pipe is not
-    ours to replace, so it is written into.
+    """Write a page. A file is replaced atomically, also behind a link; a device or pipe is written
+    into.
 
     Returns:
         `to`.
@@ -18,7 +18,7 @@ def save(text: str, to: Path) -> Path:
     Raises:
         StorageError: It cannot be written.
     """
-    # Surrogates come from output that was not UTF-8; a page has to be.
+    # Surrogates come from output that is not UTF-8; a page must be UTF-8.
     data = text.encode(errors="replace")
     file = to.resolve()
     beside = file.with_name(f".{file.name}.{os.getpid()}")

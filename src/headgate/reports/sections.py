@@ -1,4 +1,4 @@
-"""The parts of the page that are no plots: what each template is given."""
+"""The parts of the page without plots: the input of each template."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from headgate.verification import store
 from headgate.verification.wording import sentence
 
 _MOST_LINES = 30
-"""Jobs whose verdicts stand above all; the summary has those of all."""
+"""Most jobs with a verdict at the top; the summary has all."""
 _MOST = 500
-"""Rows of a table of what happened."""
+"""Most rows of an event table."""
 
 _NO_DATA = Dataset(None, None, None)
 
 _Columns = Sequence[tuple[str, str, str]]
-"""Name, kind and meaning of each."""
+"""Name, kind and meaning of each column."""
 
 _ARGUMENTS = ("Arguments", "text", "of its script, or its command")
 _ON_GPUS = ("GPUs", "text", "which; how busy, on average; and the most memory that it held of them")
@@ -156,13 +156,13 @@ _TICKS = (
     86400,
 )
 _CLOSEST = 1.4
-"""Percent of the width below which two marks would cover each other."""
+"""Percent of the width within which two marks would overlap."""
 _SAME_SECONDS = 0.5
-"""An attempt that ends so few seconds from a fault was ended by it."""
+"""An attempt that ends within this many seconds of a fault was ended by it."""
 
 
 def heading(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
-    """What it was: title, command, machine, policy, commit, when, how long."""
+    """The heading: title, command, machine, policy, commit, time, length."""
     names = ", ".join(job.name for job in jobs[:4]) + (
         f" and {len(jobs) - 4} more" if len(jobs) > 4 else ""
     )
@@ -185,8 +185,8 @@ def story(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
 
 
 def verdicts(run: Recording, accounts: Sequence[Account]) -> Markup | None:
-    """A line a job: its state, its verdict, what it lost and to whom; the sentence and the next
-    step open on demand.
+    """A line for each job: its state, verdict, loss and culprit; sentence and next step open on
+    demand.
     """
     lines, advice = headlines(accounts)
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(run.jobs)}
@@ -212,7 +212,7 @@ def _machines(run: Recording) -> list[str]:
 
 
 def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Account]) -> Markup:
-    """The figures of every job, a row each."""
+    """The figures of each job, in a row."""
     findings = {account.job: verdict(account) for account in accounts}
     arguments = {job.name: job.arguments for job in run.jobs if job.arguments}
     on_gpus = any(job.gpus for job in jobs)
@@ -232,8 +232,8 @@ def summary(run: Recording, jobs: Sequence[JobFigures], accounts: Sequence[Accou
 
 
 def accounts(jobs: Sequence[RecordedJob], every: Sequence[Account]) -> Markup | None:
-    """Where the time of each job went, to whom it was lost, and what more of each resource would
-    buy.
+    """How each job spent its time, to whom it lost time, and the gain from more of each
+    resource.
     """
     if not every:
         return None
@@ -291,9 +291,7 @@ def tasks(job: RecordedJob, throughput: Plot | None) -> Markup:
 
 
 def _sampled(every: Sequence[RecordedTask], whole: str) -> dict[str, object] | None:
-    """Tasks whose steps were sampled, and the spans that any of them has; None where there is
-    none.
-    """
+    """Tasks with sampled steps, and all their spans; None: there are none."""
     known = [task for task in every if task.division is not None]
     seen = {span for task in known if task.division is not None for span in task.division.seconds}
     spans = ordered(seen)
@@ -302,13 +300,13 @@ def _sampled(every: Sequence[RecordedTask], whole: str) -> dict[str, object] | N
 
 
 def network(uses: Sequence[NicUse]) -> Markup:
-    """A row a node: mean and maximum each way."""
+    """A row for each node: mean and maximum in each direction."""
     columns = (("Node", "text", ""), *((name, "", "") for name in _NICS))
     return render("network.html", uses=uses, columns=columns)
 
 
 def steps(jobs: Sequence[RecordedJob]) -> Markup | None:
-    """How a step of each job divides."""
+    """The parts of a step of each job."""
     divided = [
         (job, job_colour(index)[0], job.division)
         for index, job in enumerate(jobs)
@@ -321,7 +319,7 @@ def steps(jobs: Sequence[RecordedJob]) -> Markup | None:
 
 
 def profiles(jobs: Sequence[RecordedJob]) -> Markup | None:
-    """What each job was measured to cost."""
+    """The measured profile of each job."""
     cards = [
         {
             "job": job,
@@ -336,7 +334,7 @@ def profiles(jobs: Sequence[RecordedJob]) -> Markup | None:
 
 
 def _verified(job: RecordedJob) -> list[tuple[str, object]]:
-    """Whether its workers train what one does, where that was asked."""
+    """Whether its workers train the same as one, if that was verified."""
     return [("Several workers", sentence(store.parse(job.verified)))] if job.verified else []
 
 
@@ -391,7 +389,7 @@ def _fit(fit: TimeFit) -> str:
 
 
 def faults(run: Recording) -> Markup | None:
-    """The faults that jobs survived, and what each cost."""
+    """The faults that jobs survived, and their cost."""
     of_run = survived(event for event in run.events if event.job is None)
     every = sorted(
         (*of_run, *(fault for job in run.jobs for fault in job.faults)), key=lambda fault: fault.t
@@ -400,7 +398,7 @@ def faults(run: Recording) -> Markup | None:
 
 
 def decisions(run: Recording) -> Markup | None:
-    """What jobs were granted and why, line by line; of very many, the newest."""
+    """Grants with their reasons, line by line; if there are many, the newest."""
     every = sorted(
         ((decision, job.name) for job in run.jobs for decision in job.decisions),
         key=lambda entry: entry[0].t,
@@ -409,7 +407,7 @@ def decisions(run: Recording) -> Markup | None:
 
 
 def events(run: Recording) -> Markup:
-    """What happened, line by line; of very many, the newest."""
+    """Events, line by line; if there are many, the newest."""
     if not run.events:
         return Markup('<p class="none">No events were recorded.</p>')
     return _listed("events", _EVENTS, run.events, run, bad=FAULTS, warnings=("warning", KIND))
@@ -418,7 +416,7 @@ def events(run: Recording) -> Markup:
 def _listed(
     name: str, columns: _Columns, every: Sequence[object], run: Recording, **more: object
 ) -> Markup:
-    """The table of that name, with the newest of what happened."""
+    """The table of that name, with the newest entries."""
     shown = every[-_MOST:]
     colours = {job.name: job_colour(index)[0] for index, job in enumerate(run.jobs)}
     given = {
@@ -432,14 +430,14 @@ def _listed(
 
 
 def environment(run: Recording) -> Markup:
-    """What is needed to do it again."""
+    """What is needed to repeat the run."""
     facts = [
         ("Headgate", run.meta.get("headgate")),
         ("Working folder", run.meta.get("cwd")),
         ("Git commit", run.meta.get("git_commit")),
         ("Seed", run.meta.get("seed")),
     ]
-    # A list of packages for each interpreter, or only one list.
+    # A list of packages for each interpreter, or a single list.
     packages = loads(run.meta.get("packages"))
     lists = packages.items() if isinstance(packages, dict) else [("", packages)]
     installed = [
@@ -452,7 +450,7 @@ def environment(run: Recording) -> Markup:
 
 
 def timeline(run: Recording) -> Markup:
-    """A bar a job, over the whole run."""
+    """A bar for each job, over the whole run."""
     end = max(run.seconds, 1e-3)
     rows = [
         {"job": job, "checkpoints": _checkpoint_marks(job, end), "faults": _fault_marks(job, end)}
@@ -468,7 +466,7 @@ def _percent(time: float, end: float) -> float:
 
 
 def _checkpoint_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
-    """Place and text of each mark of a checkpoint that is not covered by the one before."""
+    """Position and text of each checkpoint mark that the previous one does not cover."""
     marks: list[tuple[float, str]] = []
     for checkpoint in job.checkpoints:
         time = checkpoint.t or 0.0
@@ -479,9 +477,9 @@ def _checkpoint_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
 
 
 def _fault_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
-    """Place and text of each mark of a fault."""
+    """Position and text of each fault mark."""
     faults = [event.t for event in job.events if event.kind in FAULTS]
-    # An attempt that was followed by another one failed, even where no event says so.
+    # An attempt followed by another one failed, even without an event.
     faults += [
         phase.end for phase, later in zip(job.phases, job.phases[1:]) if _failed(phase, later)
     ]
@@ -508,10 +506,10 @@ def _failed(phase: Phase, later: Phase) -> bool:
 
 
 def _ticks(end: float) -> list[tuple[float, str]]:
-    """Place and text of about six ticks at round times."""
+    """Position and text of about six ticks at round times."""
     step = _TICKS[min(bisect.bisect_left(_TICKS, end / 7), len(_TICKS) - 1)]
     times = [i * step for i in range(int(end / step) + 1)] if end / step < 100 else [0.0, end]
-    # A tick at the very end would hang over the edge; the run's length is told at the top.
+    # A tick at the very end would overflow; the run's length is shown at the top.
     return [(_percent(time, end), _clock(time, step)) for time in times if time <= end * 0.96]
 
 

@@ -1,4 +1,4 @@
-"""How the jobs of a run shared its machines, in a table and a sentence."""
+"""How the jobs of a run shared its machines, as a table and sentences."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _LACKS: Mapping[MissingRate | None, str] = {
     ),
 }
 _SLICE_MOST = 0.95
-"""Part of a job's nodes: a larger share is no slice."""
+"""A share above this fraction of a job's nodes is no slice."""
 
 
 def shared(run: Recording) -> RunSharing | None:
-    """What each job got of its share, against other runs of it; None if no two jobs ran at the same
-    time.
+    """Each job's part compared with its share, from other runs of it; None: no two jobs ran at the
+    same time.
     """
     first = found_of(run.jobs, run.nodes, run.seconds, {}, {})
     if first is None:
@@ -121,7 +121,7 @@ def against(job: JobSharing) -> str:
 
 
 def sentences(sharing: RunSharing) -> list[str]:
-    """Which jobs got less than their share, and which took most of what others waited for."""
+    """Sentences about jobs that got less than their share, or dominated a scarce resource."""
     where = "one machine" if sharing.machines == 1 else f"{sharing.machines} machines"
     lines = [f"Up to {sharing.most_jobs} jobs at a time shared {where}."]
     lines += [

@@ -1,5 +1,5 @@
-"""What a simulation came to: figures of each policy side by side, and how completion times are
-distributed.
+"""Results of a simulation: figures of each policy side by side, and distributions of completion
+times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headgate.reports.words import counted, say
 from headgate.simulation import Figures, Outcome, Trace
 from headgate.simulation.results import completions, presence
 
-_COLUMNS = (  # name, field of Figures, unit, what it is
+_COLUMNS = (  # name, field of Figures, unit, meaning
     ("mean", "mean", "s", "completion time: the mean over the jobs"),
     ("median", "median", "s", "completion time: half of the jobs took no longer"),
     ("p95", "p95", "s", "completion time: 95 % of the jobs took no longer"),
@@ -49,13 +49,13 @@ _AS_LIVE = (
 )
 
 _MANY = 1_000
-"""With more jobs than these, the slowest hundredth is left out: it would take up most of the
+"""With more jobs than this, the slowest hundredth is left out, which would fill most of the
 plot.
 """
 
 
 def table(results: Sequence[Figures]) -> Table:
-    """The figures of each policy, a row each, for a terminal."""
+    """A terminal table with a row of figures for each policy."""
     made = Table(box=None, pad_edge=False, header_style="dim")
     made.add_column("policy", no_wrap=True)
     for name, _, _, _ in _COLUMNS:
@@ -122,9 +122,7 @@ def _line(
 
 
 def _distribution(outcomes: Sequence[Outcome], results: Sequence[Figures]) -> Plot:
-    """The part of the jobs that was done within a time; of many, up to where 99 % are under every
-    policy.
-    """
+    """The fraction of jobs done within a time; with many jobs, up to 99 % under every policy."""
     most = [
         result.p99 if result.done > _MANY else float(completions(outcome).max(initial=0.0))
         for outcome, result in zip(outcomes, results, strict=True)
@@ -148,7 +146,7 @@ def _distribution(outcomes: Sequence[Outcome], results: Sequence[Figures]) -> Pl
 
 
 def _present(outcomes: Sequence[Outcome]) -> Plot:
-    """How many jobs were there, waiting or running."""
+    """The number of waiting and running jobs over time."""
     edges = _times(outcomes)
     lines = []
     for index, outcome in enumerate(outcomes):
@@ -165,7 +163,7 @@ def _present(outcomes: Sequence[Outcome]) -> Plot:
 
 
 def _used(outcomes: Sequence[Outcome]) -> Plot:
-    """The part of the cluster that was busy."""
+    """The busy fraction of the cluster over time."""
     edges = _times(outcomes)
     lines = []
     for index, outcome in enumerate(outcomes):

@@ -1,4 +1,4 @@
-"""A course of numbers in one line of text."""
+"""A series of numbers in one line of text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int | None = None) -> str:
-    """A course as a line of bars, the lowest value the lowest bar; empty without values.
+    """A series as bars, the lowest value with the lowest bar; empty without values.
 
     Args:
         values: Finite numbers.
-        width: Most bars, each the mean of as many values as the others (or one more); None: a bar
-            for each value.
+        width: Most bars, each the mean of equally many values (or one more); None: a bar for each
+            value.
     """
     if not values:
         return ""

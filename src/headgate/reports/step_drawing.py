@@ -1,5 +1,5 @@
-"""A sampled step as a drawing: a bar for each worker and server, and below it a thin one for its
-traffic with each peer.
+"""Draw a sampled step: a bar for each worker and server, with a thin bar below for each peer's
+traffic.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from headgate.reports.templates import Markup, render
 from headgate.reports.words import say, say_moment, say_step_time
 
 _TASKS = 24
-"""Tasks that are drawn; what all of them did is in the table beside the drawing."""
+"""Most tasks drawn; the table beside the drawing has all."""
 _PEERS = 8
-"""Peers that a task is drawn with: those with the most bytes."""
+"""Most peers drawn for a task: those with the most bytes."""
 _BAR, _LANE, _SPACE, _AXIS = 20, 5, 8, 20  # pixels
 _WIDE = 0.07
-"""Part of the width from which on a bar has its name in it."""
+"""Fraction of the width from which on a bar contains its name."""
 _TITLES = {"typical": "A typical step", "slowest": "The slowest step"}
 
 
 def span_colour(span: str) -> str:
-    """The custom property of the style sheet that a span is drawn in."""
+    """The custom property of the style sheet for a span's colour."""
     return f"span-{span}" if span in ORDER else "span-other"
 
 
@@ -74,7 +74,7 @@ def drawing(step: SampledStep) -> Markup:
 
 
 def keys(steps: Sequence[SampledStep]) -> Markup:
-    """What the colours stand for."""
+    """The legend of the colours."""
     tasks = [task for step in steps for task in step.tasks]
     spans = ordered({bar.name for task in tasks for bar in task.bars})
     has_transfers = any(task.transfers for task in tasks)
@@ -82,7 +82,7 @@ def keys(steps: Sequence[SampledStep]) -> Markup:
 
 
 def ordered(spans: Collection[str]) -> list[str]:
-    """Spans as they follow each other in a step; those with a name of their own come last."""
+    """Spans in the order of a step; spans with names of their own come last."""
     return [name for name in ORDER if name in spans] + sorted(set(spans) - set(ORDER))
 
 
@@ -103,7 +103,7 @@ def _percent(time: float, begin: float, end: float) -> float:
 
 
 def _place(since: float, until: float, begin: float, end: float) -> tuple[float, float]:
-    """Left edge and width in percent; never too thin to be seen."""
+    """Left edge and width in percent; never too thin to see."""
     left = _percent(since, begin, end)
     return left, max(_percent(until, begin, end) - left, 0.15)
 
@@ -164,11 +164,11 @@ def _time(seconds: float) -> str:
 
 
 def _grid(begin: float, end: float) -> list[tuple[str, str]]:
-    """Places of about five lines at round times, and their labels."""
+    """Positions of about five lines at round times, and their labels."""
     rough = (end - begin) / 5
     decade = 10.0 ** math.floor(math.log10(rough))
     gap = next(size * decade for size in (1, 2, 5, 10) if size * decade >= rough * 0.99)
     numbers = range(math.ceil(begin / gap), math.floor(end / gap) + 1)
     places = [(_percent(number * gap, begin, end), number * gap) for number in numbers]
-    # A label at the very end would hang over the edge.
+    # A label at the very end would overflow.
     return [(f"{at:.3f}", _time(time) if at <= 94 else "") for at, time in places]

@@ -1,5 +1,5 @@
-"""A table on a terminal that may be too narrow for it: below each other, parts that have its first
-column each.
+"""Split a table that is too wide for the terminal into parts below each other, each with the first
+column.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 _GAP = 2
-"""Blanks between two columns."""
+"""Spaces between two columns."""
 _LEAST_FOLDED, _LEAST_CUT = 20, 8
-"""Letters of a line of the last column, if it is folded or cut."""
+"""Least width of the last column, if it is folded or cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column: its heading, which may have several lines, and whether it is of figures."""
+    """A column: its heading, possibly of several lines, and whether it has figures."""
 
     heading: str
     figures: bool = True
@@ -28,18 +28,18 @@ class TableColumn:
 def tables(
     columns: Sequence[TableColumn], rows: Sequence[tuple[Sequence[str], str]], width: int
 ) -> Iterator[Table]:
-    """The parts of a table, none of them wider than a terminal unless one column alone is.
+    """The parts of a table, each within the terminal's width if possible.
 
     Args:
         columns: The first one names the row.
-        rows: Cells, which are a user's text and never rich's markup, and the style of the row.
-        width: Of the terminal.
+        rows: Cells as plain text, never rich's markup, and the style of the row.
+        width: Width of the terminal.
     """
     widths = [
         max(map(cell_len, [*column.heading.split("\n"), *(cells[at] for cells, _ in rows)]))
         for at, column in enumerate(columns)
     ]
-    # What names a row is folded where it would leave no room for a figure beside it.
+    # Row names are folded if they would leave no room for a figure.
     named = min(widths[0], max(width - _GAP - max(widths[1:], default=0), 1))
     for part in _parts(widths, width - named):
         table = Table(box=None, pad_edge=False, header_style="dim")
@@ -56,7 +56,7 @@ def tables(
 
 
 def _parts(widths: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Numbers of the columns behind the first, as many at a time as there is room for."""
+    """Numbers of the columns after the first, as many in each part as there is room for."""
     part, left = list[int](), room
     for at, width in enumerate(widths[1:], start=1):
         if part and width + _GAP > left:
@@ -68,9 +68,8 @@ def _parts(widths: Sequence[int], room: int) -> Iterator[list[int]]:
 
 
 def fitting(table: Table, width: int) -> Iterator[Table | Text]:
-    """A table whose last column is text that may be folded or cut, or a line for each of its rows
-    where there is no room for a word of each other column: the first cell, then the heading and the
-    cell of each one that is not empty.
+    """A table whose last column may be folded or cut. Without room for a word of each other column,
+    it becomes lines: the first cell of a row, then heading and cell of each non-empty column.
     """
     cells = [[_plain(cell) for cell in column.cells] for column in table.columns]
     headings = [_plain(column.header) for column in table.columns]

@@ -27,9 +27,7 @@ __all__ = ["Markup", "render", "script_json"]
 
 
 class _Joined(PackageLoader):
-    """Templates without their line breaks and indents, so that only a space between two words is
-    one in the page.
-    """
+    """Templates without line breaks and indents, so that only spaces between words remain."""
 
     def get_source(
         self, environment: Environment, template: str
@@ -39,8 +37,8 @@ class _Joined(PackageLoader):
 
 
 class _Compiled(FileSystemBytecodeCache):
-    """Compiled templates, kept where Python keeps this compiled module: to compile them is a
-    quarter of a report.
+    """Compiled templates, kept where Python keeps this compiled module: compiling takes a quarter
+    of a report's time.
     """
 
     def __init__(self) -> None:
@@ -48,15 +46,15 @@ class _Compiled(FileSystemBytecodeCache):
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         if not sys.dont_write_bytecode:
-            with suppress(OSError):  # others own that folder
+            with suppress(OSError):  # other users may own that folder
                 super().dump_bytecode(bucket)
 
 
 def render(template: str, **values: object) -> Markup:
-    """A template of this folder's `templates/`, filled in.
+    """Fill in a template of this folder's `templates/`.
 
     Raises:
-        jinja2.UndefinedError: It names a value that was not given.
+        jinja2.UndefinedError: It uses a value that was not given.
     """
     return Markup(_environment().get_template(template).render(values))
 
@@ -86,9 +84,9 @@ def _environment() -> Environment:
 
 
 def _coded(text: str) -> Markup:
-    """A sentence; what stands between backticks is set as code."""
+    """A sentence with text between backticks set as code."""
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # one of them is a character of the text
+    if len(parts) % 2 == 0:  # an odd backtick is part of the text
         parts = [text]
     code = Markup("<code>{}</code>")
     return Markup("").join(
@@ -97,7 +95,7 @@ def _coded(text: str) -> Markup:
 
 
 def script_json(value: object) -> Markup:
-    """JSON that no text in it can end the surrounding script element with."""
+    """JSON that cannot close the surrounding script element, whatever text it contains."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run: its summary at the end, and what `headgate metrics` measured."""
+"""Terminal output about a run: the summary at its end, and `headgate metrics`."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ _NAMES: dict[Column, tuple[str, str]] = {
 
 
 def summary(store: Path, console: Console) -> None:
-    """Print how a run went: what held its jobs back, a table of them, what happened in a few
-    sentences, and where its report is.
+    """Print how a run went: what held its jobs back, a table of them, a few sentences, and the path
+    of its report.
 
     Raises:
         NotFoundError: There is no such store.
         StorageError: It cannot be read.
     """
     run = read(store)
-    with told_as_damage(store):  # but not over printing: a terminal's troubles are no damage
+    with told_as_damage(store):  # not around printing: errors of a terminal are no damage
         parts = list(_summary(run, store, console.width))
     for part in parts:
         console.print(
@@ -112,12 +112,12 @@ def _summary(run: Recording, store: Path, width: int) -> Iterator[Text | Table]:
         yield Text(sentence)
     page = store.parent / "report.html"
     where = str(page) if page.exists() else f"none yet; write it with: headgate report {run.id}"
-    # A path that is broken over two lines cannot be clicked or copied.
+    # A wrapped path cannot be clicked or copied.
     yield Text(f"Report: {where}", no_wrap=True)
 
 
 def _together(run: Recording, width: int) -> Iterator[Text | Table]:
-    """For each job of several tasks, its plan and a line for each task; then the NIC of each
+    """For each job with several tasks, its plan and a line for each task; then the NIC of each
     node.
     """
     for job in run.jobs:
@@ -180,7 +180,7 @@ def _row(job: JobFigures) -> list[str]:
 
 
 def metrics(targets: Sequence[MeasuredTarget], console: Console, *, spans: bool) -> None:
-    """Print what was measured of each target; with `spans`, how a step divides too."""
+    """Print the measurements of each target; with `spans`, also the parts of a step."""
     for index, one in enumerate(targets):
         if index:
             console.print()
@@ -222,7 +222,7 @@ def _divided(division: StepBreakdown) -> str:
         else ""
     )
     whole = f"a step of {say_step_time(division.step_seconds)} ({division.steps:,} sampled)"
-    if "receive" in division.seconds:  # a server's
+    if "receive" in division.seconds:  # a server's round
         return f"idle {say(division.fraction('idle'), '%')} of {whole.replace('a step', 'a round')}"
     waits = (
         ""

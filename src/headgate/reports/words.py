@@ -1,4 +1,4 @@
-"""Figures as people read them, and what happened in a run in a few sentences."""
+"""Figures for people, and a few sentences about what happened in a run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def say_reason(reason: Reason | None) -> str:
 
 
 def say(value: float | None, unit: str = "") -> str:
-    """A figure with three digits that count, in its unit; a dash where there is none.
+    """A figure with three significant digits and its unit; a dash if None.
 
     Args:
-        unit: `s`, `B`, `B/s`, `%` (of a fraction), or one that is put behind the number.
+        value: The figure.
+        unit: `s`, `B`, `B/s`, `%` (of a fraction), or another one to append.
     """
     if value is None:
         return MISSING
@@ -45,12 +46,12 @@ def say(value: float | None, unit: str = "") -> str:
 
 
 def say_loss(value: float | None) -> str:
-    """A loss with four digits that count."""
+    """A loss with four significant digits."""
     return MISSING if value is None else f"{value:.4g}"
 
 
 def say_step_time(seconds: float) -> str:
-    """Seconds as they are told of steps: in milliseconds or microseconds below one."""
+    """The time of a step, in milliseconds or microseconds below one second."""
     if seconds >= 1:
         return say_seconds(seconds)
     return (
@@ -59,7 +60,7 @@ def say_step_time(seconds: float) -> str:
 
 
 def say_moment(seconds: float | None) -> str:
-    """A time of the run, to a tenth of a second: nothing in it is read more often."""
+    """A time of the run, to a tenth of a second: readings are no denser."""
     return MISSING if seconds is None else say_seconds(round(seconds, 1))
 
 
@@ -75,14 +76,14 @@ def said_threads(threads: tuple[int, int]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`; beyond five, how many more."""
+    """`a`, `a and b`, `a, b and c`; beyond five names, the number of further ones."""
     if len(names) > 5:
         names = [*names[:4], f"{len(names) - 4} more"]
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def planned(job: RecordedJob) -> str:
-    """The plan of a job of several tasks, in words."""
+    """The plan of a job with several tasks, in words."""
     plan, nodes = job.plan, counted(len(job.nodes) or 1, "node")
     if plan is None:
         return f"{counted(job.workers or 1, 'worker')} on {nodes}."
@@ -119,9 +120,7 @@ def planned(job: RecordedJob) -> str:
 
 
 def said_gpus(job: JobFigures) -> str:
-    """Which GPUs a job had, how busy they were on average, and the most of their memory that it
-    held.
-    """
+    """A job's GPUs, their mean busy fraction, and its peak memory on them."""
     if not job.gpus:
         return MISSING
     use = [f"{say(job.gpu_mean, '%')} busy"] if job.gpu_mean is not None else []
@@ -130,7 +129,7 @@ def said_gpus(job: JobFigures) -> str:
 
 
 def what_happened(run: Recording, jobs: Sequence[JobFigures]) -> list[str]:
-    """A few sentences, computed from the data."""
+    """A few sentences computed from the data."""
     sentences = [_outcome(run, jobs), _fullest(run), _faults(run, jobs), _learned(jobs)]
     return [sentence for sentence in sentences if sentence]
 
@@ -164,7 +163,7 @@ def _outcome(run: Recording, jobs: Sequence[JobFigures]) -> str:
 
 
 def fullness(node: RecordedNode) -> dict[str, tuple[float, float]]:
-    """Mean and highest use of each resource whose size is known, as a fraction of it."""
+    """Mean and highest use of each resource of known size, as a fraction."""
     sizes = {
         "CPU": (node.signal("cpu_cores"), node.cores),
         "memory": (node.signal("memory_bytes"), node.memory_bytes),
@@ -177,13 +176,13 @@ def fullness(node: RecordedNode) -> dict[str, tuple[float, float]]:
     result = {}
     for name, (signal, size) in sizes.items():
         if size and signal.mean is not None and signal.maximum is not None:
-            # Two clocks that differ by a millisecond make 101 % of what cannot be more than full.
+            # A millisecond between two clocks may give 101 %.
             result[name] = (min(signal.mean / size, 1.0), min(signal.maximum / size, 1.0))
     return result
 
 
 def _fullest(run: Recording) -> str:
-    # A resource that stayed below 1 % was not short.
+    # A resource below 1 % was not short.
     fullest = [
         (use, name, node)
         for node in run.nodes
@@ -207,7 +206,7 @@ def _fullest(run: Recording) -> str:
 
 
 def _strangers(run: Recording) -> str:
-    """The part of the CPU that programs outside the run used; empty below a tenth."""
+    """The fraction of CPU used by programs outside the run; empty below a tenth."""
     if len(run.nodes) != 1:
         return ""
     (node,) = run.nodes

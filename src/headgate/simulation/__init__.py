@@ -1,5 +1,5 @@
-"""The same controller and the same policies, a clock of their own, and a model of what jobs do with
-their shares.
+"""Simulation: the same controller and policies as live, with a simulated clock and a model of
+jobs.
 """
 
 from headgate.simulation.outcomes import Assumptions, Outcome

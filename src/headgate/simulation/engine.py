@@ -1,4 +1,4 @@
-"""The model of an engine: jobs whose work goes on as fast as what they are granted allows."""
+"""A model of an engine: jobs progress as fast as their grants allow."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import TraceJob
 
 _AHEAD = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
-"""Parts of what is left of a job for which its loss is foretold."""
+"""Fractions of a job's remaining work at which its loss is predicted."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningTask:
-    """A task: where it is, what it is granted, and what that brings.
+    """A task: its node, its grant, and the resulting speed.
 
     Args:
-        threads: Compute threads that it has, more cores than which it cannot use.
-        entitled: Cores that it could have if all wanted theirs.
-        at: Since when it uses what it uses now.
-        told: When it was asked last what it used.
-        cores: That it uses; on GPUs those that feed them.
-        speed: Work a second, in parts of what the job does alone with all it asks for.
-        had: Core-seconds that it used from `told` to `at`.
+        threads: Its compute threads; it cannot use more cores.
+        entitled: Cores that it gets if all tasks want theirs.
+        at: Since when it has its present use.
+        told: When its use was last read.
+        cores: Its used cores; on GPUs those that feed them.
+        speed: Work a second, relative to the job alone with all it requests.
+        had: Core-seconds used from `told` to `at`.
     """
 
     id: TaskId
@@ -57,12 +57,12 @@ class RunningTask:
         return min(cap, most) if isinstance(cap, int | float) else most
 
     def use(self, now: float, cores: float) -> None:
-        """From now on it uses so many cores."""
+        """Set its used cores from now on."""
         self.had += self.cores * (now - self.at)
         self.at, self.cores = now, cores
 
     def used(self, now: float) -> float:
-        """Cores that it used on average since this was asked last."""
+        """Mean cores since the last call."""
         self.use(now, self.cores)
         mean = self.had / (now - self.told) if now > self.told else self.cores
         self.told, self.had = now, 0.0
@@ -71,17 +71,16 @@ class RunningTask:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A job that has not ended.
+    """A live job.
 
     Args:
-        left: Seconds that it would still take alone, at the time `at`; also what it has to do
-            before its work.
-        speed: Of the slowest of its tasks; 0 while not all of them run.
-        version: Counts the changes of its speed, so that an end that was foreseen under another is
-            known for stale.
-        needs: Tasks that it takes.
-        starting: Whether it does what comes before its work, on one core.
-        curve: How fast it is where its tasks are, if there is a profile of it.
+        left: Seconds that it would still take alone as of `at`, including its startup.
+        speed: Speed of its slowest task; 0 until all of them run.
+        version: Number of changes of its speed, so that ends predicted with another speed are
+            recognized as stale.
+        needs: Number of its tasks.
+        starting: Whether it is in its startup, on one core.
+        curve: Its speed on its tasks' nodes, if it has a profile.
     """
 
     id: JobId
@@ -99,7 +98,7 @@ class Work:
     def most(self) -> float:
         """Cores that each of its tasks can use now, if it has threads for them."""
         if self.job.gpus:
-            return 1.0  # which feeds them
+            return 1.0  # one core feeds its GPUs
         cores = self.job.cores / self.needs
         return min(cores, 1.0) if self.starting else cores
 
@@ -108,17 +107,19 @@ class Work:
         return max(self.left - (now - self.at) * self.speed, 0.0)
 
     def fraction(self, now: float) -> float:
-        """The part of its work that is done; below 0 while it starts, or makes up for a restart."""
+        """The done fraction of its work; negative during startup, or while it makes up for a
+        restart.
+        """
         return 1.0 - self.remaining(now) / self.job.seconds
 
 
 class SimulatedEngine:
-    """Runs tasks without a process.
+    """Runs tasks without processes.
 
-    A GPU that a task has to itself brings all of its speed. Where several take turns, each has its
-    granted fraction of the time. Where they run side by side, each has the speed measured for the
-    pair, or equal time. Cores go by weight, within caps and what a job can use with its threads.
-    What one job leaves, the others have. A job is as fast as its slowest task.
+    A task with an exclusive GPU gets its full speed. Tasks that take turns get their granted
+    fraction of time each. Tasks that run side by side get the measured speed of the pair, or equal
+    time. Cores go by weight, within caps and the threads of each job; others use what one leaves. A
+    job is as fast as its slowest task.
     """
 
     def __init__(
@@ -142,14 +143,14 @@ class SimulatedEngine:
         self._tasks: dict[TaskId, RunningTask] = {}
         self._stale_nodes: dict[str, None] = {}
         self._stale_tasks: dict[TaskId, RunningTask] = {}
-        self._count = Counter[str]()  # tasks of each node
-        # model and nodes of jobs with no started task yet
+        self._count = Counter[str]()  # tasks on each node
+        # model and nodes of jobs without a started task yet
         self._settled: dict[JobId, tuple[str, tuple[str, ...]]] = {}
         self.gpus_held = 0
         self.cores_used = 0.0
 
     def start(self, action: StartTask, work: Work, now: float) -> None:
-        """A task starts."""
+        """Start a task."""
         gpus, threads, entitled = action.gpus or (), action.threads, action.entitled_cores
         task = RunningTask(
             action.task, work, action.node, gpus, action.share, threads, entitled, now, now
@@ -172,7 +173,7 @@ class SimulatedEngine:
             self._stale_nodes[action.node] = None
 
     def grant(self, action: SetShare) -> None:
-        """A task's share changes."""
+        """Change a task's share."""
         task = self._tasks.get(action.task)
         if task is None:
             return
@@ -185,7 +186,7 @@ class SimulatedEngine:
             self._stale_nodes[task.node] = None
 
     def begin(self, work: Work, now: float) -> None:
-        """A job has done what comes before its work."""
+        """End the startup of a job."""
         halt(work, now)
         work.starting = False
         for task in work.tasks.values():
@@ -196,7 +197,7 @@ class SimulatedEngine:
                 self._stale_nodes[task.node] = None
 
     def end(self, id: TaskId) -> None:
-        """A task has ended."""
+        """End a task."""
         task = self._tasks.pop(id)
         del task.work.tasks[id]
         self._count[task.node] -= 1
@@ -213,12 +214,14 @@ class SimulatedEngine:
             self._stale_nodes[task.node] = None
 
     def settle_on(self, id: JobId, model: str, workers: int, limits: Limits) -> tuple[str, ...]:
-        """A node for each worker of a job that shares what it uses, and may still wait: where the
-        fewest tasks are, or are to be, for what there is, among those whose GPUs are as many and as
-        large as its limits say. Where pairs cost each other something, a task counts for more.
+        """Choose a node for each worker of a job that shares its resources, and may still wait.
+
+        The node has the fewest present or planned tasks relative to its capacity, among nodes with
+        the number and size of GPUs in the job's limits. If pairs slow each other, a task counts for
+        more.
         """
         chosen, gpus = list[str](), limits.gpus or 0
-        on_gpus = replace(limits, memory_bytes=None)  # which may be more than a node has
+        on_gpus = replace(limits, memory_bytes=None)  # the memory limit may exceed a node's memory
         for _ in range(workers):
             fitting = [node for node in self._nodes.values() if misfit(node, on_gpus) is None]
             crowd = {
@@ -232,7 +235,7 @@ class SimulatedEngine:
         return tuple(chosen)
 
     def _crowd(self, node: Node, model: str, on_gpus: bool) -> float:
-        """How many tasks those on a node, or about to be there, count for to one more."""
+        """How many tasks the present and planned tasks on a node count as for one more."""
         if not self._interference:
             return self._count[node.name]
         models = [task.work.job.model for task in self._tasks.values() if task.node == node.name]
@@ -243,7 +246,7 @@ class SimulatedEngine:
         return self._interference.crowd(device, model, models)
 
     def relative(self, work: Work, cores: float) -> float:
-        """What so many cores of each of its tasks bring a job, over all that they can use."""
+        """Speed of a job with this many cores for each task, relative to all that they can use."""
         if work.starting:
             return cores / work.most
         if work.curve is not None:
@@ -251,9 +254,7 @@ class SimulatedEngine:
         return self._speeds.relative(work.job.model, cores, work.most)
 
     def settle(self, now: float) -> list[Work]:
-        """Bring every job to the speed that follows from what changed; those whose speed is another
-        now.
-        """
+        """Update the speed of every job. Returns the jobs whose speed changed."""
         touched: dict[JobId, Work] = {}
         for name in self._stale_nodes:
             self._divide(name, now)
@@ -267,7 +268,7 @@ class SimulatedEngine:
         return [work for work in touched.values() if _repace(work, now)]
 
     def _divide(self, name: str, now: float) -> None:
-        """The cores of a node among the tasks there."""
+        """Divide the cores of a node among its tasks."""
         node, tasks = self._nodes[name], self._on_cores[name]
         claims = {
             task.id: (task.share.cpu_weight or WEIGHT_DEFAULT, task.most) for task in tasks.values()
@@ -281,8 +282,8 @@ class SimulatedEngine:
             task.speed = kept * self.relative(task.work, task.cores)
 
     def _kept(self, node: Node, task: RunningTask) -> float:
-        """The part of its speed that a task keeps beside other jobs; what it costs those of its own
-        job is in the job's seconds.
+        """The fraction of its speed that a task keeps beside other jobs. Interference within its
+        own job is part of the job's seconds.
         """
         others, rest = [], node.cores
         for held in self._on_cores[node.name].values():
@@ -310,7 +311,7 @@ class SimulatedEngine:
                     for other in beside.values()
                     if other is not task and not other.work.starting
                 ]
-                # the others' turns are their own
+                # turns granted to others are theirs
                 free = 1.0 - sum(_fraction(other) or 0.0 for other in others)
                 models = (other.work.job.model for other in others if _fraction(other) is None)
                 kept = self._interference.on_gpu(
@@ -321,7 +322,7 @@ class SimulatedEngine:
 
 
 def _fraction(task: RunningTask) -> float | None:
-    """The part of its GPUs' time that a task is granted; None where it takes no turns."""
+    """The granted fraction of its GPUs' time; None: it takes no turns."""
     fraction = task.share.gpu_fraction
     return fraction if isinstance(fraction, int | float) else None
 
@@ -338,30 +339,32 @@ def _repace(work: Work, now: float) -> bool:
 
 
 def halt(work: Work, now: float) -> None:
-    """A job stands still: it is stopped, or one of its tasks is gone."""
+    """Stop a job's progress: it is preempted, or lost a task."""
     work.left, work.at = work.remaining(now), now
     work.speed = 0.0
     work.version += 1
 
 
 def ends_at(work: Work) -> float:
-    """When a job will be done, or has started and begins with its work, if nothing changes."""
+    """When a job will be done, or end its startup, if nothing changes."""
     left = work.left - work.job.seconds if work.starting else work.left
     return work.at + left / work.speed if work.speed > 0 else math.inf
 
 
 def loss_at(losses: tuple[tuple[float, float], ...], fraction: float) -> float:
-    """The loss that was reported last when so much of the work was done."""
+    """The last reported loss at this done fraction."""
     return losses[max(bisect_right(losses, (fraction, math.inf)) - 1, 0)][1]
 
 
 def drops_ahead(
     losses: tuple[tuple[float, float], ...], fraction: float, whole: float
 ) -> tuple[tuple[float, float], ...]:
-    """Core-seconds from now on, up to the job's end, each with what the loss falls by in them; none
+    """Future core-seconds up to the job's end, each with the drop of the loss during them; empty
     without losses.
 
     Args:
+        losses: Done fraction with the loss then.
+        fraction: Present done fraction.
         whole: Core-seconds of the whole job.
     """
     if not losses:

@@ -1,4 +1,4 @@
-"""What a simulated job tells while it runs."""
+"""The reports of a simulated job."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headgate.simulation.engine import Work
 
 
 class JobReports:
-    """A job that runs.
+    """Makes the reports of a running job.
 
     Args:
         work: The job.
         now: When it started (s).
-        predicts: Whether anybody goes by what is left of it.
+        predicts: Whether anybody needs its remaining work.
     """
 
     def __init__(self, work: Work, now: float, predicts: bool) -> None:
@@ -27,8 +27,8 @@ class JobReports:
         self._scaling = Scaling() if predicts and not work.job.gpus and work.needs == 1 else None
 
     def used(self, now: float, cores: float) -> None:
-        """Take in the cores that it used on average since the last time, which may be longer ago
-        than any reading is live: as several readings.
+        """Add its mean cores since the last call. A long time is split into several readings, as in
+        a live hub.
         """
         since, gap = self._used_at, now - self._used_at
         self._used_at = now
@@ -41,7 +41,7 @@ class JobReports:
             self._scaling.used(at, cores, task.threads, task.entitled)
 
     def told(self, now: float) -> Progress | None:
-        """What it tells; None: nothing, as it has no losses, or none since the last time."""
+        """Its report; None: it has no losses, or no new ones."""
         work, job = self._work, self._work.job
         done = work.fraction(now)
         if work.starting or done <= 0.0:
@@ -64,8 +64,8 @@ class JobReports:
         )
 
     def _parts(self, now: float, done: float, news: int) -> tuple[ReportPart, ...]:
-        """Each of the last losses by itself, and when it came, as live: of several at once nobody
-        could tell which of the steps between them began an epoch.
+        """Each of the last losses with its own time, as in a live hub: merged ones would not show
+        at which step an epoch began.
         """
         work, job = self._work, self._work.job
         parts = []
@@ -87,9 +87,7 @@ class JobReports:
         return tuple(parts)
 
     def _place(self, done: float) -> tuple[int | None, int | None]:
-        """Step and epoch that it tells when so much is done; of steps that it told those
-        between.
-        """
+        """Reported step and epoch at a done fraction, interpolated between reported steps."""
         job, heard = self._work.job, self._heard
         if job.told:
             (since, _), (step, epoch) = job.losses[heard - 1], job.told[heard - 1]
@@ -105,8 +103,8 @@ class JobReports:
         return step, epoch
 
     def useful(self) -> float | None:
-        """Cores that it puts to good use while others want them, of several workers one each; None:
-        not known, or it is on GPUs.
+        """Cores that it uses efficiently while others want them; with several workers one each.
+        None: unknown, or on GPUs.
         """
         if self._scaling is not None:
             return self._scaling.useful()

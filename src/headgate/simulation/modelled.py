@@ -1,4 +1,4 @@
-"""How fast jobs with a profile are: what the cost model says of their workers, nodes and cores."""
+"""Speed of jobs with a profile: the cost model for their workers, nodes and cores."""
 
 from __future__ import annotations
 
@@ -20,26 +20,24 @@ if TYPE_CHECKING:
     from headgate.planning.cost import CostModel
 
 _PARTS = 16
-"""Of a core, between which throughput is taken for a straight line;"""
+"""Points for each core between which throughput is interpolated."""
 _GROWTH = 1.04
-"""and so it is above one core between numbers of cores that are so many times as many, and between
-whole ones.
-"""
+"""Above one core, the ratio of successive numbers of cores, besides whole ones."""
 
 _Layout = tuple[tuple[int, int], ...]
-"""Of each node its kind, and how many workers are there; in order."""
+"""Kind and number of workers of each node, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Throughput of a job on some nodes by the cores of a worker, over that with all it asks for,
-    as `Modelled` has it; on GPUs cores do not matter.
+    """Throughput of a job on some nodes by the cores of a worker, relative to all that it requests
+    (see `Modelled`). On GPUs cores do not matter.
     """
 
     points: tuple[tuple[float, float], ...]
 
     def at(self, cores: float) -> float:
-        """With so many cores for each worker."""
+        """With this many cores for each worker."""
         return between(self.points, cores)
 
     @property
@@ -49,19 +47,18 @@ class Curve:
 
 
 class Modelled:
-    """The cost model of planning as a source of speeds, each asked for once.
+    """Speeds from the cost model of planning, each computed once.
 
-    A job asks for its workers, or on GPUs for one for each GPU. As many are beside each other as a
-    node can hold, on nodes of the first kind in the cluster with enough nodes. The job's batch is
-    divided among them.
+    A job requests its workers, or on GPUs one for each GPU. They are packed on nodes of the first
+    kind in the cluster with enough nodes. The job's batch is divided among them.
 
     Args:
         cluster: The nodes.
-        profiles: By what jobs call them.
-        measured_on: The node that they were measured on; None: not known.
+        profiles: Profiles by the jobs' names for them.
+        measured_on: The node that they were measured on; None: unknown.
 
     Raises:
-        UsageError: A profile says nothing of the time of a step.
+        UsageError: A profile does not tell the time of a step.
     """
 
     def __init__(
@@ -75,9 +72,7 @@ class Modelled:
         self._usual: dict[tuple[str, int, int, float], tuple[str, ...]] = {}
 
     def curve(self, job: TraceJob, nodes: Sequence[str]) -> Curve:
-        """The speed of a job whose tasks are on these nodes; its GPUs are divided evenly among
-        them.
-        """
+        """The speed of a job with tasks on these nodes; its GPUs are divided evenly among them."""
         placed = tuple(name for name in nodes for _ in range(max(job.gpus // len(nodes), 1)))
         most = _most(job)
         layout = tuple(
@@ -94,11 +89,11 @@ class Modelled:
         return self._curves[key]
 
     def usual(self, job: TraceJob) -> Curve:
-        """The speed of a job on the nodes that it asks for."""
+        """The speed of a job on the nodes that it requests."""
         return self.curve(job, self._asked(job))
 
     def _asked(self, job: TraceJob) -> tuple[str, ...]:
-        """The nodes that a job asks for, one for each of its workers."""
+        """The nodes that a job requests, one for each of its workers."""
         workers = job.gpus or job.workers
         most = _most(job)
         key = (job.profile, job.gpus, workers, most)
@@ -139,7 +134,7 @@ class Modelled:
     def _of(self, profile: str, on_gpus: bool) -> CostModel:
         if (profile, on_gpus) not in self._costs:
             from headgate.planning.cost import (
-                CostModel,  # its numerics take half a second to import
+                CostModel,  # imported late: its numerics take half a second
             )
 
             job = Job(name="job", run="simulated", limits=Limits(gpus=None if on_gpus else 0))

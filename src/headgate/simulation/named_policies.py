@@ -1,6 +1,4 @@
-"""What a policy's name stands for in a simulation: what moves shares, and who goes first where not
-all jobs fit.
-"""
+"""Policy names of simulations: a policy for shares, and an order for the queue."""
 
 from __future__ import annotations
 
@@ -21,12 +19,12 @@ from headgate.policies import EqualPolicy, NoPolicy, Policy
 
 @dataclass(frozen=True, slots=True)
 class NamedPolicy:
-    """A policy for shares, and an order for those that wait.
+    """A policy for shares, and a queue order.
 
     Args:
-        listens: Whether the policy makes anything of what jobs report.
-        predicts: Whether it wants to be told what is left of them.
-        note: What its user should know; empty: nothing.
+        listens: Whether the policy uses reports of jobs.
+        predicts: Whether it needs predictions of their remaining work.
+        note: A note for the user; empty: none.
     """
 
     policy: Policy
@@ -37,16 +35,16 @@ class NamedPolicy:
 
 
 def choose(name: str, remaining: RemainingSeconds, *, shared: bool) -> NamedPolicy:
-    """The policy and the order of that name; what is no order goes by arrival.
+    """The policy and queue order of a name; a name without an order queues by arrival.
 
     Args:
-        name: As for `run --policy`; `fifo` leaves cores to the system's own sharing.
-        remaining: What is known, or predicted, of what remains of a job.
-        shared: Whether any job shares cores or GPUs; else nothing is there for a policy of shares
-            to decide.
+        name: As for `run --policy`; `fifo` leaves cores to the kernel's own sharing.
+        remaining: Known or predicted remaining work of a job.
+        shared: Whether any job shares cores or GPUs; otherwise a policy of shares has nothing to
+            decide.
 
     Raises:
-        UsageError: Nothing is so called, or it has options that would change nothing.
+        UsageError: The name is unknown, or its options would have no effect.
     """
     plain = name.partition(":")[0]
     order: Order

@@ -1,4 +1,4 @@
-"""What a simulation is told beside its trace, and what it comes to."""
+"""Inputs of a simulation besides its trace, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import TraceJob
 
 LARGEST_ERROR = 10.0
-"""Predictions that are off by a factor of 20,000 in one of three cases say nothing."""
+"""Largest prediction error; one case in three is then off by a factor above 20,000."""
 LONGEST = 1e9
-"""Seconds; sums of longer ones mean nothing."""
+"""Longest accepted seconds; sums of longer ones are meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What is assumed where the trace says nothing.
+    """Assumptions where the trace says nothing.
 
     Args:
-        profiles: By what jobs call them: the cost model says how fast such a job is, and nothing of
-            `speeds` counts.
-        measured_on: The node that they were measured on; None: not known.
-        speeds: Of the others.
-        restart_seconds: What it costs a job to be stopped and started again, at its own speed.
-        prediction_error: Standard deviation of the logarithm of what is predicted to remain of a
-            job over what does, of jobs that are not `foretold`; 0: all is known of them.
-        startup_core_seconds: What a job does on one core before it has anything to say (it imports
-            its framework): it takes that beside its work, and nothing is predicted of it, nor are
-            losses told, until it is done.
-        report_seconds: How often a job that shares what it runs on says what it uses and what its
-            loss is, and what is left of it is predicted; 0: never. None: `Trace.report_seconds`. A
-            policy that asks for rounds more often than ten times between two reports has ten.
-        share_gpus: Whether jobs start at once and share GPUs, as they do without a queue.
-        seed: Of all that is drawn by chance.
+        profiles: Profiles by the jobs' names for them. The cost model gives the speed of these
+            jobs, and `speeds` does not apply.
+        measured_on: The node that they were measured on; None: unknown.
+        speeds: Speeds of the others.
+        restart_seconds: Cost of a preemption and restart, at the job's own speed.
+        prediction_error: Standard deviation of the logarithm of predicted over true remaining work,
+            for jobs that are not `foretold`; 0: it is known exactly.
+        startup_core_seconds: Work of a job on one core before its first report (importing its
+            framework), in addition to its work. Until then nothing is predicted and no losses are
+            reported.
+        report_seconds: Interval at which a job that shares its resources reports use and loss, and
+            its remaining work is predicted; 0: never. None: `Trace.report_seconds`. A policy gets
+            at most ten rounds in an interval.
+        share_gpus: Whether jobs start at once and share GPUs, without a queue.
+        seed: Seed of all random draws.
 
     Raises:
         ValueError: `prediction_error` is not from 0 to 10, or seconds are not from 0 to 1e9.
@@ -68,10 +68,10 @@ class Assumptions:
 
 @dataclass(slots=True)
 class JobOutcome:
-    """What became of a job; times on the trace's clock, None where it never came to that.
+    """The outcome of a job; times on the trace's clock, None: never reached.
 
     Args:
-        startup_core_seconds: That it had to do beside its work.
+        startup_core_seconds: Work that it had to do in addition.
     """
 
     job: TraceJob
@@ -84,19 +84,19 @@ class JobOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a policy made of a trace.
+    """The outcome of a policy on a trace.
 
     Args:
-        order: The order of jobs that wait for GPUs or memory; empty where none waits.
-        as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for
-            another.
-        busy: Times, and how many GPUs (cores, where no job has GPUs) were busy from then on.
-        capacity: How many there are.
-        cores: How many cores there are.
-        modelled: How fast the jobs with a profile are.
-        events: Told to the controller.
-        wall_seconds: That it took to simulate.
-        warnings: Of the controller, and what has to be known of the policy.
+        order: The order of jobs that wait for GPUs or memory; empty: none waits.
+        as_live: Whether a live hub decides the same. A live hub never preempts a job with whole
+            GPUs.
+        busy: Times, and the number of busy GPUs (cores, if no job has GPUs) from then on.
+        capacity: Number of these.
+        cores: Number of cores.
+        modelled: Speeds of the jobs with a profile.
+        events: Number of events sent to the controller.
+        wall_seconds: Real time of the simulation.
+        warnings: Warnings of the controller, and notes on the policy.
     """
 
     policy: str

@@ -1,4 +1,6 @@
-"""A run of Headgate as a trace: what its jobs did, without what the others did to them."""
+"""Turn a run of Headgate into a trace: the work of its jobs, without the influence of other
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -20,32 +22,29 @@ from headgate.recorded.usage import EMPTY, Array, Signal, completed, readings, t
 from headgate.simulation.traces import Trace, TraceJob, made
 
 _LOSSES = 500
-"""Points of a loss curve that are kept: a policy sees means, not steps."""
+"""Most points of a loss curve: a policy sees means, not steps."""
 _ONE_CORE = 1.2
-"""Cores that one thread is read to use at most: readings are not exact."""
+"""Highest reading of a single thread: readings are inexact."""
 _CLEARLY = 0.9
-"""A job that uses less than this part of what it could have is not held back."""
+"""A job below this fraction of its available cores is not held back."""
 _LEAST_SECONDS = 3.0
-"""Of readings of a job that nothing held back, that its use is told by."""
+"""Least unrestricted readings that show a job's use."""
 _SELDOM = 0.1
-"""Part of the time for which a job may be held back, and all its readings still tell what it
-uses.
-"""
+"""If a job is held back for at most this fraction of time, all its readings count."""
 _HIGH = 0.9
-"""Part of the time in which a job that was held back used no more than is taken for the most that
-it can use: single readings are far off.
+"""Quantile of a held-back job's use that counts as the most it can use: single readings are far
+off.
 """
 
 
 def read(path: Path) -> Trace:
-    """The jobs of a run that came to an end, from its folder or its `run.sqlite`.
+    """Read the completed jobs of a run from its folder or its `run.sqlite`.
 
-    A job's work is the CPU time that it used; it is taken to be able to use as many cores as it did
-    on average while nothing held it back, or else as it did at best. What one of a single task used
-    before it told anything or used more than one core, when it imported its framework, it does on
-    one core. One of several tasks is as many as at last. One that had GPUs to itself is taken to
-    run as long as it did. It arrives when its time had come, also where it then waited for room.
-    Jobs that were not done are left out.
+    A job's work is its CPU time. It can use as many cores as it used on average while nothing held
+    it back, or else at best. For a job of one task, the use before its first report, or before it
+    used more than one core, counts as startup on one core. A job of several tasks has its last
+    number of tasks. A job with exclusive GPUs keeps its run time. It arrives when it could have
+    started, even if it then waited for room. Jobs that were not done are left out.
 
     Raises:
         NotFoundError: There is no such run.
@@ -69,7 +68,7 @@ def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> T
     limits, tasks = spec.limits, list(reader.records(TaskRow, "job = ?", [name]))
     cores_used = _cores(reader, name)
     spent = sum(task.counted("cpu_seconds") or 0.0 for task in tasks)
-    # no reading stands for its first moments
+    # no reading covers its first moments
     used = completed(cores_used, row.started, row.ended, spent)
     core_seconds, seconds = max(used.integral, spent), row.ended - row.started
     last = max((task.attempt or 0 for task in tasks), default=0)
@@ -89,10 +88,10 @@ def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> T
         or 1.0
     )
     if startup is not None:
-        # One that mostly waited is no longer alone than it took: readings may have missed when it
-        # computed.
+        # A job that mostly waited takes no longer alone than it took: readings may have missed its
+        # computing.
         seconds = min((core_seconds - startup) / cores, row.ended - begins)
-    # the worker whose reports set the pace of its job's
+    # the worker whose reports count for the job
     lead = min((progress_row["task"] for progress_row in progress), default="")
     points = [
         progress_row
@@ -135,30 +134,26 @@ def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> T
 
 
 def _due(submitted: float, spec: Job, ended: Mapping[str, float | None]) -> float:
-    """When the time of a job had come: so long after it was handed in, or after the jobs that it
-    comes after ended.
-    """
+    """When a job could have started: after its delay, or after the jobs that it comes after."""
     ends = [end for name in spec.forerunners if (end := ended.get(name)) is not None]
     return max([submitted, *ends]) + spec.at
 
 
 def _begins(used: Signal, time: float) -> float:
-    """When a job begins with its work: with its first report, or when it uses more than one core
-    for the first time.
-    """
+    """When a job begins its work: at its first report, or when it first uses more than one core."""
     return float(min([time, *used.start[used.value > _ONE_CORE][:1]]))
 
 
 def _from(used: Signal, begins: float) -> Signal:
-    """Readings of nothing before that time; all where there are none."""
+    """Readings without those before a time; all if there are none after it."""
     kept = used.start >= begins
     return Signal(used.start[kept], used.end[kept], used.value[kept]) if kept.any() else used
 
 
 def _on_torch(profile: Profile | None) -> bool:
-    """Whether a job's threads follow its share: PyTorch's do where a library of Headgate's reports,
-    which profiles the job; TensorFlow's, JAX's and those of any other script stay as many as at the
-    start.
+    """Whether a job's thread count follows its share. It does for PyTorch with a library of
+    Headgate's, which also profiles the job. TensorFlow, JAX and other scripts keep their initial
+    threads.
     """
     if profile is None:
         return False
@@ -167,13 +162,13 @@ def _on_torch(profile: Profile | None) -> bool:
 
 
 def _goes_by_losses(rule: ProgressRule) -> bool:
-    """Whether a job's end follows from its losses and epochs alone: not by another metric, a goal
-    or early stopping.
+    """Whether a job's end depends only on its losses and epochs: not on another metric, a goal or
+    early stopping.
     """
     return rule.metric == "loss" and rule.goal is None and rule.stopping is None
 
 
-# --- what it used ---------------------------------------------------------------------------------
+# --- use ------------------------------------------------------------------------------------------
 
 
 def _cores(reader: RunReader, job: str) -> Signal:
@@ -188,8 +183,8 @@ def _cores(reader: RunReader, job: str) -> Signal:
 
 
 def _most(reader: RunReader, job: str, used: Signal, follows: bool) -> float | None:
-    """Cores that a job can use: what it used on average while it was alone, or always where it was
-    seldom held back; else at best. None where nothing is known of its use.
+    """Cores that a job can use: its mean use while alone, or always if it was seldom held back;
+    else its best use. None: unknown.
     """
     seconds, middle = used.end - used.start, (used.start + used.end) / 2
     if not seconds.sum() > 0:
@@ -208,8 +203,8 @@ def _most(reader: RunReader, job: str, used: Signal, follows: bool) -> float | N
 def _room(
     reader: RunReader, job: str, at: Array, follows: bool
 ) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Cores that a job could use at some times whatever others did, 0 where that was not told, and
-    whether it was alone then: with all cores of its nodes, and threads for them.
+    """Cores available to a job at some times regardless of others (0: unknown), and whether it was
+    alone: with all cores of its nodes and threads for them.
     """
     cores = {node["name"]: node["cores"] for node in json.loads(reader.meta().get("node", "[]"))}
     tasks = list(reader.records(TaskRow))
@@ -225,7 +220,7 @@ def _room(
         entitled = np.array([usage_row["entitled_cores"] for usage_row in rows], dtype=float)
         array = np.array([usage_row["threads"] for usage_row in rows], dtype=float)
         had = array if follows else np.full_like(array, array[0])
-        # Who has no weight is entitled to all there is, and so are the others.
+        # A task without a weight is entitled to all cores, and so are the others.
         sure = np.where(
             [usage_row["cpu_weight"] is not None for usage_row in rows],
             np.minimum(entitled, had),
@@ -242,7 +237,7 @@ def _room(
 def _losses(
     points: list[dict[str, Any]], used: Signal, startup: float, started: float, ended: float
 ) -> tuple[tuple[float, float], ...]:
-    """Losses by the fraction of the work after its startup that was done."""
+    """Losses by the done fraction of the work after startup."""
     at = np.array([point["t"] for point in points], dtype=float)
     whole = used.integral - startup
     done = (

@@ -1,4 +1,4 @@
-"""Feeds the recorded events of a run to today's controller, and compares what it decides."""
+"""Replay the recorded events of a run with today's controller, and compare its decisions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from headgate.recorded.events import LoggedEvent, Unreadable, as_json, encode, p
 
 @dataclass(frozen=True, slots=True)
 class ChangedDecision:
-    """An event at which today's controller does something else.
+    """An event at which today's controller decides differently.
 
     Args:
-        event: What it was told.
-        recorded: The actions that are on record.
-        today: Those that it decides on today.
-        error: What it raised, if it did.
+        event: The event.
+        recorded: The recorded actions.
+        today: Today's actions.
+        error: Today's exception, if any.
     """
 
     event: LoggedEvent
@@ -36,15 +36,15 @@ class ChangedDecision:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came of a replay.
+    """The result of a replay.
 
     Args:
-        events: How many events were replayed.
-        actions: How many actions are on record for them.
-        seconds: The time from the first to the last of them.
-        differences: Where today's controller differs, in order.
-        entries: The same log with today's actions, numbered anew.
-        stopped: Why it goes no further than this; empty: it went to the end.
+        events: Number of replayed events.
+        actions: Number of recorded actions for them.
+        seconds: Time from the first to the last event.
+        differences: Differing decisions, in order.
+        entries: The log with today's actions, renumbered.
+        stopped: Why the replay stopped early; empty: it did not.
     """
 
     events: int
@@ -59,10 +59,10 @@ def replay(entries: Mapping[int, LoggedEvent]) -> ReplayResult:
     """Feed the log of a controller to a new one.
 
     Args:
-        entries: The log by id, from the moment at which the controller was made.
+        entries: The log by id, from the creation of the controller.
 
     Raises:
-        StorageError: The log's beginning is missing, or an entry is of another version.
+        StorageError: The log's beginning is missing, or an entry has another version.
     """
     usable, stopped = _usable(entries)
     by_cause: dict[int | None, list[Any]] = {}
@@ -94,7 +94,7 @@ def replay(entries: Mapping[int, LoggedEvent]) -> ReplayResult:
 
 
 class _World:
-    """The controller, and what it knows besides its events."""
+    """The controller, and its inputs besides events."""
 
     def __init__(self) -> None:
         self._controller: Controller | None = None
@@ -124,7 +124,7 @@ class _World:
 
 
 def _usable(entries: Mapping[int, LoggedEvent]) -> tuple[list[LoggedEvent], str]:
-    """The entries from the first one on that follow each other, and why there are no more."""
+    """The consecutive entries from the first on, and why there are no more."""
     first = entries.get(1)
     if first is None or not isinstance(first.what, events.ControllerMade):
         raise StorageError("the beginning of the log is missing; it cannot be replayed")
@@ -144,17 +144,17 @@ def _what(entry: LoggedEvent | None) -> object:
 
 
 def save(result: ReplayResult, path: Path) -> None:
-    """Write the events of a replay, with today's actions, as a file that `load` reads."""
+    """Write the events of a replay, with today's actions, as a file for `load`."""
     lines = [encode({"run": entry.run, **entry.as_json()}) + "\n" for entry in result.entries]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(lines))
 
 
 def load(path: Path) -> dict[int, LoggedEvent]:
-    """A log that `save` has written.
+    """Read a log that `save` has written.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The file is no such log.
     """
     try:
         return {entry.id: entry for entry in _parsed(path.read_text().splitlines())}

@@ -1,4 +1,4 @@
-"""What a simulation comes to: completion times, fairness, use."""
+"""Figures of a simulation: completion times, fairness, utilisation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ class Figures:
     """Figures of a policy on a trace; seconds.
 
     Args:
-        as_live: Whether a live hub decides the same way. None stops a job that has whole GPUs for
-            another.
-        done: Jobs that came to their end.
-        mean: Completion time, from the moment a job came: the mean, the median, and percentiles.
-        makespan: From the first job's coming to the last one's end.
-        max_rho: The largest ρ of a job (Themis, NSDI 2020): its completion time, over that alone on
-            1/n of the cluster, n being the mean number of jobs there while it was.
-        utilisation: Of the GPUs (cores, where no job has GPUs), from 0 s to the makespan.
-        restarts: Times that a job was stopped for another.
+        as_live: Whether a live hub decides the same. A live hub never preempts a job with whole
+            GPUs.
+        done: Number of completed jobs.
+        mean: Mean completion time, from the arrival of a job; also the median and percentiles.
+        makespan: From the first job's arrival to the last one's end.
+        max_rho: The largest ρ of a job (Themis, NSDI 2020): its completion time divided by that
+            alone on 1/n of the cluster. n is the mean number of jobs present during its time.
+        utilisation: Busy fraction of the GPUs (cores, if no job has GPUs), from 0 s to the
+            makespan.
+        restarts: Number of preemptions.
     """
 
     policy: str
@@ -47,7 +48,7 @@ class Figures:
 
 
 def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
-    """Figures of what a policy made of a trace."""
+    """Figures of a policy's outcome on a trace."""
     done = [job for job in outcome.jobs if job.ended is not None]
     times = completions(outcome)
     fairness = rho(done, outcome, speeds or Speeds())
@@ -75,14 +76,14 @@ def figures(outcome: Outcome, speeds: Speeds | None = None) -> Figures:
 
 
 def completions(outcome: Outcome) -> Array:
-    """Completion time of each job that came to its end, in the order in which they came."""
+    """Completion time of each completed job, in the order of arrival."""
     return np.array(
         [job.ended - job.job.submitted for job in outcome.jobs if job.ended is not None]
     )
 
 
 def rho(jobs: list[JobOutcome], outcome: Outcome, speeds: Speeds) -> Array:
-    """Finish-time fairness of each of these jobs, which have ended: at most 1 is fair."""
+    """Finish-time fairness of each of these completed jobs; at most 1 is fair."""
     if not jobs:
         return np.empty(0)
     came = np.array([job.job.submitted for job in jobs])
@@ -103,7 +104,7 @@ def rho(jobs: list[JobOutcome], outcome: Outcome, speeds: Speeds) -> Array:
 
 
 def presence(came: Array, ended: Array) -> tuple[Array, Array]:
-    """Times, and how many jobs were there from each of them on."""
+    """Times, and the number of present jobs from each of them on."""
     edges, index = np.unique(np.concatenate([came, ended]), return_inverse=True)
     change = np.bincount(
         index, np.concatenate([np.ones(len(came)), -np.ones(len(ended))]), len(edges)
@@ -112,7 +113,7 @@ def presence(came: Array, ended: Array) -> tuple[Array, Array]:
 
 
 def _alone(outcome: JobOutcome, part: float, speeds: Speeds, modelled: Modelled | None) -> float:
-    """Seconds of a job alone on so many GPUs or cores."""
+    """Seconds of a job alone on this many GPUs or cores."""
     job, startup = outcome.job, outcome.startup_core_seconds
     if job.gpus:
         return startup + job.seconds * max(job.gpus / part, 1.0)

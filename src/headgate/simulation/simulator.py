@@ -1,4 +1,4 @@
-"""The loop: a clock of its own around the controller that runs live."""
+"""The simulation loop: a simulated clock around the live controller."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ from headgate.simulation.specs import Specs, against
 from headgate.simulation.traces import Trace, TraceJob
 
 _NINE_OF_TEN = 1.645
-"""Standard deviations on each side of the mean that hold nine of ten."""
+"""Standard deviations on each side of the mean for a 90 % band."""
 _ROUNDS = 10.0
-"""That a policy has at most between two reports of a job."""
+"""Most rounds of a policy between two reports of a job."""
 _ONLY_SIMULATED = (
     "this order is only simulated: live, no job is stopped for another that waits for whole GPUs. "
     "Live jobs share the GPUs of a machine, as with --share-gpus; on a cluster they wait in "
@@ -77,14 +77,14 @@ def simulate(
 
     Args:
         trace: The jobs.
-        cluster: Where they run.
-        policy: Name of a policy, or of an order of those that wait (`fifo`).
-        assumptions: What is assumed; those of `Assumptions()` by default.
-        watcher: Told again and again how many jobs have ended, and the time on the trace's clock
+        cluster: The nodes.
+        policy: Name of a policy, or of a queue order (`fifo`).
+        assumptions: Assumptions where the trace says nothing; default: `Assumptions()`.
+        watcher: Called repeatedly with the number of ended jobs and the time on the trace's clock
             (s).
 
     Raises:
-        UsageError: There is no such policy, or a job that the cluster cannot hold.
+        UsageError: No such policy exists, or the cluster cannot hold a job.
     """
     began = time.perf_counter()
     simulation = _Simulation(trace, cluster, policy, assumptions or Assumptions())
@@ -97,8 +97,8 @@ def simulate(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No search for cycles of objects: jobs that have ended are in none, and it would cost a tenth
-    to a fifth.
+    """Turn off garbage collection: ended jobs are in no cycles, and collection would cost 10 to 20
+    % of the time.
     """
     was = gc.isenabled()
     gc.disable()
@@ -109,7 +109,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-# What happens at the same moment happens in this order.
+# Simultaneous events happen in this order.
 _END, _EXIT, _ARRIVAL, _FIRST_REPORT, _REPORT = range(5)
 
 
@@ -143,7 +143,7 @@ class _Simulation:
         self._coming: list[tuple[float, int, int, Callable[[], None]]] = []
         self._count = self._ended = 0
         self._on_gpus = trace.on_gpus
-        # jobs have whole GPUs to themselves
+        # jobs have whole GPUs exclusively
         self._holds = trace.on_gpus and not assumptions.share_gpus
         shared = assumptions.share_gpus or not all(job.gpus for job in trace.jobs)
         chosen = named_policies.choose(policy, self._remaining, shared=shared)
@@ -165,8 +165,8 @@ class _Simulation:
         self._check(trace)
 
     def _queued(self, trace: Trace, chosen: NamedPolicy) -> Queue | None:
-        """Where jobs wait for whole GPUs, by the order; where nobody has any, for memory, also of
-        GPUs, by arrival as live.
+        """The queue: for whole GPUs, by the order. If jobs share GPUs, for memory, by arrival as in
+        a live hub.
         """
         if self._holds:
             return Queue(chosen.order)
@@ -181,10 +181,10 @@ class _Simulation:
         return None
 
     def _check(self, trace: Trace) -> None:
-        """Whether every job could run if it were alone.
+        """Check that each job could run alone.
 
         Raises:
-            UsageError: One could not.
+            UsageError: A job could not.
         """
         memory = max(node.memory_bytes for node in self._nodes.values())
         on_gpu = max(
@@ -207,7 +207,7 @@ class _Simulation:
                 )
 
     def run(self, watcher: Callable[[int, float], None]) -> None:
-        """Until nothing is left to happen."""
+        """Run until no events are left."""
         rounds_apart, woken = self._report_seconds / _ROUNDS, -inf
         for node in self._nodes.values():
             self._step(NodeJoined(node))
@@ -225,8 +225,8 @@ class _Simulation:
             happen()
 
     def _wakes(self, soonest: float) -> float:
-        """When the controller is woken: for a policy no sooner than that, for its queue when it
-        asked to be.
+        """When to wake the controller: for a policy not before `soonest`, for its queue when it
+        asked.
         """
         asked = self._wake_at if self._wake_at is not None else inf
         queue = self._queue.wake_at if self._queue is not None else None
@@ -236,7 +236,7 @@ class _Simulation:
         self._count += 1
         heappush(self._coming, (when, kind, self._count, happen))
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _await_next(self) -> None:
         job = next(self._arrivals, None)
@@ -244,7 +244,7 @@ class _Simulation:
             self._at(job.submitted, _ARRIVAL, partial(self._arrive, job))
 
     def _arrive(self, job: TraceJob) -> None:
-        # each is a run of its own, so that it can be forgotten when it has ended
+        # each job is a run of its own, so that it can be forgotten after its end
         id = JobId.of(job.name, "job")
         own = job.startup_core_seconds
         startup = own if own is not None else self._given.startup_core_seconds
@@ -265,7 +265,7 @@ class _Simulation:
         if work.starting:
             self._engine.begin(work, self._now)
             self._compute(work)
-            self._settle()  # what is predicted goes by the cores that it has
+            self._settle()  # predictions depend on its cores
             self._predict(work)
             return
         halt(work, self._now)
@@ -273,7 +273,7 @@ class _Simulation:
             self._exit(task, _DONE)
 
     def _compute(self, work: Work) -> None:
-        """A job begins to use GPUs that it may share."""
+        """A job starts to use GPUs that it may share."""
         if work.job.gpus and self._given.share_gpus:
             for task in list(work.tasks.values()):
                 self._step(GpusUsed(task.id, task.gpus))
@@ -287,8 +287,8 @@ class _Simulation:
         self._report_next(work, start)
 
     def _report_next(self, work: Work, start: int) -> None:
-        """All report at the same times, as all are read at the same times live."""
-        # it may be a little before one of these times
+        """Schedule the next report. All jobs report at the same times, as a live hub reads them."""
+        # it may be slightly before a report time
         number = int(self._now / self._report_seconds + 0.01) + 1
         self._at(number * self._report_seconds, _REPORT, partial(self._report, work, start))
 
@@ -318,7 +318,7 @@ class _Simulation:
             self._step(replace(left, cores=cores, follows=follows))
 
     def _fitted(self, work: Work) -> Predicted | None:
-        """What is left of a job by what it told, as live; None where nothing new is to be said."""
+        """Remaining work predicted from a job's reports, as in a live hub; None: nothing new."""
         tracker = self._controller.tracker(work.id)
         if tracker is None or len(self._works) < 2:
             return None
@@ -326,7 +326,7 @@ class _Simulation:
         return answer(work.id, question) if question is not None else None
 
     def _known(self, work: Work) -> Predicted | None:
-        """What is left of a job, but for the error that is assumed; None where it has said nothing
+        """Known remaining work with the assumed prediction error; None: the job has not reported
         yet.
         """
         job, cost = work.job, self._cost(work)
@@ -347,7 +347,7 @@ class _Simulation:
             drops_ahead(job.losses, done, job.seconds * cost),
         )
 
-    # --- what the controller has done -------------------------------------------------------------
+    # --- actions of the controller ----------------------------------------------------------------
 
     def _step(self, event: Event) -> None:
         events: deque[Event] = deque((event,))
@@ -413,16 +413,17 @@ class _Simulation:
             self._reports[work.id] = JobReports(work, self._now, self._predicts)
             self._at(self._now, _FIRST_REPORT, partial(self._first_report, work, outcome.starts))
 
-    # --- what the controller and its queue are told -----------------------------------------------
+    # --- input of the controller and its queue
+    # ------------------------------------------------------
 
     def _shares(self, job: TraceJob) -> bool:
-        """Whether a job shares what it runs on."""
+        """Whether a job shares its resources."""
         return not job.gpus or self._given.share_gpus
 
     @staticmethod
     def _cost(work: Work) -> float:
-        """Core-seconds that what a job does alone in a second takes with the cores that it has; on
-        GPUs each worker keeps one busy, which feeds them.
+        """Core-seconds with its present cores for what a job does in a second alone. On GPUs each
+        worker keeps one core busy.
         """
         if work.job.gpus:
             return float(work.needs)

@@ -1,4 +1,4 @@
-"""What of a trace a cluster can hold, and what its jobs would have been handed in as."""
+"""Which jobs of a trace fit a cluster, and their specifications as submitted jobs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headgate.simulation.outcomes import LONGEST
 from headgate.simulation.traces import Trace, TraceJob, made
 
 _BULK = 0.9
-"""Part of the jobs from which others may come so far that it is told: where more do, that is how
-the jobs come.
+"""Fraction of the jobs that define the usual arrival times; if more are spread out, this is how
+they arrive.
 """
 _STRAY_TIMES = 100.0
-"""As many times what those come within, or the longest job, is far from them."""
+"""An arrival is far off at this many times the spread of those, or the longest job."""
 _NAMED = 3
 
 
 def fitting(trace: Trace, cluster: Cluster) -> Trace:
-    """The trace without the jobs that no simulation on a cluster could hold. Its notes tell of
-    them, and of jobs that come long before or after all others.
+    """The trace without jobs that no simulation on a cluster could hold. Its notes mention these,
+    and jobs that arrive long before or after all others.
 
     Raises:
-        UsageError: At least half of them.
+        UsageError: At least half of the jobs do not fit.
     """
     specs = Specs([len(node.gpus) for node in cluster.nodes])
     begin = _begin([job.submitted for job in trace.jobs])
@@ -48,16 +48,16 @@ def fitting(trace: Trace, cluster: Cluster) -> Trace:
 
 
 def _begin(times: Sequence[float]) -> float:
-    """The time from which on most jobs come within `LONGEST` seconds, given when each comes, in
-    order. A time far below the others is taken to be wrong.
+    """The time from which on most jobs arrive within `LONGEST` seconds, from sorted arrival times.
+    A time far below the others is assumed wrong.
     """
     counts = [bisect_right(times, time + LONGEST) - place for place, time in enumerate(times)]
     return times[counts.index(max(counts))]
 
 
 def _strays(jobs: Sequence[TraceJob]) -> Iterator[str]:
-    """What jobs come so long before or after the others that their times may be wrong: the
-    simulation holds them, and figures of its length mean little.
+    """Notes on jobs that arrive so long before or after the others that their times may be wrong.
+    The simulation holds them, but figures of its length mean little.
     """
     times = [job.submitted for job in jobs]
     most = ceil(len(jobs) * _BULK)
@@ -76,8 +76,10 @@ def _strays(jobs: Sequence[TraceJob]) -> Iterator[str]:
 
 
 def against(job: TraceJob, specs: Specs, begin: float = 0.0) -> str | None:
-    """Why a job could not run even if it were alone, or what of the trace is said to come first
-    `begin` s in.
+    """Why a job could not run even alone.
+
+    Args:
+        begin: Seconds into the trace that count as its beginning.
     """
     if job.seconds > LONGEST or not 0 <= job.submitted - begin <= LONGEST:
         away, way = abs(job.submitted - begin), "before" if job.submitted < begin else "after"
@@ -93,8 +95,8 @@ def against(job: TraceJob, specs: Specs, begin: float = 0.0) -> str | None:
 
 
 class Specs:
-    """The workers of a job, the GPUs of each, and a plan without nodes: as the nodes of a cluster
-    have room for them.
+    """The workers of a job, GPUs of each, and a plan without nodes, as the nodes of a cluster
+    allow.
 
     Args:
         gpus: GPUs of each node.
@@ -110,12 +112,12 @@ class Specs:
         self._specs: dict[tuple[object, ...], tuple[Job, Plan]] = {}
 
     def fits(self, job: TraceJob) -> bool:
-        """Whether the cluster has the GPUs that a job asks for."""
+        """Whether the cluster has the GPUs that a job requests."""
         workers, gpus = self.divided(job)
         return not gpus or self._places.get(gpus, 0) >= workers
 
     def divided(self, job: TraceJob) -> tuple[int, int]:
-        """Workers of a job, and the GPUs of each: as many as one node can give."""
+        """Number of workers of a job, and GPUs of each: as many as one node has."""
         key = (job.gpus, job.workers)
         if key not in self._divisions:
             self._divisions[key] = self._divide(job)
@@ -131,8 +133,8 @@ class Specs:
         return job.gpus // gpus_each, gpus_each
 
     def spec(self, job: TraceJob) -> tuple[Job, Plan]:
-        """What its user would have handed in, and a plan without nodes; the same for jobs that are
-        alike.
+        """The job as its user would have submitted it, and a plan without nodes; cached for equal
+        jobs.
         """
         memory = job.memory_bytes, job.gpu_memory_bytes if job.gpus else None
         key = (job.gpus, job.workers, job.priority, job.cores_limit, memory, job.share)

@@ -1,4 +1,4 @@
-"""How fast a job is by what it gets: scaling functions, or tables that were measured."""
+"""The speed of a job by its resources: scaling functions, or measured tables."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Speeds:
     """Throughput by cores.
 
     Args:
-        exponent: Of a job without a table: its throughput grows as cores^exponent, up to the most
-            it can use.
-        tables: Cores and throughput of a model, in order; between them straight lines, from nothing
-            at 0 cores, and beyond the last no more.
+        exponent: For a job without a table: throughput grows as cores^exponent, up to the most it
+            can use.
+        tables: Cores and throughput of a model, in order. Interpolated linearly from zero at 0
+            cores; constant beyond the last entry.
     """
 
     exponent: float = 1.0
     tables: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
     def relative(self, model: str, cores: float, most: float) -> float:
-        """Throughput with so many cores, over that with the most that the job can use."""
+        """Throughput with some cores, relative to the most cores that the job can use."""
         if cores >= most:
             return 1.0
         table = self.tables.get(model)
@@ -38,9 +38,7 @@ class Speeds:
 
 
 def between(table: tuple[tuple[float, float], ...], x: float) -> float:
-    """What a table says, in straight lines: from nothing at 0, and beyond its last point no
-    more.
-    """
+    """Linear interpolation in a table, from zero at 0; constant beyond its last entry."""
     i = bisect_left(table, (x,))
     if i == len(table):
         return table[-1][1]
@@ -49,12 +47,12 @@ def between(table: tuple[tuple[float, float], ...], x: float) -> float:
 
 
 def read_speeds(path: Path) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Tables from a CSV with the columns `model`, `cores` and `throughput` (in any unit, the same
-    for a model).
+    """Read tables from a CSV with the columns `model`, `cores` and `throughput` (in any unit, the
+    same for a model).
 
     Raises:
-        UsageError: It cannot be read.
-        InvalidFileError: A line makes no sense.
+        UsageError: The file cannot be read.
+        InvalidFileError: A line is invalid.
     """
     try:
         with opened(path, encoding="utf-8-sig", newline="") as file:

@@ -1,4 +1,4 @@
-"""Traces from files: the CSV of a cluster, or a run of Headgate."""
+"""Read traces from files: the CSV of a cluster, or a run of Headgate."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from headgate.simulation.traces import Trace, TraceJob, made
 
 
 def read(path: Path) -> Trace:
-    """The trace of a file: a CSV, or a run's folder or `run.sqlite`. Lines that make no sense are
-    left out, which its notes say.
+    """Read a trace from a CSV, a run's folder or a `run.sqlite`. Invalid lines are left out and
+    mentioned in its notes.
 
     Raises:
-        UsageError: It cannot be read, or has no job.
-        InvalidFileError: A column is missing, or at least half of the lines make no sense; with the
-            first of them.
+        UsageError: The file cannot be read, or has no job.
+        InvalidFileError: A column is missing, or at least half of the lines are invalid; the error
+            lists the first of them.
     """
     if path.is_dir() or path.suffix == ".sqlite":
         return recorded.read(path)
@@ -34,8 +34,8 @@ def read(path: Path) -> Trace:
 
 # --- CSV ------------------------------------------------------------------------------------------
 
-# What the columns are called in the traces of ElasticFlow, Tiresias, Philly, Helios and Alibaba,
-# and here.
+# Column names in the traces of ElasticFlow, Tiresias, Philly, Helios and Alibaba, and their names
+# in Headgate.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "name": ("job_id", "jobid", "job", "name", "id"),
     "submitted": (
@@ -73,7 +73,7 @@ class _Wrong(ValueError):
 
 
 def _jobs(path: str, rows: Iterator[list[str]]) -> tuple[list[TraceJob], list[str]]:
-    """The jobs of the lines, and what of these counts for nothing."""
+    """The jobs of the lines, and notes on ignored data."""
     try:
         header = next(rows, None)
     except csv.Error:
@@ -126,7 +126,7 @@ def _jobs(path: str, rows: Iterator[list[str]]) -> tuple[list[TraceJob], list[st
 
 
 def _rows(rows: Iterator[list[str]]) -> Iterator[tuple[int, list[str] | None]]:
-    """The lines by number, from the second on; None for one that is no CSV."""
+    """The lines by number, from the second on; None: not CSV."""
     number = 1
     while True:
         number += 1
@@ -141,7 +141,7 @@ def _rows(rows: Iterator[list[str]]) -> Iterator[tuple[int, list[str] | None]]:
 def _cells(
     header: Sequence[str], columns: Mapping[str, int], row: list[str] | None
 ) -> dict[str, str]:
-    """The cells of a line that count."""
+    """The used cells of a line."""
     if row is None:
         raise _Wrong("line", "it is no CSV", "expected cells with commas between")
     if any(cell.strip() for cell in row[len(header) :]):
@@ -161,9 +161,7 @@ def _left_out(wrong: Sequence[Problem], count: int) -> Iterator[str]:
 
 
 def _unused(header: Sequence[str], columns: Mapping[str, int]) -> Iterator[str]:
-    """What columns count for nothing, and what follows from that where it changes what jobs ask
-    for.
-    """
+    """Notes on ignored columns, and the consequences if they change what jobs request."""
     used = set(columns.values())
     unused = [cell.strip() for i, cell in enumerate(header) if i not in used and cell.strip()]
     if unused:
@@ -191,7 +189,7 @@ def _columns(path: str, header: list[str]) -> dict[str, int]:
 
 
 def _job(cells: Mapping[str, str], number: int) -> TraceJob | None:
-    """The job of a line; None for one that never ran."""
+    """The job of a line; None: it never ran."""
     submitted = _value(cells, "submitted", _moment, "a time: seconds, or 2017-10-03 08:15:00")
     gpus = _value(cells, "gpus", _whole, "0 or more GPUs", default=0)
     cores = _value(cells, "cores", _number, "0 or more cores", default=1.0)

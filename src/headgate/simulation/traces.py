@@ -1,4 +1,4 @@
-"""Traces: jobs, and when they came."""
+"""Traces: jobs with their arrival times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 REPORT_SECONDS = 10.0
-"""Between two reports of a job, at the least."""
+"""Least seconds between two reports of a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,30 +17,28 @@ class TraceJob:
     Args:
         name: Unique in its trace.
         submitted: Seconds on the trace's clock.
-        seconds: That it takes alone, with all the GPUs or cores that it asks for.
-        startup_core_seconds: What it does beside that, on one core, before it has anything to say;
-            None: what is assumed of all jobs.
-        gpus: That it has to have, all at once; 0: it uses cores.
-        cores: The most that it can use; of no meaning where it has GPUs.
-        workers: Among which its cores are divided; of no meaning where it has GPUs.
-        model: What it trains, by which speeds and interference are looked up.
-        profile: The stored profile that says how fast it is on other nodes, or with less; empty:
-            none.
+        seconds: Run time alone, with all requested GPUs or cores.
+        startup_core_seconds: Additional work on one core before its first report; None: as assumed
+            for all jobs.
+        gpus: GPUs that it needs, all at once; 0: it uses cores.
+        cores: Most cores that it can use; ignored with GPUs.
+        workers: Number of workers that divide its cores; ignored with GPUs.
+        model: Its model, for the lookup of speeds and interference.
+        profile: A stored profile that gives its speed on other nodes or with fewer resources;
+            empty: none.
         priority: As of any job.
-        cores_limit: As its limits say; None: no limit.
-        memory_bytes: As its limits say; None: no limit.
-        gpu_memory_bytes: That each of its workers is expected to hold on each of its GPUs; None:
-            not known.
-        share: The slice of its nodes that it is pinned to, as of any job; None: the policy decides.
-        threads_follow: Whether its compute threads become as many as its share comes to whenever
-            that changes; else they stay as many as it started with.
-        steps: That it takes.
-        epochs: That it takes.
-        losses: Fraction of its work that was done, and the loss then, in that order.
-        told: Step and epoch that came with each of its losses, each None where it tells none. Where
-            they are given, what is left of it is predicted by them and the losses, as live; else it
-            is known.
-        tells_parts: Whether it then says how much of an epoch is done, as one does that has a
+        cores_limit: Its core limit; None: no limit.
+        memory_bytes: Its memory limit; None: no limit.
+        gpu_memory_bytes: Expected memory of each worker on each of its GPUs; None: unknown.
+        share: The slice of its nodes that it is pinned to; None: the policy decides.
+        threads_follow: Whether its thread count follows its share; else it stays as at the start.
+        steps: Its number of steps.
+        epochs: Its number of epochs.
+        losses: Done fraction of its work with the loss then, in order.
+        told: Step and epoch reported with each of its losses, each None if not reported. If given,
+            they and the losses predict its remaining work, as in a live hub; otherwise the work is
+            known.
+        tells_parts: Whether it also reports the done fraction of an epoch, like a job with a
             prepared PyTorch loader.
     """
 
@@ -67,23 +65,23 @@ class TraceJob:
 
     @property
     def foretold(self) -> bool:
-        """Whether what is left of it is predicted by what it told."""
+        """Whether its remaining work is predicted from its reports."""
         return bool(self.told)
 
     @property
     def size(self) -> float:
-        """GPUs, or cores where it has none."""
+        """GPUs, or cores if it has none."""
         return float(self.gpus) if self.gpus else self.cores
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Jobs by the time they came, the first at 0 s.
+    """Jobs in the order of arrival, the first at 0 s.
 
     Args:
-        name: Of its file.
-        jobs: They.
-        notes: What of the file was left out, or counts for nothing, a sentence each.
+        name: Name of its file.
+        jobs: The jobs.
+        notes: A sentence about each part of the file that was left out or ignored.
     """
 
     name: str
@@ -95,9 +93,9 @@ class Trace:
         return any(job.gpus for job in self.jobs)
 
     def capacity_at(self, load: float, startup_core_seconds: float = 0.0) -> float:
-        """GPUs (cores, where no job has GPUs) with which the jobs would ask for `load` of what
-        there is while they come; jobs whose startup is not known are taken to need so much before
-        their work.
+        """Number of GPUs (cores, if no job has GPUs) of which the jobs would request the fraction
+        `load` while they arrive. Jobs of unknown startup are assumed to need
+        `startup_core_seconds`.
         """
         jobs = [job for job in self.jobs if bool(job.gpus) == self.on_gpus]
         work = sum(job.seconds * job.size for job in jobs)
@@ -108,17 +106,16 @@ class Trace:
 
     @property
     def report_seconds(self) -> float:
-        """Seconds between two reports of a job, the same for all jobs. That is 10 s. Without
-        losses, which would come together in one report, it is a tenth of a job's mean duration if
-        that is more.
+        """Seconds between two reports, the same for all jobs: 10 s, or a tenth of a job's mean
+        duration if that is longer and no job has losses.
         """
         if any(job.losses for job in self.jobs):
             return REPORT_SECONDS
         return max(fmean(job.seconds for job in self.jobs) / 10.0, REPORT_SECONDS)
 
     def at_load(self, load: float, capacity: float, startup_core_seconds: float = 0.0) -> Trace:
-        """The same jobs, coming so much slower or faster that they ask for `load` of `capacity`
-        while they come.
+        """The same jobs with scaled arrival times, so that they request the fraction `load` of
+        `capacity` while they arrive.
         """
         factor = self.capacity_at(load, startup_core_seconds) / capacity
         return replace(
@@ -127,7 +124,7 @@ class Trace:
 
 
 def made(name: str, jobs: Sequence[TraceJob], notes: Sequence[str] = ()) -> Trace:
-    """A trace of these jobs, in order, the first at 0 s."""
+    """A trace of these jobs, sorted, the first at 0 s."""
     first = min(job.submitted for job in jobs)
     moved = (replace(job, submitted=job.submitted - first) for job in jobs)
     return Trace(name, tuple(sorted(moved, key=lambda job: job.submitted)), tuple(notes))

@@ -1,1 +1,1 @@
-"""Studies: grids of runs, repeated in shuffled blocks, and what follows from them."""
+"""Studies: grids of runs, repeated in shuffled blocks, and their findings."""

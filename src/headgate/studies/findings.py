@@ -1,5 +1,5 @@
-"""What the measurements of a study come to: each cell's figures, what differs from what, and how
-jobs shared.
+"""Findings of a study from its measurements: figures of each cell, effects, and sharing among
+jobs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from headgate.studies.statistics import (
 from headgate.studies.studyfile import UNLIMITED
 
 Metric = Literal["step", "elapsed", "cpu"]
-"""Seconds of a sample or step in the warm window, from the start to the end, and CPU seconds of a
-step.
-"""
+"""Seconds of a sample or step in the warm window, elapsed seconds, and CPU seconds of a step."""
 METRICS: Mapping[Metric, str] = {
     "step": "",
     "elapsed": "from start to end, ",
@@ -40,18 +38,18 @@ METRICS: Mapping[Metric, str] = {
 }
 _Place = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], bool]
 _LEAST_LOST = 0.02
-"""Part of the time: less that was lost to other jobs names no resource."""
+"""Fraction of time: a smaller loss to other jobs names no resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyCell:
-    """A cell of a study and what was measured of it.
+    """A cell of a study with its measurements.
 
     Args:
-        figures: By block, as `measuring.measured`; of a block that was done again the calmer one.
-        reason: Why a cell without figures has none.
-        tries: How many measurements there are, those of disturbed blocks among them.
-        disturbed: In how many of the blocks that count others disturbed it.
+        figures: By block, as `measuring.measured`; of a repeated block the calmer measurement.
+        reason: Why a cell has no figures.
+        tries: Number of measurements, including those of disturbed blocks.
+        disturbed: Number of disturbed blocks among those that count.
     """
 
     name: str
@@ -66,7 +64,7 @@ class StudyCell:
     disturbed: int
 
     def seconds(self, job: str, metric: Metric) -> dict[int, float]:
-        """A figure of a job by block; blocks that lack it are left out."""
+        """A figure of a job by block, without blocks that lack it."""
         seconds_by_run: dict[int, float] = {}
         for block, figures in self.figures.items():
             job_figures = figures["jobs"][job]
@@ -77,9 +75,7 @@ class StudyCell:
         return seconds_by_run
 
     def batch_seconds(self, job: str) -> dict[int, float]:
-        """Seconds of a batch by block, where it tells steps, or samples and how many a batch
-        has.
-        """
+        """Seconds of a batch by block, from steps, or from samples with a known batch size."""
         seconds_by_run: dict[int, float] = {}
         for block, figures in self.figures.items():
             job_figures = figures["jobs"][job]
@@ -89,7 +85,7 @@ class StudyCell:
         return seconds_by_run
 
     def units(self, job: str) -> set[str]:
-        """What its rates count: samples, steps or epochs."""
+        """Units of its rates: samples, steps or epochs."""
         return {figures["jobs"][job]["unit"] for figures in self.figures.values()}
 
     def mean(self, job: str, name: str) -> float | None:
@@ -101,15 +97,15 @@ class StudyCell:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One cell over another that differs from it in one thing.
+    """One cell relative to another that differs in one thing.
 
     Args:
         job: The workload whose times are compared.
         what: The thing: an axis, or `scenario`.
         value: Its value in the cell.
         base: Its value in the other.
-        rest: The values that both have.
-        floor: By how much the cell that others are compared with differs from itself.
+        rest: The common values.
+        floor: How much the baseline cell differs from itself.
     """
 
     job: str
@@ -128,7 +124,7 @@ class Effect:
 
     @property
     def title(self) -> str:
-        """What is compared: `small solo, isolation container against process`."""
+        """The comparison: `small solo, isolation container against process`."""
         rest = "".join(f", {axis} {value}" for axis, value in self.rest)
         where = f"{self.job}{'' if self.what == 'scenario' else f' {self.scenario}'}{rest}"
         return f"{where}, {self.what} {self.value} against {self.base}"
@@ -143,15 +139,16 @@ class CellSharing:
     """How jobs that ran at once shared the machines.
 
     Args:
-        phi: By job, the rate together over that on its part of the cores alone: 1 is its due.
-        total: S, the rates together over those alone on all cores, summed: above 1, sharing pays.
-        dominance: D, the largest φ over the smallest; within the noise where the interval holds 1.
+        phi: By job, the rate together relative to that alone on its part of the cores; 1 is fair.
+        total: S, the sum over jobs of the rate together relative to that alone on all cores; above
+            1, sharing pays.
+        dominance: D, the largest φ over the smallest; within the noise if the interval contains 1.
         most: The job with the largest φ.
         least: The job with the smallest.
-        floor: By how much the same jobs at once differ from themselves.
-        cause: Why one got more: its priority, else the resource through which most was lost to
-            others; empty where little was lost.
-        verdicts: By job, what `headgate explain` says most often.
+        floor: How much the same jobs at once differ from themselves.
+        cause: Why one got more: its priority, or the resource with the largest loss to others;
+            empty: small losses.
+        verdicts: By job, its most frequent verdict in `headgate explain`.
     """
 
     values: tuple[tuple[str, str], ...]
@@ -166,7 +163,7 @@ class CellSharing:
 
     @property
     def mitigation(self) -> str | None:
-        """What was done so that they share better; None: nothing."""
+        """The measure for better sharing; None: none."""
         return next(
             (value for axis, value in self.values if axis == MITIGATION and value != UNLIMITED),
             None,
@@ -185,11 +182,11 @@ class CellSharing:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that a study came to.
+    """All findings of a study.
 
     Args:
-        apart: Measurements that do not count: of another machine, or of cells that run something
-            else since.
+        apart: Measurements that do not count: from another machine, or of cells whose content
+            changed since.
     """
 
     name: str
@@ -202,7 +199,7 @@ class Findings:
     notes: tuple[str, ...] = field(default=())
 
     def sentences(self) -> list[str]:
-        """What follows, in words: findings first, then what shows no difference."""
+        """Findings in words: differences first, then what shows none."""
         effects = [effect for effect in self.effects if effect.metric == "step"]
         ranks = {"slower": 0, "faster": 0, "unsure": 1, "none": 2}
         lines = [
@@ -222,11 +219,12 @@ class Findings:
 
 
 def findings(name: str, about: Mapping[str, Any], kept: Sequence[Measurement]) -> Findings:
-    """What the measurements of a study come to.
+    """Compute the findings of a study.
 
     Args:
+        name: Name of the study.
         about: As `Journal.about`.
-        kept: All measurements, the oldest first; those on the machine of the last one count.
+        kept: All measurements, oldest first; those on the machine of the last one count.
     """
     machine = kept[-1].machine if kept else about["machine"]
     of_machine = [measurement for measurement in kept if measurement.machine == machine]
@@ -270,8 +268,8 @@ def _place(cell: Mapping[str, Any]) -> _Place:
 
 
 def _calmer(valid: Sequence[Measurement]) -> dict[int, int]:
-    """Of each block the attempt that counts: the one with fewer disturbed cells, once it has all
-    that were measured.
+    """The attempt that counts for each block: the one with fewer disturbed cells, once it is
+    complete.
     """
     minutes: dict[int, int] = {}
     for block in {measurement.block for measurement in valid}:
@@ -315,7 +313,7 @@ class _Floors:
         self._cells = cells
 
     def of(self, scenarios: Sequence[str], job: str, metric: Metric) -> float:
-        """The largest of several scenarios; 0 where no cell was measured twice."""
+        """The largest over several scenarios; 0: no cell was measured twice."""
         repeats = []
         for again in self._cells.values():
             if again.is_repeat and again.scenario in scenarios and job in again.workloads:
@@ -349,7 +347,9 @@ def _effects(
 def _bases(
     cell: StudyCell, cells: Mapping[_Place, StudyCell], axes: Mapping[str, Sequence[str]]
 ) -> Iterator[tuple[str, str, str, StudyCell]]:
-    """What a cell differs in from others, their value of that, its own, and these."""
+    """What distinguishes a cell from its baselines: the thing, the baseline's value, its own value,
+    and the baseline.
+    """
     for axis, value in cell.values:
         base = axes[axis][0]
         values = tuple(
@@ -372,7 +372,7 @@ def _sharing(
     floors: _Floors,
     priorities: Mapping[str, float],
 ) -> CellSharing | None:
-    """What the jobs of a cell that ran at once got; None where one of them was not measured
+    """Sharing among the jobs of a cell that ran at once; None: one of them was not measured
     alone.
     """
     if cell.scenario != "simultaneous" or cell.is_repeat:
@@ -424,8 +424,8 @@ def _of_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio:
 
 
 def _cause(cell: StudyCell, most: float, least: float) -> str:
-    """Why one job got more than another: its priority, else that through which they lost most, by
-    their accounts. A loss that may be nothing says nothing.
+    """Why one job got more than another: its priority, or the resource of their largest certain
+    loss.
     """
     if most > least:
         return f"priority {most:g} against {least:g}"
@@ -450,7 +450,7 @@ def _verdict(cell: StudyCell, job: str) -> str:
 
 
 def _gained(sharing: CellSharing, plain: CellSharing) -> Iterator[str]:
-    """What a mitigation did for the job that got least without it."""
+    """What a mitigation changed for the job that got least without it."""
     job, way = plain.least, sharing.mitigation or ""
     suffix = "" if way.startswith("policy") else " each"
     values = "".join(f", {axis} {value}" for axis, value in sharing.without)
@@ -490,7 +490,7 @@ def _shared(sharing: CellSharing) -> Iterator[str]:
 def _notes(
     about: Mapping[str, Any], machine: Mapping[str, str], apart: int, cells: Collection[StudyCell]
 ) -> Iterator[str]:
-    """What a reader has to know of how it was measured."""
+    """Notes on how it was measured."""
     changed = [
         f"{what} {was} → {machine.get(what, '')}"
         for what, was in about["machine"].items()
@@ -520,8 +520,8 @@ def _notes(
 
 
 def between(first: Findings, second: Findings) -> tuple[list[tuple[str, Ratio, float]], list[str]]:
-    """Cells that two studies have in common, with the second over the first and the larger of their
-    floors; and names of those that only one has.
+    """Cells common to two studies, with the second over the first and the larger floor; and names
+    of cells in one only.
     """
     ours, theirs = (
         {cell.name: cell for cell in side.cells if cell.figures} for side in (first, second)

@@ -1,6 +1,4 @@
-"""The cells of a study: what each runs, by what key it is known, and how long all of them are going
-to take.
-"""
+"""The cells of a study: what each runs, its key, and the planned time."""
 
 from __future__ import annotations
 
@@ -38,15 +36,15 @@ from headgate.studies.studyfile import (
 from headgate.workloads import WorkloadError
 
 CellScenario = Literal["solo", "distributed", "shared", "simultaneous", "slice"]
-"""A `slice` is a workload alone on the cores that its part of all of them has."""
+"""A `slice` is a workload alone on its part of all cores."""
 QUICK_REPETITIONS = 2
 _BACKGROUND_SECONDS = 3600.0
 """Orphaned background jobs stop after this many seconds."""
 _GUESSED_SECONDS = 30.0
 MITIGATION = "mitigation"
-"""An axis: what is done so that jobs which run at once share better."""
+"""Axis: a measure for better sharing among jobs that run at once."""
 _ONLY_IN: Mapping[str, CellScenario] = {"strategy": "distributed", MITIGATION: "simultaneous"}
-"""Axes that matter to one scenario alone."""
+"""Axes that matter to one scenario only."""
 _THREADS = ("OMP_NUM_THREADS", "NPROC")
 _DIGITS = 12
 
@@ -56,10 +54,9 @@ class Cell:
     """A point of a study.
 
     Args:
-        workloads: Names of those that are measured.
-        values: The value of each axis that matters to it.
-        is_repeat: Whether it is the second measurement of another cell, which tells the noise
-            floor.
+        workloads: Names of the measured workloads.
+        values: Values of the axes that matter to it.
+        is_repeat: Whether it measures another cell again, for the noise floor.
     """
 
     scenario: CellScenario
@@ -84,7 +81,7 @@ class CellRun:
     Args:
         measured: Jobs that are measured.
         background: Jobs that run beside them.
-        lab: Text of the file of the lab that they run on; None: this machine.
+        lab: Text of its lab's file; None: this machine.
     """
 
     cell: Cell
@@ -95,7 +92,7 @@ class CellRun:
 
     @property
     def key(self) -> str:
-        """A digest of all that it runs, scripts included: the same in each study that runs the
+        """A digest of all that it runs, including scripts; equal across studies that run the
         same.
         """
         jobs = [
@@ -109,7 +106,7 @@ class CellRun:
 
 
 def cells(study: Study) -> list[Cell]:
-    """All cells, those that others are compared with before these."""
+    """All cells, baselines before the cells that are compared with them."""
     all_cells = list(_cells(study))
     return [
         *all_cells,
@@ -118,19 +115,17 @@ def cells(study: Study) -> list[Cell]:
 
 
 def is_baseline(study: Study, cell: Cell) -> bool:
-    """Whether each axis has its first value: what others are compared with."""
+    """Whether each axis has its first value, the basis of comparisons."""
     first = axes(study)
     if cell.scenario == "slice" or (
         cell.scenario == "simultaneous" and len(cell.workloads) < len(study.workloads)
     ):
-        return False  # of many pairs none is repeated
+        return False  # none of many pairs is repeated
     return all(first[axis][0] == value for axis, value in cell.values)
 
 
 def axes(study: Study) -> dict[str, tuple[str, ...]]:
-    """All that is varied, with the values of each; the first is what the others are compared
-    with.
-    """
+    """All axes with their values; the first value is the basis of comparisons."""
     if not study.mitigate:
         return study.vary.axes()
     part = _cores(study) / len(study.workloads)
@@ -160,7 +155,7 @@ def _cells(study: Study) -> Iterator[Cell]:
 
 
 def _matches(cell: Cell, left_out: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a cell has one of the values at each key."""
+    """Whether a cell has one of the values for each key."""
     has = {"scenario": (cell.scenario,), "workload": cell.workloads}
     has |= {
         axis: (value.partition(" ")[0] if axis == MITIGATION else value,)
@@ -173,8 +168,8 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
     """What a cell runs.
 
     Raises:
-        UsageError: It cannot be: a workload is not written in a framework, or the lab's file makes
-            no sense.
+        UsageError: It cannot run: a workload does not exist in a framework, or the lab's file is
+            invalid.
     """
     values = dict(cell.values)
     if (box := values.get("isolation", "")).removesuffix(OVERLAY) in isolation.IN_GUESTS:
@@ -211,10 +206,10 @@ def cell_run(study: Study, cell: Cell) -> CellRun:
 
 
 def _check_kvm() -> None:
-    """Whether figures of guests mean anything here, whatever emulation is allowed.
+    """Check that figures of guests are meaningful here, regardless of allowed emulation.
 
     Raises:
-        UsageError: They do not.
+        UsageError: They are not.
     """
     from headgate.isolation.vm import probe
 
@@ -228,8 +223,8 @@ def _job(workload: WorkloadEntry, values: Mapping[str, str], copy: tuple[str, st
     """A workload with the values of axes.
 
     Args:
-        copy: Names the copy of real data that is this job's own: two readers of one would warm each
-            other's cache.
+        copy: Names the job's own copy of real data: two readers of one copy would warm each other's
+            cache.
     """
     job = workload.job
     added = tuple(shlex.split(values.get("args", "")))
@@ -286,7 +281,7 @@ def _cores(study: Study) -> float:
 
 
 def _lab(study: Study, values: Mapping[str, str]) -> str:
-    """The lab's file, with the values of axes, and with a name of its own."""
+    """The lab's file, with the values of axes and a name of its own."""
     assert study.cluster is not None
     if not clusterfile.read(study.cluster).lab:
         raise UsageError(
@@ -314,12 +309,12 @@ def _digest(path: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTime:
-    """How long a study is going to take.
+    """The planned time of a study.
 
     Args:
-        seconds: By workload, of one run.
-        guessed: Workloads for which nobody said, and none has been measured.
-        lacking: Cells that cannot run here, as far as that is known before: they take no time.
+        seconds: Seconds of one run, by workload.
+        guessed: Workloads whose time was neither stated nor measured.
+        lacking: Cells known to be impossible here, which take no time.
     """
 
     cells: Sequence[Cell]
@@ -333,11 +328,11 @@ class PlannedTime:
         return self.of(self.cells) * self.repetitions
 
     def of(self, some: Sequence[Cell]) -> float:
-        """Seconds that each of some cells once takes."""
+        """Seconds of these cells, once each."""
         return sum(self.cell(cell) for cell in some)
 
     def cell(self, cell: Cell) -> float:
-        """Jobs that share the cores take as long as one after the other."""
+        """Seconds of a cell. Jobs that share the cores take as long as one after the other."""
         return 0.0 if cell in self.lacking else sum(self.seconds[name] for name in cell.workloads)
 
     def __str__(self) -> str:
@@ -352,10 +347,12 @@ class PlannedTime:
 
 
 def planned_time(study: Study, repetitions: int, known: Mapping[str, float]) -> PlannedTime:
-    """How long a study is going to take.
+    """The planned time of a study.
 
     Args:
-        known: Seconds of a run that were measured before, by workload.
+        study: The study.
+        repetitions: Number of repetitions.
+        known: Measured seconds of a run, by workload.
     """
     takes = {workload.job.name: workload.takes for workload in study.workloads}
     seconds = {
@@ -384,11 +381,11 @@ def _lacks(study: Study, cell: Cell) -> bool:
 
 
 def check_budget(study: Study, planned: PlannedTime) -> None:
-    """Refuse a study that is planned to take longer than it may.
+    """Refuse a study whose planned time exceeds its budget.
 
     Raises:
-        UsageError: It names what to cut: of all that brings it below the budget what leaves most,
-            else what saves most.
+        UsageError: It names what to cut: the smallest cut that meets the budget, or else the
+            largest.
     """
     if study.budget is None or planned.total <= study.budget:
         return

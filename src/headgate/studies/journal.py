@@ -1,6 +1,4 @@
-"""What a study has measured so far: a line of JSON for each measurement of a cell, which a kill -9
-cannot undo.
-"""
+"""The measurements of a study so far: one JSON line for each, safe against a kill -9."""
 
 from __future__ import annotations
 
@@ -29,16 +27,16 @@ RESULTS, ABOUT, FILE = "results.jsonl", "about.json", "study.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A cell in a block.
+    """A measurement of a cell in a block.
 
     Args:
         key: As `CellRun.key`.
         cell: Its fields, as plain JSON values, and its name.
-        attempt: 0; 1 where the block was done again, as others had disturbed it.
-        reason: Why it failed or could not be measured; empty if it was.
-        machine: What it was measured on.
+        attempt: 0; 1 for a repetition of a disturbed block.
+        reason: Why it failed or could not be measured; empty: it was measured.
+        machine: The machine of the measurement.
         at: Seconds since the epoch.
-        figures: As `measuring.measured`; empty unless it was measured.
+        figures: As `measuring.measured`; empty: not measured.
     """
 
     key: str
@@ -53,7 +51,7 @@ class Measurement:
 
 
 def machine() -> dict[str, str]:
-    """What tells whether a machine is the one that it was."""
+    """Facts that identify a machine."""
     cpus = topology()
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
@@ -67,9 +65,9 @@ def machine() -> dict[str, str]:
 
 
 class Journal:
-    """The folder of a study: its file as it was, what it was made on, and what it has measured.
+    """The folder of a study: its original file, its machine, and its measurements.
 
-    Use it in a `with` block to measure; nobody else can meanwhile.
+    Enter it with `with` to measure; nobody else can then.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -92,8 +90,8 @@ class Journal:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Name and seed of the study, its axes and cells, when it began, and on what machine then
-        and last.
+        """Name and seed of the study, its axes and cells, its start, and the first and last
+        machine.
         """
         try:
             content = json.loads((self.folder / ABOUT).read_text())
@@ -117,7 +115,7 @@ class Journal:
             ) from error
 
     def add(self, measurement: Measurement) -> None:
-        """Keep a measurement: it is on the disk when this returns.
+        """Store a measurement. It is on disk when this returns.
 
         Raises:
             StorageError: It cannot be written.
@@ -146,8 +144,8 @@ class Journal:
             ) from error
 
     def measurements(self) -> list[Measurement]:
-        """All that were kept, the oldest first; a line that was being written when its process was
-        killed is none.
+        """All stored measurements, oldest first, without a partial last line of a killed
+        process.
         """
         measured = []
         path = self.folder / RESULTS
@@ -169,16 +167,17 @@ def _ends_well(fd: int) -> bool:
 
 
 def folder() -> Path:
-    """Where studies are kept."""
+    """The folder of all studies."""
     path = runs.home() / "studies"
     path.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
 def create(name: str, path: str, about: Mapping[str, Any]) -> Journal:
-    """A new study's folder.
+    """Make a new study's folder.
 
     Args:
+        name: Name of the study.
         path: Its file.
         about: As `Journal.about`.
 
@@ -207,7 +206,7 @@ def create(name: str, path: str, about: Mapping[str, Any]) -> Journal:
 
 
 def listing() -> list[Path]:
-    """The folders of all studies, the oldest first."""
+    """The folders of all studies, oldest first."""
     return sorted(
         (path.parent for path in folder().glob(f"*/{ABOUT}")),
         key=lambda path: (_began(path), path.name),
@@ -236,7 +235,7 @@ def find(prefix: str | None) -> Journal:
 
 
 def of_name(name: str) -> list[Journal]:
-    """Studies of exactly that name, the oldest first."""
+    """Studies of exactly that name, oldest first."""
     return [Journal(path) for path in listing() if _about(path).get("name") == name]
 
 

@@ -1,5 +1,5 @@
-"""Labs of a study, which go with it: a small process outlives a study that is killed, and takes
-down what is up.
+"""Labs of a study that end with it: a small process outlives a killed study and removes its
+labs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from headgate.model.errors import HeadgateError
 
 
 class LabKeeper:
-    """Brings labs up and down. Its process, which the first lab starts, hears of each before it is
-    there; when this end closes without a word, it takes them down.
+    """Brings labs up and down. The first lab starts its process, which learns of each lab in
+    advance. If this end closes unexpectedly, the process removes the labs.
     """
 
     def __init__(self) -> None:
@@ -23,10 +23,10 @@ class LabKeeper:
 
     @contextmanager
     def up(self, name: str, file: str) -> Iterator[str]:
-        """A lab is up for as long as the context, which gives its name.
+        """Keep a lab up within the context, which gives its name.
 
         Args:
-            name: Of the lab.
+            name: Name of the lab.
             file: Its file.
         """
         self._tell(f"+{name}")
@@ -46,7 +46,7 @@ class LabKeeper:
     def _tell(self, line: str) -> None:
         if self._process is None:
             command = [sys.executable, "-m", "headgate.studies.lab_keeper"]
-            # In a session of its own no Ctrl-C and no closed terminal reaches it.
+            # In its own session neither a Ctrl-C nor a closed terminal reaches it.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, text=True, start_new_session=True
             )
@@ -57,12 +57,12 @@ class LabKeeper:
 
 
 def main() -> None:
-    """Take down the labs that were told of as up, once the input has ended."""
+    """Remove the announced labs once the input has ended."""
     up = set[str]()
     for line in sys.stdin:
         (up.add if line[0] == "+" else up.discard)(line[1:].rstrip("\n"))
     for name in up:
-        with suppress(HeadgateError):  # it had not come up yet
+        with suppress(HeadgateError):  # it was not up yet
             lab.down(name)
 
 

@@ -1,5 +1,5 @@
-"""What a run tells of its cell: rates from the window in which all its jobs are warm and none has
-ended, with start-up and elapsed time apart.
+"""Measure a cell from its run: rates in the window in which all jobs are warm and none has ended.
+Startup and elapsed time are separate.
 """
 
 from __future__ import annotations
@@ -27,28 +27,26 @@ from headgate.reports.words import say_reason
 from headgate.sampling.columns import Column
 
 FOREIGN = 0.1
-"""Part of the cores: if others used more, or the hypervisor kept more, a cell counts as
+"""Fraction of the cores: if others used more, or the hypervisor stole more, a cell counts as
 disturbed.
 """
 _LEAST_REPORTS, _LEAST_STEPS = 2, 2
-"""What a rate is told from: the reports of a window, and the steps between the first and the last
-of them.
-"""
+"""Least reports in a window, and least steps between the first and the last, for a rate."""
 _LEAD = 1.3
-"""How much longer than it took a background has to start."""
+"""Factor on the lead that a background needs before its workload."""
 _TOGETHER = 0.5
-"""Jobs that run at once are warm together for this part at least of the time for which the shortest
-is.
+"""Jobs that run at once have to be warm together for this fraction of the shortest job's warm
+time.
 """
 _LEAST_READ = 1.5
-"""Seconds for which readings have to tell what was used."""
+"""Least seconds of readings for a use figure."""
 _LEAST_SEEN = 3.0
-"""Seconds that tell whether others disturbed a cell: in a shorter window one reading, and its
-error, would decide.
+"""Least seconds that show whether others disturbed a cell; in a shorter window one inexact reading
+would decide.
 """
 _MORE_STEPS = "give each more steps"
 _CLOCKS = 0.1
-"""Seconds by which a reading may reach beyond a window."""
+"""Seconds by which a reading may extend beyond a window."""
 _CONNECTIONS: tuple[Column, ...] = ("tcp_in", "tcp_out")
 _CPU: tuple[Column, ...] = ("cpu_cores", "cpu_stolen")
 _GAUGES: tuple[Column, ...] = (
@@ -62,16 +60,16 @@ _GAUGES: tuple[Column, ...] = (
 
 
 class NotMeasuredError(HeadgateError):
-    """A run from which no figure can be had; the message says why."""
+    """A run gives no figures; the message says why."""
 
 
 class NotTogetherError(NotMeasuredError):
-    """Jobs were hardly warm at the same time, as some start faster than others.
+    """Jobs were hardly warm at the same time, because some start faster than others.
 
     Args:
-        why: What was seen.
-        cure: What to do where no start of theirs helps; empty: nothing is known.
-        at: Second of the run at which each job that is measured has to be started instead.
+        why: What was observed.
+        cure: What to do if delayed starts cannot help; empty: unknown.
+        at: Second of the run at which each measured job has to start instead.
     """
 
     def __init__(self, why: str, cure: str, at: Mapping[str, float]) -> None:
@@ -83,13 +81,13 @@ def measured(folder: Path, jobs: Sequence[str], warm: int) -> dict[str, Any]:
     """The figures of a run, as plain JSON values.
 
     Args:
-        folder: Of the run.
-        jobs: Names of the jobs that are measured; any other is the background.
+        folder: Folder of the run.
+        jobs: Names of the measured jobs; others are the background.
         warm: Steps of each job that are left out.
 
     Raises:
-        NotMeasuredError: A job did not end well, its background ended before it, its steps leave no
-            window, or what was recorded cannot be read.
+        NotMeasuredError: A job failed, its background ended before it, its steps leave no window,
+            or the record cannot be read.
     """
     store = folder / runs.STORE
     try:
@@ -125,7 +123,7 @@ def _measured(run: Recording, jobs: Sequence[str], warm: int) -> dict[str, Any]:
 
 
 def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, float]:
-    """Seconds of the run from which on all jobs are warm, and until which none has ended."""
+    """The part of the run (s) in which all jobs are warm and none has ended."""
     background = [job for job in run.jobs if job.name not in jobs]
     stretches = {job.name: _warm_stretch(job, warm) for job in run.jobs if job.name in jobs}
     start, end = (
@@ -145,7 +143,7 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
         }
         least = min(later.values())
         raise NotTogetherError(both, _MORE_STEPS, {name: at - least for name, at in later.items()})
-    for job in background:  # it may tell no steps, and need not be warm
+    for job in background:  # it may report no steps, and need not be warm
         times, _, _ = _counted(job)
         began = float(times[0]) if len(times) else job.started or 0.0
         if began > end:
@@ -169,9 +167,7 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
 def _warm_at(
     run: Recording, stretches: Mapping[str, tuple[float, float]], at: float
 ) -> dict[str, float]:
-    """The second at which each job has to be started so that it is warm at that second of the
-    run.
-    """
+    """When each job has to start to be warm at that second of the run."""
     took = {
         job.name: stretches[job.name][0] - _handed_in(job)
         for job in run.jobs
@@ -186,7 +182,7 @@ def _handed_in(job: RecordedJob) -> float:
 
 
 def _warm_stretch(job: RecordedJob, warm: int) -> tuple[float, float]:
-    """Seconds of the run from which on a job is warm, and of its last report."""
+    """Second of the run from which on a job is warm, and that of its last report."""
     times, steps, _ = _counted(job)
     is_warm = steps >= (steps[0] + warm if len(steps) else 0)
     if not _enough(steps[is_warm]):
@@ -209,8 +205,8 @@ def _enough(steps: Array) -> bool:
 
 
 def _counted(job: RecordedJob) -> tuple[Array, Array, Array]:
-    """Times, steps and samples that a job told: epochs where it told no steps; samples are NaN
-    where it told none.
+    """Times, steps and samples reported by a job; epochs if it has no steps; samples are NaN if not
+    reported.
     """
     told = job.progress.step if np.isfinite(job.progress.step).any() else job.progress.epoch
     kept = np.isfinite(told)
@@ -223,7 +219,7 @@ def _job(job: RecordedJob, start: float, end: float, account: Account) -> dict[s
     has_samples = bool(np.isfinite(samples).all())
     made = float(np.diff(np.interp([start, end], times, samples))[0]) if has_samples else done
     used = _inside(job.signal("cpu_cores"), [(start, end)])
-    began = _handed_in(job)  # not when its tasks began: a container is made before
+    began = _handed_in(job)  # not the start of its tasks: a container is made before
     known = job.progress.loss[np.isfinite(job.progress.loss)]
     unit = "samples"
     if not has_samples:
@@ -263,9 +259,8 @@ def _job(job: RecordedJob, start: float, end: float, account: Account) -> dict[s
 
 
 def _workers(job: RecordedJob, start: float, end: float) -> dict[str, dict[str, float | None]]:
-    """Of each worker's sampled steps: seconds, and bytes that came and went. Where workers do not
-    wait for each other and one coordinates all, it tells their steps together: each makes its part
-    of them.
+    """For each worker's sampled steps: seconds, and bytes received and sent. If one worker
+    coordinates asynchronous ones, it reports the steps of all; each makes its part of them.
     """
     workers = [task for task in job.tasks if task.is_worker]
     divisions = [task.division for task in workers if task.division is not None]
@@ -279,8 +274,8 @@ def _workers(job: RecordedJob, start: float, end: float) -> dict[str, dict[str, 
 def _worker(
     task: RecordedTask, told: StepBreakdown | None, start: float, end: float
 ) -> dict[str, float | None]:
-    """Bytes are those of the library's count or the kernel's, whichever is more: the library's
-    lacks what sparse gradients move without servers, and the kernel's what a short window has.
+    """One worker's figures. Bytes are the library's count or the kernel's, whichever is greater:
+    the library's lacks sparse gradients without servers, the kernel's lacks part of a short window.
     """
     if told is None:
         return {"step_seconds": None, "received": None, "sent": None}
@@ -294,9 +289,8 @@ def _worker(
 
 
 def _model(profile: Profile) -> dict[str, float | None]:
-    """Samples of a batch, bytes of its parameters, and of those that it uses: rows of tables that
-    it does not touch are left out. Rows of tables on servers are not known, nor what tables there
-    are in other frameworks than PyTorch.
+    """Samples of a batch, bytes of its parameters, and bytes that a batch uses, without untouched
+    table rows. Table rows on servers, and tables in frameworks other than PyTorch, are unknown.
     """
     dense, sparse = profile.dense_bytes or 0, profile.sparse_bytes or 0
     tables, rows = profile.dense_table_bytes, profile.sparse_bytes_per_sample
@@ -312,9 +306,8 @@ def _model(profile: Profile) -> dict[str, float | None]:
 
 
 def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:
-    """Readings that lie wholly within one of the stretches, if there are two: one that reaches
-    beyond tells too much of what came before or after, and in a short window that would be all that
-    there is.
+    """Readings wholly within one of the stretches, if there are two. A reading across an edge
+    covers too much of the time outside, and in a short window there would be no other.
     """
     kept = np.zeros(len(signal), bool)
     for start, end in stretches:
@@ -324,9 +317,9 @@ def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:
 
 
 def _others(run: Recording, start: float, end: float) -> tuple[float, float, bool]:
-    """Mean cores that programs outside the run used in the window, those that the hypervisor kept,
-    and whether they disturbed it. Nodes of a lab have cores of their own: others disturb them once
-    the machine has none to spare.
+    """Mean cores used by programs outside the run in the window, cores stolen by the hypervisor,
+    and whether these disturbed it. Lab nodes are disturbed only once the machine has no spare
+    cores.
     """
     there = {name for job in run.jobs for name in job.nodes}
     below = [node for node in run.nodes if node.name not in there]
@@ -344,7 +337,7 @@ def _others(run: Recording, start: float, end: float) -> tuple[float, float, boo
 
 
 def _nodes(run: Recording, jobs: Sequence[str], start: float, end: float) -> dict[str, Any]:
-    """What nodes did in the window while jobs trained, and from the first report on while one
+    """Node use in the window while jobs trained, and from the first report on while one
     evaluated.
     """
     mine = [job for job in run.jobs if job.name in jobs]
@@ -365,7 +358,7 @@ def _nodes(run: Recording, jobs: Sequence[str], start: float, end: float) -> dic
 
 
 def _node(node: RecordedNode, stretches: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Mean and maximum of what a node did meanwhile."""
+    """Mean and maximum use of a node in these stretches."""
     found: dict[str, Any] = {"cores": node.cores, "memory": node.memory_bytes}
     found |= {"nic": node.nic_bytes_per_second, "disk": node.disk_bytes_per_second}
     for column in _GAUGES:

@@ -1,6 +1,4 @@
-"""What pairs of workloads cost each other in a study, into the table that placement and simulations
-read.
-"""
+"""Add the mutual slowdowns of a study's workloads to the table for placement and simulations."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from headgate.planning.interference import ALONE, SOLO, read_pairs
 from headgate.studies.findings import CellSharing, Findings, StudyCell
 
 _DEVICE = ""
-"""Cores of any node."""
+"""Device: cores of any node."""
 
 
 def keep(findings: Findings, path: Path) -> int:
-    """Add the pairs of a study to a table: those that ran with the first value of each axis and
-    without a mitigation. Rows of the same names are replaced. Returns how many pairs there were.
+    """Add the pairs of a study to a table: those with the first value of each axis and without
+    mitigation. Rows of the same names are replaced. Returns the number of pairs.
 
     Raises:
         UsageError: The file has another content.
@@ -66,8 +64,8 @@ def keep(findings: Findings, path: Path) -> int:
 def _alone(
     row: dict[str, Any], job: str, pair: CellSharing, cells: Mapping[Any, StudyCell]
 ) -> None:
-    """Note a job's rate alone on half of the cores, and what it uses alone. What was measured
-    before is brought to that rate.
+    """Store a job's rate alone on half of the cores, and its solo figures. Earlier measurements are
+    scaled to that rate.
     """
     half, whole = (cells[scenario, (job,), pair.without] for scenario in ("slice", "solo"))
     steps, all_steps = (_mean(cell.seconds(job, "step").values()) for cell in (half, whole))
@@ -93,7 +91,7 @@ def _mean(values: Any) -> float:
 
 
 def _of_nodes(cell: StudyCell, *columns: str) -> float | None:
-    """The mean of what all nodes did while a job was alone; None where nothing is known."""
+    """The mean over all nodes while a job was alone; None: unknown."""
     totals = []
     for figures in cell.figures.values():
         nodes = figures["nodes"].values()

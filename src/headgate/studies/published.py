@@ -1,4 +1,4 @@
-"""Published figures beside those that a study measured: where the same holds, where not, and
+"""Compare published figures with those measured by a study: where they agree, where not, and
 why.
 """
 
@@ -17,16 +17,15 @@ Holds = Literal["yes", "no", "not clear", "not measured"]
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """A published statement, and what a cell of the study says to it.
+    """A published statement, and the corresponding measurement of the study.
 
     Args:
-        published: What was published.
+        published: The statement.
         source: Where it was measured: hardware, and the year.
-        compared: What of this study is held against it.
-        bounds: Between what it holds, in words.
-        here: What was measured; None: nothing.
-        holds: `yes` if all of its interval lies within the bounds, `no` if all of it lies outside,
-            else `not clear`.
+        compared: The part of this study that is compared.
+        bounds: Bounds of the statement, in words.
+        here: The measurement; None: none.
+        holds: `yes`: its interval lies within the bounds; `no`: outside; else `not clear`.
         why: Why it does not hold here, or was not measured, as far as known.
     """
 
@@ -40,7 +39,7 @@ class PublishedFigure:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """As a row of a table."""
+        """The figure as a row of a table."""
         ratio_text = say_ratio(self.here) if self.here is not None else MISSING
         return (
             self.published,
@@ -54,7 +53,7 @@ class PublishedFigure:
 
 
 def comparisons(study: Findings) -> list[PublishedFigure]:
-    """Each statement of the study's file, with each cell that it is about."""
+    """Each statement of the study's file with each cell that it is about."""
     return [
         published_ratio
         for published_entry in study.about.get("published", ())
@@ -157,7 +156,7 @@ def _comparison(
 
 
 def _of_model(cell: StudyCell, job: str, figure: str) -> Ratio | None:
-    """Bytes that a worker receives or sends in a step, over those of the model."""
+    """Bytes that a worker receives or sends in a step, relative to the model's bytes."""
     seconds_by_run: dict[int, float] = {}
     for block, figures in cell.figures.items():
         of_job = figures["jobs"][job]

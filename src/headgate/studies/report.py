@@ -1,4 +1,4 @@
-"""A study for people: tables and sentences on a terminal, one HTML page, and a CSV of all
+"""Reports of a study: tables and sentences on a terminal, an HTML page, and a CSV of all
 measurements.
 """
 
@@ -28,14 +28,14 @@ from headgate.studies.tables import tables
 
 _WIDTH, _ROW, _LABELS = 560, 20, 440  # pixels
 _LEAST_SPAN = 0.05
-"""Of the plot, to each side of 1."""
+"""Least span of the plot on each side of 1."""
 _TICKS = (1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 _SHOWN = 60
-"""Effects that are drawn; the tables have all."""
+"""Most effects drawn; the tables have all."""
 
 
 def tell(study: Findings, console: Console) -> None:
-    """Print findings, what has to be known of them, and the tables."""
+    """Print findings, notes, and the tables."""
     for line in (*study.sentences(), *study.notes):
         console.print(Text(line), soft_wrap=True)
     console.print()
@@ -56,7 +56,7 @@ def tell(study: Findings, console: Console) -> None:
 
 
 def as_json(study: Findings) -> dict[str, Any]:
-    """What `headgate study --json` prints: keys are only ever added."""
+    """The output of `headgate study --json`; keys are only ever added."""
     return {
         "study": study.name,
         "machine": dict(study.machine),
@@ -79,7 +79,7 @@ def as_json(study: Findings) -> dict[str, Any]:
 
 
 def as_markdown(study: Findings) -> str:
-    """A page for a repository or an issue: what follows first, then the tables."""
+    """A page for a repository or an issue: findings first, then the tables."""
     lines = [f"# {study.about['name']}", "", _told(study), ""]
     lines += [f"- {sentence}" for sentence in (*study.sentences(), *study.notes)]
     for table in tables(study):
@@ -98,7 +98,7 @@ def _escaped(text: str) -> str:
 
 
 def write(study: Findings, folder: Path, kept: Sequence[Measurement]) -> Path:
-    """Write the page and the CSV of a study into its folder; the page.
+    """Write the page and the CSV of a study into its folder. Returns the page's path.
 
     Raises:
         StorageError: They cannot be written.
@@ -132,7 +132,7 @@ def _told(study: Findings) -> str:
 
 
 def _plot(effects: Sequence[Effect]) -> dict[str, Any]:
-    """Where each effect, its interval and the noise floor stand in a drawing, in pixels on a
+    """Positions of each effect, its interval and the noise floor in a drawing, in pixels on a
     logarithmic scale.
     """
     ends = [
@@ -168,7 +168,7 @@ def _plot(effects: Sequence[Effect]) -> dict[str, Any]:
 
 
 def _csv(kept: Sequence[Measurement]) -> str:
-    """A line for each job of each measurement, those that failed among them."""
+    """A line for each job of each measurement, including failed ones."""
     text = io.StringIO()
     figures = (
         "unit",

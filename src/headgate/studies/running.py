@@ -1,4 +1,4 @@
-"""Measuring a study: each cell of each block once, as an ordinary run of the hub."""
+"""Run a study: measure each cell of each block once, as an ordinary run of the hub."""
 
 from __future__ import annotations
 
@@ -28,17 +28,15 @@ from headgate.studies.statistics import shuffled_blocks
 from headgate.studies.studyfile import Study
 
 _MOST_FAILURES = 2
-"""A cell that has failed so often, and was never measured, is not tried again before the study is
+"""A cell that failed this often without a measurement is not tried again until the study is
 resumed.
 """
 _MOST_DISTURBED = 2
-"""After so many blocks in a row that were disturbed the second time too, blocks are no longer done
-again.
-"""
+"""After this many successive blocks that were disturbed twice, blocks are no longer repeated."""
 _TICK_SECONDS = 1.0
 _MOST_STARTS, _MOST_LEAD_SECONDS = 4, 600.0
-"""How often a cell is started until its jobs are warm together, and the most that one of them waits
-for others.
+"""Most starts of a cell until its jobs are warm together, and the longest wait of one job for
+others.
 """
 
 
@@ -46,10 +44,10 @@ class StudyRun:
     """Measures what a study lacks.
 
     Args:
-        kept: Where measurements are kept; entered.
-        planned: What is measured, how often, and about how long it takes.
-        repeats: Whether blocks that others disturbed are done again.
-        say: Takes a line about how it goes.
+        kept: Journal of the measurements, already entered.
+        planned: What is measured, how often, and its approximate time.
+        repeats: Whether disturbed blocks are repeated.
+        say: Takes a line about the progress.
     """
 
     def __init__(
@@ -71,9 +69,9 @@ class StudyRun:
             for measurement in kept.measurements()
             if measurement.machine == self._machine
         )
-        # what failed is done again
+        # failed measurements are repeated
         self._done = {_place(cell): cell for cell in known if cell.state == "measured"}
-        # the second at which each job is started
+        # second at which each job starts
         self._at: dict[tuple[str, ...], Mapping[str, float]] = {}
         self._keys: dict[Cell, str] = {}
         self._orphans: dict[str, Path] = {}
@@ -85,8 +83,8 @@ class StudyRun:
         """Measure all cells.
 
         Raises:
-            KeyboardInterrupt: After the run under way was ended; what was measured before is kept.
-            HubError, StorageError: There is no hub, or no room.
+            KeyboardInterrupt: The current run was ended; earlier measurements are kept.
+            HubError, StorageError: No hub runs, or the disk is full.
         """
         with closing(self._labs):
             self._run()
@@ -145,13 +143,13 @@ class StudyRun:
         if cell not in self._keys:
             try:
                 self._keys[cell] = cell_run(self._study, cell).key
-            except HeadgateError:  # which is told where it is to be measured
+            except HeadgateError:  # reported when it is measured
                 self._keys[cell] = cell.name
         return self._keys[cell]
 
     def _expected(self, cell: Cell) -> float:
-        """Seconds that a cell takes: as it took before, else as planned, corrected by how far
-        others were off.
+        """Expected seconds of a cell: as measured before, else as planned, corrected by the error
+        for others.
         """
         took = self._seconds.get(cell)
         if took:
@@ -199,7 +197,8 @@ class StudyRun:
         except (HubError, StorageError):
             raise
         except HeadgateError as error:
-            if error.exit_code in (StorageError.exit_code, HubError.exit_code):  # the hub's own
+            # errors of the hub itself
+            if error.exit_code in (StorageError.exit_code, HubError.exit_code):
                 raise
             return replace(made, reason=str(error))
         took = time.monotonic() - began
@@ -207,8 +206,8 @@ class StudyRun:
         return replace(made, state="measured", figures={**figures, "took": took})
 
     def _figures(self, run: CellRun, mark: tuple[str, ...]) -> Mapping[str, Any]:
-        """Run a cell and read what it came to. Jobs that start faster than others are from then on
-        started later.
+        """Run a cell and read its figures. Jobs that start faster than others are started later
+        from then on.
         """
         for start in range(1, _MOST_STARTS + 1):
             folder = self._ran(run, mark)
@@ -224,7 +223,7 @@ class StudyRun:
         raise AssertionError("a cell is started at least once")
 
     def _ran(self, run: CellRun, mark: tuple[str, ...]) -> Path:
-        """Run a cell, or wait for a run of it that is under way; the run's folder."""
+        """Run a cell, or wait for its run under way. Returns the run's folder."""
         names = [job.name for job in run.measured]
         folder = self._orphans.pop(" ".join(mark), None)
         if folder is not None and runs.alive(folder):
@@ -237,7 +236,7 @@ class StudyRun:
         return folder
 
     def _submitted(self, run: CellRun, names: list[str], mark: tuple[str, ...]) -> Path:
-        """Run a cell; the run's folder."""
+        """Run a cell. Returns the run's folder."""
         with self._lab_of(run) as where:
             later = self._at.get(_company(run.cell), {})
             # a background starts as fast beside another workload
@@ -254,7 +253,7 @@ class StudyRun:
 
     @contextmanager
     def _lab_of(self, run: CellRun) -> Iterator[Mapping[str, Any]]:
-        """Where a cell runs, as `Submission` has it; its lab is up for as long as the context."""
+        """Placement of a cell as fields of `Submission`; its lab is up within the context."""
         if run.lab is None:
             yield {}
             return
@@ -262,15 +261,15 @@ class StudyRun:
         file.write_text(run.lab, encoding="utf-8")
         with self._labs.up(yaml.safe_load(run.lab)["name"], str(file)) as lab:
             name, nodes = reach(lab)
-            # A background on another node would slow nobody; what it slows is compared with a job
-            # on that node too.
+            # A background on another node would slow nothing; its workload is then compared with a
+            # solo job on that node too.
             yield {
                 "cluster": name,
                 "nodes": nodes[:1] if run.cell.scenario in ("solo", "shared") else nodes,
             }
 
     def _attach(self, folder: Path, names: list[str]) -> None:
-        """Wait until a run has ended that this study started before it was killed."""
+        """Wait for the end of a run that this study started before it was killed."""
         hub = connect()
         if hub is None:
             return
@@ -285,23 +284,23 @@ class StudyRun:
                 _follow(Watch(hub, folder.name), names, background, states)
 
     def _mark(self, key: str, block: int, attempt: int) -> tuple[str, ...]:
-        """What the run of a cell is found by."""
+        """The label by which a cell's run is found."""
         return self._journal.folder.name, key, str(block), str(attempt)
 
     def _started_before(self) -> Iterator[tuple[str, Path]]:
-        """Runs with a label that this study may have started before it was killed, by that; those
-        that it knows are left out.
+        """Runs by label that this study may have started before it was killed, without known
+        ones.
         """
         known = {measurement.figures.get("run") for measurement in self._journal.measurements()}
         for folder in runs.listing():
             if folder.name not in known:
-                with suppress(HeadgateError):  # what cannot be read is measured again
+                with suppress(HeadgateError):  # an unreadable run is measured again
                     yield runs.meta(folder).get("label", ""), folder
 
 
 def _company(cell: Cell) -> tuple[str, ...]:
-    """Who starts together. A background, which is the same beside each workload, is waited for as
-    long by all.
+    """The jobs that start together. The background is the same beside each workload and has the
+    same lead.
     """
     return (cell.scenario, *(cell.workloads if cell.scenario != "shared" else ()))
 
@@ -316,7 +315,7 @@ def _follow(
     background: list[str],
     states: Mapping[str, str] | None = None,
 ) -> None:
-    """Wait until a run has ended; its background is ended once all others have."""
+    """Wait until a run has ended; its background is ended after all other jobs."""
     left = {name for name in names if (states or {}).get(name) not in ENDED}
     asked = False
     for message in watch.follow(_TICK_SECONDS):

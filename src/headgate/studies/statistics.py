@@ -1,12 +1,12 @@
 """Statistics of repeated measurements: shuffled blocks, paired ratios with intervals, a noise
 floor, and findings.
 
-A study repeats its cells in blocks. A block has every cell once, in an order of its own, so that
-what changes over time touches all cells alike. Cells are compared within a block, as ratios on a
-logarithmic scale, and blocks are what is drawn with replacement: steps of one run follow each other
-and tell too little about the next run.
+A study repeats its cells in blocks. A block has every cell once, in its own order, so that changes
+over time affect all cells alike. Cells are compared within a block, as ratios on a logarithmic
+scale. Blocks are resampled with replacement, because steps of one run are correlated and say too
+little about the next run.
 
-Percentile intervals of few values are too narrow. Here the percentiles are those of Hesterberg's
+Percentile intervals of few values are too narrow. So the percentiles are those of Hesterberg's
 expanded interval ("What Teachers Should Know About the Bootstrap", 2015, section 4.3).
 """
 
@@ -25,7 +25,9 @@ from headgate.recorded.usage import Array
 T = TypeVar("T")
 
 LEAST_REPETITIONS = 5
-"""With fewer there is no interval: all values are told, with the least and the most."""
+"""With fewer repetitions there is no interval: all values are shown, with the least and the
+greatest.
+"""
 CONFIDENCE = 0.95
 _DRAWS = 10_000
 
@@ -34,12 +36,12 @@ Change = Literal["slower", "faster", "none", "unsure"]
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of times, above 1 where the second takes longer.
+    """A ratio of times, above 1 if the second is longer.
 
     Args:
         value: Geometric mean over the repetitions.
-        low: Low end of an interval of 95 %; with fewer than 5 repetitions the least value.
-        high: High end of it; with fewer than 5 repetitions the most.
+        low: Low end of a 95 % interval; with fewer than 5 repetitions the least value.
+        high: High end of it; with fewer than 5 repetitions the greatest value.
         values: The ratio in each repetition.
     """
 
@@ -50,20 +52,18 @@ class Ratio:
 
     @property
     def has_interval(self) -> bool:
-        """Whether `low` and `high` are an interval, and not only the least and the most."""
+        """Whether `low` and `high` are an interval, and not only the extremes."""
         return len(self.values) >= LEAST_REPETITIONS
 
 
 def shuffled_blocks(cells: Sequence[T], repetitions: int, seed: int) -> list[list[T]]:
-    """As many blocks as repetitions, each with every cell once in an order that the seed
-    decides.
-    """
+    """As many blocks as repetitions, each with every cell once in an order from the seed."""
     draw = np.random.default_rng(seed)
     return [[cells[index] for index in draw.permutation(len(cells))] for _ in range(repetitions)]
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Ratio | None:
-    """The second over the first within each block that has both; None if no block has.
+    """The second over the first within each block that has both; None: no block has.
 
     Args:
         first: A time, or any positive figure, by block.
@@ -74,7 +74,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Ratio | N
 
 
 def over_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio | None:
-    """The geometric mean of a positive figure over blocks; None without a block."""
+    """The geometric mean of a positive figure over blocks; None: no block."""
     values = np.array([figure(block) for block in blocks])
     if not len(values):
         return None
@@ -87,11 +87,11 @@ def over_blocks(figure: Callable[[int], float], blocks: Sequence[int]) -> Ratio 
 
 
 def unpaired(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
-    """The second over the first where nothing pairs them, as with two studies; None if one of them
-    is empty.
+    """The second over the first without pairing, as between two studies; None: one of them is
+    empty.
 
-    Its `values` are those of the shorter, each over the mean of the other. That only tells how many
-    there are.
+    Its `values` are those of the shorter, each over the mean of the other; only their number
+    matters.
     """
     if not first or not second:
         return None
@@ -110,18 +110,18 @@ def unpaired(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
 
 
 def noise_floor(repeats: Sequence[Ratio]) -> float:
-    """By how much a cell may differ from itself, as a part: 0.04 stands for 4 %.
+    """How much a cell may differ from itself, as a fraction: 0.04 means 4 %.
 
     Args:
-        repeats: A cell over itself, measured twice in each block; the floor is the farthest end of
-            any of them.
+        repeats: Cells over themselves, measured twice in each block. The floor is the farthest end
+            of any interval.
     """
     ends = [abs(math.log(end)) for repeat in repeats for end in (repeat.low, repeat.high)]
     return math.expm1(max(ends, default=0.0))
 
 
 def change(ratio: Ratio, floor: float) -> Change:
-    """What a ratio shows. A finding leaves out 1 and is larger than the floor; too few repetitions
+    """The conclusion from a ratio. A finding excludes 1 and exceeds the floor; too few repetitions
     give none.
     """
     beyond = abs(math.log(ratio.value)) > math.log1p(floor)
@@ -148,7 +148,7 @@ def say(ratio: Ratio, floor: float) -> str:
 
 
 def say_ratio(ratio: Ratio) -> str:
-    """`1.02 (0.97 to 1.08)`; of a single repetition `1.02`."""
+    """`1.02 (0.97 to 1.08)`; `1.02` for a single repetition."""
     if len(ratio.values) == 1:
         return f"{ratio.value:.2f}"
     return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
@@ -164,12 +164,12 @@ def _interval(logs: Array) -> tuple[float, float]:
 
 
 def _means(logs: Array, draw: np.random.Generator) -> Array:
-    """Means of as many values as there are, drawn with replacement, again and again."""
+    """Means of samples drawn with replacement, many times."""
     return np.asarray(logs[draw.integers(0, len(logs), (_DRAWS, len(logs)))].mean(axis=1))
 
 
 def _percentiles(count: int) -> tuple[float, float]:
-    """The low and the high percentile of the draws of a mean of `count` values."""
+    """The low and the high percentile for the mean of `count` values."""
     quantile = special.stdtrit(count - 1, (1.0 - CONFIDENCE) / 2.0) * math.sqrt(count / (count - 1))
     low = 100.0 * float(special.ndtr(quantile))
     return low, 100.0 - low

@@ -1,4 +1,4 @@
-"""Study files: YAML in, a `Study` out; every problem at once, each with its line, the value and the
+"""Study files: read a `Study` from YAML, and report all problems at once with line, value and
 cure.
 """
 
@@ -26,14 +26,14 @@ from headgate.model.jobs import NAME_PATTERN, Job
 Scenario = Literal["solo", "distributed", "shared", "simultaneous", "pairs"]
 SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 UNLIMITED = "none"
-"""The value of an axis that lifts a limit, or leaves something out."""
+"""Value of an axis that removes a limit or leaves something out."""
 STRATEGIES = ("allreduce", "ps", "async")
 OF_LAB = frozenset({"nic", "disk", "overlay"})
 """Axes that are properties of a lab."""
 ARGUMENTS = ("framework", "batch", "data")
-"""Axes that go into a workload's arguments."""
+"""Axes that become arguments of a workload."""
 OVERLAY = "+overlay"
-"""After an isolation: an overlay lies between the nodes of the lab."""
+"""Suffix of an isolation: an overlay network between the nodes of the lab."""
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(ARGUMENTS) + r")\}")
 _Values = Annotated[list[Text], Field(min_length=1)]
 
@@ -165,7 +165,7 @@ class PublishedEntry(Entry):
 
 
 class Study(Entry):
-    """A study, as its file says it."""
+    """The content of a study file; see `StudyFile`."""
 
     name: Name | None = None
     """The study's name; without it, that of the file."""
@@ -226,7 +226,7 @@ _BUNDLED = Path(str(importlib.resources.files("headgate.studies"))) / "bundled"
 
 
 def bundled() -> dict[str, Path]:
-    """The files of the studies that come with Headgate, by name."""
+    """The files of Headgate's own studies, by name."""
     return {path.stem: path for path in sorted(_BUNDLED.glob("*.yaml"))}
 
 
@@ -234,7 +234,8 @@ def path_of(named: str) -> str:
     """The path of a study's file.
 
     Args:
-        named: A path, or the name of a study that comes with Headgate, unless a file is so called.
+        named: A path, or the name of a study that comes with Headgate. An existing file takes
+            precedence.
 
     Raises:
         UsageError: It is neither.
@@ -250,10 +251,10 @@ def path_of(named: str) -> str:
 
 
 def load(path: str) -> Study:
-    """The study of a file; paths are resolved against the file's folder.
+    """Read the study of a file. Paths are resolved against the file's folder.
 
     Raises:
-        InvalidFileError: With every problem found.
+        InvalidFileError: The file has problems; the error lists them all.
         UsageError: The file cannot be read.
     """
     file = UserFile(path, Study)
@@ -274,7 +275,7 @@ def load(path: str) -> Study:
         and not os.path.exists(cluster)
         and (_BUNDLED / str(study.cluster)).is_file()
     ):
-        # of a study that began as a copy of one of these
+        # for a study that is a copy of a bundled one
         cluster = str(_BUNDLED / str(study.cluster))
     _check(file, study, cluster, [entry for _, entry in drafts])
     file.check()
@@ -319,7 +320,7 @@ def _drafts(
             key = "after" if entry.after is not None else "plan"
             file.problem((*place, key), f"found `{key}`", "a study decides that: remove it")
             continue
-        # What a job says of its batch is for plans that Headgate chooses.
+        # A job's batch settings are for plans chosen by Headgate.
         drafts.append(
             (JobDraft(file, wrong, listed, index, entry.model_copy(update={"batch": None})), entry)
         )
@@ -327,11 +328,10 @@ def _drafts(
 
 
 def bundled_command(bundled: Mapping[str, Any], job: Job) -> tuple[str, ...]:
-    """The words that run a workload of Headgate's: with this interpreter, unless the job names
-    another.
+    """The command of a workload of Headgate's: with this interpreter, unless the job names another.
 
     Raises:
-        WorkloadError: It is not written in that framework.
+        WorkloadError: It does not exist in that framework.
     """
     _, *words = workloads.command(**bundled)
     return (job.python or sys.executable, *words)
@@ -343,7 +343,7 @@ def _check(
     cluster: str | None,
     entries: Sequence[WorkloadEntry],
 ) -> None:
-    """Note what does not go together."""
+    """Record contradictions."""
     if "shared" in study.scenarios and not study.background:
         file.problem(
             ("scenarios",),
@@ -391,7 +391,7 @@ def _check(
 
 
 def _check_skip(file: UserFile, study: Study, entries: Sequence[WorkloadEntry]) -> None:
-    """Note what is to be left out and is nowhere."""
+    """Record exclusions that match nothing."""
     values_by_axis: dict[str, Sequence[str]] = {**study.vary.axes(), "scenario": study.scenarios}
     values_by_axis["mitigation"] = ("cores", "threads", "policy") if study.mitigate else ()
     values_by_axis["workload"] = [
@@ -409,7 +409,7 @@ def _check_skip(file: UserFile, study: Study, entries: Sequence[WorkloadEntry]) 
 
 
 def _check_published(file: UserFile, study: Study, entries: Sequence[WorkloadEntry]) -> None:
-    """Note published figures that are about nothing in the study."""
+    """Record published figures that match nothing in the study."""
     vary = study.vary.axes()
     names = [name for entry in entries if (name := entry.name or entry.workload) is not None]
     for index, published_entry in enumerate(study.published):
@@ -455,11 +455,11 @@ def _one_of(*names: str) -> Callable[[str], str | None]:
 
 
 def _wrong(axis: str, value: str, is_bundled: bool) -> str | None:
-    """What is to be written in the place of a value; None where it is well.
+    """The correction of an axis's value; None: it is valid.
 
     Args:
-        is_bundled: Whether all workloads come with Headgate: then it is known what their arguments
-            may be.
+        is_bundled: Whether all workloads come with Headgate, so that their valid arguments are
+            known.
     """
     match axis:
         case "isolation":
@@ -497,5 +497,5 @@ def _wrong(axis: str, value: str, is_bundled: bool) -> str | None:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """A text with the values of axes in the places that are named after them."""
+    """A text with the names of axes replaced by their values."""
     return _PLACEHOLDER.sub(lambda value: values.get(value[1], value[0]), text)

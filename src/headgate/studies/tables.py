@@ -1,4 +1,4 @@
-"""The tables of a study, in the forms of published ones: cells, axes, sharing, workers,
+"""The tables of a study, in the style of published ones: cells, axes, sharing, workers,
 bottlenecks, and nodes.
 """
 
@@ -20,9 +20,9 @@ _USES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "network": (("net_in", "net_out"), "nic"),
     "disk": (("disk_read", "disk_write"), "disk"),
 }
-"""What of a node uses a resource, and how much the node has."""
+"""Columns of a node that use a resource, and the node's amount of it."""
 _GIVES = {"cores": "cores", "nic": "network", "disk": "disk"}
-"""Axes, and the resource that they give more or less of."""
+"""Axes, with the resource whose amount they change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class StudyTable:
 
 
 def tables(study: Findings) -> list[StudyTable]:
-    """All tables that a study has rows for."""
+    """All non-empty tables of a study."""
     all_tables = [_published(study), _cells(study), *_axes(study), _sharing(study), _workers(study)]
     all_tables += [_bottlenecks(study), _cluster(study)]
     return [table for table in all_tables if table.rows]
@@ -94,9 +94,7 @@ def _figures(cell: StudyCell, job: str) -> tuple[str, ...]:
 
 
 def _over_workers(cell: StudyCell, job: str, what: str) -> float | None:
-    """The mean over blocks of a figure of all workers of a job together; None where it is not known
-    of one.
-    """
+    """The mean over blocks of a figure summed over a job's workers; None: unknown for a worker."""
     totals = []
     for figures in cell.figures.values():
         values = [worker[what] for worker in figures["jobs"][job].get("workers", {}).values()]
@@ -106,8 +104,8 @@ def _over_workers(cell: StudyCell, job: str, what: str) -> float | None:
 
 
 def _workers(study: Findings) -> StudyTable:
-    """Of jobs of several workers, what a step of each took and moved, against the model and what a
-    batch uses of it.
+    """For jobs of several workers: time and traffic of a step, relative to the model and its part
+    that a batch uses.
     """
     rows = []
     for cell, job, named in _measured(study):
@@ -150,8 +148,8 @@ def _workers(study: Findings) -> StudyTable:
 
 
 def _steps_a_second(cell: StudyCell, job: str) -> float | None:
-    """Of all workers: those that do not wait for each other make steps of their own, each on a
-    whole batch.
+    """Steps a second of all workers. Asynchronous workers make their own steps, each on a whole
+    batch.
     """
     batch, seconds = cell.mean(job, "batch"), cell.mean(job, "step_seconds")
     if batch and cell.units(job) == {"samples"}:
@@ -165,7 +163,7 @@ def _known(values: Iterable[float | None]) -> float | None:
 
 
 def _measured(study: Findings) -> Iterator[tuple[StudyCell, str, str]]:
-    """Cells with figures, but no repeats; each of their jobs, and how it is called."""
+    """Cells with figures, without repeats; each of their jobs, and its display name."""
     for cell in study.cells:
         if not cell.is_repeat and cell.figures:
             for job in cell.workloads:
@@ -173,8 +171,8 @@ def _measured(study: Findings) -> Iterator[tuple[StudyCell, str, str]]:
 
 
 def _axes(study: Findings) -> Iterator[StudyTable]:
-    """For each axis and scenario: its values down, workloads across; throughput, and time against
-    the first value.
+    """For each axis and scenario: values as rows, workloads as columns; throughput, and time
+    relative to the first value.
     """
     axes: Mapping[str, Sequence[str]] = study.about["axes"]
     for axis, values in axes.items():
@@ -232,7 +230,7 @@ def _throughput(cell: StudyCell, job: str) -> tuple[str, str]:
 
 
 def _rate(cell: StudyCell, job: str) -> str:
-    """A script that tells no samples is as fast as its steps are."""
+    """The rate of a job; without samples, its steps."""
     return f"{say(cell.mean(job, 'rate'))} {' or '.join(sorted(cell.units(job)))}/s"
 
 
@@ -272,8 +270,8 @@ def _sharing(study: Findings) -> StudyTable:
 
 
 def _bottlenecks(study: Findings) -> StudyTable:
-    """How busy the busiest node kept each resource, what more of it would buy by the account of the
-    last run, and what it did buy where the study gave more.
+    """Use of each resource on its busiest node, the predicted gain from more of it by the last
+    run's account, and the actual gain if the study gave more.
     """
     rows = []
     for cell, job, named in _measured(study):
@@ -310,7 +308,7 @@ def _bottlenecks(study: Findings) -> StudyTable:
 
 
 def _changes(effect: Effect, cell: StudyCell, job: str, resource: str) -> bool:
-    """Whether an effect is that of another amount of a resource than a cell's."""
+    """Whether an effect changes the amount of a resource from a cell's."""
     if (
         effect.metric != "step"
         or _GIVES.get(effect.what) != resource
@@ -325,7 +323,7 @@ def _changes(effect: Effect, cell: StudyCell, job: str, resource: str) -> bool:
 
 
 def _busy(cell: StudyCell, job: str, resource: str) -> tuple[float | None, float | None]:
-    """Of the node that used most of a resource, the part that it used: mean, and the most."""
+    """Mean and highest used fraction of a resource on the node that used most of it."""
     used, whole = _USES.get(resource, ((), ""))
     columns = []
     for figures in cell.figures.values():
@@ -344,8 +342,8 @@ def _busy(cell: StudyCell, job: str, resource: str) -> tuple[float | None, float
 
 
 def _cluster(study: Findings) -> StudyTable:
-    """Use of each node in the warm windows of each cell: means, and the most; while jobs evaluated,
-    apart.
+    """Use of each node in the warm windows of each cell, as means and maxima; evaluations
+    separately.
     """
     rows = []
     for cell in study.cells:
