@@ -7,16 +7,19 @@ Workers that find each other by another launcher's contract (`launch`) all end w
 signal killed. The job's retries apply, as under `single`. A worker that found its port taken counts
 as lost.
 
-| strategy | lost task | reaction | |---|---|---| | `single` | the worker, killed by a signal | the
-job fails; its retries apply | | `single` | the worker, with its node or container | restarted from
-the last checkpoint | | `roles` | a task of any role | as `single`: one that fails by itself fails
-the job | | `ps` | a worker | the others go on; it restarts and joins them, three times at most | |
-`ps` | an asynchronous worker that is too far behind | the same | | `ps` | the last worker at work |
-as `allreduce` | | `ps` | a server | restarted at once, on another node if its own is lost | | `ps`
-over TensorFlow | another worker | the others go on; it restarts at its address | | `ps` over
-TensorFlow | the first worker, or a server | as `allreduce` | | any, over TensorFlow | the evaluator
-| restarted at once, elsewhere if its node is lost | | `allreduce` | a worker | all tasks end and
-restart from the last checkpoint |
+| strategy | lost task | reaction |
+|---|---|---|
+| `single` | the worker, killed by a signal | the job fails; its retries apply |
+| `single` | the worker, with its node or container | restarted from the last checkpoint |
+| `roles` | a task of any role | as `single`: one that fails by itself fails the job |
+| `ps` | a worker | the others go on; it restarts and joins them, three times at most |
+| `ps` | an asynchronous worker that is too far behind | the same |
+| `ps` | the last worker at work | as `allreduce` |
+| `ps` | a server | restarted at once, on another node if its own is lost |
+| `ps` over TensorFlow | another worker | the others go on; it restarts at its address |
+| `ps` over TensorFlow | the first worker, or a server | as `allreduce` |
+| any, over TensorFlow | the evaluator | restarted at once, elsewhere if its node is lost |
+| `allreduce` | a worker | all tasks end and restart from the last checkpoint |
 
 A job that runs out of memory and shards it among its workers (FSDP, DeepSpeed ZeRO) restarts with
 up to twice as many, if its nodes have room.

@@ -59,8 +59,8 @@ class Claim:
 class Order(ABC):
     """Ranks jobs; a higher priority comes first in any order.
 
-    1. While a job waits, its rank stays. 2. While it runs, its rank stays or improves, or gets
-    worse at the time given by `worse_at`.
+    1. While a job waits, its rank stays.
+    2. While it runs, its rank stays or improves, or gets worse at the time given by `worse_at`.
 
     Attributes:
         preempts: Whether a running job is stopped, with a checkpoint, for one that ranks before it.

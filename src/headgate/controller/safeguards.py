@@ -45,12 +45,13 @@ class _JobGrant:
 class Safeguards:
     """Turns a policy's decision into valid grants.
 
-    1. An entry that is not a share, or is for an unknown job, is dropped. 2. A job whose share
-    changed too often within a minute keeps it for now. The policy's latest decision is granted
-    later. 3. Once a job has a weight, no job has less than its floor on any of its nodes, or of its
-    GPUs and their nodes. Its cap and its fraction of GPU time are not below that either. 4. If a
-    job would fall below its floor and cannot be changed yet, the others are not raised. Only the
-    end of a job can leave another below its floor, until that may be changed.
+    1. An entry that is not a share, or is for an unknown job, is dropped.
+    2. A job whose share changed too often within a minute keeps it for now. The policy's latest
+       decision is granted later.
+    3. Once a job has a weight, no job has less than its floor on any of its nodes, or of its GPUs
+       and their nodes. Its cap and its fraction of GPU time are not below that either.
+    4. If a job would fall below its floor and cannot be changed yet, the others are not raised.
+       Only the end of a job can leave another below its floor, until that may be changed.
 
     Attributes:
         free_at: When a waiting change may be granted; None: no change waits.

@@ -6,10 +6,11 @@ part that no other thread hides. That part is divided in this order:
 
 1. If its memory is full, its limit gets the reads of pages dropped for lack of memory (refaults).
 2. Neighbours get the extra time that the same bytes took while they used the disk, in proportion to
-their bytes. If neighbours were always present, it is the extra time over the disk's known rate. A
-neighbour with little traffic gets nothing, and none gets more than its fraction of all bytes. The
-job's own low traffic beside them does not matter: the more they keep it from the disk, the lower it
-is. 3. The disk gets the rest.
+   their bytes. If neighbours were always present, it is the extra time over the disk's known rate.
+   A neighbour with little traffic gets nothing, and none gets more than its fraction of all bytes.
+   The job's own low traffic beside them does not matter: the more they keep it from the disk, the
+   lower it is.
+3. The disk gets the rest.
 
 If only the node's pressure is known, it counts the waiting of all tasks. Beside a neighbour, the
 job then counts as blocked while idle, but only for longer than it was idle for the same bytes

@@ -5,10 +5,12 @@ For each thread the kernel counts the time it ran, and the time it was ready wit
 Together these show how much the task would have run alone. For each second, with R core-seconds run
 and W thread-seconds waited on a node of N cores:
 
-| | | | |---|---|---| | ready | A | the part of the second in which its busiest thread ran or waited
-| | free | F = min(R + W, A N) | core-seconds that it would have run alone, without a cap | | capped
-| C = min(F, cap) | the same with its own cap | | alone | D = min(C, R + U) | others cannot have
-kept it from more than the U that they ran |
+| | | |
+|---|---|---|
+| ready | A | the part of the second in which its busiest thread ran or waited |
+| free | F = min(R + W, A N) | core-seconds that it would have run alone, without a cap |
+| capped | C = min(F, cap) | the same with its own cap |
+| alone | D = min(C, R + U) | others cannot have kept it from more than the U that they ran |
 
 It lost A (1 - R / D) to others and, if its cap throttled it, A (R / D) (1 - C / F) to that. Threads
 that no core could have run anyway wait as well, through no neighbour's fault.

@@ -4,8 +4,9 @@ Its speed on k threads is modelled as a power of k (Berg et al. 2020, heSRPT). T
 from the first of these sources that is available:
 
 1. Its own steps, as its thread count changed. One or two changes may coincide with a change of the
-job itself. Then only the additional cores that it used with more threads count. 2. Its profile,
-with several thread counts or from a run whose threads changed. 3. Other runs of the same job alone.
+   job itself. Then only the additional cores that it used with more threads count.
+2. Its profile, with several thread counts or from a run whose threads changed.
+3. Other runs of the same job alone.
 4. Another job of this run with the same script.
 
 Without any source nothing counts as lost, because a single-threaded program gains nothing from more

@@ -5,10 +5,12 @@ The best a and c of each shape on a grid follow in closed form, all at once. So 
 millisecond, needs no starting point, and has no iteration that could fail to converge. Each shape
 is weighted by its likelihood. Forecasts are quantiles over curves drawn with these weights.
 
-| family | g(u) | source | |---|---|---| | `power` | (u + s)^-p | scaling laws; fits real training
-losses best | | `optimus` | 1 / (u + s) | Optimus (EuroSys 2018): l(k) = 1/(ak + b) + c | |
-`sublinear` | 1 / (u² + bu + s) | SLAQ (SoCC 2017): l(k) = 1/(ak² + bk + c) + d | | `superlinear` |
-exp(-pu) | SLAQ: l(k) = μ^(k-b) + c |
+| family | g(u) | source |
+|---|---|---|
+| `power` | (u + s)^-p | scaling laws; fits real training losses best |
+| `optimus` | 1 / (u + s) | Optimus (EuroSys 2018): l(k) = 1/(ak + b) + c |
+| `sublinear` | 1 / (u² + bu + s) | SLAQ (SoCC 2017): l(k) = 1/(ak² + bk + c) + d |
+| `superlinear` | exp(-pu) | SLAQ: l(k) = μ^(k-b) + c |
 
 Late points weigh more, as in SLAQ and Optimus: by exp(-1) for each fifth of the way back.
 """

@@ -142,10 +142,10 @@ class Policy(ABC):
 
     It gets all changes and keeps what it needs. It must:
 
-    1. Answer any order of changes, and ignore changes of unknown jobs. 2. Name in `Decision.shares`
-    only jobs that are present, and only those whose share changes. 3. Leave every job more than
-    nothing: a CPU weight of at least 1, a cap above 0. 4. Be deterministic: the same calls, the
-    same decisions.
+    1. Answer any order of changes, and ignore changes of unknown jobs.
+    2. Name in `Decision.shares` only jobs that are present, and only those whose share changes.
+    3. Leave every job more than nothing: a CPU weight of at least 1, a cap above 0.
+    4. Be deterministic: the same calls, the same decisions.
 
     The controller enforces `floor` and `most_changes`, and drops invalid shares:
     `controller.safeguards`.

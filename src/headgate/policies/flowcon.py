@@ -32,16 +32,18 @@ class FlowConPolicy(Policy):
     Rule:
 
     1. Progress P is the drop of the loss a second, relative to its total drop: from its start to
-    the predicted asymptote, or else to the minimum so far. Growth efficiency is G = P / R for each
-    resource, with R the fraction of its nodes that the job used. 2. Below `alpha` a job goes from
-    New to Watching to Completing. At or above it, it returns to New. 3. New jobs have min(G/ΣG, 1),
-    Watching ones keep theirs, Completing ones have max(G/ΣG, 1/(βn)). β = 1 + 1/n, with n jobs on
-    the node. A job without a known G has 1. When all jobs on the node are Completing, all have 1,
-    and rounds come further apart. 4. CPU parts are weights: other jobs use what one leaves. Disk
-    rates and memory are limited only for Completing jobs, and only if the options state the
-    machine's capacity. G of the network appears in the reason only, because no share limits a
-    task's network. 5. A job without reports in a round keeps its lists. A resource that a job did
-    not use keeps its list. A diverging or stalled job is Completing.
+       the predicted asymptote, or else to the minimum so far. Growth efficiency is G = P / R for
+       each resource, with R the fraction of its nodes that the job used.
+    2. Below `alpha` a job goes from New to Watching to Completing. At or above it, it returns to
+       New.
+    3. New jobs have min(G/ΣG, 1), Watching ones keep theirs, Completing ones have max(G/ΣG,
+       1/(βn)). β = 1 + 1/n, with n jobs on the node. A job without a known G has 1. When all jobs
+       on the node are Completing, all have 1, and rounds come further apart.
+    4. CPU parts are weights: other jobs use what one leaves. Disk rates and memory are limited only
+       for Completing jobs, and only if the options state the machine's capacity. G of the network
+       appears in the reason only, because no share limits a task's network.
+    5. A job without reports in a round keeps its lists. A resource that a job did not use keeps its
+       list. A diverging or stalled job is Completing.
 
     Memory is off by default although Headgate knows the nodes' memory. CPU and disk recover when a
     limit is lifted, but a job that exceeds its memory limit is killed, and growth efficiency does
@@ -54,18 +56,23 @@ class FlowConPolicy(Policy):
     `faithful` is the published implementation with all its differences from the paper:
 
     1. The limit is a hard cap (`docker update --cpus`), cut to whole CPUs: idle cores stay idle,
-    and 0 changes nothing. 2. Losses are computed anew only in a round that comes `itval` after the
-    last one, within 2 s. A first round has no progress and sends the job to Watching. Rounds during
-    and after the back-off combine old losses with new CPU use. 3. P is the absolute difference of
-    the mean losses of the last two intervals over `itval`: diverging is progress. 4. Losses are
-    divided by the largest so far, or by the largest magnitude of a negated rising metric. That
-    makes G incomparable across losses of different scale. 5. Without losses in either interval, or
-    without a CPU figure, G = 0, and the job goes to Watching. 6. "All Completing" is judged by the
-    lists of the previous round. 7. Only CPU counts. 8. After a round with all jobs Completing, the
-    time between rounds doubles, without a bound, until a job arrives or leaves. Then one round
-    comes at once, and the period is reset. Otherwise no job is seen before the next round. 9.
-    Limits have no lower bound and may change at any rate: the controller's floor and limit on
-    changes do not apply.
+       and 0 changes nothing.
+    2. Losses are computed anew only in a round that comes `itval` after the last one, within 2 s. A
+       first round has no progress and sends the job to Watching. Rounds during and after the
+       back-off combine old losses with new CPU use.
+    3. P is the absolute difference of the mean losses of the last two intervals over `itval`:
+       diverging is progress.
+    4. Losses are divided by the largest so far, or by the largest magnitude of a negated rising
+       metric. That makes G incomparable across losses of different scale.
+    5. Without losses in either interval, or without a CPU figure, G = 0, and the job goes to
+       Watching.
+    6. "All Completing" is judged by the lists of the previous round.
+    7. Only CPU counts.
+    8. After a round with all jobs Completing, the time between rounds doubles, without a bound,
+       until a job arrives or leaves. Then one round comes at once, and the period is reset.
+       Otherwise no job is seen before the next round.
+    9. Limits have no lower bound and may change at any rate: the controller's floor and limit on
+       changes do not apply.
 
     Args:
         alpha: Threshold of G, a second; the paper has 0.01 to 0.15.

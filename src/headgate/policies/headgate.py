@@ -38,14 +38,17 @@ class HeadgatePolicy(WeighingPolicy):
     Rule:
 
     1. Jobs are ordered by remaining work over priority, least first. Each gets most of what those
-    before it leave. 2. While others want cores, a job gets no more than it uses efficiently: one,
-    or one for each worker, until it was seen to gain from more. To find out, a job of one task gets
-    two cores for a while. If there are only two, it gets them once, for 5 s. 3. Each job has a
-    latest end: `rho` times what it would take alone on 1/n. n is the mean number of jobs that were
-    present. A job that would miss it with an equal share from now on gets at least an equal share.
-    4. A job without a prediction is ranked by its Gittins index. 5. Diverging and stalled jobs come
-    last. Rule 3 does not apply to a diverging job. 6. Only weights are set, so other jobs use what
-    one leaves, and no core idles that any job wants.
+       before it leave.
+    2. While others want cores, a job gets no more than it uses efficiently: one, or one for each
+       worker, until it was seen to gain from more. To find out, a job of one task gets two cores
+       for a while. If there are only two, it gets them once, for 5 s.
+    3. Each job has a latest end: `rho` times what it would take alone on 1/n. n is the mean number
+       of jobs that were present. A job that would miss it with an equal share from now on gets at
+       least an equal share.
+    4. A job without a prediction is ranked by its Gittins index.
+    5. Diverging and stalled jobs come last. Rule 3 does not apply to a diverging job.
+    6. Only weights are set, so other jobs use what one leaves, and no core idles that any job
+       wants.
 
     Source: shortest remaining processing time (Schrage 1968). Gittins index (1979) for unknown
     remaining time. Jobs whose speed is a power of their cores (heSRPT, Berg et al. 2020). Deadlines

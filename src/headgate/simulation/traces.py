@@ -93,8 +93,8 @@ class Trace:
         return any(job.gpus for job in self.jobs)
 
     def capacity_at(self, load: float, startup_core_seconds: float = 0.0) -> float:
-        """Number of GPUs (cores, if no job has GPUs) of which the jobs would request the fraction
-        `load` while they arrive. Jobs of unknown startup are assumed to need
+        """Number of GPUs (cores, if no job has GPUs) such that the jobs request the fraction `load`
+        of them while they arrive. Jobs of unknown startup are assumed to need
         `startup_core_seconds`.
         """
         jobs = [job for job in self.jobs if bool(job.gpus) == self.on_gpus]
