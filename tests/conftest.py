@@ -32,11 +32,14 @@ them has to stand back.
 """
 
 BESIDE = (
-    *(
-        f"tests/hub/test_{name}.py"
-        for name in ("engines", "launched", "mpi", "odd_bytes", "resuming", "stopping")
-    ),
-    *(f"tests/hub/test_{name}.py" for name in ("tasks", "visible_gpus")),
+    "tests/isolation/guests/test_guest_jobs.py",
+    "tests/isolation/guests/test_guest_containers.py",
+    *(f"tests/hub/test_{name}.py" for name in ("allocations", "bundle", "endings", "engines")),
+    *(f"tests/hub/test_{name}.py" for name in ("event_log", "gpu_memory", "heirs", "hosts")),
+    *(f"tests/hub/test_{name}.py" for name in ("launched", "launched_plans", "mpi", "odd_bytes")),
+    *(f"tests/hub/test_{name}.py" for name in ("resumed_variables", "resuming", "roles", "slurm")),
+    *(f"tests/hub/test_{name}.py" for name in ("stopping", "tasks", "terminals", "traces")),
+    *(f"tests/hub/test_{name}.py" for name in ("unconnected", "visible_gpus")),
 )
 """Of these, tests of what a hub does, not of how fast: they go with the others."""
 
@@ -61,6 +64,7 @@ SLOW = (
     *("tests/keras/", "tests/jax/", "tests/isolation/containers/", "tests/isolation/guests/"),
     *(f"tests/test_docs.py::test_{name}" for name in ("command_lines_of", "python_blocks_run")),
     *(f"tests/torch/test_{name}.py" for name in ("together", "extra_state", "spinning")),
+    "tests/sampling/test_training_process.py",
     *(f"tests/hub/test_{name}.py" for name in ("allocations", "delivered", "endings", "engines")),
     *(f"tests/hub/test_{name}.py" for name in ("explaining", "explaining_devices", "hosts", "lab")),
     *(f"tests/hub/test_{name}.py" for name in ("launched_plans", "many", "memory_by_learning")),
@@ -83,6 +87,7 @@ QUICK = (
     "tests/jax/test_script.py::test_the_state_after_the_last_report",
     "tests/keras/test_together.py::test_a_job_of_tensorflow_s_parameter_servers",
     "tests/lab/test_commands.py::test_exec_hands_on_input_output_and_exit_code",
+    "tests/sampling/test_training_process.py::test_a_process_that_trains_is_no_worker_of_a_loader[spawn",
 )
 """Of these, the one of each capability that `make test` runs."""
 

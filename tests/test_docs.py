@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests import prose
-from tests.hub.user import furnish, speed
+from tests.hub.user import Done, furnish, headgate, speed
 
 from headgate import lab
 from headgate.config import clusterfile, jobfile, planfile
@@ -186,18 +186,20 @@ def no_labs_left() -> Iterator[None]:
 
 
 def run(command: list[str], folder: Path, code: int = 0) -> None:
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == code, (
-        f"{shlex.join(command)} gave {done.returncode}:\n{done.stdout}{done.stderr}"
-    )
+    if command[0] == "headgate":
+        done = headgate(command[1:], folder, os.environ, 300)
+    else:
+        ended = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        done = Done(ended.returncode, ended.stdout, ended.stderr)
+    assert done.code == code, f"{shlex.join(command)} gave {done.code}:\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr, done.stderr
 
 

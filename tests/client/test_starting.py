@@ -18,7 +18,8 @@ from tests.hub.user import SECONDS, User
 from headgate.client import submitting
 from headgate.client.starting import connect_or_start
 from headgate.hub.connection import HubConnection, connect
-from headgate.model.errors import HeadgateError
+from headgate.hub.server import idle_seconds
+from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.jobs import Job
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
@@ -108,11 +109,17 @@ def test_a_request_that_makes_no_sense_is_said_and_the_hub_goes_on(user: User) -
         assert hub.ask("runs")["runs"] == []
 
 
-@pytest.mark.parametrize("said", ["soon", "nan", "-1", "1e400"])
-def test_an_idle_time_that_is_none_is_the_reason_why_no_hub_starts(user: User, said: str) -> None:
-    user.variables["HEADGATE_IDLE_SECONDS"] = said
+@pytest.mark.parametrize("stated", ["soon", "nan", "-1", "1e400"])
+def test_an_idle_time_is_a_number_of_seconds(stated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_IDLE_SECONDS", stated)
+    with pytest.raises(UsageError, match=f"HEADGATE_IDLE_SECONDS='{stated}'; expected a number"):
+        idle_seconds()
+
+
+def test_an_idle_time_that_is_none_is_the_reason_why_no_hub_starts(user: User) -> None:
+    user.variables["HEADGATE_IDLE_SECONDS"] = "soon"
     message = user.types("run", "true", code=6).message
-    assert message.endswith(f"found HEADGATE_IDLE_SECONDS={said!r}; expected a number of seconds")
+    assert message.endswith("found HEADGATE_IDLE_SECONDS='soon'; expected a number of seconds")
     assert "Traceback" not in (user.home / "hub" / "hub.log").read_text()
 
 

@@ -81,13 +81,13 @@ class Local:
         return self.folder / f"{name}.log"
 
     def ended(self, task: TaskId) -> Exit:
-        until(lambda: self.told.exit(task) is not None, 20, f"the end of {task}")
+        until(lambda: self.told.exit(task) is not None, 60, f"the end of {task}")
         end = self.told.exit(task)
         assert end is not None
         return end
 
     def said(self, task: TaskId, line: str) -> None:
-        until(lambda: line in self.told.lines(task), 20, f"{line!r} of {task}")
+        until(lambda: line in self.told.lines(task), 60, f"{line!r} of {task}")
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def test_the_order_in_which_a_round_is_told_does_not_matter(
 
         def started(self, task: TaskId, pid: int) -> None:
             super().started(task, pid)
-            until(lambda: processes.look(pid) is None, 20, f"the end of process {pid}")
+            until(lambda: processes.look(pid) is None, 60, f"the end of process {pid}")
             gone.set()
 
     local.told = Waiting(lambda task: task in local.engine.boxes())

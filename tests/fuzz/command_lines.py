@@ -287,7 +287,7 @@ class CommandLines:
         thread = threading.Thread(target=lambda: asyncio.run(serve()))
         thread.start()
         try:
-            assert listening.wait(10)
+            assert listening.wait(60)
             yield
         finally:
             over.set()

@@ -66,7 +66,7 @@ def test_a_script_that_no_longer_ends_by_itself_says_so(user: User) -> None:
             return json.loads(row["spec"])["progress"]["script_stopping"]
 
     user.sees_job("learn", lambda job: job["step"] == 1, run, "it has told its patience")
-    wait.until(lambda: told() == [3, 0.1], 30, "its patience is in the store")
+    wait.until(lambda: told() == [3, 0.1], 60, "its patience is in the store")
     user.types("stop", f"{run}/learn")
     user.sees_state("learn", "stopped", run=run)
-    wait.until(lambda: told() is None, 30, "it has none any more")
+    wait.until(lambda: told() is None, 60, "it has none any more")

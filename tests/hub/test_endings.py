@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
 from tests.hub.learning import LEARNS
 from tests.hub.user import SECONDS, User
 
@@ -53,34 +52,37 @@ def stands(pid: int) -> str:
         return file.read().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize(
-    ("command", "doubt"),
-    [
-        ("python fails.py 2>&1 | tee log", "failure-in-output"),
-        ("python fails.py; echo finished", "failure-in-output"),
-        ("python fail.py 2>&1 | cat", "failure-in-output"),
-        ("python waits.py & sleep 0.2", "left-processes"),
-        ("setsid python waits.py < /dev/null & sleep 0.2", "left-processes"),
-    ],
-)
+HIDES = {
+    "piped": ("python fails.py 2>&1 | tee log", "failure-in-output"),
+    "before": ("python fails.py; echo finished", "failure-in-output"),
+    "missing": ("python fail.py 2>&1 | cat", "failure-in-output"),
+    "left": ("python waits.py & sleep 0.2", "left-processes"),
+    "apart": ("setsid python waits.py < /dev/null & sleep 0.2", "left-processes"),
+}
+"""Commands of a shell, by the name of a job, and why it is in doubt whether they were done."""
+
+
 def test_a_shell_that_hides_what_became_of_its_programs_is_told_of_and_nothing_follows_it(
-    command: str, doubt: str, user: User
+    user: User,
 ) -> None:
     user.write("waits.py", WAITS)
     user.write("fails.py", FAILS)
-    user.write(
-        "jobs.yaml", f"jobs: [{{name: a, run: '{command}'}}, {{name: b, run: 'true', after: a}}]"
-    )
-    ended = user.json("run", "jobs.yaml", code=1)
-    first, second = ended["jobs"]
-    assert (first["state"], first["ending"]["doubt"]) == ("done", doubt)
-    assert second["state"] == "skipped"
-    assert [
-        each["job"] for each in user.json("status")["warnings"] if "in doubt" in each["text"]
-    ] == ["a"]
+    lines = [
+        f"  - {{name: {name}, run: '{command}'}}\n"
+        f"  - {{name: after-{name}, run: 'true', after: {name}}}"
+        for name, (command, _) in HIDES.items()
+    ]
+    user.write("jobs.yaml", "\n".join(["jobs:", *lines]))
+    ended = {job["name"]: job for job in user.json("run", "jobs.yaml", code=1)["jobs"]}
+    for name, (_, doubt) in HIDES.items():
+        assert (ended[name]["state"], ended[name]["ending"]["doubt"]) == ("done", doubt)
+        assert ended[f"after-{name}"]["state"] == "skipped"
+    warnings = user.json("status")["warnings"]
+    assert {warning["job"] for warning in warnings if "in doubt" in warning["text"]} == {*HIDES}
     assert not user.traces.tasks()
     user.types("resume")
-    assert user.jobs()["b"]["state"] == "done"
+    jobs = user.jobs()
+    assert {jobs[f"after-{name}"]["state"] for name in HIDES} == {"done"}
 
 
 def test_a_shell_that_waits_for_its_programs_and_gets_over_a_failure_is_done(user: User) -> None:

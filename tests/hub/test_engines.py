@@ -139,9 +139,9 @@ def test_an_engine_is_opened_by_the_first_run_that_names_it_and_closed_after_the
     assert [told["what"] for told in elsewhere.told("make", "open", "close")] == ["make", "open"]
     user.touch("go")
     user.sees_state("waits", "done", run=first)
-    wait.until(lambda: elsewhere.told("close"), 30, "the engine is closed")
+    wait.until(lambda: elsewhere.told("close"), 60, "the engine is closed")
     user.types("run", "quick.py", "--engine", "elsewhere", "--shared-files")
-    wait.until(lambda: len(elsewhere.told("close")) == 2, 30, "it is closed again")
+    wait.until(lambda: len(elsewhere.told("close")) == 2, 60, "it is closed again")
     assert [told["shared"] for told in elsewhere.told("make")] == [False, True]
 
 
@@ -151,14 +151,14 @@ def test_who_comes_while_another_run_is_taken_in_joins_its_policy(
     first = user.starts(
         "run", "--policy", "equal", "--engine", "elsewhere", "--address", "late", "quick.py"
     )
-    wait.until(lambda: elsewhere.told("opens"), 30, "the engine is being opened")
+    wait.until(lambda: elsewhere.told("opens"), 60, "the engine is being opened")
     assert (
         "jobs run under policy 'equal'"
         in user.types("run", "--policy", "none", "quick.py", code=2).message
     )
     user.types("run", "quick.py")
     user.touch("told.go")
-    assert first.wait(30) == 0
+    assert first.wait(60) == 0
     assert [run["policy"] for run in user.json("ps")] == ["equal", "equal"]
 
 
@@ -193,7 +193,7 @@ def test_what_a_worker_took_that_leaves_is_given_back_while_its_job_runs_on(
     run = user.types("run", *words).json["run"]
     user.sees_state("waits", "running", run=run)
     user.types("resize", "waits", "--workers", "1")
-    wait.until(lambda: elsewhere.told("release"), 30, "something is given back")
+    wait.until(lambda: elsewhere.told("release"), 60, "something is given back")
     assert elsewhere.told("release") == [
         {"what": "release", "job": "waits", "attempt": 1, "tasks": ["worker-1"]}
     ]
@@ -312,7 +312,7 @@ def test_what_an_engine_says_of_use_and_what_is_known_of_its_nodes_is_recorded(
             "elsewhere",
         )
 
-    wait.until(recorded, 30, "use and nodes are recorded")
+    wait.until(recorded, 60, "use and nodes are recorded")
 
 
 def test_an_engine_that_cannot_be_opened_is_one_message_and_leaves_no_run(

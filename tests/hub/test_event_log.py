@@ -110,7 +110,7 @@ def test_a_log_of_a_killed_hub_is_whole(user: User) -> None:
     )
     (hub,) = user.traces.hubs()
     user.kills(hub)
-    wait.until(lambda: not Path(f"/proc/{hub}").exists(), 30, "the hub has gone")
+    wait.until(lambda: not Path(f"/proc/{hub}").exists(), 60, "the hub has gone")
     result = replay(read_controller(run))
     assert result.differences == ()
     assert result.actions >= 4

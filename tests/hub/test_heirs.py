@@ -46,7 +46,7 @@ def resumes(user: User, run: str, *cpus: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hubs", [1, 2])
+@pytest.mark.parametrize("hubs", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_of_several_resumes_at_once_one_trains(hubs: int, user: User, stopped: str) -> None:
     own = str(min(os.sched_getaffinity(0)))
     cpus: list[tuple[str, ...]] = [(), (), ()] if hubs == 1 else [(), (own,), ()]

@@ -46,7 +46,9 @@ def limit(user: User, job: str) -> int | None:
     raise AssertionError(f"process {pid} is in no cgroup that limits memory")
 
 
-@pytest.mark.parametrize("isolation", ["process", "container"])
+@pytest.mark.parametrize(
+    "isolation", ["process", pytest.param("container", marks=pytest.mark.long)]
+)
 def test_who_has_stopped_learning_leaves_memory_to_the_other(
     daemon: str, user: User, isolation: str
 ) -> None:

@@ -51,7 +51,7 @@ def test_a_child_that_is_killed_is_told_and_is_the_reason_only_of_what_it_ended(
             if each["job"]
         }
 
-    wait.until(lambda: "waits" in warned(), 20, "a kill is told while its parent waits")
+    wait.until(lambda: "waits" in warned(), 60, "a kill is told while its parent waits")
     assert user.sees_state("waits", "running")
     user.types("stop", "waits", "--kill")
     ended = {name: user.sees_state(name, "done", "failed", "killed") for name in JOBS}

@@ -124,7 +124,10 @@ def test_a_run_folder_that_vanishes_is_told_at_once(user: User) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["gone", "no store", "a file"])
+@pytest.mark.parametrize(
+    "damage",
+    ["a file", *(pytest.param(name, marks=pytest.mark.long) for name in ("gone", "no store"))],
+)
 def test_a_run_whose_folder_was_damaged_can_be_stopped(user: User, damage: str) -> None:
     user.write("waits.py", "import time\nopen('begun', 'w').write('x')\ntime.sleep(600)\n")
     run = user.types("run", "--detach", "waits.py").stdout.split()[0]

@@ -86,7 +86,7 @@ def slurm(tmp_path: Path) -> Iterator[dict[str, str]]:
         for pid in (folder / "slurmd.pid", folder / "slurmctld.pid", folder / "munge/pid"):
             if pid.exists():
                 os.kill(int(pid.read_text()), signal.SIGTERM)
-                wait.until(lambda: not pid.exists(), 30.0)  # noqa: B023
+                wait.until(lambda: not pid.exists(), 60)  # noqa: B023
 
 
 @pytest.mark.slow

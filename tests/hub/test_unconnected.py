@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tests.hub.user import User
 
 SCRIPT = """
@@ -18,29 +17,33 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python -E learns.py",
-        "env -u HEADGATE_CHANNEL python learns.py",
-        "PYTHONPATH= python learns.py | cat",
-    ],
-)
-def test_it_is_warned_of_at_its_end_and_checkpoint_says_so_meanwhile(
-    command: str, user: User
-) -> None:
+COMMANDS = {
+    "ignores": "python -E learns.py",
+    "unset": "env -u HEADGATE_CHANNEL python learns.py",
+    "without": "PYTHONPATH= python learns.py | cat",
+}
+
+
+def test_it_is_warned_of_at_its_end_and_checkpoint_says_so_meanwhile(user: User) -> None:
     user.write("learns.py", SCRIPT)
-    user.write("jobs.yaml", f"jobs: [{{name: learns, run: '{command}'}}]")
+    lines = [f"  - {{name: {name}, run: '{command}'}}" for name, command in COMMANDS.items()]
+    user.write("jobs.yaml", "\n".join(["jobs:", *lines]))
     run = user.detaches("jobs.yaml")
-    user.sees_job("learns", lambda job: job["loss"] is not None)
-    refused = user.types("checkpoint", code=1).message
-    assert refused.startswith("learns imports one of Headgate's libraries and has not connected")
+    for name in COMMANDS:
+        user.sees_job(name, lambda job: job["loss"] is not None)
+        refused = user.types("checkpoint", name, code=1).message
+        assert refused.startswith(
+            f"{name} imports one of Headgate's libraries and has not connected"
+        )
     user.touch("go")
-    user.sees_state("learns", "done")
-    told = [each["text"] for each in user.json("status", run)["warnings"]]
-    assert [
-        text for text in told if text.startswith("its script imports one of Headgate's libraries")
-    ] != []
+    for name in COMMANDS:
+        user.sees_state(name, "done")
+    warned = {
+        warning["job"]
+        for warning in user.json("status", run)["warnings"]
+        if warning["text"].startswith("its script imports one of Headgate's libraries")
+    }
+    assert warned == {*COMMANDS}
 
 
 def test_a_home_with_a_colon_is_refused(user: User) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ COMMANDS = (
     *("headgate.cli.live_view", "headgate.reports.explained"),
 )
 """What commands import, which a warm interpreter has: most of the time of a short one."""
-SECONDS = 60.0
+SECONDS = 120.0
 """Longest that anything is waited for; a busy machine takes its time."""
 
 
@@ -62,6 +62,27 @@ class Done:
     @property
     def json(self) -> Any:
         return json.loads(self.stdout)
+
+
+def headgate(
+    words: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float = SECONDS
+) -> Done:
+    """Run a command in a folder, with these variables and no others."""
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        process = warm_python(*COMMANDS).start(
+            ["-m", "headgate", *words],
+            cwd=folder,
+            env=variables,
+            output=output.fileno(),
+            errors=errors.fileno(),
+        )
+        try:
+            code = process.wait(seconds)
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        return Done(code, output.read(), errors.read())
 
 
 def furnish(home: Path, speed: Path) -> None:
@@ -124,21 +145,7 @@ class User:
 
     def types(self, *words: str, code: int = 0, **variables: str) -> Done:
         """Type a command and wait until it ends, which it must with `code`."""
-        with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
-            process = warm_python(*COMMANDS).start(
-                ["-m", "headgate", *words],
-                cwd=self.folder,
-                env=self.variables | variables,
-                output=output.fileno(),
-                errors=errors.fileno(),
-            )
-            try:
-                ended_with = process.wait(SECONDS)
-            finally:
-                process.kill()
-            output.seek(0)
-            errors.seek(0)
-            done = Done(ended_with, output.read(), errors.read())
+        done = headgate(words, self.folder, self.variables | variables)
         assert done.code == code, f"{words} gave {done.code}:\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -245,7 +252,7 @@ class User:
     def finds_nothing_left(self) -> None:
         """No process, cgroup or socket of this home is there, at the latest after a while."""
         with suppress(TimeoutError):
-            wait.until(lambda: not self.traces.all(), 40, "nothing is left")
+            wait.until(lambda: not self.traces.all(), SECONDS, "nothing is left")
         left = self.traces.all()
         for pid in self.traces.processes():
             with suppress(ProcessLookupError):

@@ -48,7 +48,7 @@ if __name__ == "__main__":
         asked.append(signal.SIGINT)
     seen = set()
     while len(seen) < 2:  # each of them still works for it
-        seen.add(queue.get(timeout=20))
+        seen.add(queue.get(timeout=60))
     with open("saved.part", "w") as file:
         file.write(str(asked))
     os.rename("saved.part", "saved")
@@ -93,7 +93,7 @@ def starts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Starts]:
         )
         with (tmp_path / "output").open("w") as output:
             boxes.append(isolation.start(launch, Share(), output.fileno()))
-        until(lambda: "ready" in (tmp_path / "output").read_text(), 30, "it is ready")
+        until(lambda: "ready" in (tmp_path / "output").read_text(), 60, "it is ready")
         return boxes[-1]
 
     yield start
@@ -230,10 +230,10 @@ def test_the_rest_is_asked_once_its_time_comes_and_who_was_asked_not_again(
     (tmp_path / "both.py").write_text(both)
     box = starts("python", "both.py")
     output = tmp_path / "output"
-    until(lambda: output.read_text().count("ready") == 2, 20, "both are ready")
+    until(lambda: output.read_text().count("ready") == 2, 60, "both are ready")
     box.ask(signal.SIGTERM)
-    until(lambda: "asked main" in output.read_text(), 20, "the first is asked")
+    until(lambda: "asked main" in output.read_text(), 60, "the first is asked")
     box.terminate()
-    until(lambda: "asked helper" in output.read_text(), 20, "the rest is asked")
+    until(lambda: "asked helper" in output.read_text(), 60, "the rest is asked")
     assert output.read_text().count("asked main") == 1
     assert output.read_text().index("asked main") < output.read_text().index("asked helper")

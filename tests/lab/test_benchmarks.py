@@ -34,7 +34,11 @@ with up():
 @pytest.mark.parametrize(
     ("what", "number"),
     [
-        *(("lab", number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)),
+        *(
+            pytest.param("lab", number, marks=pytest.mark.long)
+            for number in (signal.SIGTERM, signal.SIGHUP)
+        ),
+        ("lab", signal.SIGINT),
         ("bench", signal.SIGTERM),
     ],
 )

@@ -44,7 +44,7 @@ def sleeper(laboratory: Laboratory, node: str) -> subprocess.Popen[str]:
 
 def reap(process: subprocess.Popen[str]) -> int:
     """How a process ended, which it has to soon."""
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     return process.returncode
 
 
@@ -140,7 +140,7 @@ def test_down_ends_what_is_in_the_nodes_however_it_came_there(laboratory: Labora
     wait.until(lambda: lab.status()[0].processes == 2, what="both are seen")
     lab.down()
     assert reap(inside) == -signal.SIGKILL
-    assert beside.wait(10) < 0
+    assert beside.wait(60) < 0
     assert laboratory.left() == []
 
 
@@ -372,6 +372,6 @@ def test_commands_at_once_wait_for_each_other(laboratory: Laboratory) -> None:
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    outputs = sorted(process.communicate(timeout=30)[0].splitlines()[0] for process in both)
+    outputs = sorted(process.communicate(timeout=60)[0].splitlines()[0] for process in both)
     assert outputs == ["a: made", "nothing had to be changed"]
     assert [process.returncode for process in both] == [0, 0]

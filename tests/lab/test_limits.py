@@ -183,7 +183,7 @@ def test_cores_change_while_it_runs(laboratory: Laboratory) -> None:
     laboratory.starts("a", sys.executable, "-c", BUSY.format(seconds=1000))
     wait.until(lambda: lab.status()[0].cores > 0.25, 60, "it gets more than 0.25 cores")
     lab.change("a", {"cores": 0.2})
-    wait.until(lambda: 0.05 < lab.status()[0].cores < 0.25, 20, "it gets 0.2 cores")
+    wait.until(lambda: 0.05 < lab.status()[0].cores < 0.25, 60, "it gets 0.2 cores")
 
 
 def test_a_cap_within_a_node_follows_when_the_node_gets_less(laboratory: Laboratory) -> None:

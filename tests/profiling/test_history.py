@@ -89,4 +89,4 @@ def test_probes_measure_plans_in_short_runs_and_history_knows_of_them(user: User
     user.write("learn.py", "raise SystemExit(3)\n")
     store.save(user.home / "profiles", store.key(of, here), profile(batch=64))
     [failed] = user.json("plan", *options, "--probe", "1")["failed"]
-    assert failed["reason"].startswith("failed: ") and "exit code 3" in failed["reason"]
+    assert failed["reason"] == "failed, worker-0: exit code 3"

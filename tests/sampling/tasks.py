@@ -97,4 +97,4 @@ class Task:
         self._process.stdin.close()
         assert self._process.stdout is not None
         self._process.stdout.close()
-        self._process.wait(10)
+        self._process.wait(60)

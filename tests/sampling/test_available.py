@@ -93,7 +93,7 @@ def group() -> Iterator[Path]:
     folder.mkdir()
     (folder / "memory.limit_in_bytes").write_text(str(256 * MIB))
     yield folder
-    wait.until(lambda: not (folder / "cgroup.procs").read_text().split(), 10, "the group is empty")
+    wait.until(lambda: not (folder / "cgroup.procs").read_text().split(), 60, "the group is empty")
     folder.rmdir()
 
 

@@ -61,7 +61,7 @@ def is_killed(group: Path, meanwhile: Callable[[], object] = lambda: None) -> in
         meanwhile()
         program.stdin.write("\n")
         program.stdin.flush()
-        assert program.wait(30) == -signal.SIGKILL
+        assert program.wait(60) == -signal.SIGKILL
         return program.pid
 
 

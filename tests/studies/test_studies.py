@@ -103,7 +103,9 @@ def test_a_study_that_was_killed_goes_on_where_it_was(user: User) -> None:
     os.geteuid() != 0 or shutil.which("tc") is None,
     reason="a lab needs root, and the programs ip and tc",
 )
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_a_study_that_is_ended_takes_its_lab_along(number: signal.Signals, user: User) -> None:
     user.write("lab.yaml", "lab: true\nnodes: [{name: a, cores: 1, memory: 1GiB}]\n")
     study = (

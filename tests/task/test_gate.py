@@ -339,7 +339,7 @@ def test_two_processes_that_take_turns_get_what_they_are_granted(tmp_path: Path)
             # steps are counted, time is granted
             assert first / (first + second) == pytest.approx(part, abs=0.1)
         listeners[1].send({"type": "stop"})  # whoever waits for its turn too
-        assert processes[1].wait(10) == 0
+        assert processes[1].wait(60) == 0
     finally:
         for process in processes:
             process.kill()

@@ -25,7 +25,7 @@ import headgate.torch as hg
 
 TrainingState = list[torch.Tensor]
 TASK = os.environ.get("HEADGATE_TASK", "plain").rpartition("/")[2]
-EPOCHS = 10
+EPOCHS = 6
 SAMPLES = 50  # in batches of 12: five to an epoch, of which the last has two samples
 FEATURES, CLASSES = 6, 3
 

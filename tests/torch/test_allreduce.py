@@ -85,7 +85,7 @@ def test_threads_of_a_group_end_with_it(tmp_path: Path, monkeypatch: pytest.Monk
         for name, value in listener.environment().items():
             monkeypatch.setenv(name, value)
         channel = Channel.open(TaskEnvironment.read(), "torch", torch.__version__, None)
-        until(lambda: bool(channel.welcome), 30.0, "the welcome")
+        until(lambda: bool(channel.welcome), 60, "the welcome")
         link = AllReduce(channel, torch.device("cpu"))
         link.register([torch.ones(2)])
         link.begin(1.0)

@@ -256,8 +256,8 @@ def left_over(mark: Mark, keeps_zeros: bool = False, batches: int = 7) -> dict[s
     return dict(model.state_dict())
 
 
-@pytest.mark.parametrize("stop_at", [1, 103, 115, 116])
-@pytest.mark.parametrize("keeps_zeros", [False, True])
+@pytest.mark.parametrize("stop_at", [1, pytest.param(103, marks=pytest.mark.long), 115, 116])
+@pytest.mark.parametrize("keeps_zeros", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradients_that_are_left_over_are_in_the_checkpoint(
     keeps_zeros: bool, stop_at: int, attempt: Attempting
 ) -> None:

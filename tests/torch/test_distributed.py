@@ -304,7 +304,7 @@ statistics(mine)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_normalisation_keeps_the_statistics_of_what_its_worker_saw(
     servers: int, tmp_path: Path
 ) -> None:
@@ -497,7 +497,10 @@ model, optimizer = hg.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "fails"), [("allreduce", 0), ("allreduce", 1), ("ps", 0)])
+@pytest.mark.parametrize(
+    ("strategy", "fails"),
+    [("allreduce", 0), pytest.param("allreduce", 1, marks=pytest.mark.long), ("ps", 0)],
+)
 def test_who_waits_in_prepare_for_a_worker_that_fails_ends_at_once(
     strategy: Any, fails: int, tmp_path: Path
 ) -> None:

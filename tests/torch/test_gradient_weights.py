@@ -438,7 +438,7 @@ print(sum(losses) / len(losses))
     ("kind", "strategy", "workers"),
     [
         ("ignoring", "allreduce", 3),
-        ("sum", "ps", 2),
+        pytest.param("sum", "ps", 2, marks=pytest.mark.long),
         pytest.param("all", "ps", 3, marks=pytest.mark.long),
         pytest.param("ignoring", "ps", 2, marks=pytest.mark.long),
         pytest.param("sum", "allreduce", 3, marks=pytest.mark.long),

@@ -239,7 +239,6 @@ SHORT = {
     "a scheduler stepped on each one's own loss",
     "batches left out",
     "stopping early",
-    "leaving at once",
     "fewer epochs, and much to do after them",
     "asking alone",
     "an error that the script swallows",

@@ -24,6 +24,9 @@ if not lack("spark"):  # half a gigabyte, and Java: no part of any installation
     TRAINED["spark"] = ("sparse", "trace")
 
 
+TENSORFLOW = ("keras", "tensorflow")
+
+
 @cache
 def trained(framework: str, steps: int, workloads: tuple[str, ...]) -> dict[str, list[float]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "tensorflow"}
@@ -39,7 +42,7 @@ def trained(framework: str, steps: int, workloads: tuple[str, ...]) -> dict[str,
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(name, marks=pytest.mark.long) if name == "keras" else name
+        pytest.param(name, marks=pytest.mark.long) if name in TENSORFLOW else name
         for name in TRAINED
         if name != "torch"
     ],

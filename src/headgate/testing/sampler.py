@@ -83,7 +83,7 @@ class SamplerContract:
     def work(self) -> None:
         """Let the tasks and the node use resources."""
         end = time.monotonic() + 0.05
-        until(lambda: time.monotonic() >= end, 10, "the end of a measurement")
+        until(lambda: time.monotonic() >= end, 60, "the end of a measurement")
 
     # --- how the tests are written
 

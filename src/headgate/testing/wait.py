@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(predicate: Callable[[], T], seconds: float = 30.0, what: str = "the condition") -> T:
+def until(predicate: Callable[[], T], seconds: float = 60.0, what: str = "the condition") -> T:
     """Wait for the first true value of `predicate`. It is polled every 10 ms at first, then less
     often.
 

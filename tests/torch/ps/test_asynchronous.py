@@ -169,7 +169,7 @@ def test_a_killed_server_goes_on_from_its_last_whole_snapshot(
     damaged: bool, tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
-    with gang(tmp_path, plan(staleness=3), HEADGATE_SNAPSHOT_SECONDS="0.2", EPOCHS="12") as running:
+    with gang(tmp_path, plan(staleness=3), HEADGATE_SNAPSHOT_SECONDS="0.2", EPOCHS="8") as running:
         running.start()
         snapshot = running.checkpoints / "server-0.snapshot"
         wait.until(snapshots.former_of(snapshot).exists, 60, "a second snapshot")

@@ -57,7 +57,7 @@ def push_and_block(backend: Dense, unblock: threading.Event) -> None:
     for index in range(len(backend._registered.buffers)):
         backend.launch(index)
     backend._loop.call(block)
-    assert blocked.wait(30)
+    assert blocked.wait(60)
 
 
 def equal(sums: Any, buffers: list[torch.Tensor], times: float) -> bool:

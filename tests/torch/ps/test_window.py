@@ -27,7 +27,7 @@ def within(loop: Loop, act: Callable[[], None]) -> None:
     done = threading.Event()
     loop.call(act)
     loop.call(done.set)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 def chunk(number: int) -> Chunk:

@@ -54,7 +54,7 @@ class Ends:
         self._arrived = threading.Condition()
         self.ready = threading.Event()
         loop.call(self._open, encrypt, address, beside)
-        self.ready.wait(10)
+        self.ready.wait(60)
 
     def _open(self, encrypt: bool, address: str, beside: Path | None) -> None:
         keys, self.known = secrets(encrypt)
@@ -174,7 +174,7 @@ def test_timers_fire_in_their_order(loop: Loop) -> None:
         loop.after(0.03, done.set)
 
     loop.call(start)
-    assert done.wait(10)
+    assert done.wait(60)
     assert fired == [1, 2]
 
 
