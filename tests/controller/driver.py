@@ -30,7 +30,7 @@ from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.reason_text import in_words
-from headgate.model.reasons import Reason
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share
 from headgate.policies import NoPolicy, Policy
 from headgate.policies.base import Change, Decision
@@ -92,35 +92,39 @@ def ended(
     return job_marked(JobId(f"r/{name}"), state, f"{reason}; last checkpoint: none", code, ending)
 
 
+def plain_words(text: str) -> Reason:
+    """A reason as people read it."""
+    return Reason(ReasonKind.TEXT, {"text": text})
+
+
 def worded(action: Action) -> Action:
     """An action with its reason in words, as people read it."""
     reason = getattr(action, "reason", None)
     if not isinstance(reason, Reason):
         return action
-    text = Reason.text(in_words(reason))
-    return replace(action, reason=text)  # type: ignore[arg-type]
+    return replace(action, reason=plain_words(in_words(reason)))  # type: ignore[arg-type]
 
 
 def job_marked(
     job: JobId, state: JobState, text: str, code: int | None = None, ending: Ending | None = None
 ) -> MarkJob:
-    return MarkJob(job, state, Reason.text(text), code, ending)
+    return MarkJob(job, state, plain_words(text), code, ending)
 
 
 def task_lost(job: JobId, task: TaskId, text: str, restarts: bool = False) -> Fault:
-    return Fault(job, task, Reason.text(text), restarts)
+    return Fault(job, task, plain_words(text), restarts)
 
 
 def share_set(task: TaskId, share: Share, threads: int, cores: float, text: str) -> SetShare:
-    return SetShare(task, share, threads, cores, Reason.text(text))
+    return SetShare(task, share, threads, cores, plain_words(text))
 
 
 def task_stopped(task: TaskId, grace: float, text: str, leaves: bool = False) -> StopTask:
-    return StopTask(task, grace, Reason.text(text), leaves)
+    return StopTask(task, grace, plain_words(text), leaves)
 
 
 def user_warned(text: str, job: JobId | None = None) -> Warn:
-    return Warn(Reason.text(text), job)
+    return Warn(plain_words(text), job)
 
 
 def job(name: str = "a", **fields: object) -> Job:
@@ -140,7 +144,7 @@ def start(
         share=share,
         threads=threads,
         entitled_cores=entitled,
-        reason=Reason.text(reason),
+        reason=plain_words(reason),
         **known,  # type: ignore[arg-type]
     )
 

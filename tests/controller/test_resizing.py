@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.controller.driver import A_0, A_1, A, Team, allreduce, job_marked, ps, task_stopped
+from tests.controller.driver import (
+    A_0,
+    A_1,
+    A,
+    Team,
+    allreduce,
+    job_marked,
+    plain_words,
+    ps,
+    task_stopped,
+)
 
 from headgate.model.cluster import Gpu, Node
 from headgate.model.events import (
@@ -22,7 +32,6 @@ from headgate.model.events import (
     TaskExited,
 )
 from headgate.model.identifiers import JobId, TaskId
-from headgate.model.reasons import Reason
 
 WELL = Exit(code=0)
 
@@ -109,25 +118,29 @@ def test_workers_beside_each_other_have_gpus_of_their_own() -> None:
 
 def test_a_job_of_which_nothing_has_begun_is_moved_without_a_checkpoint() -> None:
     team, other = Team(ps(workers=2), connected=False), ps(workers=2, worker_nodes=("c", "c"))
-    actions = team.step(4.0, MoveRequested(A, other, Reason.text("c has come"), waits=True))
+    actions = team.step(4.0, MoveRequested(A, other, plain_words("c has come"), waits=True))
     assert actions[0] == Resize(A, other, restarts=True)
 
 
 def test_a_job_is_moved_to_another_plan_from_the_checkpoint_that_it_has() -> None:
     team, why = Team(ps(workers=2)), "moved to a better plan"
     saved, other = Checkpoint("/c/step-9.pt", 9, 1, 9), allreduce(workers=1, worker_nodes=("c",))
-    assert team.step(4.0, MoveRequested(A, other, Reason.text(why))) == []  # it would begin again
+    assert team.step(4.0, MoveRequested(A, other, plain_words(why))) == []  # it would begin again
     assert (
-        team.step(4.0, MoveRequested(JobId("r/unknown"), other, Reason.text(why), waits=True)) == []
+        team.step(
+            4.0,
+            MoveRequested(JobId("r/unknown"), other, plain_words(why), waits=True),
+        )
+        == []
     )
     team.step(5.0, CheckpointDone(A_0, saved))
-    assert team.step(5.0, MoveRequested(A, other, Reason.text(why))) == [
+    assert team.step(5.0, MoveRequested(A, other, plain_words(why))) == [
         Resize(A, other, restarts=True),
         job_marked(A, "stopping", why),
         task_stopped(A_0, CONNECTED_GRACE_SECONDS, why),
         task_stopped(A_1, CONNECTED_GRACE_SECONDS, why),
     ]
-    assert team.step(5.5, MoveRequested(A, ps(workers=1), Reason.text(why))) == []
+    assert team.step(5.5, MoveRequested(A, ps(workers=1), plain_words(why))) == []
     later = Checkpoint("/c/step-11.pt", 11, 1, 11)
     team.step(6.0, CheckpointDone(A_0, later))
     team.step(6.0, TaskExited(A_0, WELL))
@@ -145,7 +158,7 @@ def test_reports_of_ending_tasks_do_not_count_for_the_plan_that_a_job_moves_to()
     team, other = Team(allreduce(workers=2)), allreduce(workers=2, worker_nodes=("c", "c"))
     team.step(4.0, Progress(A_0, step=8, loss=1.0))
     team.step(5.0, CheckpointDone(A_0, Checkpoint("/c/step-9.pt", 9, 1, 9)))
-    team.step(5.0, MoveRequested(A, other, Reason.text("moved to a better plan")))
+    team.step(5.0, MoveRequested(A, other, plain_words("moved to a better plan")))
     team.step(6.0, Progress(A_0, step=11, loss=1.0))
     team.step(6.0, CheckpointDone(A_0, Checkpoint("/c/step-11.pt", 11, 1, 11)))
     for exit in (WELL, Exit(code=3)):

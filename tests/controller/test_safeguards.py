@@ -27,7 +27,7 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reason_text import in_words
-from headgate.model.reasons import Reason
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import NOTHING, UNLIMITED, WEIGHT_DEFAULT, Share
 from headgate.policies import Arrived, Change, Decision, Left, Placed, Policy, make
 from headgate.policies.weights import FLOOR, MOST_CHANGES
@@ -334,7 +334,7 @@ def test_a_floor_of_cores_holds_between_jobs_with_and_without_gpus_of_one_node()
 def test_a_cap_is_lifted_to_a_part_of_the_node_however_many_gpus_a_job_has_there() -> None:
     safeguards = Safeguards(Plugin())
     placed = Placed(JobId("a"), {f"n/gpu{gpu}": 8.0 for gpu in range(8)}, on_gpus=True)
-    said = {JobId("a"): (Share(cpu_cap_cores=2.0), Reason.text("as it likes"))}
+    said = {JobId("a"): (Share(cpu_cap_cores=2.0), Reason(ReasonKind.NO_POLICY))}
     granted, _ = safeguards.hold(0.0, 8.0, [Arrived(JobId("a"), 1.0), placed], said)
     assert granted == said  # a twentieth of 8 cores is 0.4
 

@@ -94,6 +94,9 @@ def test_a_log_says_what_led_to_what(user: User) -> None:
     assert why.index("b: stopped by its user") < why.index("b: asked to end: by its user")
     links = user.json("events", run.name, "--why", "b")[0]
     assert [entry["name"] for entry in links] == ["MarkJob", *chain]
+    reasons = [entry["value"]["reason"] for entry in links if "reason" in entry["value"]]
+    assert [reason["kind"] for reason in reasons] == ["ended-as-asked", "stopped-by-user"]
+    assert reasons[0]["facts"]["after"] == reasons[1]
     assert {entry["job"] for entry in user.json("events", run.name, "--job", "a")} == {"a"}
     assert "no job 'c'" in user.types("events", run.name, "--why", "c", code=5).message
 

@@ -19,7 +19,7 @@ from headgate.model.events import Action, Exit, MarkIdle, MarkJob, SetShare, Sta
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
-from headgate.model.reasons import Reason
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
@@ -68,9 +68,9 @@ def test_an_action_that_fails_costs_no_other_one_and_is_told_in_its_run(
         executor: ActionExecutor = make(
             run.folder.parents[1], live_runs, engines, nodes, listener, choosing, finish
         )
-        alone, asked = Reason.text("alone"), Reason.text("asked to")
+        alone, asked = Reason(ReasonKind.NO_POLICY), Reason(ReasonKind.USER_ASKED)
         start = StartTask(task, job, submission.jobs[0], PLAN, "here", 1, Share(), 1, 1.0, alone)
-        share = SetShare(task, Share(cpu_weight=2.0), 1, 1.0, Reason.text("more"))
+        share = SetShare(task, Share(cpu_weight=2.0), 1, 1.0, Reason(ReasonKind.LIFTED))
         stop = StopTask(task, 10.0, asked)
         actions: list[Action] = [
             start,

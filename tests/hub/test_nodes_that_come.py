@@ -19,7 +19,7 @@ from headgate.model.events import Exit, NodeJoined, StartTask, TaskExited
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan
-from headgate.model.reasons import Reason
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share
 
 ENGINE = EngineSpec("elsewhere")
@@ -90,7 +90,7 @@ class Hub:
                 Share(),
                 1,
                 1.0,
-                Reason.text(""),
+                Reason(ReasonKind.TEXT, {"text": ""}),
                 gpus=None,
             )
             for task, node in tasks

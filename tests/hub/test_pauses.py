@@ -21,7 +21,7 @@ from headgate.model.errors import IsolationError, UsageError
 from headgate.model.events import Progress, StopTask
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId
 from headgate.model.jobs import Job
-from headgate.model.reasons import Reason
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.testing import wait
 
 
@@ -120,7 +120,7 @@ def test_while_the_hub_s_loop_is_blocked_a_pause_ends_in_time_and_a_stop_ends_it
         await until(lambda: len(boxes[1].at) == 5)
         stage.proving.hear(
             Progress(task=TaskId("r/b/worker-0"), step=1),
-            [StopTask(TaskId("r/b/worker-0"), 1.0, Reason.text(""))],
+            [StopTask(TaskId("r/b/worker-0"), 1.0, Reason(ReasonKind.TEXT, {"text": ""}))],
         )
         await until(lambda: len(boxes[1].at) == 6)
         assert boxes[1].seconds[2] < 0.35

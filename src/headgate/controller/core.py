@@ -378,7 +378,7 @@ class Controller:
         if is_ready:
             starting.ready(pending, job, task, self._allocator)
         elif failure is not None and job.undisturbed and not task.stopping:
-            return self._fail(job, task, Exit(code=1), Reason.text(failure))
+            return self._fail(job, task, Exit(code=1), failure)
         return []
 
     def _fail(self, job: JobRecord, task: TaskRecord, exit: Exit, why: Reason) -> list[Action]:

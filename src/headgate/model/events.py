@@ -130,10 +130,10 @@ class TaskStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskReady:
-    """A task of a role is ready. With a `failure` (in words): it was not ready in time."""
+    """A task of a role is ready. With a `failure`: it was not ready in time."""
 
     task: TaskId
-    failure: str | None = None
+    failure: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

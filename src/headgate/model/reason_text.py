@@ -213,6 +213,12 @@ def _out_of_gpu_memory(facts: Facts) -> str:
     return f"{what_happened(facts['exit']).rstrip('.')}. {need}. {who}"
 
 
+def _ready_late(facts: Facts) -> str:
+    printed = " | ".join(facts.get("printed", ()))
+    said = f"it printed last: {printed}" if printed else "it printed nothing"
+    return f"not ready within {say_seconds(facts['seconds'])}: {facts['text']}; {said}"
+
+
 def _outgrew_workers(facts: Facts) -> str:
     workers = facts["workers"]
     held_by = "1 worker" if workers == 1 else f"{workers} workers"
@@ -493,6 +499,8 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.LOST_TOUCH: "{task} could not go on: it lost touch with another task",
     Kind.PORT_TAKEN: "{task} found that {text}",
     Kind.NOT_READY: "ended before it was ready",
+    Kind.READY_LATE: _ready_late,
+    Kind.READY_UNREADABLE: "the expression {pattern!r} of its `ready` {error}",
     Kind.CHECKPOINT_LOST: "{text}",
     Kind.OUTGREW_WORKERS: _outgrew_workers,
     Kind.LOST_AT_END: "{after}; the training was over",

@@ -62,6 +62,8 @@ class ReasonKind(StrEnum):
     LOST_TOUCH = "lost-touch"
     PORT_TAKEN = "port-taken"
     NOT_READY = "not-ready"
+    READY_LATE = "ready-late"
+    READY_UNREADABLE = "ready-unreadable"
     CHECKPOINT_LOST = "checkpoint-lost"
     OUTGREW_WORKERS = "outgrew-workers"
 
@@ -248,11 +250,6 @@ class Reason:
     def of(cls, kind: ReasonKind, **facts: object) -> Reason:
         """A reason with the given facts, without those that are None or empty."""
         return cls(kind, _known(facts))
-
-    @classmethod
-    def text(cls, text: str) -> Reason:
-        """A reason in the words of a script, another program or a plug-in."""
-        return cls(ReasonKind.TEXT, {"text": text})
 
     @classmethod
     def read(cls, value: Facts) -> Reason:

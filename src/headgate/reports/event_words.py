@@ -192,7 +192,7 @@ def _happened(event: object) -> str:
         case events.TaskStarted(_, pid):
             return f"started as process {pid}"
         case events.TaskReady(_, failure):
-            return f"not ready: {failure}" if failure else "ready"
+            return f"not ready: {in_words(failure)}" if failure is not None else "ready"
         case events.TaskExited(_, end):
             return f"ended: {in_words(end.because())}" if not end.ok else "ended well"
         case events.CheckpointDone(_, checkpoint):

@@ -31,7 +31,6 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Facts, Reason, ReasonKind
 from headgate.model.roles import Ready
-from headgate.model.units import say_seconds
 from headgate.output.expressions import Expression, TooSlowError
 from headgate.sampling import stacks
 from headgate.sampling.base import Target
@@ -222,7 +221,8 @@ class Readiness(Component):
             if any(expression.search(line) for line in lines):
                 self._told(task)
         except TooSlowError as error:
-            self._told(task, f"the expression {expression.pattern!r} of its `ready` {error}")
+            facts = {"pattern": expression.pattern, "error": str(error)}
+            self._told(task, Reason(ReasonKind.READY_UNREADABLE, facts))
 
     def forget(self, run: str) -> None:
         for task in [task for task in self._watched if task.run == run]:
@@ -253,10 +253,13 @@ class Readiness(Component):
                     pause = min(pause * _RARER, _LATEST_SECONDS)
                 self._loop.call_soon(self._told, task)
                 return
-        text = f"not ready within {say_seconds(ready.timeout)}: {ready.in_words(watched.port)}"
-        last = " | ".join(watched.tail)
-        text += f"; it printed last: {last}" if last else "; it printed nothing"
-        self._loop.call_soon(self._told, task, text)
+        late = Reason.of(
+            ReasonKind.READY_LATE,
+            seconds=ready.timeout,
+            text=ready.in_words(watched.port),
+            printed=tuple(watched.tail),
+        )
+        self._loop.call_soon(self._told, task, late)
 
     async def _listens(self, task: TaskId, pid: int, port: int) -> bool:
         """Whether a program listens at a port of a task's network."""
@@ -270,7 +273,7 @@ class Readiness(Component):
         except HeadgateError:  # it does not answer now; if its node is lost, the task ends
             return False
 
-    def _told(self, task: TaskId, failure: str | None = None) -> None:
+    def _told(self, task: TaskId, failure: Reason | None = None) -> None:
         """Report a task as ready, or as failed to become ready."""
         if task not in self._watched:
             return

@@ -35,10 +35,6 @@ class Broken:
     again_from: int | None = None
 
 
-_UNTOLD = Reason.text("")
-"""The reason before a job's state is known."""
-
-
 @dataclass(slots=True)
 class LiveJob:
     """The present state of a job."""
@@ -50,7 +46,7 @@ class LiveJob:
     begun: bool = False  # a task of that attempt has started
     opening: Reason | None = None  # the reason for its running state
     state: JobState = "waiting"
-    reason: Reason = _UNTOLD
+    reason: Reason = field(default_factory=lambda: Reason(ReasonKind.BEING_PLANNED))
     exit_code: int | None = None
     ending: Ending | None = None
     started: float | None = None
@@ -164,7 +160,7 @@ class LiveJob:
         """Note that a task has started. Returns whether the job runs from now on."""
         runs, self.begun = not self.begun and self.state == "waiting", True
         if runs:
-            self.mark("running", self.opening or _UNTOLD, None, now)
+            self.mark("running", self.opening or Reason(ReasonKind.BEING_STARTED), None, now)
         return runs
 
     def interrupt(self, now: float) -> None:
