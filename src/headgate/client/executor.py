@@ -309,7 +309,7 @@ class Executor(futures.Executor):
             os.write(self._wake, b"+")
 
     def _cancel(self) -> None:
-        """Cancel the calls that wait; without the lock, as callbacks may submit others."""
+        """Cancel waiting calls; without the lock, because callbacks may submit others."""
         with self._lock:
             calls = list(self._waiting)
             self._waiting.clear()
@@ -337,7 +337,7 @@ class Executor(futures.Executor):
                 os.read(self._woken, 1 << 16)
 
     def _hear(self) -> None:
-        """Take in what the hub has said of all batches."""
+        """Process the hub's messages about all batches."""
         for batch in list(self._batches):
             if not _received(batch):
                 batch.hub.close()
@@ -436,7 +436,7 @@ def _await(future: CallFuture[Any], folder: Path, name: str) -> None:
 
 
 def _give_up(future: CallFuture[Any], folder: Path, name: str, error: Exception) -> None:
-    """Nothing more is heard of a call: its result counts if it has written one."""
+    """Settle a call whose hub is lost: its result counts if it has written one."""
     if (folder / "jobs" / name / remote_call.RESULT).exists():
         _settle(future, folder, name, "interrupted", str(error))
     else:

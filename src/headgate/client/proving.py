@@ -1,4 +1,4 @@
-"""Prove which jobs slow the jobs of a running run, by holding their neighbours for moments."""
+"""Prove which jobs slow the jobs of a live run, by pausing their neighbours for moments."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _OF_A_PAIR = ("culprit", "victim", "pauses", "needed")
 
 @dataclass(frozen=True, slots=True)
 class ProofNews:
-    """How far a proof is.
+    """The progress of a proof.
 
     Args:
-        text: In words.
-        culprit: The job that is held; empty: the news is about no pair.
+        text: A sentence about it.
+        culprit: The paused job; empty: the news is not about a pair.
         victim: The job whose steps are watched.
         pauses: Pauses so far.
         needed: Pauses in all.
@@ -33,7 +33,7 @@ class ProofNews:
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What was proved in a run: the fields of each `Proof` with its text, and why others were not
+    """The proofs of a run: the fields of each `Proof` with its text, and why other pairs were not
     proved.
     """
 
@@ -49,14 +49,14 @@ def prove(
     most: float | None,
     watcher: Callable[[ProofNews], None],
 ) -> Proofs:
-    """Have the hub prove who slows whom, and wait for the result. A `KeyboardInterrupt` ends the
-    proof.
+    """Have the hub prove which job slows which, and wait for the result. A `KeyboardInterrupt` ends
+    the proof.
 
     Args:
         chosen: The run.
         victim: The job whose steps are watched; None: each in turn.
-        culprit: The job that is held; None: each other job in turn.
-        most: The part of its time that a job may be held, 0 to 0.25; None: 0.02.
+        culprit: The paused job; None: each other job in turn.
+        most: Fraction of its time for which a job may be paused, 0 to 0.25; None: 0.02.
         watcher: Called with news.
 
     Raises:

@@ -195,12 +195,14 @@ class Run:
         pause_at_most: float | None = None,
         watcher: Callable[[ProofNews], None] = lambda _: None,
     ) -> Proofs:
-        """Prove who slows whom: hold neighbours for short random moments while the jobs run.
+        """Prove which job slows which: pause neighbours for short random moments while the jobs
+        run.
 
         Args:
             job: The job whose steps are watched; None: each in turn.
-            neighbour: The job to hold; None: each other job in turn.
-            pause_at_most: The part of its time that a job may be held, up to 0.25; None: 0.02.
+            neighbour: The job to pause; None: each other job in turn.
+            pause_at_most: Fraction of its time for which a job may be paused, up to 0.25; None:
+                0.02.
             watcher: Called with news.
 
         Raises:

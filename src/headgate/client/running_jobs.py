@@ -253,17 +253,17 @@ def hub_of(run: str) -> HubConnection | None:
 
 @dataclass(frozen=True, slots=True)
 class HubState:
-    """What a hub does: the policy that moves shares, and the ids of the runs that go on."""
+    """The state of a hub: its policy, and the ids of its live runs."""
 
     policy: str
     runs: tuple[str, ...]
 
 
 def hubs() -> dict[Path, HubState]:
-    """All hubs of this user that answer, by their folders.
+    """All hubs of this user that answer, by folder.
 
     Raises:
-        HubError: One is of another version, or does not answer.
+        HubError: A hub has another version, or does not answer.
     """
     states = {}
     for folder in runs.hubs():

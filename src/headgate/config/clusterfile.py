@@ -119,7 +119,7 @@ Rate = Annotated[
 
 
 class GpuEntry(Entry):
-    """A GPU: of this machine by its number alone, or one on paper by name and memory."""
+    """A GPU: one of this machine by number, or one on paper by name and memory."""
 
     index: Annotated[Whole, Field(ge=0)] | None = None
     """The number of a GPU of this machine; only in a lab."""
@@ -130,26 +130,26 @@ class GpuEntry(Entry):
 
 
 class GpuLinkEntry(Entry):
-    """How GPUs of a node reach each other."""
+    """How the GPUs of a node are connected."""
 
     rate: Rate | None = None
     """Rate between two GPUs, with a unit: `300GB/s`."""
     how: Literal["nvlink", "pcie", "host", "measured"] | None = None
-    """What joins the GPUs."""
+    """The kind of connection between the GPUs."""
 
 
 class NodeEntry(Entry):
-    """A node, or `count` nodes that are alike."""
+    """A node, or `count` equal nodes."""
 
     name: Name | None = None
-    """The node's host name; without it, one is made of its `kind` and a number."""
+    """The node's host name; by default made of its `kind` and a number."""
     kind: Name | None = None
-    """A name for nodes that are alike."""
+    """A name for equal nodes."""
     count: Count | None = None
     """Number of nodes like this one."""
     address: Address | None = None
-    """The IPv4 address of the node, or of the first of `count`; in a lab, the next free one if it
-    is left out.
+    """The IPv4 address of the node, or of the first of `count`; in a lab, by default the next free
+    one.
     """
     cores: Cores
     """CPU cores; fractions are allowed."""
@@ -160,22 +160,22 @@ class NodeEntry(Entry):
     disk: Rate | None = None
     """Rate of the disk, with a unit: `100MB/s`."""
     gpus: list[Annotated[GpuEntry, BeforeValidator(_gpu)]] = []
-    """The node's GPUs: numbers of GPUs of this machine in a lab, name and memory of each on
+    """The node's GPUs: numbers of this machine's GPUs in a lab; name and memory of each on
     paper.
     """
     gpu_link: Annotated[GpuLinkEntry, BeforeValidator(_gpu_link)] | None = None
-    """How the GPUs of the node reach each other; `nvlink` or `25GB/s` alone is enough."""
+    """How the GPUs of the node are connected; `nvlink` or `25GB/s` alone is enough."""
 
 
 class ClusterEntry(Entry):
     """A cluster file."""
 
     name: Name | None = None
-    """The name of the cluster or lab; without it, that of the file."""
+    """The name of the cluster or lab; by default the file's."""
     lab: bool = False
     """Whether the nodes are made inside this machine."""
     overlay: Overlay | None = None
-    """What is put between the nodes of a lab besides the wire: `vxlan`, or nothing."""
+    """Overlay network between the nodes of a lab: `vxlan`, or none."""
     oversubscribe: bool = False
     """Whether the nodes of a lab may have more cores together than the machine."""
     nodes: Annotated[list[NodeEntry], Field(min_length=1)]

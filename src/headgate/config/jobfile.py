@@ -67,12 +67,10 @@ _NESTED = {Limits: LimitsEntry, ProgressRule: ProgressEntry, Plan: PlanEntry, Ro
 
 
 class JobEntry(entry_of(Job, _NESTED, name=None)):  # type: ignore[misc]  # as above, of Job
-    """One job; all but its command is optional."""
+    """One job; everything except its command is optional."""
 
     spark: SparkEntry | None = None
-    """A Spark application, the short form of the roles that it takes; instead of `script`, `run`
-    and `roles`.
-    """
+    """A Spark application, as a short form of its roles; instead of `script`, `run` and `roles`."""
 
 
 class JobFile(Entry):

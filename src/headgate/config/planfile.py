@@ -16,7 +16,7 @@ from headgate.model.plans import Plan, problems
 
 
 class PlanEntry(entry_of(Plan, workers=1, batch_per_worker=None)):  # type: ignore[misc]  # its keys are the fields of Plan
-    """How a job is laid out, where its user says so: the fields of `headgate.Plan`."""
+    """A layout stated by the user: the fields of `headgate.Plan`."""
 
 
 def schema() -> dict[str, Any]:

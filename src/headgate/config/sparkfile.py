@@ -28,8 +28,8 @@ _DAEMON_BYTES = 256 << 20
 
 
 class SparkEntry(Entry):
-    """A Spark application on a cluster of its own, made of tasks; needs Java and pyspark, or Spark,
-    where it runs.
+    """A Spark application on its own cluster of tasks; needs Java, and pyspark or Spark, on its
+    nodes.
     """
 
     application: Plain
@@ -39,13 +39,13 @@ class SparkEntry(Entry):
     executors: Annotated[Whole, Field(ge=1, le=1000)] = 1
     """Number of executors; each is a task."""
     executor_cores: Annotated[Whole, Field(ge=1)] = 1
-    """How many tasks of Spark's an executor runs at once, each on a core."""
+    """Number of Spark tasks that an executor runs at once, each on a core."""
     executor_memory: Bytes = 1 << 30
     """The heap of each executor, in bytes or with a unit such as `2GB`."""
     driver_memory: Bytes = 1 << 30
     """The heap of the driver, in bytes or with a unit such as `2GB`."""
     conf: dict[Text, Text] = {}
-    """Settings of Spark's, such as `spark.sql.shuffle.partitions`."""
+    """Spark settings, such as `spark.sql.shuffle.partitions`."""
 
     def roles(self, tools: Path, python: str) -> tuple[Role, ...]:
         """Master, executors and driver.

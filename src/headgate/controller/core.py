@@ -293,7 +293,7 @@ class Controller:
         return [Warn(job.watch.doubt, job.id)] if job.watch.doubt is not None else []
 
     def _judge_stalls(self, pending: Pending) -> None:
-        """Have trackers judge which jobs have ceased to report, and tell the policy."""
+        """Let trackers detect jobs that stopped reporting, and tell the policy."""
         if self._stall_at is None or pending.now < self._stall_at:
             return
         self._stall_at = None

@@ -1,4 +1,4 @@
-"""Divides the time of GPUs that several jobs compute on."""
+"""Divide the time of GPUs among the jobs that share them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEFT_TO_OTHERS = 0.05
 
 
 class GpuTime:
-    """The time of GPUs, node by node: split again when a job arrives or leaves, else seldom."""
+    """The GPU time of each node: split again when a job arrives or leaves, otherwise rarely."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -24,7 +24,7 @@ class GpuTime:
 
     @property
     def due_at(self) -> float | None:
-        """When the next split that waits is due; None: none waits."""
+        """When the next pending split is due; None: none is pending."""
         times = (self._changes[name].free_at(MOST_CHANGES) for name in self._waiting)
         return min(times, default=None)
 
@@ -45,7 +45,7 @@ class GpuTime:
     def divide(
         self, now: float, changed: Iterable[str], nodes: Collection[str]
     ) -> dict[TaskId, float | Unlimited]:
-        """Changes of GPU time of tasks on nodes that have changed and on those that are due."""
+        """Changes of GPU time of tasks on changed nodes and on those that are due."""
         self._waiting.update(changed)
         ready = self.due(now, nodes)
         self._waiting -= ready

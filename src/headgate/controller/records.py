@@ -381,7 +381,7 @@ class JobRecord:
             self.tracker.report(now, value, progress, adversarial)
 
     def stalls_at(self) -> float | None:
-        """When it is taken for stalled if it does not report before; None: that is not known."""
+        """When it counts as stalled unless it reports before; None: unknown."""
         return self.tracker.stalls_at() if self.tracker is not None else None
 
     def other_tasks(self) -> None:

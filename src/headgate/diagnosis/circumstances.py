@@ -1,4 +1,4 @@
-"""What surrounded a job: a verdict and its advice rest on it, beside the account of its time."""
+"""The circumstances of a job: what verdict and advice need besides the account of its time."""
 
 from __future__ import annotations
 
@@ -19,35 +19,33 @@ from headgate.recorded.jobs import STATES, CoresSetting, RecordedJob, RecordedNo
 from headgate.sampling.outside_programs import OutsideProgram
 
 _AWAITED = (ReasonKind.AFTER_JOBS, ReasonKind.NEEDS_ROOM, ReasonKind.AWAITS_NODES, ReasonKind.TEXT)
-"""Reasons to wait that are worth a word; a run of an earlier version has words alone."""
+"""Notable reasons to wait; a run of an earlier version has only text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What surrounded a job while it waited and ran.
+    """The circumstances of a job while it waited and ran.
 
     Args:
-        own_causes: Causes within the job, whatever each cost.
-        plateau: Where it stopped learning; None if it has not.
-        waited_for: Why it waited before it started; None: for no other job and no room.
+        own_causes: Causes within the job, regardless of cost.
+        plateau: Where it stopped learning; None: it did not.
+        waited_for: Why it waited before its start; None: neither for a job nor for room.
         overtaken_by: Jobs that came later and started before it.
-        excess_threads: Threads that waited on average beyond those that the cores could have run.
+        excess_threads: Mean number of waiting threads beyond those that the cores could run.
         helper_cores: Cores that its loader's workers ran on or waited for.
-        grant: The threads that it had for the sake of other jobs; None if these were as many as
-            alone.
-        speedups: What more of each resource would buy it.
-        cores: Of the nodes that its tasks ran on.
-        fewer_workers: So many, and no more than it had less one, would have a core each.
-        threads: So many of each task have a core each.
-        cores_setting: The setting of its user that holds its cores back; None: nothing does.
-        provable: Whether other jobs may be held to prove what they cost it, and are not yet.
-        after: What each job has in `after:`.
+        grant: Its thread count while other jobs ran; None: as many as alone.
+        speedups: What more of each resource would gain.
+        cores: Cores of its tasks' nodes.
+        fewer_workers: The number of workers with a core each, at most one less than it had.
+        threads: The number of threads of each task with a core each.
+        cores_setting: The user's setting that limits its cores; None: none does.
+        provable: Whether pausing other jobs can prove their cost, and has not been done.
+        after: The `after:` of each job.
         solo_times: What each job of the run would have needed alone.
-        together: The jobs that slowed each other, it and any by way of others, in the order that
-            suits them best; empty if nobody slowed it, and it nobody.
-        meanwhile: Other runs on its nodes at the same time: what they used counts as outside of its
-            own.
-        programs: The programs outside Headgate that used most while its run went on.
+        together: Jobs connected by mutual slowdowns with it, in their best order; empty: none.
+        meanwhile: Other runs on its nodes at the same time; their use counts as outside its own
+            run.
+        programs: The programs outside Headgate that used most during its run.
     """
 
     own_causes: Sequence[Finding] = ()
@@ -71,7 +69,7 @@ class Circumstances:
 
 
 def before_start(job: RecordedJob, others: Sequence[RecordedJob]) -> Circumstances:
-    """What a job waited for at last before it first ran, and which jobs started instead."""
+    """The last reason for which a job waited before it first ran, and the jobs that overtook it."""
     changes = (event for event in job.events if event.kind in STATES)
     waits = list(takewhile(lambda event: event.kind == "waiting", changes))
     reason = waits[-1].reason() if waits else None
@@ -81,7 +79,7 @@ def before_start(job: RecordedJob, others: Sequence[RecordedJob]) -> Circumstanc
 
 
 def _overtaken_by(job: RecordedJob, others: Sequence[RecordedJob]) -> tuple[str, ...]:
-    """The jobs that came later and started first: they went better beside those that ran."""
+    """Jobs that came later and started first, because they ran better beside the running jobs."""
     return tuple(
         other.name
         for other in others
@@ -100,7 +98,7 @@ def on_nodes(
     grid: Grid,
     held_back: RecordedTask,
 ) -> Circumstances:
-    """Add what a job's settings and nodes left it while it ran.
+    """Add what a job's settings and nodes allowed it while it ran.
 
     Args:
         held_back: Its task that waited most for cores.
@@ -128,7 +126,7 @@ def _fewer_workers(job: RecordedJob, nodes: Mapping[str, RecordedNode]) -> int:
 
 
 def _threads(job: RecordedJob, grid: Grid) -> int:
-    """Threads of each task that have a core each, where it has most tasks."""
+    """Threads of each task with a core each, on the node with most of its tasks."""
     beside = Counter(task.node for task in job.tasks)
     allowed = {task.id: job.allowed_cores(task, grid.cores(task)) for task in job.tasks}
     least = min(min(grid.cores(task) / beside[task.node], allowed[task.id]) for task in job.tasks)

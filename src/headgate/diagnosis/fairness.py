@@ -57,7 +57,7 @@ class AloneRate(NamedTuple):
 
 
 class MissingRate(StrEnum):
-    """What is missing to know what a job got of its share."""
+    """What is missing for comparing a job's part with its share."""
 
     OWN_STEPS = "own-steps"
     """Three reports of its steps."""

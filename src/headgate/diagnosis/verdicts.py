@@ -114,7 +114,7 @@ def verdict(account: Account) -> Finding:
 
 
 def findings(account: Account) -> tuple[Finding, ...]:
-    """All that held a job back: its verdict, then every other cause, what cost most first."""
+    """All findings about a job: its verdict, then the other causes by cost."""
     first, causes = verdict(account), [*_causes(account)]
     if (plateau := account.around.plateau) is not None:
         causes.append(_learned(account, plateau))

@@ -443,7 +443,7 @@ class JobTracker:
 
 
 Trackers = Callable[[JobId], JobTracker | None]
-"""What the controller knows of a job; None: nothing yet."""
+"""Gives the controller's tracker of a job; None: there is none yet."""
 
 
 def is_busy(usage: Usage) -> bool:

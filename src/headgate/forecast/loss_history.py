@@ -258,10 +258,11 @@ class Losses:
 
 
 class Course:
-    """The finite losses of a job from its beginning, in fewer than 128 means of equally many.
+    """The finite losses of a job from its beginning, in fewer than 128 means over equal numbers of
+    losses.
 
     Attributes:
-        means: Those means, the oldest first.
+        means: Those means, oldest first.
     """
 
     def __init__(self) -> None:
@@ -270,7 +271,7 @@ class Course:
         self._open: list[float] = []
 
     def add(self, loss: float) -> None:
-        """Take in a loss; one that is no number is left out."""
+        """Add a loss; NaN and infinity are ignored."""
         if not math.isfinite(loss):
             return
         self._open.append(loss)

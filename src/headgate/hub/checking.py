@@ -26,13 +26,13 @@ from headgate.scripts.program import words_of
 
 @dataclass(frozen=True, slots=True)
 class InspectedJob:
-    """What is known of a job before it starts.
+    """Facts about a job before it starts.
 
     Args:
-        facts: Of its script.
+        facts: Facts of its script.
         profile_key: The key of its profile.
-        length: How long it is to train by its arguments.
-        files: The files that decide what it does.
+        length: Its training length by its arguments.
+        files: The files that it depends on.
         namesake: Path of another package called `headgate` that its tasks on this machine may
             import; empty: none.
     """

@@ -69,7 +69,7 @@ _DISK_LEVERS = frozenset({Lever.DISK_RATE, Lever.BUFFERED_WRITES})
 ORIGIN_SECONDS = 5.0
 """Most seconds that the end of a short run waits for the list of installed packages."""
 REPORT = "HEADGATE_REPORT"
-"""In the environment of who submits a run; `off`: no page is written as the run ends."""
+"""Variable in the submitting environment; `off`: no page is written at the end of the run."""
 REPORT_SECONDS = 600.0
 """Most seconds for a report; a run of a month takes minutes."""
 _WRITTEN_SECONDS = 10.0  # longest wait of a run's watchers for its last rows to be written
@@ -329,7 +329,7 @@ class LiveHub:
         return run
 
     def _tell_soon(self, run: LiveRun, kind: str, reason: Reason, job: str | None = None) -> None:
-        """Tell a run of something once whoever has submitted it watches it."""
+        """Send a message about a run once its submitting client watches it."""
         self._loop.call_soon(self._live_runs.event, run, kind, reason, job)
 
     async def _look_around(self, run: LiveRun) -> None:

@@ -1,6 +1,6 @@
-"""Templates and writers of what happens to a run beside the states of its jobs.
+"""Sentences about a run besides its jobs' states: notes, warnings and faults.
 
-`model.reason_text` words all reasons; these are its notes, warnings and faults.
+`model.reason_text` uses these templates and writers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate.model.units import say_bytes, say_samples, say_seconds
 NEXT = ". Next: "
 """Separates a reason from what to do about it."""
 _FILES = 5
-"""Files that are named."""
+"""Most files named in a sentence."""
 
 
 def _slurm_share(facts: Facts) -> str:
@@ -99,7 +99,7 @@ def _complaint(facts: Facts, text: str) -> str:
 
 
 def _wrote_outside(facts: Facts) -> str:
-    """That a task wrote what nobody would find any more."""
+    """A warning about files that a task wrote only to its container."""
     files = OutsideFiles(**facts)
     more = f" and {files.count - 1} more" if files.count > 1 else ""
     size = f"{say_bytes(files.size)} and more" if files.unsized else say_bytes(files.size)

@@ -41,15 +41,15 @@ def what_happened(reason: Reason) -> str:
 
 
 def what_to_do(reason: Reason) -> str:
-    """What to do about it, or about the reason that it follows from; empty: nothing is known."""
+    """What to do about a reason, or about its cause; empty: nothing is known."""
     cure = _TO_DO[reason.kind](reason.facts) if reason.kind in _TO_DO else ""
     inner = (fact for fact in reason.facts.values() if isinstance(fact, Reason))
     return cure or next(filter(None, map(what_to_do, inner)), "")
 
 
 class _Templates(Formatter):
-    """`{after:seconds}`, `{names:list}`, and reasons within reasons. A fact that is left out is
-    empty.
+    """Fills in templates such as `{after:seconds}` and `{names:list}`, and reasons within reasons.
+    A missing fact becomes empty.
     """
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -407,7 +407,7 @@ def _no_nodes(facts: Facts) -> str:
 
 
 def _place(facts: Facts) -> str:
-    """A job's place in the order of its policy."""
+    """A job's rank in the order of its policy."""
     if ahead := facts["ahead"]:
         return f"{ahead} before it"
     return "shortest" if facts.get("is_shortest") else "first"

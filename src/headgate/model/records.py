@@ -17,26 +17,30 @@ _Decoder = Callable[[Any], Any]
 FORMER_NAME = "former_name"
 """Metadata key of a field's name in earlier versions."""
 READ = "read"
-"""Key, in the metadata of a field of any type, of the function that reads it from its JSON."""
+"""Metadata key of a field's function that reads it from JSON."""
 TYPE = "type"
-"""The key that names the dataclass of an object."""
+"""Key of a dataclass's name in an object."""
 _NO_NUMBERS = ("nan", "inf", "-inf")
 
 
 def dump(record: object) -> dict[str, Any]:
-    """A record as JSON that says its type, for `load`: all of its fields but those that are None.
+    """A record as JSON that states its type, for `load`: all fields that are not None.
 
-    None of them depends on a default, which another version may have changed.
+    No field is left out for having its default, because another version may have another default.
     """
     entries = {name: value for name, value in plain(record).items() if value is not None}
     return {TYPE: type(record).__name__, **entries}
 
 
 def load(data: Mapping[str, Any], kinds: Mapping[str, type]) -> Any:
-    """The way back: a record of one of `kinds`, by their names.
+    """Make a record from JSON that states its type.
+
+    Args:
+        data: The JSON.
+        kinds: The possible dataclasses, by name.
 
     Raises:
-        ValueError: It is none of these, or cannot be read.
+        ValueError: The type is unknown, or the record cannot be read.
     """
     kind = kinds.get(data.get(TYPE, ""))
     if kind is None:

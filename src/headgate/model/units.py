@@ -133,7 +133,7 @@ def say_bytes(count: float) -> str:
 
 
 def say_samples(rate: float, unit: bool = True) -> str:
-    """Samples a second with three digits at least: `1,024 samples/s`, `2.5 samples/s`."""
+    """Samples a second with at least three digits: `1,024 samples/s`, `2.5 samples/s`."""
     return (f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}") + (" samples/s" if unit else "")
 
 

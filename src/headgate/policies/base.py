@@ -95,7 +95,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """A job has ceased to report, as its tracker says. Told to policies that read trackers."""
+    """A job stopped reporting, by its tracker. Sent to policies that read trackers."""
 
     job: JobId
 

@@ -152,7 +152,7 @@ class _JobLists:
     least: float = math.inf
 
     def reason(self) -> Reason:
-        """Its list, and its growth efficiency by each resource whose size is known."""
+        """Its list, and its growth efficiency for each resource of known capacity."""
         others = {name: value for name, value in self.growth.items() if name != "cpu"}
         efficiency = self.growth.get("cpu", 0.0)
         return Reason.of(

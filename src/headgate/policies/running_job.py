@@ -172,8 +172,8 @@ class RunningJob:
         return max(predicted - self.done_since, 0.05 * self.done_since)
 
     def ranked(self, ahead: int, is_shortest: bool = False) -> Reason:
-        """Why it has its place: so many are `ahead`, by what is left of each. Of a job without a
-        prediction it is what it has had.
+        """The reason of its rank: `ahead` jobs have less remaining work. Without a prediction, its
+        service so far counts.
         """
         if self.last_because is not None:
             return self.last_because

@@ -255,7 +255,7 @@ def _fill(parts: dict[JobId, float], least: Mapping[JobId, float]) -> bool:
 
 
 def _is_news(reason: Reason, before: Reason | None) -> bool:
-    """Whether more than figures has changed. A rank is a whole number, and is no figure."""
+    """Whether more than figures changed. A rank is an integer and counts as a change."""
     return before is None or _without_figures(reason) != _without_figures(before)
 
 

@@ -54,7 +54,7 @@ class JobRow:
         return job_or_name(self.name, self.spec)
 
     def because(self) -> Reason | None:
-        """Why it is in its state; of an earlier version, which kept words alone, these."""
+        """The reason of its state; an earlier version's as text."""
         return _reason(self.why, self.reason)
 
     def attempts_span(self) -> tuple[float, float] | None:

@@ -115,7 +115,7 @@ def findings_as_json(account: Account) -> list[dict[str, Any]]:
 
 
 def _finding(finding: Finding, account: Account) -> dict[str, Any]:
-    """Its kind, facts and remedy, and the sentences that are made of them."""
+    """A finding as JSON: kind, facts and remedy, with their sentences."""
     return {
         "why": why(finding, account),
         "next": next_step(finding, account),

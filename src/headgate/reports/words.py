@@ -15,7 +15,7 @@ MISSING = "–"
 
 
 def say_reason(reason: Reason | None) -> str:
-    """Why a job is in its state; empty where nothing tells."""
+    """The reason of a job's state; empty: unknown."""
     return in_words(reason) if reason is not None else ""
 
 

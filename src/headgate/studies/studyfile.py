@@ -39,8 +39,8 @@ _Values = Annotated[list[Text], Field(min_length=1)]
 
 
 class WorkloadEntry(JobEntry):
-    """What is measured: a job as in a job file, or a workload that comes with Headgate. All but its
-    command is optional.
+    """A workload to measure: a job as in a job file, or a workload that comes with Headgate.
+    Everything except its command is optional.
     """
 
     workload: Text | None = None
@@ -52,18 +52,16 @@ class WorkloadEntry(JobEntry):
     size: Text = "small"
     """The size of `workload`: `small`, or `full` as in its paper."""
     steps: Annotated[Whole, Field(gt=0)] | None = None
-    """How many steps `workload` makes after its warm-up; without it, as many as it makes by
-    itself.
-    """
+    """How many steps `workload` makes after its warm-up; by default its own number."""
     batch: Annotated[Whole, Field(gt=0)] | None = None  # a study states every plan
-    """How many samples a step of `workload` has; without it, as many as it has by itself."""
+    """How many samples a step of `workload` has; by default its own number."""
     takes: Annotated[Seconds, Field(gt=0)] | None = None
-    """About how long one run takes, for the planned time: seconds, or with a unit: `40s`."""
+    """Approximate time of one run, for the planned time: seconds, or with a unit: `40s`."""
     _job: Job = PrivateAttr()
 
     @property
     def job(self) -> Job:
-        """The job as it runs alone where nothing is varied."""
+        """The job as it runs alone without variation."""
         return self._job
 
     def with_job(self, job: Job) -> WorkloadEntry:
@@ -73,39 +71,33 @@ class WorkloadEntry(JobEntry):
         return entry
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `headgate.workloads.command`, for one that comes with Headgate."""
+        """Arguments of `headgate.workloads.command`, for a workload that comes with Headgate."""
         names = ("workload", "framework", "size", "steps", "batch")
         return {**{name: getattr(self, name) for name in names}, "more": tuple(self.args)}
 
 
 class VaryEntry(Entry):
-    """What is varied: for each axis its values. The first value of each is what the others are
-    compared with.
-    """
+    """The axes, each with its values. The first value of each is the basis of comparisons."""
 
     isolation: _Values = []
-    """What tasks are boxed in: `process`, `container`, `vm`, `vm+container`, or the name of a
-    plug-in. With `+overlay` a VXLAN lies between the nodes, as in `container+overlay`. Without KVM,
-    guests are told as not measured.
+    """Isolation of tasks: `process`, `container`, `vm`, `vm+container`, or the name of a plug-in.
+    `+overlay` adds a VXLAN between the nodes, as in `container+overlay`. Without KVM, guests are
+    reported as not measured.
     """
     overlay: _Values = []
-    """What is put between the nodes of the lab: `none` or `vxlan`."""
+    """Overlay network between the nodes of the lab: `none` or `vxlan`."""
     data: _Values = []
-    """What is read: `synthetic` or `real`; in the arguments of a script, whatever stands for
-    `{data}`.
-    """
+    """Input data: `synthetic` or `real`; in the arguments of a script, `{data}` is replaced."""
     framework: _Values = []
-    """Frameworks of the workloads; in the arguments of a script, whatever stands for
-    `{framework}`.
-    """
+    """Frameworks of the workloads; in the arguments of a script, `{framework}` is replaced."""
     batch: _Values = []
-    """Samples of a step; in the arguments of a script, whatever stands for `{batch}`."""
+    """Samples of a step; in the arguments of a script, `{batch}` is replaced."""
     args: _Values = []
-    """Arguments that are added to each workload's: `--lr 0.1`."""
+    """Arguments added to those of each workload: `--lr 0.1`."""
     policy: _Values = []
     """Policies that move shares between jobs."""
     strategy: _Values = []
-    """How the workers of the scenario `distributed` learn together: `allreduce`, `ps`, or `async`,
+    """How the workers of the scenario `distributed` synchronize: `allreduce`, `ps`, or `async`,
     which is `ps` without waiting.
     """
     nic: _Values = []
@@ -113,16 +105,16 @@ class VaryEntry(Entry):
     disk: _Values = []
     """Disk rates of the lab's nodes: `40MB/s`, or `none` for no limit."""
     cores: _Values = []
-    """The most cores of each workload."""
+    """Core limits of each workload."""
 
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """Those that have values."""
+        """The axes with values."""
         return {axis: tuple(values) for axis, values in self.model_dump().items() if values}
 
 
 class SkipEntry(VaryEntry):
-    """Cells that are left out: those that have one of the values at each key. Axes that are not
-    named do not matter.
+    """Cells that are left out: those with one of the values for each key. Other axes do not
+    matter.
     """
 
     scenario: list[Scenario] = []
@@ -130,22 +122,22 @@ class SkipEntry(VaryEntry):
     workload: list[Text] = []
     """Names of workloads."""
     mitigation: list[Literal["cores", "threads", "policy"]] = []
-    """Ways to share better, of those that `mitigate` tries."""
+    """Measures for better sharing, among those that `mitigate` tries."""
 
 
 class PublishedEntry(Entry):
-    """A published figure, to be held against what the study measures."""
+    """A published figure, to be compared with the study's measurement."""
 
     says: Text
-    """What was published."""
+    """The published statement."""
     source: Text
     """Where it was measured: hardware, and the year."""
     scenario: Scenario
-    """The scenario of the cells that it is about."""
+    """The scenario of its cells."""
     workload: list[Text] = []
-    """Names of the workloads that it is about; without it, all."""
+    """Names of its workloads; by default all."""
     of: dict[Text, Text] = {}
-    """The axis that is compared, and its value: `{isolation: container}`."""
+    """The compared axis and value: `{isolation: container}`."""
     against: dict[Text, Text] = {}
     """The value that it is compared with: `{isolation: process}`, or `{scenario: solo}`. It has to
     be the first of its axis.
@@ -153,13 +145,13 @@ class PublishedEntry(Entry):
     where: dict[Text, Text] = {}
     """Values of other axes."""
     figure: Literal["step", "elapsed", "cpu", "received", "sent"] = "step"
-    """What is compared: seconds of a step, from start to end, or of CPU time, over those `against`;
-    or bytes that a worker receives or sends in a step, over those of the model.
+    """The compared figure: seconds of a step, of the whole run, or of CPU time, relative to those
+    of `against`. Or bytes that a worker receives or sends in a step, relative to the model's bytes.
     """
     low: Annotated[float, Field(gt=0)] | None = None
-    """The least for which what was published holds."""
+    """The least value for which the statement holds."""
     high: Annotated[float, Field(gt=0)] | None = None
-    """The most."""
+    """The greatest value for which it holds."""
     differs: Text = ""
     """Why it may not hold here, as far as known."""
 
@@ -168,48 +160,47 @@ class Study(Entry):
     """The content of a study file; see `StudyFile`."""
 
     name: Name | None = None
-    """The study's name; without it, that of the file."""
+    """The study's name; by default the file's."""
     workloads: Annotated[list[WorkloadEntry], Field(min_length=1)]
-    """What is measured."""
+    """The workloads to measure."""
     scenarios: Annotated[list[Scenario], Field(min_length=1)] = ["solo"]
-    """How: each workload alone (`solo`), in several workers (`distributed`), beside the
-    `background` (`shared`), all of them at once (`simultaneous`), or each two of them at once
-    (`pairs`).
+    """The scenarios: each workload alone (`solo`), with several workers (`distributed`), beside the
+    `background` (`shared`), all at once (`simultaneous`), or each pair at once (`pairs`).
     """
     background: list[WorkloadEntry] = []
-    """What runs beside each workload in the scenario `shared`. It has to last longer than the
-    workload; then it is ended.
+    """Jobs beside each workload in the scenario `shared`. They have to outlast the workload; then
+    they are ended.
     """
     vary: VaryEntry = VaryEntry()
-    """What is varied, and its values."""
+    """The axes and their values."""
     skip: list[SkipEntry] = []
     """Combinations that are left out: `{scenario: [solo], overlay: [vxlan]}`."""
     mitigate: bool = False
-    """Whether the scenario `simultaneous` is also tried with a limit of cores, fewer threads, and
-    another policy.
+    """Whether the scenario `simultaneous` is repeated with a core limit, fewer threads, and another
+    policy.
     """
     repetitions: Annotated[Whole, Field(ge=1, le=1000)] = 5
     """How often each cell is measured. With fewer than 5 there are no intervals and no findings."""
     seed: Whole = 0
     """The seed of the order of cells."""
     warm: Annotated[Whole, Field(ge=0)] = 10
-    """How many steps of each job are left out, for its warm-up."""
+    """How many first steps of each job are left out as its warm-up."""
     workers: Annotated[Whole, Field(ge=2)] = 2
     """How many workers a job has in the scenario `distributed`."""
     policy: Text = "equal"
-    """The policy that moves shares between jobs, unless that is varied."""
+    """The policy that moves shares between jobs, unless it is varied."""
     cluster: Plain | None = None
-    """The file of a lab to run on, relative to this one; the labs that come with Headgate are
-    `labs/pair.yaml` and `labs/three.yaml`. The study brings up one of its own for each cell.
+    """The file of a lab to run on, relative to this one. Headgate comes with `labs/pair.yaml` and
+    `labs/three.yaml`. The study brings up its own lab for each cell.
     """
     budget: Annotated[Seconds, Field(gt=0)] | None = None
-    """The most time that the study may take; one that is planned to take longer is refused."""
+    """The most time that the study may take; a longer plan is refused."""
     published: list[PublishedEntry] = []
-    """Published figures. A table says of each whether it holds here."""
+    """Published figures. A table shows whether each holds here."""
 
     @property
     def title(self) -> str:
-        """Its name, also where neither the file nor its path has one."""
+        """Its name, or a default if neither the file nor its path has one."""
         return self.name or "study"
 
     def workload(self, name: str) -> WorkloadEntry:

@@ -327,9 +327,7 @@ def _remove_copies(checkpoints: Path) -> None:
 
 
 def _too_small_batch(plan: Plan, profile: str | None) -> int | None:
-    """The samples of a step by the job's profile, where a plan has more workers; None: there are
-    enough.
-    """
+    """Samples of a step by the job's profile if the plan has more workers; None: enough samples."""
     batch = json.loads(profile).get("batch") if profile is not None else None
     is_divided = plan.in_step and plan.batch_per_worker is None
     return batch if is_divided and batch is not None and batch < plan.workers else None
