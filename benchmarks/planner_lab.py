@@ -55,9 +55,10 @@ from headgate.model.cluster import Cluster, Node
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.model.records import parse
 from headgate.planning import Planner, candidates
 from headgate.planning.placement import place
-from headgate.profiling import calibration, store
+from headgate.profiling import calibration
 from headgate.sampling import machine
 
 # --- what is measured -----------------------------------------------------------------------------
@@ -120,7 +121,7 @@ class Bench:
         """Measure a model."""
         script = self._made.folder / f"{model}.py"
         script.write_text(SCRIPTS[model])
-        profile = store.parse(json.loads(self._made.headgate("profile", script.name, "--json")))
+        profile = parse(Profile, json.loads(self._made.headgate("profile", script.name, "--json")))
         listed = space(Cluster(self._nodes), profile, plans)
         table = Table(model, profile, self._here, self._nodes, [Row(plan) for plan in listed])
         self._measure(

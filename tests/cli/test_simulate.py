@@ -12,7 +12,7 @@ from tests.planning.jobs import profile
 from headgate import simulation
 from headgate.cli.simulate import command
 from headgate.model.errors import InvalidFileError, NotFoundError, StorageError, UsageError
-from headgate.profiling import store
+from headgate.model.records import text_of
 from headgate.reports import simulated as reports
 
 TRACE = "job_id,submission_time,num_gpu,duration\na,0,1,10\nb,2,1,4\nc,4,1,2\n"
@@ -97,7 +97,7 @@ def test_load_makes_jobs_come_slower(files: Path) -> None:
 
 
 def test_a_profile_says_how_much_slower_other_gpus_are(files: Path) -> None:
-    (files / "cnn.json").write_text(store.dump(profile()))
+    (files / "cnn.json").write_text(text_of(profile()))
     unlike = "nodes: [{name: a, cores: 8, memory: 32GiB, gpus: [{name: V100, memory: 16GB}]}, "
     unlike += "{name: b, cores: 8, memory: 32GiB, gpus: [{name: K80, memory: 16GB}]}]\n"
     (files / "cluster.yaml").write_text(unlike)

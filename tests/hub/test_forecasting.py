@@ -31,6 +31,7 @@ from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.model.records import text_of
 from headgate.output.patterns import ProgressReader
 from headgate.profiling import lengths, store
 from headgate.recorded.store import RunReader
@@ -175,7 +176,7 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
             Job(name="a", run="train.py"), 0, 0.0, script_key="script", profile_key="job"
         )
         live.profile = (
-            store.dump(known) if (known := store.load(tmp_path, "job")) is not None else None
+            text_of(known) if (known := store.load(tmp_path, "job")) is not None else None
         )
         plan = Plan(strategy="single", workers=1, batch_per_worker=None)
         live.current = Attempt(JobId("r/a"), 1, plan, False, lambda task, message: None)

@@ -20,7 +20,7 @@ from headgate.model.cluster import Cluster, Node
 from headgate.model.events import Event, JobPlanned, PlanJob, StopRequested
 from headgate.model.identifiers import JobId
 from headgate.model.jobs import Job
-from headgate.profiling import store
+from headgate.model.records import text_of
 
 
 class PlanningHub:
@@ -79,7 +79,7 @@ def test_plans_that_take_long_are_made_beside_the_loop(
 
 
 def test_a_stored_profile_counts_for_a_run_and_not_for_one_that_measures(home: Path) -> None:
-    known = store.dump(profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20))
+    known = text_of(profile(dense_bytes=1_000_000, memory_peak_bytes=64 << 20))
 
     async def plan(mode: Literal["run", "profile"]) -> list[int]:
         hub = PlanningHub(home, 1, 3, mode)

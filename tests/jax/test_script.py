@@ -22,7 +22,8 @@ from tests.jax.trainings import EPOCHS, SAMPLES, STEPS_PER_EPOCH, batches
 import headgate.jax as hg
 from headgate.jax import joining
 from headgate.jax.checkpoints import ResumeError
-from headgate.profiling import store
+from headgate.model.profiles import Profile
+from headgate.model.records import parse
 from headgate.task import saving
 
 
@@ -273,7 +274,7 @@ def test_a_job_s_costs_are_measured_in_its_own_first_steps(attempt: Attempting) 
     ran = attempt(trainings.plain)
     assert [hello["framework"] for hello in ran.of("hello")] == ["jax"]
     (message,) = ran.of("profile")
-    profile = store.parse(message["profile"])
+    profile = parse(Profile, message["profile"])
     assert (profile.framework, profile.parameters_dense, profile.dense_bytes) == (
         "jax",
         6 * 12 + 12 * 2,
@@ -300,12 +301,12 @@ def test_a_job_s_costs_are_measured_in_its_own_first_steps(attempt: Attempting) 
 
 
 def test_layers_and_optimizer_of_flax_models_are_seen(attempt: Attempting) -> None:
-    profile = store.parse(attempt(trainings.in_place).of("profile")[0]["profile"])
+    profile = parse(Profile, attempt(trainings.in_place).of("profile")[0]["profile"])
     assert profile.layers == {"Linear": 2, "BatchNorm": 1, "Dropout": 1}
     assert (profile.optimizer, profile.parameters_dense) == ("Adam", 6 * 12 + 12 + 24 + 12 * 2 + 2)
     assert profile.optimizer_state_bytes is not None
     assert profile.optimizer_state_bytes >= 2 * 4 * 134
-    state = store.parse(attempt(trainings.train_state).of("profile")[0]["profile"])
+    state = parse(Profile, attempt(trainings.train_state).of("profile")[0]["profile"])
     assert (state.optimizer, state.parameters_dense) == ("Adam", 96)
 
 

@@ -13,6 +13,7 @@ from tests.planning.jobs import profile
 from headgate.model.cluster import Cluster, Node
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.records import text_of
 from headgate.profiling import store
 from headgate.profiling.history import of_run, past
 from headgate.recorded.store import Recorder
@@ -59,7 +60,7 @@ def test_a_plan_that_others_were_in_the_way_of_is_told_and_no_past_one(
     for key, value in (("mode", "run"), ("node", json.dumps([asdict(node)]))):
         recorder.add("meta", key=key, value=value)
     recorder.add(
-        "jobs", name="a", state="done", plan=json.dumps(asdict(plan)), profile=store.dump(seen)
+        "jobs", name="a", state="done", plan=json.dumps(asdict(plan)), profile=text_of(seen)
     )
     recorder.add("events", t=0.0, job="a", kind="running")
     for second in range(30):

@@ -11,6 +11,7 @@ import pytest
 from headgate.model.cluster import Gpu, Node
 from headgate.model.jobs import Job, Limits
 from headgate.model.profiles import Dataset, Profile, StepTime, TimeFit
+from headgate.model.records import parse, text_of
 from headgate.profiling import store
 
 NODE = Node("here", cores=2, memory_bytes=1 << 30, cpu_model="A fine CPU")
@@ -95,7 +96,7 @@ def test_what_the_task_sent_is_parsed() -> None:
         ],
         "of a later version": 1,
     }
-    profile = store.parse(sent)
+    profile = parse(Profile, sent)
     assert profile.parameters_dense == 5
     assert profile.fits == (TimeFit("cpu", 1, 0.1, 0.2, None),)
 
@@ -117,7 +118,7 @@ def test_what_the_task_sent_is_parsed() -> None:
 )
 def test_what_is_none_is_refused(sent: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        store.parse(sent)
+        parse(Profile, sent)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not JSON", b"\xff", b'{"framework": 1}'])
@@ -202,7 +203,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_one_of_before_speeds_and_rows_were_kept_is_still_read(tmp_path: Path) -> None:
-    older = json.loads(store.dump(replace(PROFILE, core_gflops=50.0)))
+    older = json.loads(text_of(replace(PROFILE, core_gflops=50.0)))
     for name in (
         "core_gflops",
         "core_convolution_gflops",

@@ -12,8 +12,8 @@ from tests.planning.jobs import profile
 from tests.ray.hill import AGENT, RAY, Hill, Somebody
 
 from headgate import lab
+from headgate.model.records import text_of
 from headgate.model.units import say_bits, say_seconds
-from headgate.profiling import store
 from headgate.testing import wait
 
 pytestmark = pytest.mark.timeout(300)  # the first test waits for the cluster too
@@ -54,7 +54,7 @@ def test_plans_reckon_with_what_was_measured(user: Somebody) -> None:
     fastest = max(
         user.json("calibrate", *RAY)["nodes"], key=lambda node: float(node["nic_bytes_per_second"])
     )
-    (user.folder / "light.json").write_text(store.dump(profile(dense_bytes=1_000_000)))
+    (user.folder / "light.json").write_text(text_of(profile(dense_bytes=1_000_000)))
     planned = user.json("plan", "--profile", "./light.json", "--explain", "1", *RAY)
     assert len(set(planned["choice"]["plan"]["worker_nodes"])) > 1
     how = " ".join(term["how"] for term in planned["explain"])

@@ -10,8 +10,9 @@ import pytest
 from headgate.model.jobs import Job, Limits, ProgressRule
 from headgate.model.plans import Plan
 from headgate.model.profiles import Dataset, Profile, StepTime
+from headgate.model.records import read, text_of
 from headgate.model.roles import Ready, Role
-from headgate.recorded.stored import job_of, job_or_name, plan_of, profile_of, text_of
+from headgate.recorded.stored import job_or_name, plan_of, profile_of
 
 FIRST_JOB: dict[str, Any] = {
     "name": "digits",
@@ -47,7 +48,7 @@ FIRST_PROFILE: dict[str, Any] = {
 
 
 def test_a_job_of_the_first_version_still_reads() -> None:
-    assert job_of(json.dumps(FIRST_JOB)) == Job(
+    assert read(Job, json.dumps(FIRST_JOB)) == Job(
         name="digits",
         script="/home/ada/train.py",
         args=("--epochs", "5"),
@@ -79,7 +80,7 @@ def test_a_profile_of_the_first_version_still_reads() -> None:
 def test_fields_that_this_version_does_not_have_are_left_out() -> None:
     limits = {**FIRST_JOB["limits"], "tpus": 8}
     later = {**FIRST_JOB, "limits": limits, "mood": "calm"}
-    assert job_of(json.dumps(later)) == job_of(json.dumps(FIRST_JOB))
+    assert read(Job, json.dumps(later)) == read(Job, json.dumps(FIRST_JOB))
 
 
 @pytest.mark.parametrize(
@@ -106,12 +107,12 @@ def test_fields_that_this_version_does_not_have_are_left_out() -> None:
     ids=["command", "limits", "roles", "plan"],
 )
 def test_a_job_reads_as_it_went_in(job: Job) -> None:
-    assert job_of(text_of(job)) == job
+    assert read(Job, text_of(job)) == job
 
 
 def test_a_field_reads_by_the_name_that_it_had_before() -> None:
     spec = {"name": "a", "run": "true", "progress": {"metric": "error", "told": [3, 0.5]}}
-    assert job_of(json.dumps(spec)).progress == ProgressRule("error", script_stopping=(3, 0.5))
+    assert read(Job, json.dumps(spec)).progress == ProgressRule("error", script_stopping=(3, 0.5))
 
 
 def test_a_plan_reads_as_it_went_in_with_what_was_seen_of_it() -> None:
@@ -137,7 +138,7 @@ def test_a_plan_reads_as_it_went_in_with_what_was_seen_of_it() -> None:
 )
 def test_of_a_damaged_job_only_its_name_is_known(text: str | None) -> None:
     with pytest.raises(ValueError, match=r"found|Expecting|too large"):
-        job_of(text)
+        read(Job, text)
     known = job_or_name("digits", text)
     assert (known.name, known.script, known.args) == ("digits", None, ())
 

@@ -11,7 +11,7 @@ import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.model.plans import Plan
-from headgate.recorded.stored import text_of
+from headgate.model.records import text_of
 from headgate.studies.measuring import NotMeasuredError, NotTogetherError, measured
 
 

@@ -18,10 +18,11 @@ from headgate.client.starting import await_guards
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.hub.submission import Submission
 from headgate.model.errors import StorageError, UsageError
+from headgate.model.jobs import Job
+from headgate.model.records import read
 from headgate.recorded import resuming, runs
 from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
-from headgate.recorded.stored import job_of
 
 
 @click.command()
@@ -145,7 +146,7 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
     with RunReader(folder / runs.STORE) as reader:
         rows = [row for row in reader.records(JobRow, order="position") if row.name in left]
         try:
-            specs = [job_of(row.spec) for row in rows]
+            specs = [read(Job, row.spec) for row in rows]
         except ValueError as error:
             raise StorageError(
                 f"cannot read what the jobs of {folder.name} were: its records are damaged"

@@ -115,11 +115,12 @@ def command(run: str | None, as_json: bool) -> None:
 def _tell_verified(verified: Mapping[str, Mapping[str, Any]]) -> None:
     """Print whether the workers of jobs train what one does."""
     if verified:
-        from headgate.verification import store  # which takes its time
+        from headgate.model.records import parse
+        from headgate.verification.verdict import Verification
         from headgate.verification.wording import sentence
 
         for name, verification in verified.items():
-            click.echo(f"{name}: {sentence(store.parse(json.dumps(verification)))}")
+            click.echo(f"{name}: {sentence(parse(Verification, verification))}")
 
 
 def _shown(jobs: Sequence[runs.JobSummary]) -> list[runs.JobSummary]:

@@ -24,7 +24,7 @@ from headgate.model.events import Checkpoint
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
-from headgate.model.records import parse
+from headgate.model.records import parse, text_of
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
 from headgate.recorded.rows import CheckpointRow, JobRow
@@ -523,7 +523,7 @@ def main() -> None:
     os.chdir(request["cwd"])
     job = parse(Job, request["job"])
     print(
-        store.dump(
+        text_of(
             verify(
                 Asked(job, seconds=ASIDE_SECONDS, aside=True, without_gpus=request["without_gpus"])
             )

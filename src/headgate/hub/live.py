@@ -53,6 +53,7 @@ from headgate.model.identifiers import JobId
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
 from headgate.model.reasons import ReasonKind as Why
+from headgate.model.records import text_of
 from headgate.model.shares import Lever
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
@@ -269,7 +270,7 @@ class LiveHub:
             live.script_key = profiles.script_of(live.profile_key)
             known = profiles.load(self._home / "profiles", live.profile_key)
             if known is not None:
-                live.profile = profiles.dump(known)
+                live.profile = text_of(known)
             took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
             used = lengths.memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
             needs = (

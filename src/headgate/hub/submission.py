@@ -1,6 +1,6 @@
 """Submissions of clients, and facts that they depend on: lab nodes, git commit, installed packages.
 
-The module imports as little as possible: lab files and pydantic only when needed.
+The module imports as little as possible: lab files only when needed.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.isolation.process_attributes import Attributes
+from headgate.model import records
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 _LIST_SECONDS = 60.0
 _LISTS_KEPT = 20
@@ -85,16 +82,8 @@ class Submission:
 
     def plain(self) -> dict[str, Any]:
         """The submission as JSON values for `parse`."""
-        # sets have no order
-        data: dict[str, Any] = json.loads(json.dumps(asdict(self), default=sorted))
+        data: dict[str, Any] = records.plain(self)
         return data
-
-
-@cache
-def _adapter() -> TypeAdapter[Submission]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Submission)
 
 
 def parse(data: object) -> Submission:
@@ -104,8 +93,8 @@ def parse(data: object) -> Submission:
         UsageError: It is invalid.
     """
     try:
-        return _adapter().validate_python(data)
-    except (TypeError, ValueError) as error:
+        return records.parse(Submission, data)
+    except ValueError as error:
         raise UsageError(f"this submission makes no sense: {error}") from error
 
 

@@ -8,18 +8,18 @@ knows what to repair.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from headgate.lab.names import Names, labs_found, path
 from headgate.machine.processes import boot_id
-from headgate.model.cluster import Gpu, GpuLink, Node, Place
+from headgate.model import records
+from headgate.model.cluster import Node, Place
 from headgate.model.errors import NotFoundError, StorageError, UsageError
 from headgate.recorded import runs
 
@@ -132,12 +132,10 @@ def read(lab: str) -> Record | None:
     """
     file = folder(lab) / "state.json"
     try:
-        data = json.loads(file.read_text())
-        nodes = {name: _made(node_data) for name, node_data in data.pop("nodes").items()}
-        record = Record(**data, nodes=nodes)
+        record = records.read(Record, file.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise StorageError(
             f"{file} cannot be read ({error}); take the lab down: headgate lab down {lab}"
         ) from error
@@ -150,7 +148,7 @@ def write(record: Record) -> None:
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         draft = place / "state.json.part"
-        draft.write_text(json.dumps(asdict(record)))
+        draft.write_text(records.text_of(record))
         draft.replace(place / "state.json")
     except OSError as error:
         raise StorageError(
@@ -265,16 +263,3 @@ def _labs() -> Path:
             f"cannot make {place}: {error.strerror}; set HEADGATE_HOME to a folder you can write"
         ) from error
     return place
-
-
-def _made(data: dict[str, object]) -> Made:
-    node = dict(data["node"])  # type: ignore[call-overload]
-    node |= {
-        "gpus": tuple(Gpu(**gpu) for gpu in node["gpus"]),
-        "nics": (),
-        "disks": (),
-        "place": None,
-    }
-    node["gpu_link"] = GpuLink(**link) if (link := node.get("gpu_link")) else None
-    cpus = tuple(data.get("cpus", ()))  # type: ignore[arg-type, var-annotated]
-    return Made(Node(**node), data["stage"], data["plugged"], cpus)  # type: ignore[arg-type]

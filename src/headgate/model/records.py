@@ -4,6 +4,7 @@ profiles.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -46,6 +47,20 @@ def load(data: Mapping[str, Any], kinds: Mapping[str, type]) -> Any:
     if kind is None:
         raise ValueError(f"this version knows no {data.get(TYPE)!r}")
     return parse(kind, {**dict.fromkeys(_optional(kind)), **data})
+
+
+def text_of(record: object) -> str:
+    """A record as JSON text for `read`; names that are no UTF-8 are escaped."""
+    return json.dumps(plain(record))
+
+
+def read(kind: type[Record], text: str | bytes | None) -> Record:
+    """A record of a dataclass from its JSON text.
+
+    Raises:
+        ValueError: There is none, or it is damaged.
+    """
+    return parse(kind, json.loads(text or ""))
 
 
 def plain(value: Any) -> Any:
@@ -200,6 +215,8 @@ def _of_scalar(kind: Any) -> _Decoder:
         return cast(_Decoder, kind)
     if kind is float:
         return _number
+    if kind is int:
+        return _whole
     is_text = issubclass(kind, str)
     allowed = str if is_text else kind
 
@@ -216,3 +233,10 @@ def _number(value: Any) -> float:
     if isinstance(value, bool) or not (isinstance(value, int | float) or value in _NO_NUMBERS):
         raise ValueError(f"found {value!r:.80}; expected float")
     return float(value)
+
+
+def _whole(value: Any) -> int:
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not is_whole:
+        raise ValueError(f"found {value!r:.80}; expected int")
+    return int(value)

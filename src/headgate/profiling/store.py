@@ -6,10 +6,8 @@ import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter
-
+from headgate.model import records
 from headgate.model.cluster import Node
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
@@ -17,9 +15,6 @@ from headgate.model.paths import opened
 from headgate.model.profiles import Profile
 from headgate.scripts.facts import read
 from headgate.scripts.program import program, source
-
-_ADAPTER = TypeAdapter(Profile)
-
 
 _HALF = 16
 
@@ -68,25 +63,11 @@ def _digest(*parts: str | bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:_HALF]
 
 
-def parse(data: dict[str, Any]) -> Profile:
-    """A profile as the task library sent it.
-
-    Raises:
-        ValueError: It is no valid profile.
-    """
-    return _ADAPTER.validate_python(data)
-
-
-def dump(profile: Profile) -> str:
-    """The profile as JSON."""
-    return _ADAPTER.dump_json(profile).decode()
-
-
 def load(folder: Path, key: str) -> Profile | None:
     """The stored profile. None if there is none, or it cannot be read."""
     try:
         with opened(folder / f"{key}.json") as file:
-            return _ADAPTER.validate_json(file.read())
+            return records.read(Profile, file.read())
     except (OSError, ValueError):
         return None
 
@@ -143,5 +124,5 @@ def keep_power(folder: Path, key: str, power: float) -> None:
 def _write(folder: Path, key: str, profile: Profile) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     fresh = folder / f"{key}.{os.getpid()}"
-    fresh.write_text(dump(profile))
+    fresh.write_text(records.text_of(profile))
     fresh.replace(folder / f"{key}.json")

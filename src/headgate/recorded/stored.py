@@ -5,35 +5,19 @@ Stores of earlier versions lack later fields, and may have fields that no longer
 
 from __future__ import annotations
 
-import json
-
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
-from headgate.model.records import parse, plain
+from headgate.model.records import read
 
 _NOT_KNOWN = ""
 """Command of a job whose record is damaged."""
 
 
-def text_of(record: Job | Plan | Profile) -> str:
-    """A record as text for the store; `json` escapes names that are not UTF-8."""
-    return json.dumps(plain(record))
-
-
-def job_of(text: str | None) -> Job:
-    """The job as submitted.
-
-    Raises:
-        ValueError: Its record is damaged.
-    """
-    return parse(Job, json.loads(text or ""))
-
-
 def job_or_name(name: str, text: str | None) -> Job:
     """The job as submitted; one without a command if its record is damaged."""
     try:
-        return job_of(text)
+        return read(Job, text)
     except ValueError:
         return Job(name=name, run=_NOT_KNOWN)
 
@@ -41,7 +25,7 @@ def job_or_name(name: str, text: str | None) -> Job:
 def plan_of(text: str | None) -> Plan | None:
     """A job's plan; None: it has none yet, or its record is damaged."""
     try:
-        return parse(Plan, json.loads(text)) if text else None
+        return read(Plan, text) if text else None
     except ValueError:
         return None
 
@@ -49,6 +33,6 @@ def plan_of(text: str | None) -> Plan | None:
 def profile_of(text: str | None) -> Profile | None:
     """A job's profile; None: it has none yet, or its record is damaged."""
     try:
-        return parse(Profile, json.loads(text)) if text else None
+        return read(Profile, text) if text else None
     except ValueError:
         return None

@@ -14,6 +14,7 @@ from headgate.diagnosis.own_steps import PARTS, Part
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.events import FAULTS, state_in_words
 from headgate.model.profiles import Dataset, Profile, TimeFit
+from headgate.model.records import read
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded.faults import KIND, survived
 from headgate.recorded.jobs import Phase, RecordedJob, RecordedTask
@@ -34,7 +35,7 @@ from headgate.reports.words import (
     say_step_time,
     what_happened,
 )
-from headgate.verification import store
+from headgate.verification.verdict import Verification
 from headgate.verification.wording import sentence
 
 _MOST_LINES = 30
@@ -335,7 +336,7 @@ def profiles(jobs: Sequence[RecordedJob]) -> Markup | None:
 
 def _verified(job: RecordedJob) -> list[tuple[str, object]]:
     """Whether its workers train the same as one, if that was verified."""
-    return [("Several workers", sentence(store.parse(job.verified)))] if job.verified else []
+    return [("Several workers", sentence(read(Verification, job.verified)))] if job.verified else []
 
 
 def _facts(profile: Profile) -> list[tuple[str, object]]:

@@ -32,7 +32,8 @@ from typing import Any
 
 import pytest
 
-from headgate.profiling import store
+from headgate.model.profiles import Profile
+from headgate.model.records import parse
 from headgate.task import Stop, TaskEnvironment, saving
 from headgate.task.saving import ResumeError
 from headgate.task.session import TaskSession
@@ -322,13 +323,13 @@ class SessionContract:
     def test_15_what_the_job_costs_is_told_once(self) -> None:
         attempt = self.attempt()
         (profile_message,) = attempt.of("profile")
-        profile = store.parse(profile_message["profile"])
+        profile = parse(Profile, profile_message["profile"])
         assert (profile.framework, profile.source) == (attempt.messages[0]["framework"], "run")
 
     def test_16_a_run_to_measure_tells_what_it_costs_and_saves_nothing(self) -> None:
         attempt = self.attempt("checkpoint", STEPS, HEADGATE_MODE="profile")
         (profile_message,) = attempt.of("profile")
-        profile = store.parse(profile_message["profile"])
+        profile = parse(Profile, profile_message["profile"])
         assert profile.source == "profile"
         assert attempt.of("checkpoint") == []
 

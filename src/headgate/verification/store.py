@@ -5,22 +5,18 @@ workers learn together.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from dataclasses import asdict
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from headgate import __version__
 from headgate.engines.launch import interpreter
 from headgate.model.errors import HeadgateError
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.records import read, text_of
 from headgate.verification import folders
 from headgate.verification.verdict import Verification
 
-_ADAPTER = TypeAdapter(Verification)
 FOLDER = "verified"
 """Folder of verdicts in Headgate's folder."""
 _FRAMEWORKS = ("torch", "keras", "tensorflow", "jax", "jaxlib", "flax")
@@ -48,7 +44,7 @@ def load(folder: Path, key: str, job: Job) -> Verification | None:
     changed.
     """
     try:
-        known = _ADAPTER.validate_json((folder / f"{key}.json").read_text())
+        known = read(Verification, (folder / f"{key}.json").read_text())
         return known if folders.is_as_it_was(job, known.sources) else None
     except (OSError, ValueError):
         return None
@@ -62,22 +58,8 @@ def save(folder: Path, key: str, verification: Verification) -> None:
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     fresh = folder / f"{key}.{os.getpid()}"
-    fresh.write_text(dump(verification))
+    fresh.write_text(text_of(verification))
     fresh.replace(folder / f"{key}.json")
-
-
-def dump(verification: Verification) -> str:
-    """The verdict as JSON."""
-    return json.dumps(asdict(verification))
-
-
-def parse(text: str) -> Verification:
-    """Read a verdict from JSON.
-
-    Raises:
-        ValueError: It is no verdict.
-    """
-    return _ADAPTER.validate_json(text)
 
 
 def _versions(python: str) -> tuple[str, ...]:

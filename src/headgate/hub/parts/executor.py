@@ -9,7 +9,7 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.records import text_of
 from headgate.model.roles import task_names
 from headgate.model.shares import Share, spare
 from headgate.output.patterns import ProgressReader
@@ -176,7 +177,7 @@ class ActionExecutor(Component):
 
     def _resize(self, action: events.Resize) -> None:
         run, live = self._live_runs.find(action.job)
-        live.plan = json.dumps(asdict(action.plan))
+        live.plan = text_of(action.plan)
         live.least_workers = max(live.least_workers, action.least_workers)
         self._initial_planner.moved(action.job, action.plan)
         if live.current is not None and not action.restarts:

@@ -25,7 +25,9 @@ from headgate.model.cluster import Node
 from headgate.model.events import Event, Exit
 from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.plans import APART
+from headgate.model.profiles import Profile
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.records import parse, read, text_of
 from headgate.output.failures import FailureReader
 from headgate.profiling import store as profiles
 from headgate.sampling.shared_memory import left_since
@@ -450,7 +452,7 @@ class HubListener(Listener):
 
     def _profiled(self, task: TaskId, data: dict[str, Any]) -> None:
         run, live, attempt, name = self._find(task)
-        profile, node = profiles.parse(data), self._hardware(task, attempt.tasks[name].node)
+        profile, node = parse(Profile, data), self._hardware(task, attempt.tasks[name].node)
         profile = replace(
             profile,
             arguments=program_run.args if (program_run := program(live.spec)) is not None else (),
@@ -460,9 +462,9 @@ class HubListener(Listener):
             profile = replace(
                 profile, core_gflops=node.core_gflops, core_convolution_gflops=convolution
             )
-        known = profiles.parse(json.loads(live.profile)) if live.profile is not None else None
+        known = read(Profile, live.profile) if live.profile is not None else None
         if known is None or attempt.plan.workers > 1 or not profiles.is_better(known, profile):
-            live.profile = profiles.dump(profiles.merged(known, profile))
+            live.profile = text_of(profiles.merged(known, profile))
         run.record_job(live.spec.name)
         if attempt.plan.workers > 1:
             return  # one of several workers sees only its part of the batch

@@ -8,11 +8,10 @@ end, so they are not asked for a checkpoint before.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +42,7 @@ from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.records import read, text_of
 from headgate.planning.candidates import tells
 from headgate.planning.choosing import (
     Choice,
@@ -56,7 +56,6 @@ from headgate.planning.choosing import (
 from headgate.planning.interference import StoredPairs
 from headgate.planning.joining import alone
 from headgate.planning.moving import Move, Standing, better
-from headgate.profiling import store
 from headgate.profiling.calibration import calibrated
 from headgate.profiling.history import FEWEST_STEPS, samples_of
 from headgate.scripts import inspection
@@ -195,9 +194,8 @@ class InitialPlanner(Component):
                     return  # it ended while others were planned
                 _, live = self._live_runs.find(action.job)
                 known = live.profile if self._profiled(action, cluster) else None
-                asked.append(
-                    self._ask(action, store.parse(json.loads(known)) if known is not None else None)
-                )
+                profile = read(Profile, known) if known is not None else None
+                asked.append(self._ask(action, profile))
             run, _ = self._live_runs.find(actions[0].job)
             used = self.used(cluster)
             if run.submission.cluster:
@@ -255,7 +253,7 @@ class InitialPlanner(Component):
             if live.state in ENDED:
                 continue
             self._plans[action.job] = choice.plan
-            live.spec, live.plan = action.spec, json.dumps(asdict(choice.plan))
+            live.spec, live.plan = action.spec, text_of(choice.plan)
             if choice.why and run.submission.mode == "run":
                 planned = Reason.of(
                     ReasonKind.PLANNED,
@@ -438,7 +436,7 @@ class Replanning(Component):
         run, live = self._live_runs.find(job)
         if live.profile is None or live.current is None or job in self._watched:
             return
-        spec, profile = live.spec, store.parse(json.loads(live.profile))
+        spec, profile = live.spec, read(Profile, live.profile)
         self._watched[job] = None
         if (
             spec.plan is not None

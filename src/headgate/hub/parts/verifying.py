@@ -21,7 +21,7 @@ from headgate.model.events import ENDED, Action, Event, StopRequested, TaskStart
 from headgate.model.identifiers import JobId
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind
-from headgate.model.records import plain
+from headgate.model.records import plain, read, text_of
 from headgate.recorded import runs
 from headgate.verification import store
 from headgate.verification.prior_verdict import bars, is_off, standing, unknown
@@ -194,7 +194,7 @@ class Verifying(Component):
         finally:
             if process.returncode is None:  # it stops the runs that it started
                 process.terminate()
-        return store.parse(answer.decode())
+        return read(Verification, answer)
 
     def _tell(
         self, run: LiveRun, live: LiveJob, verification: Verification, tried: bool = False
@@ -204,7 +204,7 @@ class Verifying(Component):
         Args:
             tried: Whether a trial gave it. If not, an unknown result is only attached.
         """
-        text, differs = store.dump(verification), verification.answer is Sameness.DIFFERS
+        text, differs = text_of(verification), verification.answer is Sameness.DIFFERS
         if live.verified != text:
             live.verified = text
             run.record_job(live.spec.name)

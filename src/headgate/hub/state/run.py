@@ -32,11 +32,11 @@ from headgate.model.jobs import Job
 from headgate.model.paths import below
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.records import text_of
 from headgate.model.shares import FIELDS, Share, Unlimited
 from headgate.model.units import say_text
 from headgate.recorded import runs
 from headgate.recorded.store import Recorder
-from headgate.recorded.stored import text_of
 from headgate.sampling.columns import Column
 from headgate.scripts import variables
 from headgate.scripts.program import program
