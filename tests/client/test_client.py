@@ -17,6 +17,11 @@ import headgate
 from headgate import Client, Job
 from headgate.hub.connection import connect
 from headgate.model.errors import HeadgateError, HubError, NotFoundError, UsageError
+from headgate.model.events import SetShare
+from headgate.model.shares import Share
+from headgate.recorded import runs
+from headgate.recorded.rows import JobRow
+from headgate.recorded.store import RunReader
 
 WAITS = "echo began; until [ -e go ]; do sleep 0.05; done; echo went on"
 
@@ -95,6 +100,42 @@ def test_events_are_followed_until_the_end(client: Client, user: User) -> None:
     assert names.index("JobSubmitted") < names.index("TaskExited")
 
 
+def test_a_log_is_followed_line_by_line(client: Client, user: User) -> None:
+    run = client.run(job("a", f"{WAITS}; printf 'the last'"))
+    lines = []
+    for line in run.logs(follow=True):
+        lines.append(line)
+        user.touch("go")
+    assert lines == ["began", "went on", "the last"]
+    assert list(run.logs(tail=2, follow=True)) == ["went on", "the last"]
+
+
+def test_cores_and_priority_of_a_running_job_are_changed(client: Client, user: User) -> None:
+    jobs = (job("a", "exec sleep 3600"), job("b", "exec sleep 3600"))
+    run = client.run(*jobs, policy="equal")
+    user.sees_state("a", "running")
+    run.set("a", priority=3, cores=0.5)
+    shares = (event.what for event in run.events("a", follow=True))
+    wanted = Share(cpu_weight=300.0, cpu_cap_cores=0.5)
+    next(what for what in shares if isinstance(what, SetShare) and what.share == wanted)
+    assert "0.50   equal share, priority 3" in user.types("status", run.id).stdout
+    assert user.json("set", "a", "cores=1") == {"run": run.id, "job": "a", "cores": 1.0}
+    for changes, message in (
+        ({"memory": 1}, "found 'memory'; expected `workers`, `cores` or `priority`"),
+        ({}, "found nothing to change"),
+        ({"cores": -1}, r"Limits\.cores"),
+        ({"priority": "high"}, "expected a number"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run.set("a", **changes)
+    run.stop(kill=True)
+    with RunReader(run.path / runs.STORE) as reader:
+        [spec] = [row.job() for row in reader.records(JobRow, "name = 'a'")]
+    assert (spec.limits.cores, spec.priority) == (1.0, 3.0)
+    with pytest.raises(NotFoundError, match="nothing is running"):
+        run.set("a", cores=2)
+
+
 def test_jobs_are_stopped_by_name(client: Client, user: User) -> None:
     run = client.run(job("a", WAITS), job("b", "exec sleep 3600"))
     user.sees_state("b", "running")
@@ -150,6 +191,7 @@ def test_the_same_is_awaited(client: Client, user: User) -> None:
             user.touch("go")
             ended = await waiting
             names = [event.name async for event in run.events(follow=True)]
+            assert [line async for line in run.logs(follow=True)] == ["began", "went on"]
             assert (await run.status()).state == ended.state
             assert (await client.find(run.id)).jobs == ("a",)
             return ended.state, names, await run.logs(tail=1)

@@ -10,6 +10,7 @@ from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies import (
     Arrived,
+    Changed,
     Decision,
     EqualPolicy,
     HeadgatePolicy,
@@ -32,6 +33,13 @@ def test_weights_are_in_proportion_to_priorities() -> None:
     )
     assert weights(decision) == {"r/a": 100.0, "r/b": 200.0, "r/c": 50.0}
     assert decision.shares[JobId("r/b")][1] == Reason(ReasonKind.EQUAL_SHARE, {"priority": 2.0})
+
+
+def test_a_changed_priority_changes_the_weight_of_a_job_that_is_there() -> None:
+    policy, changed = EqualPolicy(), [Changed(JobId("r/a"), 3.0)]
+    assert policy.decide(0.0, 2.0, changed) == Decision()
+    policy.decide(1.0, 2.0, [Arrived(JobId("r/a"), 1.0)])
+    assert weights(policy.decide(2.0, 2.0, changed)) == {"r/a": 300.0}
 
 
 def test_a_weight_stays_within_what_the_kernel_takes() -> None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from headgate.cli.options import Whole
-from headgate.client.logs import JobLogs, LogPosition, last_lines
+from headgate.client.logs import JobLogs
 from headgate.engines.log import gone_before
 from headgate.model.errors import NotFoundError, UsageError
 from headgate.model.identifiers import TaskName, job_and_task
 from headgate.model.units import say_bytes
 from headgate.recorded import runs
-
-_FOLLOW_SECONDS = 0.2
 
 
 @click.command()
@@ -67,12 +62,15 @@ def command(
         click.echo(json.dumps(entries, indent=2))
         return
     headings = _Headings(every and len(everyone.paths()) > 1)
-    printed = {}
-    for log in chosen.paths():
+    begun = set[Path]()
+    for log, piece in chosen.output(tail, follow):
         headings.show(log)
-        printed[log] = _print_all(log) if tail is None else _print_last(log, tail)
-    if follow:
-        _follow(chosen, printed, headings)
+        if tail is None and log not in begun and (gone := gone_before(log)):
+            text = f"the first {say_bytes(gone)} of this log are gone; it goes on with:"
+            click.echo(text, err=True)
+        begun.add(log)
+        sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
 
 
 def _find(text: str, run: str | None) -> tuple[Path, str, TaskName | None]:
@@ -98,57 +96,3 @@ class _Headings:
         if self._wanted and task != self._last:
             click.echo(f"==> {task} <==")
         self._last = task
-
-
-def _print_all(log: Path) -> LogPosition:
-    """Print what remains of a log, and say how much of it is gone."""
-    if gone := gone_before(log):
-        click.echo(f"the first {say_bytes(gone)} of this log are gone; it goes on with:", err=True)
-    former = Path(f"{log}.1")
-    if former.exists():
-        _print(former)
-    return _print(log)
-
-
-def _print_last(log: Path, lines: int) -> LogPosition:
-    last, place = last_lines(log, lines)
-    sys.stdout.buffer.writelines(last)
-    sys.stdout.flush()
-    return place
-
-
-def _print(path: Path, start: int = 0) -> LogPosition:
-    with path.open("rb") as file:
-        file.seek(start)
-        while chunk := file.read(1 << 16):
-            sys.stdout.buffer.write(chunk)
-        sys.stdout.flush()
-        return LogPosition(os.fstat(file.fileno()).st_ino, file.tell())
-
-
-def _follow(chosen: JobLogs, printed: dict[Path, LogPosition], headings: _Headings) -> None:
-    while True:
-        ended = chosen.ended()
-        for path in chosen.paths():
-            with suppress(FileNotFoundError):  # it is being begun anew
-                place = printed.get(path)
-                printed[path] = _print_on(path, place, headings)
-        if ended:
-            return
-        time.sleep(_FOLLOW_SECONDS)
-
-
-def _print_on(path: Path, place: LogPosition | None, headings: _Headings) -> LogPosition:
-    """Print the lines added to a log since `place`."""
-    status = path.stat()
-    if place == LogPosition(status.st_ino, status.st_size):
-        return place
-    headings.show(path)
-    if place is None:
-        return _print(path)
-    if status.st_ino == place.inode:
-        return _print(path, start=place.bytes)
-    former = Path(f"{path}.1")
-    if former.stat().st_ino == place.inode:
-        _print(former, start=place.bytes)
-    return _print(path)

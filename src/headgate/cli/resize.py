@@ -8,6 +8,7 @@ import click
 
 from headgate.cli.options import Whole
 from headgate.client.running_jobs import running_jobs
+from headgate.hub.changes import Changes
 
 
 @click.command()
@@ -34,7 +35,7 @@ def command(job: str, workers: int, run: str | None, as_json: bool) -> None:
     """
     [chosen] = running_jobs([job], run)
     [name] = chosen.jobs or [job]
-    chosen.resize(workers)
+    chosen.change(Changes(workers=workers))
     if as_json:
         click.echo(json.dumps({"run": chosen.run, "job": name, "workers": workers}))
     else:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Literal, overload
 
 from headgate.client.explaining import Explanation, Report
+from headgate.client.logs import FOLLOW_SECONDS, LogReading
 from headgate.client.run import LOOK_SECONDS, Run
 from headgate.client.running_jobs import JobEnd
 from headgate.recorded import runs
@@ -71,8 +73,8 @@ class AsyncRun:
     async def checkpoint(self, *jobs: str) -> tuple[str, ...]:
         return await asyncio.to_thread(self._run.checkpoint, *jobs)
 
-    async def set(self, job: str | None = None, *, workers: int) -> None:
-        await asyncio.to_thread(self._run.set, job, workers=workers)
+    async def set(self, job: str | None = None, **changes: float) -> None:
+        await asyncio.to_thread(self._run.set, job, **changes)
 
     async def explain(self, job: str | None = None) -> Explanation:
         return await asyncio.to_thread(self._run.explain, job)
@@ -80,7 +82,46 @@ class AsyncRun:
     async def report(self, to: str | Path | None = None) -> Report:
         return await asyncio.to_thread(self._run.report, to)
 
-    async def logs(
-        self, job: str | None = None, task: str | None = None, tail: int | None = None
-    ) -> str:
-        return await asyncio.to_thread(self._run.logs, job, task, tail)
+    @overload
+    def logs(
+        self,
+        job: str | None = None,
+        task: str | None = None,
+        tail: int | None = None,
+        *,
+        follow: Literal[False] = False,
+    ) -> Awaitable[str]: ...
+
+    @overload
+    def logs(
+        self,
+        job: str | None = None,
+        task: str | None = None,
+        tail: int | None = None,
+        *,
+        follow: Literal[True],
+    ) -> AsyncIterator[str]: ...
+
+    def logs(
+        self,
+        job: str | None = None,
+        task: str | None = None,
+        tail: int | None = None,
+        *,
+        follow: bool = False,
+    ) -> Awaitable[str] | AsyncIterator[str]:
+        """What a task printed, to be awaited; with `follow` line by line, by `async for`."""
+        if follow:
+            return self._lines(job, task, tail)
+        return asyncio.to_thread(self._run.logs, job, task, tail)
+
+    async def _lines(
+        self, job: str | None, task: str | None, tail: int | None
+    ) -> AsyncIterator[str]:
+        logs = await asyncio.to_thread(self._run.job_logs, job, task)
+        reading = LogReading(logs, tail)
+        while not reading.ended:
+            for line in await asyncio.to_thread(reading.lines):
+                yield line
+            if not reading.ended:
+                await asyncio.sleep(FOLLOW_SECONDS)

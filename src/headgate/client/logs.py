@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +17,9 @@ from headgate.model.errors import NotFoundError
 from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskName
 from headgate.recorded import runs
+
+_PIECE_BYTES = 1 << 16
+FOLLOW_SECONDS = 0.2
 
 
 class LogPosition(NamedTuple):
@@ -75,15 +81,78 @@ class JobLogs:
             job.name == self.job and job.state in ENDED for job in runs.summary(self.folder).jobs
         )
 
-    def text(self, tail: int | None = None) -> str:
-        """The remaining text of all logs, one after the other; with `tail`, the last lines of
-        each.
+    def output(self, tail: int | None = None, follow: bool = False) -> Iterator[tuple[Path, bytes]]:
+        """What is left of them, piece by piece, each with its log; of each at least one.
+
+        Args:
+            tail: Only so many lines of each, the last ones.
+            follow: Go on with what is added, until the job has ended.
         """
-        if tail is None:
-            data = (file.path.read_bytes() for file in self.files())
-        else:
-            data = (b"".join(last_lines(log, tail)[0]) for log in self.paths())
-        return b"".join(data).decode(errors="replace")
+        reading = LogReading(self, tail)
+        yield from reading.pieces()
+        while follow and not reading.ended:
+            yield from reading.pieces()
+            if not reading.ended:
+                time.sleep(FOLLOW_SECONDS)
+
+    def text(self, tail: int | None = None) -> str:
+        """What is left of them, one after the other; or the last `tail` lines of each."""
+        return b"".join(piece for _, piece in self.output(tail)).decode(errors="replace")
+
+    def lines(self, tail: int | None = None) -> Iterator[str]:
+        """The lines of one task's log, until the job has ended."""
+        reading = LogReading(self, tail)
+        while not reading.ended:
+            yield from reading.lines()
+            if not reading.ended:
+                time.sleep(FOLLOW_SECONDS)
+
+
+class LogReading:
+    """Reads logs that grow.
+
+    Args:
+        logs: The logs.
+        tail: Only so many lines of what each has at first, the last ones; None: all.
+    """
+
+    def __init__(self, logs: JobLogs, tail: int | None) -> None:
+        self._logs = logs
+        self._tail = tail
+        self._read: dict[Path, LogPosition] | None = None
+        self._rest = b""
+        self.ended = False
+        """Whether the job has ended, and all was read."""
+
+    def lines(self) -> list[str]:
+        """The lines of one log since the last call."""
+        data = self._rest + b"".join(piece for _, piece in self.pieces())
+        *lines, self._rest = data.split(b"\n")
+        if self.ended and self._rest:
+            lines.append(self._rest)
+        return [line.decode(errors="replace") for line in lines]
+
+    def pieces(self) -> Iterator[tuple[Path, bytes]]:
+        """What was added since the last call; at the first call at least one piece of each log."""
+        if self._read is None:
+            self._read = {}
+            for log in self._logs.paths():
+                yield from self._whole(log, self._read)
+            return
+        ended = self._logs.ended()
+        for log in self._logs.paths():
+            with suppress(FileNotFoundError):  # it is being begun anew
+                yield from _added(log, self._read)
+        self.ended = ended
+
+    def _whole(self, log: Path, read: dict[Path, LogPosition]) -> Iterator[tuple[Path, bytes]]:
+        if self._tail is not None:
+            lines, read[log] = _last_lines(log, self._tail)
+            yield log, b"".join(lines)
+            return
+        yield log, b""
+        for file in (Path(f"{log}.1"), log):
+            yield from _pieces(log, file, read) if file.exists() else ()
 
 
 def _gone(file: Path, files: list[Path]) -> int:
@@ -94,7 +163,33 @@ def _gone(file: Path, files: list[Path]) -> int:
     return 0 if file == log and Path(f"{log}.1") in files else gone_before(log)
 
 
-def last_lines(log: Path, lines: int) -> tuple[list[bytes], LogPosition]:
+def _pieces(
+    log: Path, file_path: Path, read: dict[Path, LogPosition], start: int = 0
+) -> Iterator[tuple[Path, bytes]]:
+    """A file of a log, from `start` on; how far it was read is noted."""
+    with file_path.open("rb") as file:
+        file.seek(start)
+        while piece := file.read(_PIECE_BYTES):
+            yield log, piece
+        read[log] = LogPosition(os.fstat(file.fileno()).st_ino, file.tell())
+
+
+def _added(log: Path, read: dict[Path, LogPosition]) -> Iterator[tuple[Path, bytes]]:
+    """What was added to a log since it was read."""
+    status, position = log.stat(), read.get(log)
+    if position == LogPosition(status.st_ino, status.st_size):
+        return
+    start = 0
+    if position is not None and position.inode == status.st_ino:
+        start = position.bytes
+    elif position is not None:
+        former = Path(f"{log}.1")
+        if former.stat().st_ino == position.inode:
+            yield from _pieces(log, former, read, position.bytes)
+    yield from _pieces(log, log, read, start)
+
+
+def _last_lines(log: Path, lines: int) -> tuple[list[bytes], LogPosition]:
     """The last lines of a log, from its current and its previous file."""
     last: deque[bytes] = deque(maxlen=min(lines, sys.maxsize))
     former = Path(f"{log}.1")

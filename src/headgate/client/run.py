@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, overload
 
 from headgate.client import running_jobs
 from headgate.client.explaining import Explanation, Report, explain, report
@@ -14,6 +15,7 @@ from headgate.client.notebook import table
 from headgate.client.proving import ProofNews, Proofs, prove
 from headgate.client.running_jobs import JobEnd, RunningJobs
 from headgate.client.watching import Watch
+from headgate.hub.changes import Changes
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.model.identifiers import TaskName
 from headgate.recorded import runs, status
@@ -174,18 +176,21 @@ class Run:
         running_jobs.check_asked([request])
         return request.jobs
 
-    def set(self, job: str | None = None, *, workers: int) -> None:
-        """Change a running job.
+    def set(self, job: str | None = None, **changes: float) -> None:
+        """Change a job that has not ended.
 
         Args:
-            job: Its name; None: the run's only job.
-            workers: Its new number of workers.
+            job: Its name; None: the run's only one.
+            changes: `workers` that it goes on with; most `cores`; `priority`.
 
         Raises:
-            UsageError: The job cannot be changed in this way.
-            NotFoundError: The job is not running.
+            UsageError: That cannot be.
+            NotFoundError: The run is not running, or has no such job.
+
+        Example:
+            >>> run.set("cnn", priority=3, cores=1)
         """
-        self._running(self._only(job)).resize(workers)
+        self._running(self._only(job)).change(Changes.of(changes))
 
     def prove(
         self,
@@ -227,19 +232,52 @@ class Run:
         """
         return report(self.path, Path(to) if to is not None else None)
 
-    def logs(self, job: str | None = None, task: str | None = None, tail: int | None = None) -> str:
+    @overload
+    def logs(
+        self,
+        job: str | None = None,
+        task: str | None = None,
+        tail: int | None = None,
+        *,
+        follow: Literal[False] = False,
+    ) -> str: ...
+
+    @overload
+    def logs(
+        self,
+        job: str | None = None,
+        task: str | None = None,
+        tail: int | None = None,
+        *,
+        follow: Literal[True],
+    ) -> Iterator[str]: ...
+
+    def logs(
+        self,
+        job: str | None = None,
+        task: str | None = None,
+        tail: int | None = None,
+        *,
+        follow: bool = False,
+    ) -> str | Iterator[str]:
         """What a task printed.
 
         Args:
-            job: Name of its job; None: the run's only job.
-            task: Name of the task, such as `worker-1`; None: the job's main task.
-            tail: Only its last lines, this many.
+            job: Name of its job; None: the run's only one.
+            task: `worker-1`; None: the one that speaks for the job.
+            tail: Only so many lines, the last ones.
+            follow: Give line by line instead, until the job has ended.
 
         Raises:
-            NotFoundError: No such job or task exists.
+            NotFoundError: There is no such job or task.
         """
+        logs = self.job_logs(job, task)
+        return logs.lines(tail) if follow else logs.text(tail)
+
+    def job_logs(self, job: str | None = None, task: str | None = None) -> JobLogs:
+        """The logs that `logs` reads."""
         name = TaskName(task) if task is not None else None
-        return JobLogs.of(self.path, self._only(job), name).text(tail)
+        return JobLogs.of(self.path, self._only(job), name)
 
     def _running(self, *jobs: str) -> RunningJobs:
         names = [f"{self.id}/{self._only(job)}" for job in jobs]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.client.starting import await_answer
+from headgate.hub.changes import Changes
 from headgate.hub.connection import HubConnection, connect
 from headgate.model.errors import HeadgateError, HubError, NotFoundError
 from headgate.model.events import ENDED
@@ -61,15 +62,15 @@ class RunningJobs:
             answer = hub.ask("checkpoint", run=self.run, jobs=self.jobs)
         return CheckpointRequest(self.run, tuple(answer["jobs"]), tuple(answer["unconnected"]))
 
-    def resize(self, workers: int) -> None:
-        """Change the number of workers of each job.
+    def change(self, changes: Changes) -> None:
+        """Change each job.
 
         Raises:
-            UsageError: A job cannot be resized.
+            UsageError: A job cannot be changed so.
         """
         with self.connect() as hub:
             for job in self.jobs or ():
-                hub.ask("resize", run=self.run, job=job, workers=workers)
+                hub.ask("change", run=self.run, job=job, changes=changes.plain())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from headgate.model.endings import Ending
 from headgate.model.events import (
     ENDED,
     Action,
+    ChangeRequested,
     CheckpointDone,
     CheckpointLost,
     Event,
@@ -54,7 +55,7 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.output.vocabulary import is_adversarial
 from headgate.planning.interference import Interference
 from headgate.policies import NoPolicy
-from headgate.policies.base import Arrived, Left, Policy, Reported, Stalled
+from headgate.policies.base import Arrived, Changed, Left, Policy, Reported, Stalled
 
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
 
@@ -150,7 +151,7 @@ class Controller:
                 owner = self._jobs.all.get(job)
                 if self.policy.predicts and owner is not None and owner.tasks:
                     pending.changes.append(event)
-            case StopRequested() | ResizeRequested() | MoveRequested():
+            case StopRequested() | ResizeRequested() | ChangeRequested() | MoveRequested():
                 actions += self._requested(pending, event)
             case TaskStarted() | TaskReady():
                 actions += self._up(pending, event)
@@ -209,7 +210,9 @@ class Controller:
         return starting.wait(now, job)
 
     def _requested(
-        self, pending: Pending, event: StopRequested | ResizeRequested | MoveRequested
+        self,
+        pending: Pending,
+        event: StopRequested | ResizeRequested | ChangeRequested | MoveRequested,
     ) -> list[Action]:
         job = self._jobs.all.get(event.job)
         if job is None:
@@ -219,6 +222,12 @@ class Controller:
                 return self._stop(job, kill, reason)
             case ResizeRequested(_, workers):
                 return resizing.resize(job, workers, self._allocator, pending)
+            case ChangeRequested(_, spec):
+                job.spec = spec
+                if job.tasks:
+                    pending.moved[job.id] = job
+                    pending.changes.append(Changed(job.id, spec.priority, spec.limits.cores))
+                return []
             case MoveRequested(_, plan, reason, waits):
                 return resizing.move(job, plan, reason, waits)
 

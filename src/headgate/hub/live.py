@@ -24,6 +24,7 @@ from headgate.engines.remote.environment import more, sent
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub import doubts
 from headgate.hub.allocations import overlapping
+from headgate.hub.changes import Changes
 from headgate.hub.checking import checked
 from headgate.hub.claiming import claimed
 from headgate.hub.connection import connect
@@ -396,13 +397,39 @@ class LiveHub:
             if (jobs is None or name in jobs) and live.state == "running" and live.is_unconnected
         ]
 
-    def resize(self, run: str, job: str, workers: int) -> None:
-        """Change the number of workers of a running job.
+    def change(self, run: str, job: str, changes: Changes) -> None:
+        """Change what a job that has not ended may take, and with how many workers it goes on.
 
         Raises:
-            UsageError: The job cannot be resized.
+            UsageError: That cannot be; nothing of it is changed.
         """
-        live = self._job(run, job)
+        live, id = self._job(run, job), JobId.of(run, job)
+        spec = changes.applied(live.spec)
+        if changes.workers is not None:
+            self._check_resize(run, live, changes.workers)
+        elif live.state in ENDED:
+            raise UsageError(
+                f"job {job!r} is {live.state}; only one that has not ended can be changed"
+            )
+        if changes.priority is not None and not self._controller.policy.grants:
+            raise UsageError(f"policy {self.policy!r} moves no shares, whatever a job's priority")
+        if changes.priority is not None and spec.share is not None:
+            raise UsageError(f"job {job!r} has a `share` of its own, whatever its priority")
+        if spec != live.spec:
+            live.spec = spec
+            self.runs[run].record_job(job)
+            reason = Reason.of(Why.CHANGED_BY_USER, **changes.plain())
+            self._live_runs.event(self.runs[run], "note", reason, job)
+            self._step(events.ChangeRequested(id, spec))
+        if changes.workers is not None:
+            self._step(events.ResizeRequested(id, changes.workers))
+
+    def _check_resize(self, run: str, live: LiveJob, workers: int) -> None:
+        """
+        Raises:
+            UsageError: A job cannot go on with so many workers.
+        """
+        job = live.spec.name
         plan = live.current.plan if live.current is not None else None
         fewest, most = live.spec.limits.workers
         if live.state != "running" or plan is None:
@@ -447,7 +474,6 @@ class LiveHub:
                 f"found {workers} workers; the nodes of job {job!r} take at most {at_most:,} "
                 "tasks of one job"
             )
-        self._step(events.ResizeRequested(JobId.of(run, job), workers))
 
     def begins_to_end(self) -> None:
         """Cancel trials: each would submit its next run to another hub."""

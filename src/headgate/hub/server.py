@@ -25,6 +25,7 @@ import headgate
 from headgate import isolation, policies
 from headgate.engines.local import LocalEngine
 from headgate.hub.allocations import publish_allocation
+from headgate.hub.changes import Changes
 from headgate.hub.live import LiveHub
 from headgate.hub.standard_input import GivenInput, taken
 from headgate.hub.state.run import LiveRun, Watcher
@@ -196,10 +197,11 @@ class HubServer:
                 names = _names(request)
                 asked, silent = self._hub.checkpoint(run, names), self._hub.unconnected(run, names)
                 return {"type": "checkpointing", "jobs": asked, "unconnected": silent}
-            case "resize" if run in self._hub.runs:
-                self._hub.resize(run, str(request.get("job")), _count(request))
-                return {"type": "resizing", "run": run, "job": request.get("job")}
-            case "attach" | "stop" | "checkpoint" | "resize" | "prove":
+            case "change" if run in self._hub.runs:
+                changes = Changes.of(request.get("changes"))
+                self._hub.change(run, str(request.get("job")), changes)
+                return {"type": "changing", "run": run, "job": request.get("job")}
+            case "attach" | "stop" | "checkpoint" | "change" | "prove":
                 raise UsageError(f"run {run} is not running")
             case "warn":
                 self._hub.warn(Reason.read(request["reason"]))
@@ -291,13 +293,6 @@ def _names(request: Mapping[str, Any], key: str = "jobs") -> list[str] | None:
     if names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         return names
     raise ValueError(f"found {key} {names!r:.80}; expected names, or null for all")
-
-
-def _count(request: Mapping[str, Any]) -> int:
-    workers = request.get("workers")
-    if not isinstance(workers, int):
-        raise ValueError(f"found workers {workers!r:.80}; expected a whole number")
-    return workers
 
 
 async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[bytes | None]:

@@ -359,6 +359,14 @@ class ResizeRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeRequested:
+    """A person changes what a job that has not ended may take: `spec` is the job from now on."""
+
+    job: JobId
+    spec: Job
+
+
+@dataclass(frozen=True, slots=True)
 class MoveRequested:
     """A running job goes on with another plan, from a checkpoint that it just saved. With `waits`
     it starts over: its engine has not started any task.
@@ -396,6 +404,7 @@ Event = (
     | CheckpointLost
     | StopRequested
     | ResizeRequested
+    | ChangeRequested
     | MoveRequested
     | Wake
 )

@@ -467,6 +467,9 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.GIVEN_WORKERS: "{after}; started again with {workers}",
     Kind.STARTED: _started,
     Kind.RESIZED: _resized,
+    Kind.CHANGED_BY_USER: lambda facts: (
+        "changed by its user: " + ", ".join(f"{name} {value:g}" for name, value in facts.items())
+    ),
     Kind.EVALUATING: "its evaluator has {seconds:seconds} to end",
     Kind.WORKERS_APART: lambda facts: (
         f"the {facts['workers']} workers of job {facts['job']} share nothing: "

@@ -34,6 +34,7 @@ class ReasonKind(StrEnum):
     # a running job
     STARTED = "started"
     RESIZED = "resized"
+    CHANGED_BY_USER = "changed-by-user"
     EVALUATING = "evaluating"
     WORKERS_APART = "workers-apart"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from headgate.policies.base import (
     Arrived,
     Change,
+    Changed,
     Decision,
     Left,
     Placed,
@@ -30,6 +31,7 @@ __all__ = [
     "DEFAULT",
     "Arrived",
     "Change",
+    "Changed",
     "Decision",
     "EqualPolicy",
     "FlowConPolicy",

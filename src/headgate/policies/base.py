@@ -41,6 +41,15 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """A user changed the claim of a job that runs, or the most cores it may use."""
+
+    job: JobId
+    priority: float
+    cores_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """Where a job's tasks are. Sent for each arriving job, and again when that changes.
 
@@ -100,7 +109,7 @@ class Stalled:
     job: JobId
 
 
-Change = Arrived | Left | Placed | Reported | Used | Stalled | Predicted
+Change = Arrived | Changed | Left | Placed | Reported | Used | Stalled | Predicted
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import WEIGHT_DEFAULT, Share
-from headgate.policies.base import Arrived, Change, Decision, Left, Policy
+from headgate.policies.base import Arrived, Change, Changed, Decision, Left, Policy
 
 
 class EqualPolicy(Policy):
@@ -24,15 +24,21 @@ class EqualPolicy(Policy):
     name = "equal"
     floor = 0.0  # the user's priorities are final
 
+    def __init__(self) -> None:
+        self._present: set[JobId] = set()
+
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
         shares: dict[JobId, tuple[Share, Reason]] = {}
         for change in changes:
             if isinstance(change, Arrived):
+                self._present.add(change.job)
+            if isinstance(change, Arrived | Changed) and change.job in self._present:
                 weight = min(max(WEIGHT_DEFAULT * change.priority, 1.0), 10_000.0)
                 shares[change.job] = (
                     Share(cpu_weight=weight),
                     Reason.of(ReasonKind.EQUAL_SHARE, priority=change.priority),
                 )
             elif isinstance(change, Left):
+                self._present.discard(change.job)
                 shares.pop(change.job, None)
         return Decision(shares)

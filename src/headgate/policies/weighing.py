@@ -16,6 +16,7 @@ from headgate.model.shares import Share
 from headgate.policies.base import (
     Arrived,
     Change,
+    Changed,
     Decision,
     Left,
     Placed,
@@ -180,6 +181,9 @@ class WeighingPolicy(Policy):
         match change:
             case Left():
                 self._left(job, change)
+                return True
+            case Changed():
+                job.priority, job.cores_limit = change.priority, change.cores_limit
                 return True
             case Placed():
                 job.nodes = {node: max(cores, LEAST_CORES) for node, cores in change.cores.items()}

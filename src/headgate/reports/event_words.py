@@ -103,18 +103,32 @@ def _told(what: object) -> str:
             return _noticed(what)
         case events.Usage() | events.Progress() | events.MemoryUsed() | events.GpuMemoryUsed():
             return _read(what)
-        case events.StopRequested() | events.ResizeRequested() | events.MoveRequested():
+        case (
+            events.StopRequested()
+            | events.ResizeRequested()
+            | events.ChangeRequested()
+            | events.MoveRequested()
+        ):
             return _asked(what)
     return _happened(what)
 
 
-def _asked(request: events.StopRequested | events.ResizeRequested | events.MoveRequested) -> str:
+def _asked(
+    request: events.StopRequested
+    | events.ResizeRequested
+    | events.ChangeRequested
+    | events.MoveRequested,
+) -> str:
     match request:
         case events.StopRequested(_, kill, reason):
             why = in_words(reason) if reason is not None else "by its user"
             return f"asked to end{' at once' if kill else ''}: {why}"
         case events.ResizeRequested(_, workers):
             return f"asked to have {counted(workers, 'worker')}"
+        case events.ChangeRequested(_, spec):
+            most = spec.limits.cores
+            cores = f"at most {say(most)} cores" if most is not None else "no limit of cores"
+            return f"its user set priority {say(spec.priority)}, {cores}"
         case events.MoveRequested(_, plan, reason):
             return f"asked to move to {counted(plan.workers, 'worker')}: {in_words(reason)}"
 

@@ -23,6 +23,7 @@ from headgate.model.shares import Share, Unlimited
 from headgate.policies.base import (
     Arrived,
     Change,
+    Changed,
     Decision,
     Left,
     Placed,
@@ -61,6 +62,7 @@ _count = st.none() | st.integers(0, 1_000_000)
 _cores = st.none() | st.floats(0.1, 64.0)
 CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(Arrived, st.sampled_from(JOBS), _positive, _cores),
+    st.builds(Changed, _job, _positive, _cores),
     st.builds(Left, _job),
     st.builds(
         Placed, _job, st.dictionaries(st.sampled_from("abc"), st.floats(0.0, 64.0), max_size=3)

@@ -1,0 +1,44 @@
+"""`headgate set`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from headgate.client.running_jobs import running_jobs
+from headgate.hub.changes import Changes
+from headgate.model.errors import UsageError
+
+
+@click.command()
+@click.argument("job")
+@click.argument("changes", nargs=-1, required=True, metavar="NAME=VALUE...")
+@click.option(
+    "--run", help="Run of the job, by its id or part of it. Default: the latest that is running."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def command(job: str, changes: tuple[str, ...], run: str | None, as_json: bool) -> None:
+    """Change a job that has not ended.
+
+    `priority` and `cores`, the most that it may use, hold from now on, and when it is resumed.
+    `workers` is the same as `headgate resize`.
+
+    \b
+    Example: headgate set cnn priority=3
+             headgate set cnn cores=0.5 workers=2
+    """
+    values = dict[str, str]()
+    for change in changes:
+        name, sign, value = change.partition("=")
+        if not sign:
+            raise UsageError(f"found {change!r}; expected NAME=VALUE, such as priority=3")
+        values[name] = value
+    asked = Changes.of(values)
+    [chosen] = running_jobs([job], run)
+    chosen.change(asked)
+    [name] = chosen.jobs or [job]
+    if as_json:
+        click.echo(json.dumps({"run": chosen.run, "job": name, **asked.plain()}))
+    else:
+        click.echo(f"{chosen.run}/{name}: {asked}")

@@ -1,0 +1,63 @@
+"""What a person changes of a job that has not ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from headgate.model.errors import UsageError
+from headgate.model.jobs import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """New values of a job; None: as it is."""
+
+    workers: int | None = None
+    cores: float | None = None
+    priority: float | None = None
+
+    @classmethod
+    def of(cls, values: object) -> Changes:
+        """Changes by name, as numbers or texts.
+
+        Raises:
+            UsageError: There is none, a value is no number, or one cannot be changed.
+        """
+        kinds = {field.name: int if field.name == "workers" else float for field in fields(cls)}
+        expected = "`workers`, `cores` or `priority`"
+        if not values or not isinstance(values, Mapping):
+            raise UsageError(f"found nothing to change; expected {expected}")
+        numbers = dict[str, Any]()
+        for name, value in values.items():
+            if name not in kinds:
+                raise UsageError(
+                    f"found {name!r}; expected {expected}. Nothing else of a job changes before it "
+                    "ends: stop it, and run it again with other settings"
+                )
+            try:
+                numbers[name] = kinds[name](str(value))
+            except ValueError:
+                raise UsageError(f"found {name} {value!r:.80}; expected a number") from None
+        return cls(**numbers)
+
+    def plain(self) -> dict[str, float]:
+        """The values that change, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value:g}" for name, value in self.plain().items())
+
+    def applied(self, job: Job) -> Job:
+        """The job as it is to be; the number of its workers is its plan's.
+
+        Raises:
+            UsageError: A value is out of its bounds.
+        """
+        cores = job.limits.cores if self.cores is None else self.cores
+        priority = job.priority if self.priority is None else self.priority
+        try:
+            return replace(job, limits=replace(job.limits, cores=cores), priority=priority)
+        except (TypeError, ValueError) as error:
+            raise UsageError(str(error)) from None
