@@ -142,19 +142,26 @@ def read_events(
         NotFoundError: The run has no log: an earlier version recorded it.
         StorageError: Its store cannot be read.
     """
-    while True:
-        alive = runs.alive(run)
-        with RunReader(run / runs.STORE) as reader:
-            # not yet written if the run has just begun
-            if not alive and CONTROLLER not in reader.meta():
-                raise NotFoundError(f"run {run.name} has no event log: its Headgate kept none")
-            where = "id > ?" + ("" if job is None else " AND job = ?")
-            for row in reader.rows("log", where, (after, *([] if job is None else [job])), "id"):
-                after = row["id"]
-                yield parse(run.name, row)
-        if not (follow and alive):
-            return
-        time.sleep(_FOLLOW_SECONDS)
+    alive = True
+    while alive:
+        alive = follow and runs.alive(run)
+        for event in _read(run, job, after):
+            after = event.id
+            yield event
+        if alive:
+            time.sleep(_FOLLOW_SECONDS)
+
+
+def _read(run: Path, job: str | None, after: int) -> list[LoggedEvent]:
+    """The present entries; the store is not left open while somebody looks at them."""
+    alive = runs.alive(run)
+    with RunReader(run / runs.STORE) as reader:
+        # not yet written if the run has just begun
+        if not alive and CONTROLLER not in reader.meta():
+            raise NotFoundError(f"run {run.name} has no event log: its Headgate kept none")
+        where = "id > ?" + ("" if job is None else " AND job = ?")
+        values = (after, *([] if job is None else [job]))
+        return [parse(run.name, row) for row in reader.rows("log", where, values, "id")]
 
 
 def controller_of(run: Path) -> str | None:
