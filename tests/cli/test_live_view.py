@@ -130,7 +130,7 @@ def test_the_tasks_of_a_job_that_has_several_are_below_it_where_there_is_room() 
         console = Console(
             file=io.StringIO(), force_terminal=True, width=120, height=height, color_system=None
         )
-        table = _JobTable(console)._fitting(snapshot(1.0, shown))
+        table = _JobTable(console)._fitting_table(snapshot(1.0, shown))
         return ["".join(segment.text for segment in line) for line in console.render_lines(table)]
 
     roomy = lines(40)

@@ -93,7 +93,7 @@ def test_what_a_task_starts_itself_is_none_of_the_others() -> None:
         wait, until = CoreWait(), time.monotonic() + 1.0
         [helper] = spinning(1, until)
         spin(until - 0.05)
-        own = wait._own() - wait._begun_own
+        own = wait._own_ticks() - wait._begun_own
         helper.join()
         print(own / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4]))
         """

@@ -52,7 +52,7 @@ VERBS = {
 
 _COMPLETES = "_HEADGATE_COMPLETE"
 """The variable that a shell sets to ask for completions."""
-_CALLED_ELSEWHERE = {
+_VERBS_OF_OTHERS = {
     **dict.fromkeys(("list", "ls", "history"), "ps"),
     **dict.fromkeys(("queue", "jobs", "squeue", "show", "info"), "status"),
     **dict.fromkeys(("top", "watch", "follow", "monitor"), "attach"),
@@ -108,7 +108,7 @@ class _Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in VERBS and not name.startswith("-"):
-            close = [_CALLED_ELSEWHERE[name]] if name in _CALLED_ELSEWHERE else []
+            close = [_VERBS_OF_OTHERS[name]] if name in _VERBS_OF_OTHERS else []
             close = close or [verb for verb in VERBS if verb.startswith(name)]
             close = close or difflib.get_close_matches(name, VERBS, n=1)
             meant = f" Did you mean {' or '.join(close)}?" if close else ""
@@ -180,12 +180,12 @@ def main() -> None:
         code = 0
     except OSError as error:
         streams.abandon()
-        click.echo(f"headgate: {_said(error)}", err=True)
+        click.echo(f"headgate: {_system_error(error)}", err=True)
         code = HeadgateError.exit_code
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _said(error: OSError) -> str:
+def _system_error(error: OSError) -> str:
     """The system's error in one line."""
     if error.filename is None and error.errno in (
         errno.ENOSPC,

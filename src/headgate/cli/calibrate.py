@@ -57,14 +57,14 @@ def command(
     nodes: tuple[Node, ...] = ()
     if where.engine == LOCAL:
         network = calibration.network(
-            where.cluster, Cluster(where.nodes), home, again=again, progress=_told
+            where.cluster, Cluster(where.nodes), home, again=again, progress=_print_measured
         )
     else:
-        with reached(where.engine) as there:
-            name, on = there.called(), there.cluster()
-            machines = calibration.machines(there, on, home, again=again, progress=_told)
+        with reached(where.engine) as opened:
+            name, on = opened.called(), opened.cluster()
+            machines = calibration.machines(opened, on, home, again=again, progress=_print_measured)
             network = calibration.network(
-                name, on, home, again=again, progress=_told, between=links.by(there)
+                name, on, home, again=again, progress=_print_measured, between=links.by(opened)
             )
             nodes = calibration.known(name, on, home).nodes
     if as_json:
@@ -79,7 +79,7 @@ def command(
         click.echo(line)
 
 
-def _told(what: Node | MeasuredLink) -> None:
+def _print_measured(what: Node | MeasuredLink) -> None:
     if sys.stderr.isatty():
         text = what.name if isinstance(what, Node) else f"{what.sender} to {what.receiver}"
         click.echo(f"measured: {text}", err=True)

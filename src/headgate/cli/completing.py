@@ -58,8 +58,8 @@ def completed(command: click.Command) -> click.Command:
 
 
 def _takes_a_file(param: click.Parameter) -> bool:
-    what = str(param.metavar or "")
-    return param.name in _FILES or any(word in what for word in ("FILE", "PATH"))
+    metavar = str(param.metavar or "")
+    return param.name in _FILES or any(word in metavar for word in ("FILE", "PATH"))
 
 
 _FILES = {"targets", "scripts", "file", "trace", "output", "save"}

@@ -21,7 +21,7 @@ _PAUSES_TOLD = 20
 """Most lines of a proof's progress, which may have a thousand pauses."""
 
 
-def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+def _fraction(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     """Parse a fraction of time: `10%` or `0.1`."""
     if text is None:
         return None
@@ -43,7 +43,7 @@ def _part(_: click.Context, __: click.Parameter, text: str | None) -> float | No
 @click.option(
     "--pause-at-most",
     metavar="PART",
-    callback=_part,
+    callback=_fraction,
     help="With --prove: the part of its time that a job may be held, up to 25%.  [default: 2%]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
@@ -80,7 +80,7 @@ def command(
     from headgate.client.explaining import explain
     from headgate.reports import explained, sharing
 
-    folder, job = _meant(run, job)
+    folder, job = _run_and_job(run, job)
     explanation = explain(folder, job)
     if as_json:
         click.echo(json.dumps(explanation.as_json(), indent=2))
@@ -98,7 +98,7 @@ def _prove(
     """Have the hub prove which jobs slow the jobs of a running run, and print the result."""
     from headgate.client.proving import prove
 
-    folder, job = _meant(run, job) if run is not None else (None, None)
+    folder, job = _run_and_job(run, job) if run is not None else (None, None)
     (chosen,) = running_jobs([], folder.name if folder is not None else None)
     shown: dict[tuple[str, str], int] = {}
 
@@ -131,7 +131,7 @@ def _is_to_show(news: ProofNews, shown: dict[tuple[str, str], int]) -> bool:
     return True
 
 
-def _meant(run: str | None, job: str | None) -> tuple[Path, str | None]:
+def _run_and_job(run: str | None, job: str | None) -> tuple[Path, str | None]:
     """The folder of the run, and the job. A single name is a job's if any run has a job of that
     name.
     """

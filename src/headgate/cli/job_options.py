@@ -124,11 +124,11 @@ def limits(stated: Mapping[str, Any]) -> Limits:
     Raises:
         UsageError: They are invalid.
     """
-    below = _below("limits", stated)
-    if below.get("gpus") == 0 and ("exclusive" in below or "gpu_memory_bytes" in below):
-        other = "--exclusive" if "exclusive" in below else "--gpu-memory"
+    fields = _below("limits", stated)
+    if fields.get("gpus") == 0 and ("exclusive" in fields or "gpu_memory_bytes" in fields):
+        other = "--exclusive" if "exclusive" in fields else "--gpu-memory"
         raise UsageError(f"found --gpus 0 with {other}; leave one of them out")
-    return Limits(**below)
+    return Limits(**fields)
 
 
 def _below(field: str, stated: Mapping[str, Any]) -> dict[str, Any]:

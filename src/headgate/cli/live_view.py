@@ -64,7 +64,7 @@ def follow(
     if not as_json:
         import headgate.reports.terminal  # noqa: F401  # takes its time: while the jobs start, not when they have ended
     with left_alone(watched.run):
-        end, report = _watched(watched, view, interrupts, watch)
+        end, report = _final_state(watched, view, interrupts, watch)
     interrupts.release()
     try:
         conclude(watched.path, report, as_json)
@@ -93,7 +93,7 @@ def left_alone(run: str) -> Iterator[None]:
         ) from None
 
 
-def _watched(
+def _final_state(
     watched: Watch, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
 ) -> tuple[dict[str, Any], str | None]:
     """How a run ended, and the path of its report, once both are known."""
@@ -268,15 +268,15 @@ class _JobTable:
     def event(self, event: dict[str, Any]) -> None:
         style = "red" if event["kind"] in ("failed", "warning") else None
         who = f"{event['job']}: " if event["job"] else ""
-        what = state_in_words(event["kind"], event["text"])
-        self._console.print(f"[{event['t']:7.1f} s] {who}{what}", style=style, markup=False)
+        state = state_in_words(event["kind"], event["text"])
+        self._console.print(f"[{event['t']:7.1f} s] {who}{state}", style=style, markup=False)
 
     def snapshot(self, snapshot: dict[str, Any]) -> None:
         # The cursor rests on an empty line. A terminal that echoes ^C at the end of a full line
         # moves to the next, and then one line too few is erased.
-        self._live.update(Group(self._fitting(snapshot), ""), refresh=True)
+        self._live.update(Group(self._fitting_table(snapshot), ""), refresh=True)
 
-    def _fitting(self, snapshot: dict[str, Any]) -> Table:
+    def _fitting_table(self, snapshot: dict[str, Any]) -> Table:
         """A table that fits the terminal's lines. If there are too many tasks, it leaves them out.
         If there are too many jobs, running and failed ones come first.
         """
@@ -306,8 +306,11 @@ class _JobTable:
         table = Table(title=Text(title, "table.title"), title_justify="left")
         if hidden:
             counts = Counter(job["state"] for job in hidden)
-            what = ", ".join(f"{count} {state}" for state, count in counts.items())
-            table.caption, table.caption_justify = f"... {len(hidden)} more ({what})", "left"
+            states_left_out = ", ".join(f"{count} {state}" for state, count in counts.items())
+            table.caption, table.caption_justify = (
+                f"... {len(hidden)} more ({states_left_out})",
+                "left",
+            )
         for heading in ("job", "state", "progress", "loss"):
             table.add_column(heading, overflow="fold")
         on_gpus = any(job["gpus"] for job in snapshot["jobs"])

@@ -48,7 +48,7 @@ def command(
     folder, name = runs.find_job(job, run) if job is not None else (runs.find(run), None)
     readings = measured(read(folder / runs.STORE, last), name, last)
     if as_json:
-        targets = [dataclasses.asdict(one) for one in readings]
+        targets = [dataclasses.asdict(reading) for reading in readings]
         click.echo(json.dumps({"run": folder.name, "since": last, "targets": targets}, indent=2))
         return
 

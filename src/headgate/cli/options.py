@@ -103,7 +103,7 @@ class OfJobs(click.Command):
         try:
             left = super().parse_args(ctx, list(args))
         except click.NoSuchOption as error:
-            raise click.UsageError(_not_ours(ctx, args, error), ctx) from None
+            raise click.UsageError(_unknown_option_message(ctx, args, error), ctx) from None
         ctx.meta["asked"] = CommandLine(
             command, ctx.params.pop("module", None), ctx.params.pop("python", None), rest
         )
@@ -142,7 +142,7 @@ def is_program(word: str) -> bool:
     return is_named(word)
 
 
-def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:
+def _unknown_option_message(ctx: click.Context, args: list[str], error: click.NoSuchOption) -> str:
     """The message about an option that a verb does not have."""
     name = error.option_name
     known = {
@@ -152,19 +152,19 @@ def _not_ours(ctx: click.Context, args: list[str], error: click.NoSuchOption) ->
         for option in param.opts
     }
     ours: list[str] = []
-    theirs: list[str] = []
+    script_words: list[str] = []
     words = iter(args)
     for word in words:
         option = known.get(word.partition("=")[0])
         if option is not None:
             ours += [word] if option.is_flag or "=" in word else [word, *islice(words, 1)]
-        elif word.startswith("-") or (theirs and not word.endswith(".py")):
-            theirs.append(word)
+        elif word.startswith("-") or (script_words and not word.endswith(".py")):
+            script_words.append(word)
         else:
             ours.append(word)
     if "-m" not in ours and not any(word.endswith(".py") for word in ours):
         ours.append("train.py")
-    cure = shlex.join([*ctx.command_path.split(), *ours, "--", *theirs])
+    cure = shlex.join([*ctx.command_path.split(), *ours, "--", *script_words])
     from headgate.config.userfile import OTHER_NAMES
 
     field = name.lstrip("-").replace("-", "_")

@@ -155,8 +155,8 @@ def command(
         for job, profile in jobs
     ]
     on = options.place().engine
-    there = profile_jobs.nodes(cluster, on, this_node)
-    nodes = there
+    known_nodes = profile_jobs.nodes(cluster, on, this_node)
+    nodes = known_nodes
     for change in changes:
         nodes = changed(nodes, change)
     measures = "--probe" if probes else None
@@ -171,14 +171,14 @@ def command(
         for option, given in (("--explain", explain), ("--save", save), (measures, measures)):
             if given is not None:
                 raise UsageError(f"found {option} with {len(jobs)} jobs; expected one")
-        _together(jobs, nodes, this_node, changes, as_json)
+        _plan_together(jobs, nodes, this_node, changes, as_json)
         return
     [(job, profile)] = jobs
     before = None
     if measures:
         answer = _measured(
             job,
-            there,
+            known_nodes,
             profile,
             this_node,
             top,
@@ -188,9 +188,9 @@ def command(
         )
     else:
         answer = _answer(job, nodes, profile, this_node, top)
-        before = _answer(job, there, profile, this_node, top) if changes else None
+        before = _answer(job, known_nodes, profile, this_node, top) if changes else None
         if job.plan is not None and not changes:
-            before = _answer(replace(job, plan=None), there, profile, this_node, top)
+            before = _answer(replace(job, plan=None), known_nodes, profile, this_node, top)
             changes = (f"this plan in place of the best ({in_words(before.found.best.plan)})",)
     if explain is not None and explain > len(answer.shown):
         raise UsageError(
@@ -293,7 +293,7 @@ def _measured(
     )
 
 
-def _together(
+def _plan_together(
     asked: Sequence[tuple[Job, Profile]],
     cluster: Cluster,
     this_node: Node,

@@ -55,7 +55,7 @@ def show(
         changes: The changes.
         explain: Number of the candidate whose seconds are listed.
     """
-    for line in _words(answer):
+    for line in _answer_lines(answer):
         click.echo(line)
     if before is not None:
         was, now = before.found.best.throughput, answer.found.best.throughput
@@ -84,7 +84,7 @@ def show_together(answers: Sequence[RankedPlans], division: JointPlans) -> None:
     """Print the four answers of jobs that run side by side, and the effect on each job."""
     for answer, part, fair in zip(answers, division.normalised, division.fair):
         click.echo(answer.job.name)
-        for line in _words(answer):
+        for line in _answer_lines(answer):
             click.echo(f"  {line}")
         click.echo(
             f"  beside others {say_percent(part)} of what it would have alone; on an equal part of "
@@ -116,7 +116,7 @@ def together_as_data(
     }
 
 
-def _words(answer: RankedPlans) -> list[str]:
+def _answer_lines(answer: RankedPlans) -> list[str]:
     """The four answers, with their reasons."""
     best = answer.found.best
     plan, memory = best.plan, answer.costs.memory(best.plan)
@@ -127,8 +127,8 @@ def _words(answer: RankedPlans) -> list[str]:
     )
     least, most = sizes[0], sizes[0]
     if all(size is not None for size in sizes):
-        whole = [size for size in sizes if size is not None]
-        least, most = min(whole), max(whole)
+        known_sizes = [size for size in sizes if size is not None]
+        least, most = min(known_sizes), max(known_sizes)
     if most is None:
         batch = "the script's own batch"
         batch += ", divided among the workers" if plan.workers > 1 else ""
@@ -148,9 +148,9 @@ def _words(answer: RankedPlans) -> list[str]:
         if plan.backup_workers
         else ""
     )
-    on = _on(plan.worker_nodes)
+    on = _node_counts(plan.worker_nodes)
     grows = grown(answer.job, answer.costs.profile, plan)
-    serve = f"; servers on {_on(plan.server_nodes)}" if plan.servers else ""
+    serve = f"; servers on {_node_counts(plan.server_nodes)}" if plan.servers else ""
     servers = "" if not plan.servers else f" and {plan.servers} server{'s' * (plan.servers > 1)}"
     largest = say_bytes(max(memory.values()))
     return [
@@ -162,7 +162,7 @@ def _words(answer: RankedPlans) -> list[str]:
     ]
 
 
-def _on(names: Sequence[str]) -> str:
+def _node_counts(names: Sequence[str]) -> str:
     """Nodes, with the number of tasks on each if it is more than one."""
     counter = Counter(names)
     shown = [

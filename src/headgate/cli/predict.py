@@ -54,8 +54,8 @@ def command(job: str, run: str | None, as_json: bool) -> None:
     from headgate.forecast.expected import expect
 
     folder, name = runs.find_job(job, run)
-    whole = runs.summary(folder)
-    summary = next((job_row for job_row in whole.jobs if job_row.name == name), None)
+    run_summary = runs.summary(folder)
+    summary = next((job_row for job_row in run_summary.jobs if job_row.name == name), None)
     if summary is None:  # its folder is made first
         raise NotFoundError(
             f"run {folder.name} has recorded nothing of job {name!r}; `headgate ps` says "
@@ -77,17 +77,19 @@ def command(job: str, run: str | None, as_json: bool) -> None:
             f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}"
         )
     until = _UNTIL[expected.until].format(
-        whole=_whole(reports), metric=rule.metric, goal=rule.goal or 0.0
+        whole=_total_work(reports), metric=rule.metric, goal=rule.goal or 0.0
     )
     waited = (
-        max((whole.took or 0.0) - expected.reported, 0.0) if summary.state not in ENDED else None
+        max((run_summary.took or 0.0) - expected.reported, 0.0)
+        if summary.state not in ENDED
+        else None
     )
     if as_json:
         click.echo(
             json.dumps(_plain(folder, name, summary.state, rule, expected, waited), indent=2)
         )
         return
-    for line in _said(folder, name, summary.state, rule, expected, until, waited):
+    for line in _describe(folder, name, summary.state, rule, expected, until, waited):
         click.echo(line)
 
 
@@ -115,12 +117,12 @@ def _reports(
     return []
 
 
-def _whole(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
+def _total_work(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
     """The total work of a job, by its latest report."""
     for *_, last_report in reversed(reports):
-        for count, what in ((last_report.steps, "steps"), (last_report.epochs, "epochs")):
+        for count, unit in ((last_report.steps, "steps"), (last_report.epochs, "epochs")):
             if count is not None:
-                return f"{count} {what}"
+                return f"{count} {unit}"
     return "script, as that says itself"
 
 
@@ -137,7 +139,7 @@ def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:
     return [(row["t"], row["cores"]) for row in reader.query(sql, [_READING_SECONDS, *tasks])]
 
 
-def _said(
+def _describe(
     folder: Path,
     name: str,
     state: str,
@@ -187,8 +189,8 @@ def _said(
             ),
         ]
     ended = waited is None and left.steps > 0.5
-    what = f"it has ended; had it gone on until {until}" if ended else f"left until {until}"
-    lines.append(f"{what}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
+    left_of = f"it has ended; had it gone on until {until}" if ended else f"left until {until}"
+    lines.append(f"{left_of}: {left.steps:,.0f} steps ({left.low:,.0f} to {left.high:,.0f})")
     if left.likely < 0.5:
         lines.append(f"that it gets there at all is hardly likely: {say_percent(left.likely)}")
     if seconds is not None:
@@ -205,13 +207,13 @@ def _said(
         )
         if waited is not None:
             lines.append(
-                f"would end at about {_clock(seconds.steps)} ({_clock(seconds.low)} to "
-                f"{_clock(seconds.high)})"
+                f"would end at about {_time_of_day(seconds.steps)} ({_time_of_day(seconds.low)} to "
+                f"{_time_of_day(seconds.high)})"
             )
     return lines
 
 
-def _clock(seconds: float) -> str:
+def _time_of_day(seconds: float) -> str:
     """The time of day in that many seconds, with the date if it is another day."""
     if seconds > 366 * 86_400:
         return "in more than a year"

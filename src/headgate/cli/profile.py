@@ -129,7 +129,7 @@ def describe(profile: Profile) -> str:
         lines.append(
             f"step          batch {time.batch} on {time.device}, "
             f"{counted(time.threads, 'thread')}: {say_step_time(time.seconds)}, {rate:,.0f} "
-            f"samples/s (median of {time.steps}{_unsure(time)})"
+            f"samples/s (median of {time.steps}{_spread_note(time)})"
         )
     for fit in profile.fits:
         error = (
@@ -152,7 +152,7 @@ def _size(count: float | None) -> str:
     return MISSING if count is None else say_bytes(count)
 
 
-def _unsure(time: StepTime) -> str:
+def _spread_note(time: StepTime) -> str:
     """The spread of the steps' times, and whether other programs used the machine."""
     spread = f", ±{say_percent(time.spread, 1)}" if time.spread is not None else ""
     return spread + (

@@ -52,10 +52,10 @@ def jobs(
                 "profile of each"
             )
         return [(submitted_jobs[0], stored(key))]
-    return [(job, _own(job, this_node)) for job in submitted_jobs]
+    return [(job, _profile_of(job, this_node)) for job in submitted_jobs]
 
 
-def _own(job: Job, this_node: Node) -> Profile:
+def _profile_of(job: Job, this_node: Node) -> Profile:
     """The stored profile of a job."""
     folder, key = runs.home() / "profiles", store.key(job, this_node)
     profile = store.load(folder, key)
@@ -109,13 +109,15 @@ def stored(key: str) -> Profile:
         else []
     )
     if len(stored_names) != 1:
-        what = (
+        description = (
             f"{len(stored_names)} profiles whose key begins with"
             if stored_names
             else "no stored profile"
         )
         known = sorted(path.stem[:20] for path in folder.glob("*.json")) if folder.is_dir() else []
-        raise NotFoundError(f"found {what} {key!r}; stored are: {', '.join(known) or 'none'}")
+        raise NotFoundError(
+            f"found {description} {key!r}; stored are: {', '.join(known) or 'none'}"
+        )
     profile = store.load(folder, stored_names[0])
     if profile is None:
         raise NotFoundError(
@@ -136,8 +138,8 @@ def nodes(name: str | None, engine: EngineSpec, this_node: Node) -> Cluster:
             raise UsageError(
                 f"found --cluster with --engine {engine.name}, which has nodes of its own; give one"
             )
-        with reached(engine) as there:
-            return calibration.known(there.called(), there.cluster(), runs.home())
+        with reached(engine) as opened:
+            return calibration.known(opened.called(), opened.cluster(), runs.home())
     if name is None:
         return Cluster((this_node,))
     if Path(name).suffix not in (".yaml", ".yml"):

@@ -112,11 +112,11 @@ def _laid_out(
         raise UsageError(f"found a plan for several jobs ({names}); it can be said for one only")
     jobs = tuple(options.applied(job) for job in job_options.applied(submission.jobs, stated))
     return submitting.launched(
-        replace(submission, jobs=jobs, **options.place(_where(folder)).fields())
+        replace(submission, jobs=jobs, **options.place(_former_place(folder)).fields())
     )
 
 
-def _where(folder: Path) -> Where:
+def _former_place(folder: Path) -> Where:
     """Where the jobs of a run ran."""
     meta = runs.meta(folder)
     only = tuple(filter(None, meta.get("only", "").split(",")))
@@ -156,19 +156,20 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
     resume = {name: resuming.named(folder, name, file) for name, file in files.items()}
     lacking = [origin for origin in origins if origin.lacks]
     anew = (lacking or origins) if from_scratch else []
-    again = (*files, *(each.job for each in anew))
+    again = (*files, *(restarted.job for restarted in anew))
     resuming.check_left(folder, left, again)
     if lacking and not anew:
-        what = "them" if lacking[1:] else "it"
+        pronoun = "them" if lacking[1:] else "it"
         others = " and go on with the others" if len(lacking) < len(specs) else ""
         raise UsageError(
-            f"{resuming.lacking(lacking)}; to start {what} from the beginning{others}: "
+            f"{resuming.lacking(lacking)}; to start {pronoun} from the beginning{others}: "
             f"headgate resume {folder.name} --from-scratch"
         )
     warnings = resuming.lost_by(folder, [name for name in left if name not in again])
     warnings |= {origin.job: origin.warning for origin in origins if origin.warning}
     warnings |= {
-        each.job: f"starts from the beginning, as was asked for; it {each.came}" for each in anew
+        restarted.job: f"starts from the beginning, as was asked for; it {restarted.came}"
+        for restarted in anew
     }
     resume |= {
         origin.job: origin.checkpoint
@@ -179,7 +180,7 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         specs,
         resume=resume,
         resumed_from=folder.name,
-        from_scratch=tuple(each.job for each in anew),
+        from_scratch=tuple(restarted.job for restarted in anew),
         named=tuple(files),
         warnings=warnings,
     )

@@ -192,9 +192,9 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
         yield asked.module, {"run": (python, "-m", asked.module), "args": asked.rest}
         return
     if asked.command:
-        first, *rest = asked.command
+        first, *arguments = asked.command
         if first.endswith(".py"):  # behind a `--`
-            yield from _programs((first,), replace(asked, command=(), rest=tuple(rest)))
+            yield from _programs((first,), replace(asked, command=(), rest=tuple(arguments)))
             return
         if asked.python is not None:
             raise UsageError(
@@ -220,7 +220,7 @@ def _file(target: str, asked: CommandLine) -> dict[str, Any]:
     path = Path(target).absolute()
     if not os.path.isfile(path):
         expected = (
-            _meant(target) or "expected a script, a job file (.yaml) or a command on the PATH"
+            _suggestion(target) or "expected a script, a job file (.yaml) or a command on the PATH"
         )
         raise UsageError(f"found no file {target!r}; {expected}")
     if path.suffix == ".py":
@@ -235,7 +235,7 @@ def _file(target: str, asked: CommandLine) -> dict[str, Any]:
     return {"run": (str(path),), "args": asked.rest}
 
 
-def _meant(target: str) -> str:
+def _suggestion(target: str) -> str:
     """A guess at the file that its user meant, for one that does not exist; empty: no name is
     similar.
     """

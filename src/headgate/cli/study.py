@@ -103,7 +103,7 @@ def run(file: str, dry_run: bool, quick: bool, resume: bool, as_text: bool, as_j
         return 0
     before = journal.of_name(study.title)
     repetitions = min(study.repetitions, grid.QUICK_REPETITIONS) if quick else study.repetitions
-    planned = grid.planned_time(study, repetitions, _known(before))
+    planned = grid.planned_time(study, repetitions, _earlier_seconds(before))
     if dry_run:
         _show_plan(study, planned, as_json)
         return 0
@@ -191,25 +191,27 @@ def compare(first: str, second: str, as_json: bool) -> None:
     from headgate.studies.findings import between
     from headgate.studies.statistics import change, say
 
-    ours, theirs = (_findings(journal.find(name)) for name in (first, second))
-    differences, only = between(ours, theirs)
+    ours, other_findings = (_findings(journal.find(name)) for name in (first, second))
+    differences, only = between(ours, other_findings)
     if as_json:
         rows = [
             {"cell": cell, **asdict(ratio), "floor": floor, "change": change(ratio, floor)}
             for cell, ratio, floor in differences
         ]
         click.echo(
-            json.dumps({"studies": [ours.name, theirs.name], "cells": rows, "only": only}, indent=2)
+            json.dumps(
+                {"studies": [ours.name, other_findings.name], "cells": rows, "only": only}, indent=2
+            )
         )
         return
-    click.echo(f"{theirs.name} against {ours.name}")
+    click.echo(f"{other_findings.name} against {ours.name}")
     for cell, ratio, floor in differences:
         click.echo(f"  {cell}: {say(ratio, floor)}")
     for cell in only:
         click.echo(f"  {cell}: only one of the studies has it")
 
 
-def _known(before: list[Journal]) -> dict[str, float]:
+def _earlier_seconds(before: list[Journal]) -> dict[str, float]:
     """Seconds of a run by workload, measured by earlier studies of that name."""
     from headgate.studies import journal
 
@@ -255,9 +257,9 @@ def _say_machine(kept: Journal) -> None:
 
     was, present_machine = kept.about["machine"], journal.machine()
     changed = [
-        f"{what} {was.get(what)} → {value}"
-        for what, value in present_machine.items()
-        if was.get(what) != value
+        f"{name} {was.get(name)} → {value}"
+        for name, value in present_machine.items()
+        if was.get(name) != value
     ]
     if changed:
         apart = sum(measurement.machine != present_machine for measurement in kept.measurements())

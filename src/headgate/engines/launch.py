@@ -246,7 +246,7 @@ def launch(
         env["PWD"] = job.workdir
         env.pop("OLDPWD", None)
     env.pop("HEADGATE_RESUME", None)
-    env |= _told(task, injected, checkpoints, resume, mode)
+    env |= _library_variables(task, injected, checkpoints, resume, mode)
     if gpus is not None:
         env |= _with_gpus(gpus, gpu_names or {}, env)
     path = env.get("PATH")
@@ -390,7 +390,7 @@ def _leaving_memory(env: Mapping[str, str]) -> dict[str, str]:
     )
 
 
-def _told(
+def _library_variables(
     task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str
 ) -> dict[str, str]:
     """The variables for the library in a task."""

@@ -177,9 +177,9 @@ class LocalEngine(Engine):
 
     def _obey(self) -> None:
         while self._commands:
-            self._try(self._commands.popleft())
+            self._guarded(self._commands.popleft())
 
-    def _try(self, act: Callable[[], object]) -> None:
+    def _guarded(self, act: Callable[[], object]) -> None:
         """Call `act`. An error of one task must not end the thread that serves all of them."""
         try:
             act()
@@ -196,9 +196,9 @@ class LocalEngine(Engine):
     def _kill(self, task: Task) -> None:
         task.killed = True
         if task.isolation.waits:
-            self._executor.do_at_once(task.box.kill, lambda done: self._try(done.result))
+            self._executor.do_at_once(task.box.kill, lambda done: self._guarded(done.result))
         else:
-            self._try(task.box.kill)
+            self._guarded(task.box.kill)
 
     def _watch(self) -> None:
         while self._starts or self._tasks or self._closing_at is None:
@@ -206,7 +206,7 @@ class LocalEngine(Engine):
                 # An earlier event may have closed it: a task's end closes its output and its
                 # connection.
                 if self._selector.get_map().get(key.fd) is key:
-                    self._try(key.data)
+                    self._guarded(key.data)
             self._obey()
             now = time.monotonic()
             if self._closing_at is not None and now >= self._closing_at + CLOSE_SECONDS:
@@ -214,7 +214,7 @@ class LocalEngine(Engine):
             for task in list(self._tasks.values()):
                 if task.rest_at is not None and now >= task.rest_at:
                     task.rest_at = None
-                    self._try(task.box.terminate)
+                    self._guarded(task.box.terminate)
                 if task.kill_at is not None and now >= task.kill_at:
                     task.kill_at = None
                     task.overdue = True
@@ -222,7 +222,7 @@ class LocalEngine(Engine):
                 if task.waits_until is not None and (
                     now >= task.waits_until or not task.box.pids()
                 ):
-                    self._try(lambda: self._conclude(task))  # noqa: B023  # it is called at once
+                    self._guarded(lambda: self._conclude(task))  # noqa: B023  # it is called at once
                 if task.reads_again is not None and now >= task.reads_again:
                     self._read_on(task)
             self._look_for_kills(now)
@@ -274,14 +274,14 @@ class LocalEngine(Engine):
             return
         key = secrets.token_hex(16)
         added = {"HEADGATE_CHANNEL": f"unix:{self._channel}", "HEADGATE_KEY": key}
-        whole = replace(
+        full_launch = replace(
             launch, env={**launch.env, **added}, reads=(*launch.reads, str(self._channel))
         )
         start = self._starts[launch.task] = PendingStart(key)
         self._in_turn(
             launch.task,
             isolation,
-            lambda: self._box(isolation, start.stopped, whole, share),
+            lambda: self._box(isolation, start.stopped, full_launch, share),
             lambda done: self._begun(launch, isolation, log, done),
         )
 
@@ -315,7 +315,7 @@ class LocalEngine(Engine):
         self._selector.register(box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
         self._listener.started(task.id, box.pid)
         for command in start.held:
-            self._try(command)
+            self._guarded(command)
 
     def _not_started(self, id: TaskId, error: BaseException) -> None:
         self._listener.exited(id, Exit(code=None, reason=f"could not be started: {error}"))
@@ -493,7 +493,7 @@ class LocalEngine(Engine):
         )
 
     def _gone(self, task: Task, exit: Exit, done: Future[None]) -> None:
-        self._try(done.result)
+        self._guarded(done.result)
         if self._registry is not None:
             self._registry.remove(task.id)
         # otherwise it was given up when this engine closed

@@ -62,7 +62,7 @@ def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:
     """
     for path in (os.path.join(beside, "headgate.py"), os.path.join(beside, "headgate")):
         if os.path.exists(path):
-            return _strangers(path)
+            return _if_foreign(path)
     if not any(_may_have_one(folder) for folder in _folders(python, environment)):
         return ""
     try:
@@ -78,10 +78,10 @@ def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:
         ).stdout
     except (OSError, ValueError, subprocess.SubprocessError):
         return ""
-    return _strangers(stdout)
+    return _if_foreign(stdout)
 
 
-def _strangers(path: str) -> str:
+def _if_foreign(path: str) -> str:
     """The path if it is that of another package; otherwise empty."""
     return "" if not path or os.path.exists(os.path.join(path, _OURS)) else path
 

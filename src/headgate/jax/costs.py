@@ -127,8 +127,8 @@ class Costs:
         if self._batch:
             programs = _programs()
             step = [program for program in programs if program not in self._older] or programs
-            whole = max(map(_flops_of, step), default=0.0) * self._placing.parts(self._batch)
-            self._flops = whole / self._batch or None
+            flops = max(map(_flops_of, step), default=0.0) * self._placing.parts(self._batch)
+            self._flops = flops / self._batch or None
         self._older = set()
 
     def _dataset(self) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ class _Report:
 
     def is_ready(self) -> bool:
         values: tuple[Any, ...] = (self.said, self.loss, *self.metrics.values())
-        return all(map(_is_there, values))
+        return all(map(_is_computed, values))
 
 
 class Session(TaskSession):
@@ -357,7 +357,7 @@ class Session(TaskSession):
             self._progress.report(report.loss, report.metrics)
 
 
-def _is_there(value: Any) -> bool:
+def _is_computed(value: Any) -> bool:
     """Whether a value is computed, so that reading it does not block."""
     try:
         return bool(value.is_ready())

@@ -352,16 +352,16 @@ class Fitting:
     def _count(self, state: tuple[Any, ...], batch: Any, samples: int) -> None:
         features = self._features(batch)
         if self._backend == "tensorflow":
-            forward, whole = flops.of_tensorflow(self._model, features)
+            forward, total = flops.of_tensorflow(self._model, features)
         elif self._backend == "jax":
-            forward, whole = flops.of_jax(self._model, state[0], features)
+            forward, total = flops.of_jax(self._model, state[0], features)
         else:
             self._session.costs.flops = (
                 flops.of_torch_forward(self._model, features) / samples,
                 None,
             )
             return
-        self._session.costs.flops = (forward / samples, whole / samples)
+        self._session.costs.flops = (forward / samples, total / samples)
 
     def _counted(self, state: tuple[Any, ...], source: Any, batch: Any) -> Any:
         with flops.counter() as count:

@@ -351,12 +351,12 @@ class Session(TaskSession):
 def framework_version(keras: Any, backend: str) -> str:
     """Versions of Keras and of its back end: `3.15.1 on tensorflow 2.21.0`."""
     try:
-        below = f"{backend} {version(backend)}"
+        backend_text = f"{backend} {version(backend)}"
     except PackageNotFoundError:  # TensorFlow for CPUs alone comes under another name
         import tensorflow as tf
 
-        below = f"{backend} {tf.__version__}"
-    return below if keras is None else f"{keras.__version__} on {below}"
+        backend_text = f"{backend} {tf.__version__}"
+    return backend_text if keras is None else f"{keras.__version__} on {backend_text}"
 
 
 def _parted(logs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -203,11 +203,11 @@ def _divided(batch: Any, layout: Any, batch_dim_name: str) -> Any:
     """
     import jax
 
-    whole = np.asarray(batch)
+    array = np.asarray(batch)
     sharding = getattr(layout, "backend_layout", layout)
-    if whole.shape and whole.shape[0] % len(sharding.device_set):
+    if array.shape and array.shape[0] % len(sharding.device_set):
         sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())  # type: ignore[no-untyped-call]
-    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 # --- both -----------------------------------------------------------------------------------------

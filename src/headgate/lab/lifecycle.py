@@ -77,9 +77,9 @@ def down(lab: str | None = None) -> str:
     with record.locked():
         left = record.left_behind()
         name = record.choose(lab, left)
-        known = _unknown(name) if name in left else _known(name)
+        known = _named_only(name) if name in left else _read_or_named(name)
         if known is not None:
-            _clear(known)
+            _remove_all(known)
         record.remove(name)
     return name
 
@@ -141,16 +141,19 @@ def _bring_up(file: ClusterFile) -> LabChanges:
     within = str(clusterfile.network_of([node.address for node in wanted.values()]))
     layout = limits.find()
     fresh = replace(
-        _unknown(file.name), network=within, overlay=file.overlay, oversubscribe=file.oversubscribe
+        _named_only(file.name),
+        network=within,
+        overlay=file.overlay,
+        oversubscribe=file.oversubscribe,
     )
-    before = _known(file.name) or fresh
+    before = _read_or_named(file.name) or fresh
     changes = []
     if (
         not before.complete
         or (before.network, before.overlay) != (within, file.overlay)
         or not before.names.switch_found()
     ):
-        if _clear(before):
+        if _remove_all(before):
             changes.append("what was there before was removed")
         before = fresh
     kept = {
@@ -159,7 +162,7 @@ def _bring_up(file: ClusterFile) -> LabChanges:
         if name in wanted and made.stage != "making" and made.node.address == wanted[name].address
         if network.there(before, name) and limits.there(before, name)
     }
-    gone = [name for name in _found(before) if name not in kept]
+    gone = [name for name in _nodes_left(before) if name not in kept]
     new = [node for name, node in wanted.items() if name not in kept]
     cpus = _cpus(file.name, wanted)
     ready = {name: Made(node, "ready", cpus=cpus[name]) for name, node in wanted.items()}
@@ -220,17 +223,17 @@ def _set(lab: Record, made: Made) -> tuple[str, ...]:
     return notes
 
 
-def _known(lab: str) -> Record | None:
+def _read_or_named(lab: str) -> Record | None:
     """The record of a lab, or at least a default one with its names. None if it was never up since
     the machine was started.
     """
     try:
         return record.read(lab)
     except StorageError:  # whatever it says, names and places are always the same
-        return _unknown(lab)
+        return _named_only(lab)
 
 
-def _unknown(lab: str) -> Record:
+def _named_only(lab: str) -> Record:
     """A lab known only by its name."""
     layout = limits.find()
     return Record(
@@ -244,14 +247,14 @@ def _unknown(lab: str) -> Record:
     )
 
 
-def _found(lab: Record) -> list[str]:
+def _nodes_left(lab: Record) -> list[str]:
     """Nodes with remaining parts, even without a record."""
     return sorted({*lab.nodes, *lab.names.nodes_found(), *limits.found(lab)})
 
 
-def _clear(lab: Record) -> bool:
+def _remove_all(lab: Record) -> bool:
     """Remove all parts of a lab except its folder. Returns whether there were any."""
-    leftovers = _found(lab)
+    leftovers = _nodes_left(lab)
     if not leftovers and not lab.names.switch_found():
         return False
     record.write(

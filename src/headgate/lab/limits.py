@@ -132,7 +132,7 @@ def put(record: Record, node: Node) -> tuple[str, ...]:
     cgroups.weigh_group(WEIGHT_PER_CORE)
     if isinstance(cgroups, CgroupsV1) and cgroups.disk is not None and "blkio" in cgroups.folders:
         # Under v1 a disk rate only holds for one cgroup, not for those below it.
-        for folder in _below(cgroups.folders["blkio"]):
+        for folder in _descendants(cgroups.folders["blkio"]):
             CgroupsV1({"blkio": folder}, Fallbacks(Cores()), cgroups.disk).apply(
                 Share(disk_bytes_per_second=disk)
             )
@@ -153,7 +153,7 @@ def confine(record: Record, node: str) -> tuple[Uncontrolled, ...]:
     # Under v1 a cpuset always has to be within its parent's.
     [write] = cgroups.pin_writes(cpus) or ()
     within = parse_list(write.text)
-    files = [group / write.path.name for group in (*_below(folder), folder)]
+    files = [group / write.path.name for group in (*_descendants(folder), folder)]
     had = {file: parse_list(file.read_text()) for file in files}
     for file in reversed(files):
         file.write_text(cpu_list(had[file] | within))
@@ -167,7 +167,7 @@ def lower_caps(cpu: Path, cores: float) -> None:
     """Lower the caps below a cgroup to `cores`, from the bottom up, because v1 refuses a cap below
     that of a child.
     """
-    for folder in _below(cpu):
+    for folder in _descendants(cpu):
         quota, period = (
             read_number(folder / "cpu.cfs_quota_us"),
             read_number(folder / "cpu.cfs_period_us"),
@@ -243,11 +243,11 @@ def _of(record: Record, node: str, vacate: bool = False) -> Cgroups:
     return CgroupsV2(folders, fallbacks, disk, vacate)
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _descendants(folder: Path) -> Iterator[Path]:
     """The cgroups below one, the deepest first."""
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if entry.is_dir():
-            yield from _below(entry)
+            yield from _descendants(entry)
             yield entry
 
 

@@ -107,7 +107,7 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
             continue
         why = f"{mount.own} is not writable for uid {os.geteuid()}"
         best = CgroupLayout("v2", missing=dict.fromkeys(V2_CONTROLLERS, why))
-        for folder in _upwards(mount):
+        for folder in _self_and_parents(mount):
             if not _writable(folder):
                 continue
             vacate = not _is_top(folder) and _occupied(folder)
@@ -126,7 +126,7 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
     return best
 
 
-def _upwards(mount: CgroupMount) -> Iterator[Path]:
+def _self_and_parents(mount: CgroupMount) -> Iterator[Path]:
     """For root the top folder, then the own one and its parents, up to the first with limits: these
     limits have to go on to hold.
     """
@@ -192,10 +192,10 @@ def _mounts(root: Path, proc: Path, whose: Path | None = None) -> Iterator[Cgrou
             ):
                 # In a container without a cgroup namespace, the path is the host's, whose folders
                 # are not mounted.
-                below = (
+                relative = (
                     os.path.relpath(path, fs_root) if Path(path).is_relative_to(fs_root) else "."
                 )
-                folder = Path(os.path.normpath(os.path.join(point, below)))
+                folder = Path(os.path.normpath(os.path.join(point, relative)))
                 if folder.is_dir():
                     yield CgroupMount(Path(point), controllers, folder)
 

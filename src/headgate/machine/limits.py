@@ -33,8 +33,8 @@ def cgroups(root: Path = Path("/")) -> CgroupTree:
     folders: dict[str, Path] = {}
     kinds = set()
     for line in content(root / "proc/self/mountinfo").splitlines():
-        words, _, rest = line.partition(" - ")
-        fields, tail = words.split(), rest.split()
+        words, _, mount = line.partition(" - ")
+        fields, tail = words.split(), mount.split()
         if len(fields) < 5 or len(tail) < 3 or tail[0] not in ("cgroup", "cgroup2"):
             continue
         top, point = fields[3], root / fields[4].lstrip("/")
@@ -43,7 +43,7 @@ def cgroups(root: Path = Path("/")) -> CgroupTree:
             if name in ours and name not in mounts:
                 kinds.add(tail[0])
                 mounts[name] = point
-                folders[name] = point / _below(ours[name], top)
+                folders[name] = point / _relative_to_mount(ours[name], top)
     version: CgroupVersion = "none"
     if kinds == {"cgroup", "cgroup2"}:
         version = "hybrid"
@@ -75,7 +75,7 @@ def limiting(tree: CgroupTree) -> Iterator[str]:
     """
     for controller in ("unified", "memory", "cpu", "cpuset"):
         top = tree.mounts.get(controller)
-        for folder in _upwards(tree, controller):
+        for folder in _self_and_parents(tree, controller):
             if folder != top and has_limits(
                 folder, content(top / "cpuset.cpus") if top is not None else ""
             ):
@@ -99,11 +99,11 @@ def has_limits(folder: Path, all_cpus: str = "") -> bool:
 def quota_cores(tree: CgroupTree) -> float | None:
     """CPU time that this process's cgroup and its parents allow, in cores; None without a limit."""
     limits = []
-    for folder in _upwards(tree, "unified"):
+    for folder in _self_and_parents(tree, "unified"):
         words = content(folder / "cpu.max").split()
         if len(words) == 2 and words[0].isdigit() and int(words[1]) > 0:
             limits.append(int(words[0]) / int(words[1]))
-    for folder in _upwards(tree, "cpu"):
+    for folder in _self_and_parents(tree, "cpu"):
         quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
         if quota is not None and period and quota > 0:
             limits.append(quota / period)
@@ -115,7 +115,7 @@ def memory_limit(tree: CgroupTree) -> int | None:
     limits = [
         limit
         for controller in ("unified", "memory")
-        for folder in _upwards(tree, controller)
+        for folder in _self_and_parents(tree, controller)
         if (limit := own_memory_limit(folder)) is not None
     ]
     return min(limits, default=None)
@@ -141,8 +141,8 @@ def parse_list(text: str) -> frozenset[int]:
 
 def _membership(root: Path) -> Iterator[tuple[str, str]]:
     for line in content(root / "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        number, _, entry = line.partition(":")
+        controllers, _, path = entry.partition(":")
         if number == "0" and not controllers:
             yield "unified", path
         else:
@@ -150,7 +150,7 @@ def _membership(root: Path) -> Iterator[tuple[str, str]]:
                 yield controller, path
 
 
-def _below(path: str, top: str) -> str:
+def _relative_to_mount(path: str, top: str) -> str:
     """`path` as seen from a mount whose root is `top`."""
     if top != "/" and (path == top or path.startswith(f"{top}/")):
         path = path[len(top) :]
@@ -158,7 +158,7 @@ def _below(path: str, top: str) -> str:
     return "" if path.startswith("/..") else path.lstrip("/")
 
 
-def _upwards(tree: CgroupTree, controller: str) -> Iterator[Path]:
+def _self_and_parents(tree: CgroupTree, controller: str) -> Iterator[Path]:
     """This process's cgroup, then its parents up to the mount point."""
     if controller not in tree.folders:
         return

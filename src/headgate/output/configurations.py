@@ -67,8 +67,8 @@ class PrintedConfiguration:
                 return True
         elif _HEADING.match(line):
             self._is_open, self._names = True, {}
-        elif len(line) <= _LONGEST and (one := _ONE.match(line)) is not None:
-            return self._has(one[1].replace("-", "_"), len(text) - len(text.lstrip()))
+        elif len(line) <= _LONGEST and (entry := _ONE.match(line)) is not None:
+            return self._has(entry[1].replace("-", "_"), len(text) - len(text.lstrip()))
         elif not line or not _BETWEEN.match(line):
             self._is_open, self._names = False, {}
         return self._is_open

@@ -102,9 +102,11 @@ class RunningCount:
 
     def all(self, epoch: int | None) -> int | None:
         """The total count of the whole training; None if the total may be that of an epoch."""
-        whole = self._anew is False or (self._anew is None and epoch is None)
+        is_of_all = self._anew is False or (self._anew is None and epoch is None)
         return (
-            self.total if whole and self.total is not None and self._count <= self.total else None
+            self.total
+            if is_of_all and self.total is not None and self._count <= self.total
+            else None
         )
 
     def grows(self, count: int, total: int) -> bool:

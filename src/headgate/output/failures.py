@@ -17,14 +17,14 @@ from headgate.output.patterns import shown
 
 _LONGEST = 400  # characters of what is quoted
 _SURVIVED = 30  # an error that so many lines were printed after is one that the script got over
-_COMPLAINT = re.compile(
+_ERROR_MESSAGE = re.compile(
     r"(?i)(?:\[[\w./ -]{1,40}\]:?\s|[\w./-]{1,40}:\s){0,2}\W{0,4}"
     r"(?:fatal|critical|(?:fatal )?error)\s?[:!]\s{0,4}[^\s\d.-]"
 )
 """A program's own error message: «Error: no such file», «train: fatal error: out of space»."""
-_AFTERWARDS = 3
+_TRAILING_LINES = 3
 """Lines that a shell may print after a program has failed, for example «finished»."""
-_NOT_RUN = re.compile(
+_MISSING_PROGRAM = re.compile(
     r"(?:[\w./-]{1,60}:(?:\d+:)?\s){1,3}.{0,200}"
     r"(?:not found(?:: \S+)?|No such file or directory|[Pp]ermission denied|cannot execute.{0,40})$"
 )
@@ -55,7 +55,7 @@ _NO_CONTENT = re.compile(
     r"\s*(?:$|[-=*~^]{3,}|Detected at node|Node: |\[\[\{\{|.*defined at \(|File \"|\"{3})"
 )
 _FORMAL = re.compile(r"\{\{[^}]{0,200}\}\}\s*|\s*\[Op:\w+\](?: name: ?)?")
-_ASIDE = (
+_IGNORED_HEADINGS = (
     "Exception ignored in",
     "Exception in thread",
     "Error in atexit",
@@ -222,14 +222,14 @@ class FailureReader:
                 programs that it runs. Then a few lines may follow a failure, and the shell's own
                 messages count.
         """
-        most = _AFTERWARDS if shell else 0
+        most = _TRAILING_LINES if shell else 0
         for failure in (self._strong, self._weak):
             if failure is not None and self._lines - failure.at <= most:
                 return failure.quote()
         complaint, at = self._complaint
         if shell and complaint and self._lines - at <= most:
             return complaint[:_LONGEST]
-        return self.last_line[:_LONGEST] if shell and _NOT_RUN.match(self.last_line) else ""
+        return self.last_line[:_LONGEST] if shell and _MISSING_PROGRAM.match(self.last_line) else ""
 
     def _line(self, text: str) -> None:
         if self._grouped and text:
@@ -264,7 +264,7 @@ class FailureReader:
         kept = [traceback for traceback in self._open if traceback.prefix != prefix]
         self._open = [
             *kept[1 - _MOST_OPEN :],
-            _Traceback(prefix, before.lstrip().startswith(_ASIDE), boxed),
+            _Traceback(prefix, before.lstrip().startswith(_IGNORED_HEADINGS), boxed),
         ]
         return True
 
@@ -284,7 +284,7 @@ class FailureReader:
 
     def _raised(self, traceback: _Traceback, exception: re.Match[str], body: str) -> None:
         name, message = exception[1].rsplit(".", 1)[-1], _FORMAL.sub("", exception[4] or "").strip()
-        found_failure = _FoundFailure(
+        failure = _FoundFailure(
             f"{name}{exception[2] or ''}" + (f": {message}" if exception[3] else ""),
             weak=name in _WEAK_NAMES or _WEAK_MESSAGES.search(message) is not None,
         )
@@ -292,21 +292,21 @@ class FailureReader:
             self._open.remove(traceback)
             return
         if not exception[3] and traceback.frame:
-            found_failure.where = f"at {traceback.frame}"
+            failure.where = f"at {traceback.frame}"
         if caught := _CAUGHT.match(message):
-            self._where, found_failure.weak = caught[1], True
+            self._where, failure.weak = caught[1], True
         elif self._where:
-            found_failure.where, self._where = self._where, ""
+            failure.where, self._where = self._where, ""
         group = self._latest
         if self._grouped and group is not None and _GROUP in group.text:
-            group.parts += [found_failure.text] if _GROUP not in message else []
+            group.parts += [failure.text] if _GROUP not in message else []
         else:
-            self._keep(found_failure)
+            self._keep(failure)
         if name == "RayTaskError":
             return  # the frames of the worker follow, and what was raised there
         traceback.wraps = traceback.boxed and len(body) > _WRAPPED
-        if traceback.wraps or _UNSAID.match(found_failure.text):
-            traceback.found = found_failure
+        if traceback.wraps or _UNSAID.match(failure.text):
+            traceback.found = failure
         else:
             self._open.remove(traceback)
 
@@ -350,8 +350,8 @@ class FailureReader:
         if (native := self._native) is not None and (
             text[0].isspace() or text.startswith(_THREADS)
         ):
-            if what := _WHAT.match(text):
-                native.text += f": {what[1]}"
+            if cause := _WHAT.match(text):
+                native.text += f": {cause[1]}"
             elif not native.where and (frame := _FRAME.match(text)):
                 native.where = f"at {os.path.basename(frame[1])}, line {frame[2]}"
             return
@@ -365,7 +365,7 @@ class FailureReader:
         elif _SYNTAX.match(text):
             self._open.append(_Traceback("", certain=True))
         elif not text[0].isspace():
-            if _COMPLAINT.match(text):
+            if _ERROR_MESSAGE.match(text):
                 self._complaint = (text, self._lines)
             low = text[:200].lower()
             self._lines += _LINE_OF_PROGRESS if "loss" in low or "epoch" in low else 1

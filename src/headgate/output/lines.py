@@ -180,7 +180,7 @@ class Scanner:
         if "best" in line and line.rstrip().endswith(":"):
             return LineProgress(None, {}, recalls=True)
         if "trial " in line and (trial := _TRIAL.search(line)) is not None:
-            return self._of_trial(trial)
+            return self._trial_progress(trial)
         begin = line.lstrip()[:1]
         speaks = (
             self._hint in line
@@ -209,12 +209,12 @@ class Scanner:
         if parts is None:
             parts = _parts(line)
         if reader.loss is None and self._any_loss:
-            self._unnamed(reader)
+            self._find_unnamed_loss(reader)
         elif reader.loss is None:
-            self._far(reader, parts)
+            self._find_far_value(reader, parts)
         return _result(reader, parts, self._any_loss) or _heading(line)
 
-    def _of_trial(self, trial: re.Match[str]) -> LineProgress:
+    def _trial_progress(self, trial: re.Match[str]) -> LineProgress:
         """The progress of an Optuna trial: the trial is a step, and its value the metric, if the
         job names that.
         """
@@ -224,7 +224,7 @@ class Scanner:
         loss = metrics.pop("value", None) if self._metric in _OF_TRIAL else None
         return LineProgress(loss, metrics, int(trial[1]) + 1)
 
-    def _far(self, reader: _Reader, parts: list[tuple[int, int, Part]]) -> None:
+    def _find_far_value(self, reader: _Reader, parts: list[tuple[int, int, Part]]) -> None:
         """Find a value of the job's metric some words after its name."""
         if (
             self._named_metric is None
@@ -239,11 +239,11 @@ class Scanner:
             )
             reader.name, reader.rank, reader.end = self._metric, far.rank, far.end
 
-    def _unnamed(self, reader: _Reader) -> None:
+    def _find_unnamed_loss(self, reader: _Reader) -> None:
         """Find a loss without a name of its own."""
         line, start = reader.line, reader.start
         if _BOOSTING.match(line, start):
-            reader.loss = _boosted(reader.metrics)
+            reader.loss = _boosting_error(reader.metrics)
         elif alone := _UNNAMED.match(line, start):
             reader.loss, reader.step = float(alone[3]), (int(alone[1]), int(alone[2]))
         elif darknet := _DARKNET.search(line, start):
@@ -422,7 +422,7 @@ def _count(reader: _Reader, described: MetricName, pair: re.Match[str]) -> None:
         sure = described.name in vocabulary.EPOCHS
         if reader.epoch is not None and (reader.epoch_is_sure or not sure):
             return
-        if not _is_aside(line, start):
+        if not _is_other_epoch(line, start):
             done = float(number) if number.count(".") <= 1 else math.inf
             if done >= _MOST_EPOCHS:
                 return
@@ -447,7 +447,7 @@ def _count(reader: _Reader, described: MetricName, pair: re.Match[str]) -> None:
         reader.step = reader.step or (int(whole), total)
 
 
-def _is_aside(line: str, start: int) -> bool:
+def _is_other_epoch(line: str, start: int) -> bool:
     """Whether the word before says that it is not the current epoch: «seconds per epoch: 3», «best
     epoch 7».
     """
@@ -500,7 +500,7 @@ def _is_value(pair: re.Match[str]) -> bool:
     return stated and describe(pair[1]).counts is None
 
 
-def _boosted(metrics: dict[str, float]) -> float | None:
+def _boosting_error(metrics: dict[str, float]) -> float | None:
     """The training error of gradient boosting: `[10]<tab>train-rmse:0.5<tab>eval-rmse:0.6`."""
     for name in metrics:
         words = name.split("_")

@@ -69,14 +69,14 @@ def describe(key: str) -> MetricName:
         bare = name.removeprefix("train_")
         stands_in = bare in vocabulary.STANDS_IN or bare.startswith("l_")
         return MetricName(name, part, False, STANDS_IN if stands_in else NO_LOSS - 1, None)
-    rest = tokens - vocabulary.PLAIN - losses
+    other_words = tokens - vocabulary.PLAIN - losses
     smoothed = vocabulary.SMOOTHED | vocabulary.LANGUAGE_MODEL
     rank = PART_OF
-    if not rest:
+    if not other_words:
         rank = 0
-    elif rest <= smoothed:
+    elif other_words <= smoothed:
         rank = 1
-    elif rest <= smoothed | {"epoch"}:
+    elif other_words <= smoothed | {"epoch"}:
         rank = 2
     return MetricName(name, part, is_loss, rank, None)
 

@@ -152,9 +152,9 @@ class NamedMetric:
         leading, trailing = frozenset(tokens[:at]), frozenset(tokens[at + size :])
         if not leading.isdisjoint(_NEVER) or not trailing <= _MAY_FOLLOW:
             return NO_LOSS, False
-        rest = (leading | trailing) - _SAY_LITTLE
-        rank = 0 if not rest else 1
-        if not rest <= vocabulary.SMOOTHED:
+        meaningful = (leading | trailing) - _SAY_LITTLE
+        rank = 0 if not meaningful else 1
+        if not meaningful <= vocabulary.SMOOTHED:
             rank = _ONE_OF_SEVERAL
         return rank + added, rank == _ONE_OF_SEVERAL
 

@@ -118,7 +118,7 @@ class ProgressReader:
 
     def _advice(self, nearest: Nearest, where: str) -> str:
         rule, near = self._rule, nearest.lines()
-        what = (
+        finding = (
             f"{'the pattern of its `progress:` found no' if rule.pattern else 'found no'} "
             f"{rule.metric}"
         )
@@ -130,7 +130,7 @@ class ProgressReader:
             if other
             else "`progress:` says how to read it"
         )
-        return f"{what} {where}; in a job file, {cure}{shown}"
+        return f"{finding} {where}; in a job file, {cure}{shown}"
 
     def feed(self, lines: Iterable[str]) -> list[LineProgress]:
         """The readings in these lines. A line without progress, or one that repeats the last
@@ -148,18 +148,18 @@ class ProgressReader:
                     self._search(self._expression, text) if self._expression else self._scan(text)
                 )
                 reading = None
-                for one in self._loss.released(progress) if progress is not None else ():
-                    if (reading := self._reading(one)) is not None:
+                for line_progress in self._loss.released(progress) if progress is not None else ():
+                    if (reading := self._reading(line_progress)) is not None:
                         self._last = reading
                         readings.append(reading)
-                self._notice(text, reading)
+                self._note_metric(text, reading)
         return readings
 
-    def _notice(self, text: str, reading: LineProgress | None) -> None:
+    def _note_metric(self, text: str, reading: LineProgress | None) -> None:
         """Note whether a line had the metric, or else how similar it is to one that has."""
         if self._nearest is None:
             return
-        if reading is not None and self._is_of(reading):
+        if reading is not None and self._has_metric(reading):
             self._came = True
             if self._missing is None:
                 self._nearest = None
@@ -168,7 +168,7 @@ class ProgressReader:
         elif (self._nearest.add(text) or reading is not None) and self._missing is not None:
             self._missing.passed(text, self._epoch)
 
-    def _is_of(self, reading: LineProgress) -> bool:
+    def _has_metric(self, reading: LineProgress) -> bool:
         """Whether a reading has the job's metric."""
         return reading.loss is not None or self._rule.metric in reading.metrics
 
@@ -181,7 +181,9 @@ class ProgressReader:
 
     def _reading(self, progress: LineProgress) -> LineProgress | None:
         heading = progress.loss is None and not progress.metrics and not progress.evaluates
-        if self._is_heading_alone(progress, heading) or (self._recalled and self._is_old(progress)):
+        if self._is_heading_alone(progress, heading) or (
+            self._recalled and self._is_recalled(progress)
+        ):
             return None
         if self._is_drawn_again(progress):
             return None
@@ -189,12 +191,15 @@ class ProgressReader:
             progress.loss is not None and progress.step is not None
         )
         whole = self._loss.of(
-            self._at_place(progress), below=self._place_reach == _BELOW and not self._tells_steps
+            self._with_step_of_bar(progress),
+            below=self._place_reach == _BELOW and not self._tells_steps,
         )
         if whole is None:
             return None
         progress = (
-            whole if whole.total is None or whole.step is None else self._turned(self._over(whole))
+            whole
+            if whole.total is None or whole.step is None
+            else self._swap_batch_and_epoch(self._count_epochs(whole))
         )
         progress = self._fits.without_heading(progress, self._bar)
         epoch, epochs = self._fits.run_on(progress, heading, self._bar)
@@ -204,15 +209,15 @@ class ProgressReader:
             self._bar = None
         if epochs is not None:
             self._epochs = epochs
-        if progress.keras and progress.step is not None and self._evaluates(progress):
+        if progress.keras and progress.step is not None and self._is_evaluation_bar(progress):
             progress = self._renamed(progress, "eval")
-        elif self._evaluating and not progress.evaluates and self._goes_on(progress):
+        elif self._evaluating and not progress.evaluates and self._continues_evaluation(progress):
             progress = self._renamed(progress, "val")
         else:
             self._headed = False
         self._evaluating = progress.evaluates
         if progress.evaluates:
-            return self._evaluated(progress, new_epoch)
+            return self._evaluation_reading(progress, new_epoch)
         if heading and not new_epoch and (progress.step is None or not progress.drawn):
             return None
         self._only_evaluated = self._only_evaluated and progress.loss is None
@@ -234,8 +239,10 @@ class ProgressReader:
             metrics=progress.metrics,
             samples=None if progress.samples is None else self._samples.latest,
             # A bar of Keras may be the first of many calls of `fit`.
-            steps=self._all(progress),
-            within=progress.within if progress.within is not None else self._within(progress),
+            steps=self._total_steps(progress),
+            within=progress.within
+            if progress.within is not None
+            else self._epoch_fraction(progress),
             averaged=averaged,
             remaining=progress.remaining,
         )
@@ -299,7 +306,7 @@ class ProgressReader:
             self._samples.count(progress.samples, progress.total, self._epoch)
         return progress
 
-    def _evaluated(self, progress: LineProgress, new_epoch: bool) -> LineProgress | None:
+    def _evaluation_reading(self, progress: LineProgress, new_epoch: bool) -> LineProgress | None:
         """The reading of a line of an evaluation, which has its own counts."""
         if not progress.metrics and progress.loss is None:
             self._headed = True
@@ -314,7 +321,7 @@ class ProgressReader:
     def _repeats(self, reading: LineProgress) -> bool:
         return self._last is not None and reading.values == self._last.values
 
-    def _within(self, progress: LineProgress) -> float | None:
+    def _epoch_fraction(self, progress: LineProgress) -> float | None:
         """The fraction of the epoch that is done, by a count that restarts in each epoch."""
         running = self._samples if progress.samples is not None else self._steps
         if (
@@ -325,7 +332,7 @@ class ProgressReader:
             return None
         return running.part(progress.total)
 
-    def _goes_on(self, progress: LineProgress) -> bool:
+    def _continues_evaluation(self, progress: LineProgress) -> bool:
         """Whether an unmarked line continues the evaluation of the last line: it has no position in
         the training, although others have, or its count has another total.
         """
@@ -346,7 +353,7 @@ class ProgressReader:
             and self._steps.total is not None
         )
 
-    def _at_place(self, progress: LineProgress) -> LineProgress:
+    def _with_step_of_bar(self, progress: LineProgress) -> LineProgress:
         """A loss without a step, with the step of the bar just before it, or of the line above."""
         self._place_lines += 1
         if (
@@ -368,7 +375,7 @@ class ProgressReader:
             step=done, total=total, steps=total if progress.within is not None else None
         )
 
-    def _is_old(self, progress: LineProgress) -> bool:
+    def _is_recalled(self, progress: LineProgress) -> bool:
         """Whether a line below a heading about the best values is no further in the training than
         earlier lines.
         """
@@ -380,7 +387,7 @@ class ProgressReader:
             progress.epoch is None or progress.epoch == self._epoch
         )
 
-    def _over(self, progress: LineProgress) -> LineProgress:
+    def _count_epochs(self, progress: LineProgress) -> LineProgress:
         """A bar whose total is the number of epochs, and that is at the current epoch, counts
         epochs.
         """
@@ -391,7 +398,7 @@ class ProgressReader:
         self._over_epochs = abs(progress.step - progress.epoch) <= 1
         return progress._replace(step=None, total=None) if self._over_epochs else progress
 
-    def _turned(self, progress: LineProgress) -> LineProgress:
+    def _swap_batch_and_epoch(self, progress: LineProgress) -> LineProgress:
         """A line whose total grows with the epoch: «batch 3/100» then means batch 100 of epoch
         3.
         """
@@ -414,7 +421,7 @@ class ProgressReader:
         self._steps.total = None
         return progress._replace(step=progress.total, total=None)
 
-    def _all(self, progress: LineProgress) -> int | None:
+    def _total_steps(self, progress: LineProgress) -> int | None:
         """Number of steps of the whole training; None if the line does not state it."""
         if progress.steps is not None or progress.keras:
             return progress.steps
@@ -432,7 +439,7 @@ class ProgressReader:
             )
         return self._steps.all(self._epoch)
 
-    def _evaluates(self, progress: LineProgress) -> bool:
+    def _is_evaluation_bar(self, progress: LineProgress) -> bool:
         """Whether a Keras bar belongs to `evaluate`: after the epoch's own bar, and of another
         length or starting anew. Without redrawing: the second bar of an epoch.
         """

@@ -150,19 +150,19 @@ def machines(
     name, nodes = engine.called(), cluster.nodes
     known_kinds = {} if again else _kinds(name, nodes, home)
     for node in nodes:
-        if _kind(node) not in known_kinds:
+        if _machine_kind(node) not in known_kinds:
             try:
-                known_kinds[_kind(node)] = engine.ask(node.name, measure, bool(node.gpus))
+                known_kinds[_machine_kind(node)] = engine.ask(node.name, measure, bool(node.gpus))
             except HeadgateError as error:
                 raise HeadgateError(f"node {node.name} cannot be measured: {error}") from error
             progress(node)
-    _keep(
+    _write_cache(
         name,
         home,
         machines={kind: asdict(machine_of_kind) for kind, machine_of_kind in known_kinds.items()},
     )
     return {
-        tuple(node.name for node in nodes if _kind(node) == kind): machine_of_kind
+        tuple(node.name for node in nodes if _machine_kind(node) == kind): machine_of_kind
         for kind, machine_of_kind in known_kinds.items()
     }
 
@@ -196,7 +196,9 @@ def network(
     if before and len(same) == len(cluster.nodes) and not again:
         return before
     measured_links = links.measure(cluster.nodes, progress, between)
-    _keep(name, home, nodes=_print(cluster.nodes), links=[asdict(link) for link in measured_links])
+    _write_cache(
+        name, home, nodes=_link_key(cluster.nodes), links=[asdict(link) for link in measured_links]
+    )
     return measured_links
 
 
@@ -228,7 +230,7 @@ def known(name: str, cluster: Cluster, home: Path) -> Cluster:
     return Cluster(
         tuple(
             replace(
-                _with_machine(node, kinds.get(_kind(node))),
+                _with_machine(node, kinds.get(_machine_kind(node))),
                 nic_bytes_per_second=_nic(node, between),
                 round_trip_seconds=trip,
             )
@@ -261,7 +263,7 @@ def _nic(node: Node, between: Sequence[MeasuredLink]) -> float | None:
 # --- the cache
 
 
-def _keep(name: str, home: Path, **parts: object) -> None:
+def _write_cache(name: str, home: Path, **parts: object) -> None:
     """Write parts of a cluster's cache, and keep the others."""
     path = _path(name, home)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
@@ -283,7 +285,7 @@ def _links(
     try:
         before = dict(content.get("nodes", {}))
         same = frozenset(
-            source for source, facts in _print(nodes).items() if before.get(source) == facts
+            source for source, facts in _link_key(nodes).items() if before.get(source) == facts
         )
         measured_links = tuple(MeasuredLink(**link) for link in content.get("links", ()))
     except (TypeError, ValueError):
@@ -297,7 +299,8 @@ def _kinds(name: str, nodes: Sequence[Node], home: Path) -> dict[str, Calibrated
     if not isinstance(content, dict):
         return {}
     machines_of_kinds = {
-        _kind(node): _machine({"calibration": content.get(_kind(node))}, node) for node in nodes
+        _machine_kind(node): _machine({"calibration": content.get(_machine_kind(node))}, node)
+        for node in nodes
     }
     return {
         kind: machine_of_kind
@@ -318,11 +321,11 @@ def _path(name: str, home: Path) -> Path:
     return home / _FOLDER / f"{name}.json"
 
 
-def _print(nodes: Sequence[Node]) -> dict[str, list[Any]]:
+def _link_key(nodes: Sequence[Node]) -> dict[str, list[Any]]:
     """The properties of nodes that their links depend on."""
     return {node.name: [node.address, node.nic_bytes_per_second, node.cores] for node in nodes}
 
 
-def _kind(node: Node) -> str:
+def _machine_kind(node: Node) -> str:
     """A key that is equal for machines of a kind."""
     return " + ".join([f"{node.cpu_model} x {node.cores:g}", *(gpu.name for gpu in node.gpus)])

@@ -86,22 +86,22 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
                 # If the steps of a job were not measured, it is unknown whether it could have used
                 # more cores.
                 seen = cost.source == "run"
-                others = _others(reader, row.name, plan, cores) if seen else 0.0
+                others = _use_by_others(reader, row.name, plan, cores) if seen else 0.0
                 yield MeasuredPlan(plan, samples / seconds, others)
 
 
-def _since(reader: RunReader, job: str) -> float:
+def _last_started(reader: RunReader, job: str) -> float:
     """When a job was last started or resized."""
     started = reader.records(EventRow, "job = ? AND kind = 'running'", [job])
     return max((event.t for event in started), default=0.0)
 
 
-def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float]) -> float:
+def _use_by_others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float]) -> float:
     """The fraction of cores, on the fullest of its nodes, that other programs used, if no core was
     idle and the job had less than its limit.
     """
     since, sql = (
-        _since(reader, job),
+        _last_started(reader, job),
         "SELECT avg(cpu_cores) AS cores FROM usage WHERE target = ? AND t >= ?",
     )
 
@@ -118,17 +118,20 @@ def _others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float])
     ]
     most = 0.0
     for node, node_cores in cores.items():
-        whole, own = used(f"node:{node}"), sum(used(task) for task, name in tasks if name == node)
+        node_used, own = (
+            used(f"node:{node}"),
+            sum(used(task) for task, name in tasks if name == node),
+        )
         caps = [plan.cores_per_worker] * plan.worker_nodes.count(node)
         caps += [plan.cores_per_server] * plan.server_nodes.count(node)
         has_all = own > (1 - 2 * _IDLE) * sum(node_cores if cap is None else cap for cap in caps)
-        if whole > node_cores * (1 - _IDLE) and not has_all:
-            most = max(most, (whole - own) / node_cores)
+        if node_used > node_cores * (1 - _IDLE) and not has_all:
+            most = max(most, (node_used - own) / node_cores)
     return most
 
 
 def _step_seconds(reader: RunReader, job: str) -> float | None:
-    since = _since(reader, job)
+    since = _last_started(reader, job)
     workers: dict[str, list[tuple[float, int]]] = {}
     sql = (
         "SELECT task, t, step FROM progress WHERE task LIKE ? AND t >= ? AND step IS NOT "
@@ -152,14 +155,14 @@ def samples_of(plan: Plan, profile: Profile, grows: bool = False) -> int | None:
     """
     size = plan.batch_per_worker
     if isinstance(size, tuple):
-        whole = sum(size)
+        samples = sum(size)
     elif size is not None:
-        whole = size * plan.workers
+        samples = size * plan.workers
     elif profile.batch is not None:
-        whole = profile.batch * (1 if plan.synchronous and not grows else plan.workers)
+        samples = profile.batch * (1 if plan.synchronous and not grows else plan.workers)
     else:
         return None
-    return whole * (plan.workers - plan.backup_workers) // plan.workers
+    return samples * (plan.workers - plan.backup_workers) // plan.workers
 
 
 def _nodes(plan: Plan | None) -> set[str]:

@@ -55,7 +55,7 @@ def recall(folder: Path, script: str, job: str) -> WorkEstimate | None:
         script: Key of the script, without arguments.
         job: Key of the job.
     """
-    known, same = _of(folder, script, job)
+    known, same = _earlier_runs(folder, script, job)
     works, around = [took.work for took in known], _ALIKE if same else _RELATED
     return WorkEstimate(median(works), min(works) / around, max(works) * around) if works else None
 
@@ -64,7 +64,7 @@ def seconds(folder: Path, script: str, job: str) -> float | None:
     """The expected duration of a job in seconds, from its earlier runs, or otherwise from other
     jobs of its script, whatever ran beside them. None without any.
     """
-    known = [took.seconds for took in _of(folder, script, job)[0]]
+    known = [took.seconds for took in _earlier_runs(folder, script, job)[0]]
     return median(known) if known else None
 
 
@@ -73,19 +73,19 @@ def memory_bytes(folder: Path, script: str, job: str) -> int | None:
 
     Other jobs of its script do not count, because with other arguments it may be a multiple.
     """
-    known, same = _of(folder, script, job)
+    known, same = _earlier_runs(folder, script, job)
     return int(max(took.memory_bytes for took in known)) or None if same else None
 
 
 def gpu_memory_bytes(folder: Path, script: str, job: str) -> int | None:
     """Peak memory of a worker on one GPU in earlier runs of the job; None: unknown."""
-    known, same = _of(folder, script, job)
+    known, same = _earlier_runs(folder, script, job)
     return int(max(took.gpu_memory_bytes for took in known)) or None if same else None
 
 
 def used_no_gpu(folder: Path, script: str, job: str) -> bool:
     """Whether an earlier run of the job was long enough to be seen, and held no GPU memory."""
-    known, same = _of(folder, script, job)
+    known, same = _earlier_runs(folder, script, job)
     return same and all(
         not took.gpu_memory_bytes and took.seconds >= _SEEN_SECONDS for took in known
     )
@@ -105,7 +105,7 @@ def remember(folder: Path, script: str, took: Took) -> None:
     fresh.replace(path)
 
 
-def _of(folder: Path, script: str, job: str) -> tuple[list[Took], bool]:
+def _earlier_runs(folder: Path, script: str, job: str) -> tuple[list[Took], bool]:
     """The earlier runs of a job, and True; without any, those of all jobs of its script, and
     False.
     """
@@ -116,7 +116,9 @@ def _of(folder: Path, script: str, job: str) -> tuple[list[Took], bool]:
 
 def _read(path: Path) -> list[Took]:
     try:
-        tooks = [Took(str(key), *map(float, rest)) for key, *rest in json.loads(path.read_bytes())]
+        tooks = [
+            Took(str(key), *map(float, figures)) for key, *figures in json.loads(path.read_bytes())
+        ]
     except (OSError, ValueError, TypeError):  # there is none, or none that can be read
         return []
     infinity = float("inf")

@@ -125,8 +125,8 @@ def _network(node: Node) -> Iterator[None]:
     if node.place is None:
         yield
         return
-    with open("/proc/thread-self/ns/net") as own, open(node.place.namespace) as there:
-        _enter(there.fileno())
+    with open("/proc/thread-self/ns/net") as own, open(node.place.namespace) as target:
+        _enter(target.fileno())
         try:
             yield
         finally:

@@ -79,21 +79,25 @@ def is_better(known: Profile, other: Profile) -> bool:
     measured on purpose, and the other in the first steps of a run. No profile is better than one of
     another framework version or another model, which a variable may have changed.
     """
-    if _trained(known) != _trained(other):
+    if _trained_model(known) != _trained_model(other):
         return False
     if known.is_busy or other.is_busy:
         return known.disturbance < other.disturbance
     return known.source == "profile" and other.source == "run"
 
 
-def _trained(profile: Profile) -> tuple[object, ...]:
+def _trained_model(profile: Profile) -> tuple[object, ...]:
     """The trained model and data, as far as a profile describes them."""
     return profile.framework_version, profile.parameters_dense, profile.parameters_sparse
 
 
 def merged(known: Profile | None, profile: Profile) -> Profile:
     """A profile with the facts that only a run with changing threads can measure."""
-    if known is None or profile.thread_power is not None or _trained(known) != _trained(profile):
+    if (
+        known is None
+        or profile.thread_power is not None
+        or _trained_model(known) != _trained_model(profile)
+    ):
         return profile
     return replace(profile, thread_power=known.thread_power)
 

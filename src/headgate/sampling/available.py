@@ -64,8 +64,8 @@ class AvailableMemory:
     def _of_machine(self) -> int | None:
         sizes = {}
         for line in content(self._root / "proc/meminfo").splitlines():
-            name, _, rest = line.partition(":")
-            if (words := rest.split()) and words[0].isdigit():
+            name, _, value = line.partition(":")
+            if (words := value.split()) and words[0].isdigit():
                 sizes[name] = int(words[0]) * 1024
         if "MemFree" not in sizes:
             return None

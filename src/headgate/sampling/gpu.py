@@ -139,9 +139,9 @@ def _nvlinks(nvml: Any, handle: Any) -> float:
         return 0.0
     field = nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON
     with contextlib.suppress(nvml.NVMLError, AttributeError, IndexError):  # an old driver
-        [told] = nvml.nvmlDeviceGetFieldValues(handle, [field])
-        if told.nvmlReturn == nvml.NVML_SUCCESS and told.value.uiVal > 0:
-            return up * float(told.value.uiVal) * 1e6
+        [answer] = nvml.nvmlDeviceGetFieldValues(handle, [field])
+        if answer.nvmlReturn == nvml.NVML_SUCCESS and answer.value.uiVal > 0:
+            return up * float(answer.value.uiVal) * 1e6
     return up * _NVLINK
 
 
@@ -150,10 +150,10 @@ def _in_a_ring(nvml: Any, handles: Sequence[Any]) -> bool:
     count, index = len(handles), nvml.NVML_P2P_CAPS_INDEX_NVLINK
     joined = [
         [
-            i != j and nvml.nvmlDeviceGetP2PStatus(one, other, index) == 0
+            i != j and nvml.nvmlDeviceGetP2PStatus(handle, other, index) == 0
             for j, other in enumerate(handles)
         ]
-        for i, one in enumerate(handles)
+        for i, handle in enumerate(handles)
     ]
 
     def goes_on(way: list[int]) -> bool:

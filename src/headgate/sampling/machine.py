@@ -142,7 +142,7 @@ def survey(cache: Path | None = None) -> Survey:
     tree = limits.cgroups()
     routes = default_routes()
     carrying = {nic.name for nic in counted()}
-    used, nvml = _used(), open_nvml()
+    used, nvml = _present_usage(), open_nvml()
     every = gpus(nvml)
     return Survey(
         node=node,
@@ -259,7 +259,7 @@ def _address() -> str:
     return "127.0.0.1"
 
 
-def _used() -> dict[Column, float]:
+def _present_usage() -> dict[Column, float]:
     """The machine's present usage by all processes, without values that cannot be read."""
     node = (Target("node", None),)
     everything = SamplingRound((CpuSampler(), MemorySampler()), lambda _text: None)

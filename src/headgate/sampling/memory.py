@@ -34,11 +34,13 @@ class MemorySampler(SourcedSampler):
     name = "memory"
 
     def open_node(self) -> Source:
-        return _Left(_Node(self._root / "proc/meminfo"), AvailableMemory(root=self._root))
+        return _NodeMemory(_Node(self._root / "proc/meminfo"), AvailableMemory(root=self._root))
 
     def open_place(self, place: Place) -> Source | None:
         source = super().open_place(place)
-        return _Left(source, AvailableMemory(place, self._root)) if source is not None else None
+        return (
+            _NodeMemory(source, AvailableMemory(place, self._root)) if source is not None else None
+        )
 
     def open_task(self, box: Boxed) -> Source | None:
         return first(
@@ -47,7 +49,7 @@ class MemorySampler(SourcedSampler):
         )
 
 
-class _Left(Source):
+class _NodeMemory(Source):
     """A node's used and available memory."""
 
     def __init__(self, source: Source, available: AvailableMemory) -> None:

@@ -134,9 +134,9 @@ class _NodeNamespace(Source):
 def _rows(data: bytes) -> dict[bytes, list[bytes]]:
     rows = {}
     for line in data.split(b"\n")[2:]:
-        name, _, rest = line.rpartition(b":")  # an alias has a colon in its name
+        name, _, values = line.rpartition(b":")  # an alias has a colon in its name
         if name and (stripped := name.strip()) != b"lo":
-            rows[stripped] = rest.split()
+            rows[stripped] = values.split()
     return rows
 
 

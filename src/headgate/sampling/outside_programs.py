@@ -157,8 +157,8 @@ class OutsideProgramsReader:
         for entry in os.listdir(self._proc):
             if not entry.isdigit():
                 continue
-            opening, _, rest = content(self._proc / entry / "stat").rpartition(")")
-            words = rest.split()
+            opening, _, fields = content(self._proc / entry / "stat").rpartition(")")
+            words = fields.split()
             if len(words) > 19 and words[1] != "2":  # no thread of the kernel
                 own = sum(map(int, words[11:13]))
                 children = sum(map(int, words[13:15])) if int(entry) != INIT else 0
@@ -179,14 +179,14 @@ def _of_python(words: Sequence[str]) -> str:
     """The script or module that an interpreter runs, from the words after its name; empty: code in
     the command line.
     """
-    rest = iter(words)
-    for word in rest:
+    arguments = iter(words)
+    for word in arguments:
         if word == "-m":
-            return f"-m {next(rest, '')}"
+            return f"-m {next(arguments, '')}"
         if word == "-c":
             return ""
         if word in _WITH_VALUE:
-            next(rest, None)
+            next(arguments, None)
         elif not word.startswith("-"):
             return os.path.basename(word)
     return ""

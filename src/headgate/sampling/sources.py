@@ -184,15 +184,15 @@ class SourcedSampler(Sampler):
         return readings
 
     def _source(self, target: Target) -> Source | None:
-        what = target.place if target.box is None else target.box
+        target_key = target.place if target.box is None else target.box
         known = self._sources.get(target.id)
         if known is not None:
-            if known[0] == what:
+            if known[0] == target_key:
                 return known[1]
             self._close(target.id)  # the same task in a new box: a second attempt
         source = self._open(target)
         if source is not None:
-            self._sources[target.id] = (what, source)
+            self._sources[target.id] = (target_key, source)
         return source
 
     def _open(self, target: Target) -> Source | None:

@@ -91,9 +91,9 @@ def read(task: str, first: int) -> TaskStacks:
     program = py_spy()
     threads: list[ThreadStack] = []
     trouble = ""
-    below = _processes(first)
-    names = _programs(below)  # as of now: they may end meanwhile
-    for pid in below:
+    pids = _processes(first)
+    names = _programs(pids)  # as of now: they may end meanwhile
+    for pid in pids:
         stacks, error = _dump(program, pid)
         threads += stacks
         if error and _REFUSED in error:

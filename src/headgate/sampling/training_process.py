@@ -34,20 +34,22 @@ def trains_by_itself(proc: str, pid: int, parent: int) -> bool:
     try:
         if Path(proc, str(pid), "comm").read_text(errors="replace").startswith(_LOADS):
             return False
-        words, its = (
+        words, parent_words = (
             Path(proc, str(process_id), "cmdline").read_bytes().split(b"\0")
             for process_id in (pid, parent)
         )
     except OSError:  # it ended
         return False
-    copied = words == its or any(mark in word for word in words for mark in _OF_MULTIPROCESSING)
+    copied = words == parent_words or any(
+        mark in word for word in words for mark in _OF_MULTIPROCESSING
+    )
     if not copied:
         return _PYTHON.match(words[0]) is not None
     process = Path(proc, str(pid))
-    return _names_loader_workers(process) or not _is_fed(process)
+    return _names_loader_workers(process) or not _takes_from_queue(process)
 
 
-def _is_fed(process: Path) -> bool:
+def _takes_from_queue(process: Path) -> bool:
     """Whether a process may take work from a queue of `multiprocessing`. Such a queue has a lock
     shared between processes, as a named semaphore. A copy of a process has its parent's as well.
     """

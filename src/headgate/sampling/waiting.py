@@ -101,15 +101,16 @@ class _Threads(Source):
         self._at, self._last = now, dict(self._totals())
         if before is None or now < before or not self._last:
             return {}
-        ended = self._ended(processes)
+        ended = self._ended_children(processes)
         busiest = waiting = blocked = main_busiest = helpers = 0.0
         wanted: dict[int, float] = {}
         # the busiest thread of those that a process started instead of them
         successors = dict.fromkeys(ended, 0.0)
-        main = self._main(ended)
+        main = self._main_processes(ended)
         for thread, total in self._last.items():
             ran, waited, stood = (
-                new - old for new, old in zip(total, _before(last.get(thread), total), strict=True)
+                new - old
+                for new, old in zip(total, _earlier_totals(last.get(thread), total), strict=True)
             )
             waiting += waited
             blocked += stood
@@ -130,10 +131,10 @@ class _Threads(Source):
                 if pid not in self._processes
             )
             child_count = sum(process.parent == parent for process in self._processes.values())
-            one = seconds / max(gone, child_count, 1) + successors[parent]
-            busiest = max(busiest, one)
+            child_seconds = seconds / max(gone, child_count, 1) + successors[parent]
+            busiest = max(busiest, child_seconds)
             if not main:
-                main_busiest = max(main_busiest, one)
+                main_busiest = max(main_busiest, child_seconds)
             elif parent in main:
                 helpers += seconds
         seconds = now - before
@@ -165,7 +166,7 @@ class _Threads(Source):
                 return True
         return False
 
-    def _ended(self, before: Mapping[int, _Process]) -> dict[int, float]:
+    def _ended_children(self, before: Mapping[int, _Process]) -> dict[int, float]:
         """By parent, the seconds since the last reading of children that have ended."""
         read = self._read_of_ended
         for pid, child in before.items():
@@ -174,14 +175,14 @@ class _Threads(Source):
         self._read_of_ended, unread = {}, {}
         for pid, process in self._processes.items():
             grown = process.ended - (before[pid].ended if pid in before else 0.0)
-            rest = grown - read.get(pid, 0.0)
-            if rest > 0.0:
-                unread[pid] = rest
-            elif rest < 0.0:
-                self._read_of_ended[pid] = -rest
+            unread_seconds = grown - read.get(pid, 0.0)
+            if unread_seconds > 0.0:
+                unread[pid] = unread_seconds
+            elif unread_seconds < 0.0:
+                self._read_of_ended[pid] = -unread_seconds
         return unread
 
-    def _main(self, ended: Mapping[int, float]) -> set[int]:
+    def _main_processes(self, ended: Mapping[int, float]) -> set[int]:
         """The processes that have worked, and started others of the task or train by themselves."""
         parents = ended.keys() | {process.parent for process in self._processes.values()}
         worked = {pid for pid, process in self._processes.items() if process.ran >= _WORKED_SECONDS}
@@ -223,7 +224,7 @@ def _process(path: str) -> _Process:
     return _Process(int(fields[_PARENT]), ran, ended)
 
 
-def _before(
+def _earlier_totals(
     known: tuple[float, float, float] | None, now: tuple[float, float, float]
 ) -> tuple[float, float, float]:
     """A thread's totals at the last reading; zero if it, or another one with its number, began

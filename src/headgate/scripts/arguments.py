@@ -136,7 +136,7 @@ def options_of(nodes: Sequence[ast.AST]) -> DeclaredOptions:
         nodes: All nodes of its syntax tree.
     """
     declared = tuple(_declared(nodes))
-    defaults = _agreed(_constants(nodes)) | _agreed(
+    defaults = _unambiguous(_constants(nodes)) | _unambiguous(
         (name, option.default) for option in declared if option.has_default for name in option.names
     )
     reads_argv = any(isinstance(node, ast.Attribute) and node.attr == "argv" for node in nodes)
@@ -158,7 +158,9 @@ def length(words: Sequence[str], options: DeclaredOptions | None) -> TrainingLen
     given: dict[str, int] = {}
     doubtful = False
     for option in _given(words):
-        if (meant := _meant(option.name, declared)) is not None and option.value is not None:
+        if (
+            meant := _declared_option(option.name, declared)
+        ) is not None and option.value is not None:
             given |= dict.fromkeys(meant.names, option.value)
         if option.value is not None:
             given[_plain(option.name)] = option.value
@@ -222,12 +224,12 @@ def _given(words: Sequence[str]) -> Iterator[_Given]:
                 name, value = attached[1], attached[2]
         yield _Given(
             name.rpartition(".")[2] if assigned and not name.startswith("-") else name,
-            _whole(value),
+            _whole_number(value),
             value,
         )
 
 
-def _meant(name: str, declared: Sequence[_Declared]) -> _Declared | None:
+def _declared_option(name: str, declared: Sequence[_Declared]) -> _Declared | None:
     """The declared option with that name, or the only one that begins with it."""
     exact = [option for option in declared if name in option.flags]
     if exact:
@@ -263,14 +265,14 @@ def _has_unknown_positions(words: Sequence[str], options: DeclaredOptions) -> bo
     ):
         return True  # a file of arguments; `SOLVER.MAX_EPOCHS 5`
     unnamed = any(
-        _whole(word) is not None and not before.startswith("-")
+        _whole_number(word) is not None and not before.startswith("-")
         for before, word in pairwise(("", *words))
     )
     by_position = any(_LENGTHS & {*option.names} for option in options.declared if not option.flags)
     return unnamed and (by_position or options.reads_argv)
 
 
-def _agreed(values: Iterable[tuple[str, int | None]]) -> dict[str, int]:
+def _unambiguous(values: Iterable[tuple[str, int | None]]) -> dict[str, int]:
     """The names that have exactly one value, which is a number."""
     values_of_option: dict[str, set[int | None]] = {}
     for name, value in values:
@@ -284,7 +286,7 @@ def _agreed(values: Iterable[tuple[str, int | None]]) -> dict[str, int]:
 
 def _declared(nodes: Sequence[ast.AST]) -> Iterator[_Declared]:
     """The options that a script declares."""
-    whole = not any(
+    is_whole = not any(
         word.arg == "allow_abbrev"
         and isinstance(word.value, ast.Constant)
         and word.value.value is False
@@ -316,7 +318,7 @@ def _declared(nodes: Sequence[ast.AST]) -> Iterator[_Declared]:
             tuple(names),
             default is not None and not isinstance(default, ast.Name),
             _literal(default) if default is not None else None,
-            whole and function != "option",
+            is_whole and function != "option",
             "epoch" in _text(keywords.get("help")).lower(),
         )
 
@@ -360,7 +362,7 @@ def _name_of(node: ast.expr) -> str:
 def _literal(node: ast.expr) -> int | None:
     value = node.value if isinstance(node, ast.Constant) else None
     return (
-        _whole(str(value))
+        _whole_number(str(value))
         if isinstance(value, int | float) and not isinstance(value, bool)
         else None
     )
@@ -370,7 +372,7 @@ def _plain(name: str) -> str:
     return name.lstrip("-+").replace("-", "_").lower()
 
 
-def _whole(text: str) -> int | None:
+def _whole_number(text: str) -> int | None:
     """A whole number such as `300`, `1_000` or `1e5`; None for anything else."""
     try:
         return int(text)

@@ -92,7 +92,7 @@ def _detect(tree: ast.AST) -> DetectedLauncher | None:
     if (package := next(filter(names.needed().__contains__, _OF_MPI), None)) is not None:
         return DetectedLauncher("mpi", f"imports {package}", needs=False)
     called = set(names.called())
-    divides = any(_DIVIDES.search(name) for name in called) or _says_so(tree)
+    divides = any(_DIVIDES.search(name) for name in called) or _passes_strategy(tree)
     texts = {
         node.value
         for node in ast.walk(tree)
@@ -153,7 +153,7 @@ def _sets(tree: ast.AST) -> str:
     return ""
 
 
-def _says_so(tree: ast.AST) -> bool:
+def _passes_strategy(tree: ast.AST) -> bool:
     """Whether a script passes FSDP or DeepSpeed to a trainer: `strategy="fsdp"`,
     `deepspeed="zero.json"`.
     """

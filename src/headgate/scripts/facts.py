@@ -267,8 +267,8 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
             (f"{node.module}.{alias.name}", alias.asname or alias.name) for alias in node.names
         ]
     for module, name in names:
-        package, _, rest = module.partition(".")
-        if package == "headgate" and (part := rest.partition(".")[0]) in LIBRARIES:
+        package, _, submodule = module.partition(".")
+        if package == "headgate" and (part := submodule.partition(".")[0]) in LIBRARIES:
             yield part, name
 
 

@@ -41,7 +41,7 @@ def check(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> None:
     """
     if job.plan is None or job.plan.strategy == "single" or facts.file is None:
         return
-    environment = _seen(job, environment)
+    environment = _task_variables(job, environment)
     refusal = (
         named_cluster(environment, job.plan.tasks)
         if job.plan.tasks > 1 and facts.source.libraries
@@ -55,7 +55,7 @@ def check(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> None:
         backend = keras_scripts.backend(source.text, source.variables, environment)
         if backend == "tensorflow" and _fits_with_keras_3(job, facts, environment):
             raise UsageError(f"job {job.name!r}: {_FIT}")
-    for reason, cure in _against(library, backend, job.plan):
+    for reason, cure in _unsupported(library, backend, job.plan):
         raise UsageError(f"job {job.name!r}: {reason}; {cure}")
 
 
@@ -70,15 +70,15 @@ def other_cluster(job: Job, environment: Mapping[str, str]) -> str:
         job: A job with absolute paths.
         environment: As in `check`.
     """
-    return cluster_variables(_seen(job, environment)) if job.contract is None else ""
+    return cluster_variables(_task_variables(job, environment)) if job.contract is None else ""
 
 
-def _seen(job: Job, environment: Mapping[str, str]) -> Mapping[str, str]:
+def _task_variables(job: Job, environment: Mapping[str, str]) -> Mapping[str, str]:
     """The variables of an environment, with the job's own, that its tasks have."""
     return environment if job.image in (None, HOST_IMAGE) else job.env
 
 
-def _against(library: str | None, backend: str, plan: Plan) -> Iterator[tuple[str, str]]:
+def _unsupported(library: str | None, backend: str, plan: Plan) -> Iterator[tuple[str, str]]:
     """Features of a plan that a library does not support, each with an alternative."""
     ps, allreduce = plan.strategy == "ps", f"run with --strategy allreduce --workers {plan.workers}"
     if library == "jax" and ps:

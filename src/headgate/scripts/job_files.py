@@ -124,8 +124,8 @@ class FileLook:
         for folder in folders:
             paths = [folder / "__init__.py"] if module.level else []
             for end in range(1, len(module.parts) + 1):
-                below = folder.joinpath(*module.parts[:end])
-                paths += [below / "__init__.py", below.with_name(f"{below.name}{_PROGRAM}")]
+                base = folder.joinpath(*module.parts[:end])
+                paths += [base / "__init__.py", base.with_name(f"{base.name}{_PROGRAM}")]
             if existing := [path for path in paths if self._signature(path) is not None]:
                 return existing
         return []

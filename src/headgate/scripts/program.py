@@ -60,17 +60,21 @@ def program(job: Job) -> Program | None:
     words = words_of(job)
     if not words or not _PYTHON.fullmatch(Path(words[0]).name):
         return None
-    python, rest = None if words[0] == "python" else words[0], iter(words[1:])
-    for word in rest:
+    python, arguments = None if words[0] == "python" else words[0], iter(words[1:])
+    for word in arguments:
         if word == "-m" or (word.startswith("-m") and not word.startswith("--")):
-            module = word[2:] or next(rest, "")
-            return Program(python, _found(module, job), module, tuple(rest)) if module else None
+            module = word[2:] or next(arguments, "")
+            return (
+                Program(python, _module_file(module, job), module, tuple(arguments))
+                if module
+                else None
+            )
         if word in _TAKES_A_VALUE:
-            next(rest, None)
+            next(arguments, None)
         elif word == "-" or word.startswith("-c"):
             return None
         elif not word.startswith("-"):
-            return Program(python, Path(job.workdir, word), "", tuple(rest))
+            return Program(python, Path(job.workdir, word), "", tuple(arguments))
     return None
 
 
@@ -133,13 +137,13 @@ def _split(line: str) -> tuple[str, ...]:
         return ()
 
 
-def _found(module: str, job: Job) -> Path | None:
+def _module_file(module: str, job: Job) -> Path | None:
     """The file that `python -m` runs for a module."""
-    below = Path(*module.split("."))
+    relative = Path(*module.split("."))
     # the working folder is on every task's path
-    own = [Path(headgate.__file__).parents[1]] if below.parts[0] == headgate.__name__ else []
+    own = [Path(headgate.__file__).parents[1]] if relative.parts[0] == headgate.__name__ else []
     for folder in (*_folders(job), *own):
-        for file in (folder / below / "__main__.py", folder / below.with_suffix(".py")):
+        for file in (folder / relative / "__main__.py", folder / relative.with_suffix(".py")):
             if file.is_file():
                 return file
     return None

@@ -133,8 +133,10 @@ def without_secrets(words: list[str]) -> list[str]:
     """The words of a command line, with secret values of `--env NAME=VALUE` hidden."""
     shown = []
     for before, word in zip(["", *words], words):
-        option, equals, rest = word.partition("=") if word.startswith("--env=") else ("", "", word)
-        name, sign, value = rest.partition("=")
+        option, equals, assignment = (
+            word.partition("=") if word.startswith("--env=") else ("", "", word)
+        )
+        name, sign, value = assignment.partition("=")
         hides = sign and (option or before == "--env") and is_secret(name, value)
         shown.append(f"{option}{equals}{name}={HIDDEN}" if hides else word)
     return shown
@@ -204,7 +206,7 @@ def differing(
     """The variables that differ, by name, except those about the user's terminal."""
     skipped = _of_terminals(first, second)
     for name in sorted(first.keys() | second.keys()):
-        one, other = first.get(name), second.get(name)
-        is_gone = name in first.keys() & second.keys() and None in (one, other)
-        if one != other and not is_gone and not skipped(name):
-            yield DifferingVariable(name, one, other)
+        first_value, second_value = first.get(name), second.get(name)
+        is_gone = name in first.keys() & second.keys() and None in (first_value, second_value)
+        if first_value != second_value and not is_gone and not skipped(name):
+            yield DifferingVariable(name, first_value, second_value)

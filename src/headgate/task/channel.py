@@ -150,7 +150,7 @@ class Channel:
             if can_be_missed and len(self._unsent) > _BACKLOG_BYTES:
                 return
             self._unsent += line
-            self._push()
+            self._send_pending()
             left = bool(self._unsent)
         if left:
             self._wake()
@@ -168,7 +168,7 @@ class Channel:
         while self.connected:
             with self._lock:
                 if not self._closed:
-                    self._push()
+                    self._send_pending()
                 if not self._unsent:
                     return True
                 writable = select.poll()
@@ -251,7 +251,7 @@ class Channel:
         except OSError:
             return  # the pipe is full, so the reader is waking up already
 
-    def _push(self) -> None:
+    def _send_pending(self) -> None:
         """Send what the kernel takes without blocking. Call with the lock held."""
         try:
             while self._unsent:
@@ -277,7 +277,7 @@ class Channel:
                 event = events.get(self._connection.fileno(), 0)
                 if event & select.POLLOUT:
                     with self._lock:
-                        self._push()
+                        self._send_pending()
                 if event & ~select.POLLOUT:
                     data = self._connection.recv(65536)
                     if not data or len(received) > _LINE_BYTES:
@@ -297,9 +297,9 @@ class Channel:
             return
         with self._lock:
             if kind in ("peers", "state", "met", *_POSITIONS):
-                self._told_of_others(kind, message)
+                self._handle_peers(kind, message)
             else:
-                self._ordered(kind, message)
+                self._handle_order(kind, message)
             if not self.pending:
                 self.pending_since = time.monotonic()
             self._settle()
@@ -307,7 +307,7 @@ class Channel:
         if kind in ("peers", "state") and self.watcher is not None:
             self.watcher(message)
 
-    def _ordered(self, kind: object, message: Mapping[str, Any]) -> None:
+    def _handle_order(self, kind: object, message: Mapping[str, Any]) -> None:
         """Handle an order of the hub. Call with the lock held."""
         if kind in ("threads", "welcome"):
             threads = message.get("threads")
@@ -330,7 +330,7 @@ class Channel:
         elif kind == "gate":
             self.gate = Grant.read(message)
 
-    def _told_of_others(self, kind: object, message: Mapping[str, Any]) -> None:
+    def _handle_peers(self, kind: object, message: Mapping[str, Any]) -> None:
         """Take the positions and values of the job's other tasks. Call with the lock held."""
         if kind == "peers":
             self.peers = message

@@ -24,15 +24,19 @@ class CoreWait:
 
     def __init__(self, proc: str = _PROC) -> None:
         self._proc = proc
-        self._threads = self._counted()
+        self._threads = self._thread_times()
         self._stolen, self._used = self._machine()
-        self._begun, self._begun_used, self._begun_own = time.monotonic(), self._used, self._own()
+        self._begun, self._begun_used, self._begun_own = (
+            time.monotonic(),
+            self._used,
+            self._own_ticks(),
+        )
 
     def lap(self) -> float | None:
         """The fraction since the last call, or since the beginning, 0 to 1. None if the kernel does
         not report it.
         """
-        before, self._threads = self._threads, self._counted()
+        before, self._threads = self._threads, self._thread_times()
         stolen, used = self._stolen, self._used
         self._stolen, self._used = self._machine()
         ran = waited = 0
@@ -49,7 +53,7 @@ class CoreWait:
         """Fraction of the machine's cores that processes outside of this task have used since the
         beginning.
         """
-        ticks = self._machine()[1] - self._begun_used - (self._own() - self._begun_own)
+        ticks = self._machine()[1] - self._begun_used - (self._own_ticks() - self._begun_own)
         had = (
             os.sysconf("SC_CLK_TCK")
             * (os.cpu_count() or 1)
@@ -57,7 +61,7 @@ class CoreWait:
         )
         return min(max(ticks / had, 0.0), 1.0)
 
-    def _counted(self) -> dict[str, tuple[int, int]]:
+    def _thread_times(self) -> dict[str, tuple[int, int]]:
         """Nanoseconds that each thread ran, and waited."""
         folder, waits = f"{self._proc}/self/task", {}
         try:
@@ -80,7 +84,7 @@ class CoreWait:
             return 0, 0
         return steal, user + nice + system + irq + softirq + steal
 
-    def _own(self) -> int:
+    def _own_ticks(self) -> int:
         """Clock ticks that this task's processes and their waited-for children used. An engine
         starts each task in a session of its own.
         """

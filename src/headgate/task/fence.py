@@ -94,15 +94,15 @@ def _restrict(roots: Sequence[str]) -> None:
     OSError: The kernel does not support it.
     """
     version = landlock.version()
-    handled = _WRITES | (_MOVES if version >= 2 else 0) | (_TRUNCATES if version >= 3 else 0)
+    rights = _WRITES | (_MOVES if version >= 2 else 0) | (_TRUNCATES if version >= 3 else 0)
 
     def rules() -> Iterator[tuple[int, ctypes.Structure]]:
         for root in roots:
             parent = os.open(root, os.O_PATH | os.O_CLOEXEC)
             try:
-                allowed = handled if os.path.isdir(root) else handled & (_TO_FILES | _TRUNCATES)
+                allowed = rights if os.path.isdir(root) else rights & (_TO_FILES | _TRUNCATES)
                 yield _BENEATH, _Beneath(allowed, parent)
             finally:
                 os.close(parent)
 
-    landlock.restrict(_Ruleset(handled), rules())
+    landlock.restrict(_Ruleset(rights), rules())

@@ -88,7 +88,7 @@ def plan_of(channel: Channel) -> Mapping[str, Any]:
         lambda: bool(channel.welcome) or channel.refused is not None, WELCOME_SECONDS
     )
     if channel.refused is not None:
-        raise ClusterError(_second(channel.refused, os.environ))
+        raise ClusterError(_second_process_reason(channel.refused, os.environ))
     if not answered and channel.connected:
         raise RuntimeError(
             f"Headgate did not say within {WELCOME_SECONDS:g} s what part this task has in its "
@@ -118,7 +118,7 @@ def own_address(channel: Channel) -> str:
     return address
 
 
-def _second(first: int, variables: Mapping[str, str]) -> str:
+def _second_process_reason(first: int, variables: Mapping[str, str]) -> str:
     """Why a second process of a task is refused."""
     started = "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "what started this one"
     workers = variables.get("WORLD_SIZE", "2")

@@ -192,10 +192,10 @@ def _rank_of(
                     daemon.needed = False
                     return answer["variables"], connection
                 daemon.start(["/bin/sh", "-c", answer["run"]])
-                threading.Thread(target=_hold, args=(connection, daemon), daemon=True).start()
+                threading.Thread(target=_keep_open, args=(connection, daemon), daemon=True).start()
 
 
-def _hold(agent: Connection, daemon: MpiDaemon) -> None:
+def _keep_open(agent: Connection, daemon: MpiDaemon) -> None:
     """Keep the connection to an agent open while the daemon that it requested runs."""
     daemon.wait()
     agent.close()
@@ -319,10 +319,10 @@ def proxy(info: RankInfo) -> int:
 
 def main() -> int:
     info = RankInfo(**json.loads(os.environ[VARIABLE]))
-    what, *words = sys.argv[1:]
-    if what == "--agent":
+    mode, *words = sys.argv[1:]
+    if mode == "--agent":
         return agent(info, words[0], words[1:])
-    if what == "--proxy":
+    if mode == "--proxy":
         return proxy(info)
     return worker(info, sys.argv[1:])
 

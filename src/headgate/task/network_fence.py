@@ -76,13 +76,15 @@ def shut(namespaces: str, tried: Callable[[str], None], sockets: Sequence[str]) 
             if name not in own and _address(name) is None:
                 tried(name)
         elif (
-            event in _ADDRESSES and len(given) > 1 and (place := _elsewhere(given[1], own, within))
+            event in _ADDRESSES
+            and len(given) > 1
+            and (place := _outside_destination(given[1], own, within))
         ):
             tried(place)
             raise OSError(
                 errno.ENETUNREACH, "a verification keeps a script from the network", place
             )
-        elif event == "socket.connect" and held == NAMESPACE and (place := _unheard(given[1])):
+        elif event == "socket.connect" and held == NAMESPACE and (place := _silent_port(given[1])):
             # a program of this machine outside of the namespace; the kernel refuses the connection
             tried(place)
 
@@ -90,7 +92,7 @@ def shut(namespaces: str, tried: Callable[[str], None], sockets: Sequence[str]) 
     return held
 
 
-def _elsewhere(address: object, own: frozenset[str], within: Sequence[str]) -> str:
+def _outside_destination(address: object, own: frozenset[str], within: Sequence[str]) -> str:
     """The destination of an address outside of this process and its job; empty if it is inside."""
     if isinstance(address, (str, bytes)):
         path = os.fsdecode(address)
@@ -103,7 +105,7 @@ def _elsewhere(address: object, own: frozenset[str], within: Sequence[str]) -> s
     return ""
 
 
-def _unheard(address: object) -> str:
+def _silent_port(address: object) -> str:
     """A loopback port at which no process of this namespace listens; empty for any other
     address.
     """

@@ -40,7 +40,7 @@ def growing(text: str, file: str) -> Iterator[Growth]:
     names = {
         target.id
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and _counts(node.value, frozenset())
+        if isinstance(node, ast.Assign) and _is_worker_count(node.value, frozenset())
         for target in node.targets
         if isinstance(target, ast.Name)
     }
@@ -51,7 +51,7 @@ def growing(text: str, file: str) -> Iterator[Growth]:
             factors = [node.value]
         else:
             continue
-        if any(_counts(factor, names) for factor in factors):
+        if any(_is_worker_count(factor, names) for factor in factors):
             yield Growth(
                 file, node.lineno, " ".join((ast.get_source_segment(text, node) or "").split())
             )
@@ -61,7 +61,7 @@ def warn(channel: Channel, workers: int) -> None:
     """Warn the user of products with the number of workers, in the script or in modules imported
     from its folder.
     """
-    for growth in islice(_own(), _MOST_TOLD):
+    for growth in islice(_products(), _MOST_TOLD):
         text = (
             f"{growth.file}, line {growth.line}: {growth.text} is {workers} times what it is in "
             "one task; a batch is divided among the workers here, so leave the factor out, unless "
@@ -70,7 +70,7 @@ def warn(channel: Channel, workers: int) -> None:
         channel.send({"type": "note", "warns": True, "text": text})
 
 
-def _own() -> Iterator[Growth]:
+def _products() -> Iterator[Growth]:
     """The products in the script and in modules imported from its folder."""
     script = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or sys.argv[0])
     folder = os.path.join(os.path.dirname(script), "")
@@ -89,7 +89,7 @@ def _own() -> Iterator[Growth]:
             continue
 
 
-def _counts(node: ast.expr, names: Container[str]) -> bool:
+def _is_worker_count(node: ast.expr, names: Container[str]) -> bool:
     """Whether an expression is the number of workers or devices that train together."""
     if isinstance(node, ast.Name):
         return node.id in names
@@ -101,7 +101,9 @@ def _counts(node: ast.expr, names: Container[str]) -> bool:
         node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     )
     if called in ("int", "len", "max") and node.args:
-        return any(_counts(argument, names) or _is_devices(argument) for argument in node.args)
+        return any(
+            _is_worker_count(argument, names) or _is_devices(argument) for argument in node.args
+        )
     return called in _COUNTING
 
 

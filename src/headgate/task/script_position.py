@@ -44,13 +44,14 @@ def difference(positions: Mapping[int, Position]) -> str:
     if any(
         _differ(first.get(name), other.get(name)) for other in positions.values() for name in _PLACE
     ):
-        return (
-            f"the workers are at different places of the script: {_each(positions, place)}; {CURE}"
-        )
+        places = _describe_groups(positions, place)
+        return f"the workers are at different places of the script: {places}; {CURE}"
     if any(other.get("rounds") != first.get("rounds") for other in positions.values()):
-        counts = _each(positions, lambda position: f"took {position['rounds']} steps with others")
+        counts = _describe_groups(
+            positions, lambda position: f"took {position['rounds']} steps with others"
+        )
         return f"the workers do not take the same steps: {counts} ({place(first)}); {CURE}"
-    settings = _settings(positions)
+    settings = _differing_settings(positions)
     if settings:
         return (
             f"the workers train with different settings: {'; '.join(settings)} "
@@ -64,7 +65,7 @@ def difference(positions: Mapping[int, Position]) -> str:
             "torch.autograd.grad, each worker by its own random or other numbers "
             f"({place(first)}); change them before prepare, or by what is the same in all"
         )
-    buffers = _apart(positions)
+    buffers = _differing_buffers(positions)
     if buffers:
         return (
             f"the workers' buffers are not the same any more: {buffers}. The model changes them "
@@ -96,7 +97,7 @@ def place(position: Position) -> str:
     return ", ".join(words) or "somewhere"
 
 
-def _each(positions: Mapping[int, Position], words: Any) -> str:
+def _describe_groups(positions: Mapping[int, Position], words: Any) -> str:
     """Describe each worker's position, and group workers whose descriptions are equal."""
     alike: dict[str, list[int]] = {}
     for index, position in positions.items():
@@ -113,13 +114,15 @@ def names(indices: Iterable[int]) -> str:
     return f"{workers[0]} and {len(workers) - 1} others"
 
 
-def _settings(positions: Mapping[int, Position]) -> list[str]:
+def _differing_settings(positions: Mapping[int, Position]) -> list[str]:
     """The differing settings, in words."""
     differing: list[str] = []
     of_workers = {index: position.get("settings") or [] for index, position in positions.items()}
     if len({len(optimizers) for optimizers in of_workers.values()}) > 1:
         counts = {i: {"n": len(optimizers)} for i, optimizers in of_workers.items()}
-        return [f"optimizers that took a step: {_each(counts, lambda count: count['n'])}"]
+        return [
+            f"optimizers that took a step: {_describe_groups(counts, lambda count: count['n'])}"
+        ]
     for number in range(max(map(len, of_workers.values()))):
         held = {index: optimizers[number] for index, optimizers in of_workers.items()}
         for name in dict.fromkeys(name for settings in held.values() for name in settings):
@@ -161,7 +164,7 @@ def _drawn_apart(one: Any, other: Any) -> bool:
     )
 
 
-def _apart(positions: Mapping[int, Position]) -> str:
+def _differing_buffers(positions: Mapping[int, Position]) -> str:
     """The names of buffers that differ between workers."""
     held = [entry.get("buffers") or {} for entry in positions.values()]
     names = []

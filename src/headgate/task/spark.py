@@ -96,8 +96,8 @@ class _Log:
             if not fresh:
                 return []
             self._file = open(fresh[0], encoding="utf-8", errors="replace")  # noqa: SIM115  # until this process ends
-        *whole, self._rest = (self._rest + self._file.read()).split("\n")
-        return whole
+        *lines_read, self._rest = (self._rest + self._file.read()).split("\n")
+        return lines_read
 
 
 def main(command: list[str]) -> int:
@@ -112,11 +112,11 @@ def main(command: list[str]) -> int:
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
     }
-    submit, *rest = command
+    submit, *arguments = command
     words = [
         submit,
         *(word for name, value in conf.items() for word in ("--conf", f"{name}={value}")),
-        *rest,
+        *arguments,
     ]
     driver = subprocess.Popen(words)
     for name in ("SIGTERM", "SIGINT", "SIGHUP"):

@@ -219,9 +219,9 @@ class SessionContract:
             EPOCHS - 1,
             EPOCHS,
         )
-        whole = [message for message in progress if message.get("covers") == "epoch"]
-        if whole:  # as Keras tells them
-            assert [message["epoch"] for message in whole] == [*range(EPOCHS)] * LOOPS
+        epoch_messages = [message for message in progress if message.get("covers") == "epoch"]
+        if epoch_messages:  # as Keras tells them
+            assert [message["epoch"] for message in epoch_messages] == [*range(EPOCHS)] * LOOPS
         else:
             assert sum(message["count"] for message in progress) == TOTAL
 

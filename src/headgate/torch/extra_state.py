@@ -63,7 +63,7 @@ def compared(kept: Mapping[str, KeptObject], gather: Gather) -> WorkerStates:
     """Compare the states of the workers, and return what a checkpoint has to hold of them."""
     states = {name: entry.object.state_dict() for name, entry in kept.items()}
     marks = {
-        name: _marks(state, _own_statistics(kept[name].object)) for name, state in states.items()
+        name: _digests(state, _own_statistics(kept[name].object)) for name, state in states.items()
     }
     given = gather(marks)
     first = given[min(given)]
@@ -142,7 +142,7 @@ def _leaves(state: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 @torch.no_grad()
-def _marks(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
+def _digests(state: Any, left_out: frozenset[str]) -> dict[str, list[float]]:
     """For each value in a state, a few numbers that distinguish it from others."""
     marks = {}
     for where, value in _leaves(state):

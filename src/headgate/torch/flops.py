@@ -16,14 +16,14 @@ def _formulas() -> dict[Any, Callable[..., int]]:
     """
     aten = torch.ops.aten
     formulas: dict[Any, Callable[..., int]] = dict(flop_registry)
-    for ours, theirs in (
+    for ours, aten_name in (
         ("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
         (
             "_scaled_dot_product_flash_attention_for_cpu_backward",
             "_scaled_dot_product_flash_attention_backward",
         ),
     ):
-        formula = formulas.get(getattr(aten, theirs))
+        formula = formulas.get(getattr(aten, aten_name))
         if hasattr(aten, ours) and formula is not None:
             formulas.setdefault(getattr(aten, ours), formula)
     return formulas

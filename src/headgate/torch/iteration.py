@@ -294,17 +294,17 @@ class Iteration:
 
     def _part_of(self, batch: Any, number: int, assignment: ShardAssignment) -> Any:
         dim = self.state.batch_dim
-        whole = batches.size(batch, dim)
-        if not whole:
+        size = batches.size(batch, dim)
+        if not size:
             self.assigned = None
             return batch
-        begin, end = assignment.part(number, whole)
-        self.assigned = Assigned(number, whole, end - begin)
+        begin, end = assignment.part(number, size)
+        self.assigned = Assigned(number, size, end - begin)
         if begin == end:
             sharing = self.state.loaders.sharing
-            begin, end = 0, min(whole, 1 if sharing is None else sharing.smallest())
-        self._watcher.divided(self, batch, whole)
-        return batches.part(batch, end - begin, whole, begin, dim)
+            begin, end = 0, min(size, 1 if sharing is None else sharing.smallest())
+        self._watcher.divided(self, batch, size)
+        return batches.part(batch, end - begin, size, begin, dim)
 
     def _draw_anew(self) -> Iterator[Any]:
         """Draw again the unused batches that were drawn ahead, because the data is now divided

@@ -191,11 +191,13 @@ class _Divisor:
         made, divisor = self.made or self.read, self.scaled or 0.0
         if made is None or not made.local:
             return Normaliser(divisor, divisor, known=made is not None and made.known), self.doubt
-        rest = divisor / made.local
-        if made.steps and rest != 1.0:
-            return replace(made, local=divisor, steps=(*made.steps, ("times", rest))), self.doubt
-        factor = 1.0 if made.steps else rest
-        return replace(made, base=made.base * factor, local=made.local * rest), self.doubt
+        factor_left = divisor / made.local
+        if made.steps and factor_left != 1.0:
+            return replace(
+                made, local=divisor, steps=(*made.steps, ("times", factor_left))
+            ), self.doubt
+        factor = 1.0 if made.steps else factor_left
+        return replace(made, base=made.base * factor, local=made.local * factor_left), self.doubt
 
 
 @dataclass
@@ -240,13 +242,13 @@ def _walk(root: Any, seen: _LossTerms) -> None:
             return
         node, divisor = nodes.pop(0)
         kind = kind_of(node)
-        inner = [below for below, _ in node.next_functions]
-        live = [below for below in inner if below is not None]
+        inner = [child for child, _ in node.next_functions]
+        live = [child for child in inner if child is not None]
         if kind in _PASSED or kind in ("Add", "Sub", "Stack", "Cat"):
-            nodes[:0] = [(below, divisor) for below in live]
+            nodes[:0] = [(child, divisor) for child in live]
         elif kind in ("Mul", "Div") and len(live) == 1 and (kind == "Mul" or inner[0] is not None):
-            whole = not (nodes or seen.counted or seen.means or seen.sums or seen.others)
-            divided = _divided(divisor, kind, node, inner, whole)
+            is_root = not (nodes or seen.counted or seen.means or seen.sums or seen.others)
+            divided = _divided(divisor, kind, node, inner, is_root)
             if divided is None:
                 seen.nothing = True
             else:
@@ -275,7 +277,13 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
         counted = not divisor.plain or divisor.read is not None
         seen.counted.append(
             LossTerm(
-                node, kind, by, divisor.times, counted, _summed(node), weights=_class_weights(node)
+                node,
+                kind,
+                by,
+                divisor.times,
+                counted,
+                _sum_count(node),
+                weights=_class_weights(node),
             )
         )
     else:
@@ -283,12 +291,21 @@ def _leaf(node: Any, kind: str, divisor: _Divisor, seen: _LossTerms) -> None:
         if not is_weighed and kind != "Mean" and reduction != 1:
             seen.others.append(kind)
             return
-        by, doubt = divisor.counts(_meant(node, kind))
+        by, doubt = divisor.counts(_mean_count(node, kind))
         times, listed = divisor.times * divisor.fractions, divisor.exact if divisor.plain else 1.0
-        whole = is_weighed and float(node._saved_target.numel()) == float(node._saved_total_weight)
+        counts_all = is_weighed and float(node._saved_target.numel()) == float(
+            node._saved_total_weight
+        )
         counted = is_weighed or not divisor.plain
         term = LossTerm(
-            node, kind, by, times, counted, listed=listed, whole=whole, weights=_class_weights(node)
+            node,
+            kind,
+            by,
+            times,
+            counted,
+            listed=listed,
+            whole=counts_all,
+            weights=_class_weights(node),
         )
         (seen.counted if is_weighed else seen.means).append(term)
     if doubt:
@@ -304,12 +321,12 @@ _read_weights: dict[tuple[int, int], float] = {}
 
 def _class_weights(node: Any) -> float:
     """A digest of the class weights in a loss; 0: it has none."""
-    for below, _ in zip(_below(node), range(_NEAR)):
-        if not kind_of(below).startswith(_WEIGH_CLASSES):
+    for child, _ in zip(_nodes_below(node), range(_NEAR)):
+        if not kind_of(child).startswith(_WEIGH_CLASSES):
             continue
-        weights = [getattr(below, "_saved_pos_weight", None), below._saved_weight]
-        if kind_of(below).startswith("Binary") and _is_of_samples(
-            below._saved_weight, below._saved_self
+        weights = [getattr(child, "_saved_pos_weight", None), child._saved_weight]
+        if kind_of(child).startswith("Binary") and _is_of_samples(
+            child._saved_weight, child._saved_self
         ):
             weights.pop()
         return sum(_sum_of(weight) for weight in weights if isinstance(weight, torch.Tensor))
@@ -335,7 +352,7 @@ def _sum_of(weight: torch.Tensor) -> float:
     return _read_weights[key]
 
 
-def _meant(node: Any, kind: str) -> float:
+def _mean_count(node: Any, kind: str) -> float:
     """The number of entries that a node takes the mean over."""
     if kind.startswith("NllLoss"):
         return float(node._saved_total_weight)
@@ -346,12 +363,12 @@ def _scalars(node: Any, kind: str, live: Sequence[Any]) -> list[Any]:
     """The scalars whose sum or mean this node is, if the script made a list of losses."""
     if not live or not _is_of(live[0], ("Stack", "Cat")):
         return []
-    inner = [below for below, _ in live[0].next_functions]
-    numbers = node._saved_self_sym_numel if kind == "Mean" else _summed(node)
-    return [below for below in inner if below is not None] if numbers == len(inner) else []
+    inner = [child for child, _ in live[0].next_functions]
+    numbers = node._saved_self_sym_numel if kind == "Mean" else _sum_count(node)
+    return [child for child in inner if child is not None] if numbers == len(inner) else []
 
 
-def _summed(node: Any) -> int:
+def _sum_count(node: Any) -> int:
     """How many numbers a sum is over; 0: unknown."""
     sizes = getattr(node, "_saved_self_sym_sizes", None)
     if sizes is not None:
@@ -410,7 +427,7 @@ def _is_of_parameters(root: Any) -> bool:
         if not nodes:
             return True
         node = nodes.pop()
-        inner = [below for below, _ in node.next_functions]
+        inner = [child for child, _ in node.next_functions]
         if not _is_of(node, tuple(_OF_PARAMETERS)):
             return False
         if _is_of(node, ("Mm",)) and None in inner:
@@ -419,7 +436,7 @@ def _is_of_parameters(root: Any) -> bool:
             constant = node._saved_other if inner[0] is not None else node._saved_self
             if isinstance(constant, torch.Tensor) and constant.numel() != 1:
                 return False
-        nodes += [below for below in inner if below is not None]
+        nodes += [child for child in inner if child is not None]
     return False
 
 
@@ -430,20 +447,20 @@ _MOST_BELOW = 24
 
 def is_selected(node: Any) -> bool:
     """Whether the numbers of a term are selected from others, for example by a mask."""
-    return any(kind_of(below) in _SELECTS for below in _below(node))
+    return any(kind_of(child) in _SELECTS for child in _nodes_below(node))
 
 
 def parameter_of(node: Any) -> torch.Tensor | None:
     """A parameter of the layer closest to a term."""
-    for below in _below(node):
-        for inner, _ in below.next_functions:
+    for child in _nodes_below(node):
+        for inner, _ in child.next_functions:
             if hasattr(inner, "variable"):
                 variable: torch.Tensor = inner.variable
                 return variable
     return None
 
 
-def _below(node: Any) -> Iterator[Any]:
+def _nodes_below(node: Any) -> Iterator[Any]:
     for _ in range(_MOST_BELOW):
         yield node
         live = [inner for inner, _ in node.next_functions if inner is not None]

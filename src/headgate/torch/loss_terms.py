@@ -105,12 +105,14 @@ def slots(
         members = all_of_name
         for divisor in {term.listed: None for term in all_of_name}:
             listed = [term for term in all_of_name if term.listed == divisor]
-            if _is_of_each(listed, taken) and divisor % len(listed) == 0:
+            if _are_per_sample(listed, taken) and divisor % len(listed) == 0:
                 made.append(
-                    _together(f"{name}, one by one", listed, divisor, len(listed) / divisor, taken)
+                    _combined_term(
+                        f"{name}, one by one", listed, divisor, len(listed) / divisor, taken
+                    )
                 )
                 members = [term for term in members if term.listed != divisor]
-        if _is_of_each(members, taken) and all(
+        if _are_per_sample(members, taken) and all(
             term.count == term.listed == 1.0 for term in members
         ):
             return (
@@ -121,13 +123,13 @@ def slots(
             len(members) > _FEW
             and len({(term.by, term.times, term.listed) for term in members}) == 1
         ):
-            made.append(_together(name, members, members[0].count, len(members), taken))
+            made.append(_combined_term(name, members, members[0].count, len(members), taken))
         else:
             made += [_slot(name, n, term, taken) for n, term in enumerate(members)]
     return made, f"it has {len(made)} terms" if len(made) > MOST else ""
 
 
-def _is_of_each(members: Sequence[LossTerm], taken: float) -> bool:
+def _are_per_sample(members: Sequence[LossTerm], taken: float) -> bool:
     """Whether these are the terms of a batch's samples, one after another."""
     return len(members) > 1 and len(members) == taken and not any(term.elements for term in members)
 
@@ -150,7 +152,7 @@ def _slot(name: str, number: int, term: LossTerm, taken: float) -> TermSlot:
     )
 
 
-def _together(
+def _combined_term(
     name: str, terms: Sequence[LossTerm], count: float, times: float, taken: float
 ) -> TermSlot:
     """Combine the terms of a list into one, with the total `count` and the additional factor
@@ -275,9 +277,9 @@ def doubt(
         return (
             f"its term {name} is a sum divided by {slot.count:g}, which is the same in all workers"
         )
-    whole = (summed.whole and taken > 1) or not slot.counted
+    counts_all = (summed.whole and taken > 1) or not slot.counted
     unlike = several and not slot.divided and not summed.same_rate and not slot.count % taken
-    if unlike and whole and not any(map(selected, slot.nodes)):
+    if unlike and counts_all and not any(map(selected, slot.nodes)):
         return (
             f"its term {name} is a mean over {slot.rate:g} numbers for each sample here, and over "
             "others elsewhere, as where each worker pads its samples to its own longest"

@@ -211,13 +211,13 @@ def _combined(
     result: torch.Tensor, args: Sequence[Any], kwargs: Any, sign: float = 1.0
 ) -> Count | None:
     """The sum or difference of a count and a number, or of two counts, which is a count."""
-    one, other = args[0], args[1] if len(args) > 1 else kwargs.get("other")
-    first, second = _held(one), _held(other)
+    left, right = args[0], args[1] if len(args) > 1 else kwargs.get("other")
+    first, second = _held(left), _held(right)
     if first is not None and second is not None:
         clear = not any(count.steps or count.unclear for count in (first, second))
         both = Count(result.detach().clone(), added=first.added + second.added)
         return both if clear else _unclear(result, args, kwargs)
-    count, number = (second, one) if first is None else (first, other)
+    count, number = (second, left) if first is None else (first, right)
     if count is not None and isinstance(number, (int, float)):
         # Python's `sum` begins with 0.
         return replace(count, steps=(*count.steps, ("plus", sign * number))) if number else count
@@ -227,13 +227,13 @@ def _combined(
 def _scaled(
     result: torch.Tensor, args: Sequence[Any], kwargs: Any, inverse: bool = False
 ) -> Count | None:
-    one, other = args[0], args[1] if len(args) > 1 else kwargs.get("other")
-    if not inverse and _held(one) is None:
-        one, other = other, one
-    count = _held(one)
-    if count is not None and isinstance(other, (int, float)) and other > 0:
+    left, right = args[0], args[1] if len(args) > 1 else kwargs.get("other")
+    if not inverse and _held(left) is None:
+        left, right = right, left
+    count = _held(left)
+    if count is not None and isinstance(right, (int, float)) and right > 0:
         return replace(
-            count, steps=(*count.steps, ("times", 1.0 / other if inverse else float(other)))
+            count, steps=(*count.steps, ("times", 1.0 / right if inverse else float(right)))
         )
     return _unclear(result, args, kwargs)
 

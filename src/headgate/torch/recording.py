@@ -213,8 +213,11 @@ class StepRecorder:
     def _tensors(self) -> Iterator[RecordedTensor]:
         for kind, name, tensor in self._named():
             gradient = tensor.grad if kind == WEIGHT and tensor.is_leaf else None
-            for what, value in ((GRADIENT, gradient), (kind, tensor)):
-                if value is not None and (recorded := _recorded(what, name, value)) is not None:
+            for kind_of_value, value in ((GRADIENT, gradient), (kind, tensor)):
+                if (
+                    value is not None
+                    and (recorded := _recorded(kind_of_value, name, value)) is not None
+                ):
                     yield recorded
 
     def _facts(self) -> dict[str, Any]:

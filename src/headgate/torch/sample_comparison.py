@@ -113,8 +113,8 @@ class SampleComparison:
         self._looks[form] = _MOST_LOOKS
         new = [
             n
-            for n, one, other in zip(entries, before, sums)
-            if one is not None and other not in (None, one)
+            for n, earlier, other in zip(entries, before, sums)
+            if earlier is not None and other not in (None, earlier)
         ]
         kind = _Axes(min(self._samples), new).coupled(nodes)
         if kind:
@@ -240,7 +240,7 @@ class _Axes:
     ) -> int | None:
         rank = len(shape)
         if kind in _VIEWS:
-            return self._viewed(axis, shape, out)
+            return self._axis_after_view(axis, shape, out)
         if kind in _PRODUCTS:
             summed = rank - 2 if place == _PRODUCTS[kind][1] else rank - 1
             return None if axis == summed else axis
@@ -257,9 +257,9 @@ class _Axes:
             return axis + (_dim(node._saved_dim, rank + 1) <= axis)
         if kind == "Cat" or kind in ("Slice", "Split", "SplitWithSizes"):
             return axis
-        return _kept(node, kind, axis, shape, out)
+        return _axis_after(node, kind, axis, shape, out)
 
-    def _viewed(self, axis: int, shape: Shape, out: Shape) -> int | None:
+    def _axis_after_view(self, axis: int, shape: Shape, out: Shape) -> int | None:
         """The position of a dimension in a view of another shape."""
         before, size = math.prod(shape[:axis]), shape[axis]
         parts, through = [], 1
@@ -270,11 +270,11 @@ class _Axes:
             if out_size > 1 and through >= before and end <= before * size:
                 parts.append(place)
             through = end
-        whole = [place for place in parts if out[place] == self._samples]
-        return whole[0] if len(whole) == 1 else None
+        sample_axes = [place for place in parts if out[place] == self._samples]
+        return sample_axes[0] if len(sample_axes) == 1 else None
 
 
-def _kept(node: Any, kind: str, axis: int, shape: Shape, out: Shape) -> int | None:
+def _axis_after(node: Any, kind: str, axis: int, shape: Shape, out: Shape) -> int | None:
     """The position of a dimension after an operation that keeps it, or removes others."""
     rank, dims = len(shape), _dims(node, len(shape))
     if kind in _LOST or (kind == "Gather" and axis in dims):
@@ -366,9 +366,9 @@ def sorted_nodes(roots: Sequence[Any]) -> list[Any]:
         )
         reached.add(root)
         while stack:
-            node, rest = stack[-1]
+            node, children = stack[-1]
             inner = next(
-                (below for below, _ in rest if below is not None and below not in reached), None
+                (child for child, _ in children if child is not None and child not in reached), None
             )
             if inner is None:
                 done[node] = None

@@ -265,8 +265,8 @@ class Session(TaskSession):
             anchor.done / anchor.batches if anchor is not None and anchor.batches else None
         )
         if self._samples:
-            whole, own = self._samples[min(self._samples)]
-            self._progress.samples = (self._progress.samples or 0) + whole
+            batch_size, own = self._samples[min(self._samples)]
+            self._progress.samples = (self._progress.samples or 0) + batch_size
             self.meter.samples = own
             self._samples = {}
         self.meter.complete()
@@ -284,13 +284,13 @@ class Session(TaskSession):
             iteration.state.cannot_rejoin = "its batches are fetched by a thread"
             return
         if self._to_arrive:
-            self._begins_resumed()
+            self._note_resumed_epoch()
         boundary = self._stepped and iteration.number in self._feeding
         if boundary or self.meter.completed or not self.meter.open:
             self._begin_step()
         if boundary:
             self._trained.weights.boundary()
-            if self._deferred or (self._requests.pending and not self._waits()):
+            if self._deferred or (self._requests.pending and not self._defers_to_epoch_end()):
                 self.obey(self._loaders.anchor(self._feeding))
             self._stepped = False
         elif self._requests.pending and self._patience_ends(iteration):
@@ -318,9 +318,9 @@ class Session(TaskSession):
         if self._worker is not None:
             self._worker.fetched(index, assigned, batch)
         if size is not None:
-            whole = size if assigned is None or assigned.whole is None else assigned.whole
+            batch_size = size if assigned is None or assigned.whole is None else assigned.whole
             before = self._samples.get(index, (0, 0))
-            self._samples[index] = before[0] + whole, before[1] + size
+            self._samples[index] = before[0] + batch_size, before[1] + size
         self._fed.add(iteration.number)
         return batch
 
@@ -369,7 +369,7 @@ class Session(TaskSession):
     def _in_epoch(self) -> tuple[int, int] | None:
         return None if self._epoch is None else (self._phase, self._epoch)
 
-    def _begins_resumed(self) -> None:
+    def _note_resumed_epoch(self) -> None:
         """Note a fetched batch. If it belongs to the epoch that starts again, the script has
         reached its place.
         """
@@ -398,7 +398,7 @@ class Session(TaskSession):
             self._worker.insist()
         return ends
 
-    def _waits(self) -> bool:
+    def _defers_to_epoch_end(self) -> bool:
         """Whether requests wait for the end of an epoch that does not end with a loader."""
         stopping = bool(self._requests.stopping)
         if self._epoch is None or (self._channel.stopping and not stopping):
@@ -427,8 +427,8 @@ class Session(TaskSession):
         unfed = self._own_counts.unfed
         known = at is not None or self._epoch is None or (bool(self._loaders.states) and not unfed)
         if not known:
-            what = "batches come from no prepared loader" if unfed else "no loader was prepared"
-            self.note(f"{what}: a checkpoint that is asked for is saved at the end of the epoch")
+            cause = "batches come from no prepared loader" if unfed else "no loader was prepared"
+            self.note(f"{cause}: a checkpoint that is asked for is saved at the end of the epoch")
         return known
 
     def set_threads(self, threads: int) -> None:

@@ -132,9 +132,9 @@ class TrainingState:
             self._set_trained(self._resume.get("frozen", ()))
         if fresh and self._resume is not None and not self._told_fresh:
             self._told_fresh = True
-            what = " and ".join(fresh)
+            kinds = " and ".join(fresh)
             self._note(
-                f"the {what} that the script prepares now (model {number + 1}) came after the "
+                f"the {kinds} that the script prepares now (model {number + 1}) came after the "
                 "checkpoint was taken: it starts afresh, and so does what comes later"
             )
         return Added(is_new, is_new_optimizer, is_new_scheduler, is_new and loaded)

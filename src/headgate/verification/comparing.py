@@ -98,7 +98,7 @@ def compared(records: Records) -> Verification:
     ]
     if plan.first is None and not far:
         return replace(answer, answer=Sameness.SAME, loss_differs=_losses_apart(records))
-    return _blamed(
+    return _with_cause(
         answer,
         records,
         plan,
@@ -146,7 +146,7 @@ def distance(
     for key, step in one.steps.items():
         if key not in other.steps:
             continue
-        off = _off(key, step, other.steps[key], double, rounding, kinds)
+        off = _tensor_distances(key, step, other.steps[key], double, rounding, kinds)
         largest = max([largest, *(size for _, size, _ in off)])
         wrong = [(tensor, size) for tensor, size, differs in off if differs]
         if wrong and first is None:
@@ -171,14 +171,16 @@ def rounding_of(
     for key, step in alone.steps.items():
         other = rounded.steps.get(key) if rounded is not None else None
         for place, tensor in step.tensors.items():
-            theirs = other.tensors.get(place) if other is not None else None
-            if theirs is not None and theirs.shape == tensor.shape:
-                so_far[place] = max(so_far.get(place, 0.0), _norm(theirs.numbers - tensor.numbers))
+            other_tensor = other.tensors.get(place) if other is not None else None
+            if other_tensor is not None and other_tensor.shape == tensor.shape:
+                so_far[place] = max(
+                    so_far.get(place, 0.0), _norm(other_tensor.numbers - tensor.numbers)
+                )
             apart[key, place[0], place[1]] = so_far.get(place, 0.0)
     return apart
 
 
-def _off(
+def _tensor_distances(
     key: Key,
     step: RecordedStep,
     other: RecordedStep,
@@ -197,20 +199,20 @@ def _off(
     for place, tensor in step.tensors.items():
         if tensor.kind not in kinds:
             continue
-        theirs = other.tensors.get(place)
-        if theirs is None or theirs.shape != tensor.shape:
+        other_tensor = other.tensors.get(place)
+        if other_tensor is None or other_tensor.shape != tensor.shape:
             if tensor.kind != GRADIENT or tensor.norm > 0:
                 result.append((tensor, 1.0, True))
             continue
-        if _same_bits(tensor, theirs):
+        if _same_bits(tensor, other_tensor):
             result.append((tensor, 0.0, False))
             continue
-        apart = _norm(theirs.numbers - tensor.numbers)
+        apart = _norm(other_tensor.numbers - tensor.numbers)
         # Differences outside of the kept numbers show in the sum of all squares.
-        whole = abs(theirs.norm - tensor.norm)
+        norm_difference = abs(other_tensor.norm - tensor.norm)
         floor = _FLOORS[double] * norms[tensor.kind]
         allowed = floor + _TIMES * rounding.get((key, tensor.kind, tensor.name), 0.0)
-        size = max(apart, whole)
+        size = max(apart, norm_difference)
         scale = max(tensor.norm, _LEAST * norms[tensor.kind])
         relative = size / scale if scale > 0 else float(size > 0)
         result.append((tensor, relative if np.isfinite(relative) else 1.0, not size <= allowed))
@@ -229,7 +231,7 @@ def _norm(numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
 # --- causes ---------------------------------------------------------------------------------------
 
 
-def _blamed(
+def _with_cause(
     answer: Verification,
     records: Records,
     plan: Distance,
@@ -259,13 +261,13 @@ def _cause(
 ) -> tuple[Why, tuple[str, ...]]:
     alone, first = records.alone, records.workers[0]
     key = difference.optimizer - 1, difference.step
-    at, theirs = alone.steps[key], first.steps[key]
+    at, worker_step = alone.steps[key], first.steps[key]
     hooked = [name for name in difference.tensors if name in alone.hooked]
-    unprepared = [name for name in difference.tensors if theirs.unprepared]
+    unprepared = [name for name in difference.tensors if worker_step.unprepared]
     cause, detail = Why.LOSS, tuple(difference.tensors[:_MOST_NAMES])
     if unprepared or (apart is not None and _unprepared(first)):
         cause = Why.UNPREPARED
-    elif any(step.drew for step in _until(alone, key)):
+    elif any(step.drew for step in _steps_up_to(alone, key)):
         cause = Why.RANDOM
     elif not _same_samples(records, key):
         cause = Why.DATA
@@ -293,7 +295,7 @@ def _same_gradients(records: Records, step: int) -> bool:
     return all(difference is None or difference.step > step for difference in apart)
 
 
-def _until(record: TrainingRecord, key: Key) -> list[RecordedStep]:
+def _steps_up_to(record: TrainingRecord, key: Key) -> list[RecordedStep]:
     """The steps of a record up to that one."""
     keys = list(record.steps)
     return [record.steps[record_key] for record_key in keys[: keys.index(key) + 1]]
@@ -308,11 +310,14 @@ def _same_samples(records: Records, key: Key) -> bool:
     close = 1e-9 if records.double else 1e-4
     for place, step in records.alone.steps.items():
         parts = [worker.steps[place].batch for worker in records.workers if place in worker.steps]
-        whole = step.batch
-        if whole and any(parts):
+        alone_batch = step.batch
+        if alone_batch and any(parts):
             together = [sum(part[i] for part in parts if part) for i in range(3)]
-            scale = max(1.0, abs(whole[2])) + abs(whole[1])
-            if any(abs(have - want) > close * scale for have, want in zip(together[1:], whole[1:])):
+            scale = max(1.0, abs(alone_batch[2])) + abs(alone_batch[1])
+            if any(
+                abs(have - want) > close * scale
+                for have, want in zip(together[1:], alone_batch[1:])
+            ):
                 return False
         if place == key:
             break

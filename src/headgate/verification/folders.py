@@ -165,8 +165,8 @@ def _copy(folder: Path, to: Path, scratch: Path) -> None:
                 if entry.is_symlink():
                     target.symlink_to(os.path.realpath(entry.path))
                 elif entry.is_dir():
-                    whole = entries > 0 and not _is_apart(entry, scratch)
-                    if whole:
+                    is_copied = entries > 0 and not _is_apart(entry, scratch)
+                    if is_copied:
                         target.mkdir()
                         queue.append((Path(entry.path), target))
                     elif entry.name not in _LEFT_OUT:

@@ -132,8 +132,10 @@ def _clicks_step(options: script.Options) -> tuple[tuple[Any, ...], Callable[...
             return (
                 {"rows": table.at[ids].add(-rate * slopes[0]), "bias": bias - rate * slopes[1]},
             ), loss
-        whole = jax.value_and_grad(lambda table, *others: loss_of(table[ids], *others), (0, 1))
-        loss, slopes = whole(table, bias, values, clicked)
+        value_and_slopes = jax.value_and_grad(
+            lambda table, *others: loss_of(table[ids], *others), (0, 1)
+        )
+        loss, slopes = value_and_slopes(table, bias, values, clicked)
         return ({"rows": table - rate * slopes[0], "bias": bias - rate * slopes[1]},), loss
 
     return ({"rows": jnp.zeros(samples.FEATURES[options.size]), "bias": jnp.zeros(())},), step

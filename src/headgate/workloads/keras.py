@@ -29,15 +29,17 @@ def built(network: networks.Architecture, weights: Mapping[str, np.ndarray]) -> 
         made = _layer(layer)
         values.append(made(_padded(layer, inputs[0])))
         if layer.weights:
-            trained.append((made, [_turned(weights[f"{place}.{name}"]) for name in layer.weights]))
+            trained.append(
+                (made, [_keras_layout(weights[f"{place}.{name}"]) for name in layer.weights])
+            )
     model = keras.Model(values[0], values[-1])
     for made, first in trained:
-        rest = [np.asarray(variable) for variable in made.non_trainable_variables]
-        made.set_weights([*first, *rest])
+        others = [np.asarray(variable) for variable in made.non_trainable_variables]
+        made.set_weights([*first, *others])
     return model
 
 
-def _turned(value: np.ndarray) -> np.ndarray:
+def _keras_layout(value: np.ndarray) -> np.ndarray:
     """The array in Keras' layout: height and width before input before output."""
     return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
 
@@ -46,19 +48,19 @@ def _padded(layer: networks.Layer, x: Any) -> Any:
     """Pad an image with zeros. Max pools only have non-negative inputs, so that zeros change
     nothing.
     """
-    if layer.padding == (0, 0) or _same(layer):
+    if layer.padding == (0, 0) or _is_same_padding(layer):
         return x
     return layers.ZeroPadding2D(layer.padding)(x)
 
 
-def _same(layer: networks.Layer) -> bool:
+def _is_same_padding(layer: networks.Layer) -> bool:
     """Whether Keras' own padding equals the layer's. A mean pool would leave out padded values."""
     return layer.kind == "conv" and layer.stride == 1 and layer.shape[1:] == layer.taken[1:]
 
 
 def _layer(layer: networks.Layer) -> Any:
     if layer.kind == "conv":
-        padding = "same" if _same(layer) else "valid"
+        padding = "same" if _is_same_padding(layer) else "valid"
         return layers.Conv2D(
             layer.shape[0], layer.kernel, layer.stride, padding, use_bias=layer.bias
         )
@@ -113,7 +115,7 @@ def model_of(
     return built(network, networks.weights(network, options.seed)), optimizer, loss
 
 
-class _Told(keras.callbacks.Callback):  # type: ignore[misc]  # has no types
+class _LossCallback(keras.callbacks.Callback):  # type: ignore[misc]  # has no types
     """Passes the loss of each batch to the printer. Keras logs the mean since the epoch began."""
 
     def __init__(self, printer: script.StepPrinter) -> None:
@@ -149,7 +151,7 @@ def train(options: script.Options) -> list[float]:
             return (tuple(inputs) if len(inputs) > 1 else inputs[0]), labels
 
     model = hg.prepare(model)
-    callback = _Told(script.StepPrinter(options))
+    callback = _LossCallback(script.StepPrinter(options))
     model.fit(Data(), epochs=1, shuffle=False, verbose=0, callbacks=[callback, hg.callback()])
     # as in every framework, and not Keras' mean of the epoch
     hg.report(loss=callback.losses[-1], step=len(callback.losses))

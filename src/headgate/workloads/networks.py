@@ -106,7 +106,7 @@ class Architecture:
 
 
 @dataclass
-class _Drawing:
+class _Builder:
     """Builds a network. Each method adds a layer and returns its index."""
 
     layers: list[Layer] = field(default_factory=list)
@@ -223,7 +223,7 @@ def weights(network: Architecture, seed: int) -> dict[str, np.ndarray]:
 
 def mlp(features: int, hidden: int, classes: int) -> Architecture:
     """Two hidden layers."""
-    net = _Drawing()
+    net = _Builder()
     x = net.relu(net.dense(net.input(features), hidden))
     net.dense(net.relu(net.dense(x, hidden)), classes)
     return net.done()
@@ -233,7 +233,7 @@ def alexnet(pixels: int = 224, width: float = 1.0, classes: int = 1000) -> Archi
     """One tower (Krizhevsky 2014, arXiv:1404.5997), with torchvision's channels. torchvision's
     adaptive pool changes nothing at 224 pixels and is left out.
     """
-    net = _Drawing()
+    net = _Builder()
     x = net.input(3, pixels, pixels)
     for channels, kernel, stride, padding, pooled in (
         (64, 11, 4, 2, True),
@@ -266,7 +266,7 @@ def resnet(
         width: Channels of the first layer.
         blocks: Number of bottlenecks in each stage; 3, 4, 6 and 3 make ResNet-50.
     """
-    net = _Drawing()
+    net = _Builder()
     x = net.relu(net.normed(net.input(3, pixels, pixels), width, 7, stride=2, padding=3))
     x = net.pool("max", x, 3, stride=2, padding=1)
     for stage, count in enumerate(blocks):
@@ -286,7 +286,7 @@ def inception3(pixels: int = 299, width: float = 1.0, classes: int = 1000) -> Ar
     """Inception V3 (Szegedy et al. 2015, arXiv:1512.00567) as in torchvision, without the second,
     auxiliary output.
     """
-    net = _Drawing()
+    net = _Builder()
 
     def conv(x: int, channels: int, *kernel: int, stride: int = 1, same: bool = True) -> int:
         rows, columns = kernel * (3 - len(kernel))
@@ -327,9 +327,9 @@ def inception3(pixels: int = 299, width: float = 1.0, classes: int = 1000) -> Ar
     long = chain(x, 192, (1, 1), (1, 7), (7, 1), (3, 3), stride=2)
     x = halved(x, short, long)
     for _ in range(2):
-        one, two = conv(x, 384, 1), conv(conv(x, 448, 1), 384, 3)
+        left, right = conv(x, 384, 1), conv(conv(x, 448, 1), 384, 3)
         crossed = [
-            conv(branch, 384, *kernel) for branch in (one, two) for kernel in ((1, 3), (3, 1))
+            conv(branch, 384, *kernel) for branch in (left, right) for kernel in ((1, 3), (3, 1))
         ]
         x = net.concat(conv(x, 320, 1), *crossed, pooled(x, 192))
     net.dense(net.mean_of_all(x), classes)

@@ -189,7 +189,7 @@ def _write(folder: Path, asked: dict[str, Any]) -> None:
         f"{name}.npy"
         for name in (("ids", "values", "labels") if len(first) == 3 else ("samples", "labels"))
     ]
-    whole = [
+    arrays = [
         np.lib.format.open_memmap(
             folder / name, "w+", part.dtype, (asked["samples"], *part.shape[1:])
         )
@@ -197,12 +197,12 @@ def _write(folder: Path, asked: dict[str, Any]) -> None:
     ]
     at = 0
     for chunk in (first, *chunks):
-        for array, part in zip(whole, chunk):
+        for array, part in zip(arrays, chunk):
             array[at : at + len(part)] = part
         at += len(chunk[0])
-    for array in whole:
+    for array in arrays:
         array.flush()
-    del array, whole
+    del array, arrays
     files = {
         name: {"bytes": (folder / name).stat().st_size, "sha256": _checksum(folder / name)}
         for name in names

@@ -28,8 +28,8 @@ def context(name: str) -> tuple[Any, int]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = SparkConf().setAppName(name)
     # progress bars would break the lines of steps
-    for what in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
-        settings.setIfMissing(what, "false")
+    for setting in ("spark.ui.enabled", "spark.ui.showConsoleProgress"):
+        settings.setIfMissing(setting, "false")
     cores = os.environ.get("OMP_NUM_THREADS", "")
     settings.setIfMissing(
         "spark.master", f"local[{cores if cores.isdecimal() else len(os.sched_getaffinity(0))}]"
@@ -39,7 +39,9 @@ def context(name: str) -> tuple[Any, int]:
     return made, made.defaultParallelism
 
 
-def _sloped(part: Part, rows: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
+def _gradient_sums(
+    part: Part, rows: Any, bias: float, whole: bool
+) -> tuple[float, float, Any, Any]:
     """Sums over the rows of a part: losses, gradient of the bias, and gradients of the weights in
     use.
 
@@ -64,7 +66,7 @@ def _sloped(part: Part, rows: Any, bias: float, whole: bool) -> tuple[float, flo
 
 
 def _mapped(part: Part, rows: Any, bias: float, whole: bool) -> tuple[float, float, Any, Any]:
-    return _sloped(part, rows.value, bias, whole)
+    return _gradient_sums(part, rows.value, bias, whole)
 
 
 def train(options: script.Options) -> list[float]:
@@ -73,7 +75,7 @@ def train(options: script.Options) -> list[float]:
         raise WorkloadError("Spark gets its rows from the driver here; leave --data out")
     spark, parts = context("headgate sparse")
     weights, bias = np.zeros(samples.FEATURES[options.size], np.float32), 0.0
-    rate, whole = script.rate(options.workload), options.pull == "dense"
+    rate, is_dense = script.rate(options.workload), options.pull == "dense"
     sample_set = options.samples()
     batches = sample_set.batches(options.batch)
     kept: dict[int, tuple[Any, np.ndarray]] = {}
@@ -84,8 +86,8 @@ def train(options: script.Options) -> list[float]:
             chunks = list(zip(*(np.array_split(batch, parts) for batch in batches[number])))
             kept[number] = spark.parallelize(chunks, parts).cache(), np.unique(batches[number][0])
         rows, used = kept[number]
-        sent = spark.broadcast(weights if whole else (used, weights[used]))
-        sums = rows.map(partial(_mapped, rows=sent, bias=bias, whole=whole)).collect()
+        sent = spark.broadcast(weights if is_dense else (used, weights[used]))
+        sums = rows.map(partial(_mapped, rows=sent, bias=bias, whole=is_dense)).collect()
         sent.destroy()
         for _, slope, at, slopes in sums:
             weights[slice(None) if at is None else at] -= np.float32(rate / options.batch) * slopes

@@ -63,11 +63,13 @@ def train(options: script.Options) -> list[float]:
     printer = script.StepPrinter(options)
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         return _over_servers(strategy, step, options, printer)
-    whole = tf.function(lambda *batch: strategy.reduce("SUM", strategy.run(step, batch), axis=None))
+    distributed_step = tf.function(
+        lambda *batch: strategy.reduce("SUM", strategy.run(step, batch), axis=None)
+    )
     losses = []
     for _ in hg.epochs(1):
         for batch in strategy.experimental_distribute_dataset(_data(options)):
-            loss = whole(*batch)
+            loss = distributed_step(*batch)
             hg.report(loss=loss)
             losses.append(loss)
             printer.step(loss)
@@ -85,7 +87,7 @@ def _over_servers(
             "--data out"
         )
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    whole = tf.function(
+    distributed_step = tf.function(
         lambda worker_arguments: strategy.reduce(
             "SUM", strategy.run(step, next(worker_arguments)), axis=None
         )
@@ -105,7 +107,9 @@ def _over_servers(
     for _ in hg.epochs(1):
         while printer.steps < options.total:
             handed = min(_ROUND, options.total - printer.steps)
-            results = [coordinator.schedule(whole, args=(iterator,)) for _ in range(handed)]
+            results = [
+                coordinator.schedule(distributed_step, args=(iterator,)) for _ in range(handed)
+            ]
             coordinator.join()
             losses.append(sum(float(result.fetch()) for result in results) / handed)
             for _ in range(handed):

@@ -136,7 +136,7 @@ def train(options: script.Options) -> list[float]:
         model.parameters(), script.rate(options.workload), 0 if sparse else script.MOMENTUM
     )
     rows = _Rows(options.samples(channels_first=True))
-    loader = torch.utils.data.DataLoader(rows, options.batch, collate_fn=_whole)
+    loader = torch.utils.data.DataLoader(rows, options.batch, collate_fn=_as_is)
     model, optimizer, loader = hg.prepare(model, optimizer, loader)
     printer, losses = script.StepPrinter(options), []
     for _ in hg.epochs(1):
@@ -157,7 +157,7 @@ def train(options: script.Options) -> list[float]:
     return [float(loss) for loss in losses]
 
 
-def _whole(batch: Any) -> Any:
+def _as_is(batch: Any) -> Any:
     """The batch itself: the dataset yields whole batches."""
     return batch
 

@@ -41,7 +41,9 @@ class _Matrix:
         return np.array([1 if i == j else 2 for i, j in pairs], np.float32)
 
 
-def _traced(framework: str) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Callable[[], Any]]:
+def _trace_step(
+    framework: str,
+) -> Callable[[np.ndarray, np.ndarray, np.ndarray], Callable[[], Any]]:
     """A function that makes the step from left and right blocks (pairs, rows, rows) and their
     factors. The step sums the traces of the products.
     """
@@ -103,7 +105,11 @@ def train(options: script.Options) -> list[float]:
         raise WorkloadError(
             f"the trace in {options.framework} runs in one task; expected torch, or --workers 1"
         )
-    step = _together(matrix, options, workers) if workers > 1 else _alone(matrix, options.framework)
+    step = (
+        _distributed_step(matrix, options, workers)
+        if workers > 1
+        else _alone(matrix, options.framework)
+    )
     printer, traces = script.StepPrinter(options), []
     for _ in range(options.total):
         traces.append(float(step()))
@@ -121,10 +127,10 @@ def _alone(matrix: _Matrix, framework: str) -> Callable[[], Any]:
     left, right = (
         np.stack([matrix.block(*pair[::turn]) for pair in matrix.pairs]) for turn in (1, -1)
     )
-    return _traced(framework)(left, right, matrix.factors(matrix.pairs))
+    return _trace_step(framework)(left, right, matrix.factors(matrix.pairs))
 
 
-def _together(matrix: _Matrix, options: script.Options, workers: int) -> Callable[[], Any]:
+def _distributed_step(matrix: _Matrix, options: script.Options, workers: int) -> Callable[[], Any]:
     """The step of one of several workers of torchrun's contract."""
     import torch
     import torch.distributed as dist
@@ -138,7 +144,7 @@ def _together(matrix: _Matrix, options: script.Options, workers: int) -> Callabl
     }
     own = [pair for pair in matrix.pairs if on[pair] == rank]
     left, right = (np.stack([matrix.block(*pair[::turn]) for pair in own]) for turn in (1, -1))
-    step = _traced("torch")(left, right, matrix.factors(own))
+    step = _trace_step("torch")(left, right, matrix.factors(own))
     # A block of another worker's row is stored there, and is received in every step.
     moved = [pair for pair in matrix.pairs if in_rows and pair[0] % workers != pair[1] % workers]
     received = {

@@ -109,13 +109,15 @@ class RayAgent(AgentHandle):
         try:
             return ray.get(method.remote(*arguments), timeout=seconds)
         except ActorUnavailableError as error:
-            raise Unreachable(_said(error)) from error
+            raise Unreachable(_death_reason(error)) from error
         except RayError as error:
             cause = getattr(error, "cause", None)
-            raise cause if isinstance(cause, OSError) else AgentGone(_said(error)) from error
+            raise (
+                cause if isinstance(cause, OSError) else AgentGone(_death_reason(error))
+            ) from error
 
 
-def _said(error: BaseException) -> str:
+def _death_reason(error: BaseException) -> str:
     """What happened, and if Ray knows, why the process of the actor ended."""
     # what was raised there, without Ray's own words
     text = str(getattr(error, "cause", None) or error).strip()

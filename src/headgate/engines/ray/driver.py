@@ -109,7 +109,7 @@ class Driver:
             )
         for trouble in troubles:
             self._pipe.send(Warned(None, trouble))
-        threading.Thread(target=self._look, name="nodes", daemon=True).start()
+        threading.Thread(target=self._watch_cluster, name="nodes", daemon=True).start()
         uncontrolled = [limit for _, limits in opened for limit in limits]
         nodes = tuple(node for node, _ in opened)
         return Opened(address, self._head(), nodes, tuple(dict.fromkeys(uncontrolled)))
@@ -233,7 +233,7 @@ class Driver:
             self._package, pickle.dumps(settings), str(os.getppid())
         )
         archive = None if self._wanted.shared else self._archive
-        tell, gone = self._pipe.send, self._gone
+        tell, gone = self._pipe.send, self._agent_gone
         agent = RayAgent(actor)
         return AgentLink(
             settings.name, facts["NodeID"], agent, tell, archive, self._files, gone, self._patience
@@ -267,7 +267,7 @@ class Driver:
         if (link := self._links.get(name)) is not None:
             link.lose(reason)
 
-    def _gone(self, link: AgentLink) -> None:
+    def _agent_gone(self, link: AgentLink) -> None:
         """An agent is gone. If its node is still there, it gets another one."""
         with self._lock:
             if self._links.get(link.name) is link:
@@ -279,7 +279,7 @@ class Driver:
         if not self._headless:
             link.kill()
 
-    def _look(self) -> None:
+    def _watch_cluster(self) -> None:
         """Watch which nodes come and go, and whether the head is there."""
         host, port = connect.split(self._address)
         silent = 0

@@ -324,7 +324,7 @@ class RayEngine(Engine):
                 with self._lock:
                     if key in self._reservations:
                         self._reservations[key].refused = text
-                for ray_task in self._of(key, take=True):
+                for ray_task in self._waiting_for(key, take=True):
                     self._end(ray_task, Exit(code=None, reason=f"could not be started: {text}"))
             case wire.Joined(node):
                 with self._lock:
@@ -358,7 +358,7 @@ class RayEngine(Engine):
             if (reservation := self._reservations.get(granted.key)) is None:
                 return
             reservation.granted = granted
-            for task in self._of(granted.key):
+            for task in self._waiting_for(granted.key):
                 commands, task.held = task.held or (), None
                 for command in commands:
                     if isinstance(command, StartLaunch):
@@ -369,11 +369,11 @@ class RayEngine(Engine):
         with self._lock:
             if key in self._reservations:
                 self._reservations[key].told = text
-            waiting = self._of(key)
+            waiting = self._waiting_for(key)
         for task in waiting:
             self._listener.waits(task.id, text)
 
-    def _of(self, key: str, take: bool = False) -> list[_RayTask]:
+    def _waiting_for(self, key: str, take: bool = False) -> list[_RayTask]:
         """The tasks that wait for a reservation; with `take`, remove them."""
         with self._lock:
             tasks_of_key = [

@@ -67,7 +67,11 @@ class Reservations:
             slots: What each task takes.
             nodes: Ray's facts about each node, by name.
         """
-        lacks = [line for name in _taken(slots) if (line := _lacking(name, slots, nodes.get(name)))]
+        lacks = [
+            line
+            for name in _resources_by_node(slots)
+            if (line := _impossible_reason(name, slots, nodes.get(name)))
+        ]
         if lacks:
             self._tell(Impossible(key, "; ".join(lacks)))
             return
@@ -127,8 +131,8 @@ class _Reservation:
         """Wait until the remaining tasks have their groups, and tell the outcome."""
         try:
             tries = 0
-            while not self._each(2.0 ** min(tries, _MOST_DOUBLINGS)):
-                self._together()
+            while not self._reserve_each(2.0 ** min(tries, _MOST_DOUBLINGS)):
+                self._wait_for_room()
                 tries += 1
             gpus = self._hold_gpus()
         except Exception as error:  # noqa: BLE001  # whatever it is, the job has to hear of it
@@ -140,7 +144,7 @@ class _Reservation:
         if self.tasks():
             self._tell(Granted(self._key, gpus))
 
-    def _each(self, patience_factor: float) -> bool:
+    def _reserve_each(self, patience_factor: float) -> bool:
         """Reserve what each task takes. If that takes long for several tasks, hold nothing and
         return False.
         """
@@ -151,7 +155,7 @@ class _Reservation:
         patience = random.uniform(*_TOGETHER_SECONDS) + _TASK_SECONDS * len(tasks)
         deadline = math.inf if alone else time.monotonic() + patience * patience_factor
         for task in tasks:
-            while not self._has(task):
+            while not self._has_group(task):
                 if time.monotonic() > deadline:
                     self._give_back()
                     return False
@@ -159,7 +163,7 @@ class _Reservation:
                     self._complain()
         return True
 
-    def _together(self) -> None:
+    def _wait_for_room(self) -> None:
         """Wait until there is room for all tasks, or until there are fewer tasks."""
         with self._lock:
             slots = dict(self._slots)
@@ -187,7 +191,7 @@ class _Reservation:
         if not wanted:
             remove_placement_group(group)
 
-    def _has(self, task: TaskId) -> bool:
+    def _has_group(self, task: TaskId) -> bool:
         """Whether a task has its group, after a short wait; also true if nobody wants it any
         more.
         """
@@ -248,7 +252,7 @@ def _holder() -> Any:
     return remote(num_cpus=0)(HeadgateGpus)
 
 
-def _taken(slots: Mapping[TaskId, Slot]) -> dict[str, dict[str, float]]:
+def _resources_by_node(slots: Mapping[TaskId, Slot]) -> dict[str, dict[str, float]]:
     """What is taken of each node, by Ray's names."""
     taken: dict[str, dict[str, float]] = {}
     for slot in slots.values():
@@ -267,16 +271,18 @@ def _bundle(slot: Slot, node: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _lacking(name: str, slots: Mapping[TaskId, Slot], node: Mapping[str, Any] | None) -> str:
+def _impossible_reason(
+    name: str, slots: Mapping[TaskId, Slot], node: Mapping[str, Any] | None
+) -> str:
     """Why a node can never give what is asked of it; empty if it can."""
     if node is None:
         return f"node {name} is gone"
     resources = node["Resources"]
-    for what, asked in _taken(slots)[name].items():
-        if asked > resources.get(what, 0.0) + 1e-9:
+    for resource, asked in _resources_by_node(slots)[name].items():
+        if asked > resources.get(resource, 0.0) + 1e-9:
             return (
-                f"asked for {_amount(what, asked)} on node {name}, where Ray has "
-                f"{_amount(what, resources.get(what, 0))}"
+                f"asked for {_amount(resource, asked)} on node {name}, where Ray has "
+                f"{_amount(resource, resources.get(resource, 0))}"
             )
     return ""
 
@@ -285,13 +291,13 @@ def _shortage(slots: Mapping[TaskId, Slot], nodes: Mapping[str, Mapping[str, Any
     available: Any = ray._private.state.available_resources_per_node
     free = available()
     lines = []
-    for name, taken in _taken(slots).items():
+    for name, taken in _resources_by_node(slots).items():
         left = free.get(nodes[name]["NodeID"], {})
-        for what, asked in taken.items():
-            if asked > left.get(what, 0.0):
+        for resource, asked in taken.items():
+            if asked > left.get(resource, 0.0):
                 lines.append(
-                    f"asked for {_amount(what, asked)} on node {name}, "
-                    f"{_amount(what, left.get(what, 0))} free"
+                    f"asked for {_amount(resource, asked)} on node {name}, "
+                    f"{_amount(resource, left.get(resource, 0))} free"
                 )
     return "; ".join(lines) or "what it asked for is being freed"
 

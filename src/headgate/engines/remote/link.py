@@ -247,15 +247,15 @@ class AgentLink:
             return command
         match command:
             case StartLaunch(launch, share):
-                return StartLaunch(self._moved(launch), share)
+                return StartLaunch(self._in_sent_folder(launch), share)
             case Send(task, {"path": str(path)} as message) if (
-                brought := self._brought(task, path)
+                brought := self._send_checkpoint(task, path)
             ) is not None:
                 return Send(task, {**message, "path": brought})
             case _:
                 return command
 
-    def _moved(self, launch: Launch) -> Launch:
+    def _in_sent_folder(self, launch: Launch) -> Launch:
         """A launch in the job's folder as it was sent to the node."""
         self._here.allow(launch)
         self.saves[launch.task] = launch.env.get("HEADGATE_CHECKPOINTS", "")
@@ -268,18 +268,18 @@ class AgentLink:
         folder = str(self._ask("files", "folder", key))
         env, argv = (
             dict(launch.env),
-            tuple(_below(part, launch.cwd, folder) for part in launch.argv),
+            tuple(_rebased(part, launch.cwd, folder) for part in launch.argv),
         )
         if (path := env.get("HEADGATE_RESUME")) and (
-            brought := self._brought(launch.task, path)
+            brought := self._send_checkpoint(launch.task, path)
         ) is not None:
             env["HEADGATE_RESUME"] = brought
         if (saved := env.get("HEADGATE_CHECKPOINTS")) and (copy := snapshot_of(launch.task)):
             # another of the same size may be there
-            self._brought(launch.task, os.path.join(saved, copy), anew=True)
+            self._send_checkpoint(launch.task, os.path.join(saved, copy), anew=True)
         return replace(launch, cwd=folder, env=env, argv=argv)
 
-    def _brought(self, task: TaskId, path: str, anew: bool = False) -> str | None:
+    def _send_checkpoint(self, task: TaskId, path: str, anew: bool = False) -> str | None:
         """Send a checkpoint of the hub's to the node, if it is not there yet or `anew`. Return its
         path there; None if the hub has no such checkpoint.
         """
@@ -338,15 +338,15 @@ class AgentLink:
                     "error": text,
                     "why": event.message.get("why"),
                 }
-                self._say(TaskMessage(event.task, failed))
+                self._report(TaskMessage(event.task, failed))
                 return
             event = TaskMessage(event.task, {**event.message, "path": path})
         if isinstance(event, Exited):
             self.running.discard(event.task)
             self.saves.pop(event.task, None)
-        self._say(event)
+        self._report(event)
 
-    def _say(self, report: Report) -> None:
+    def _report(self, report: Report) -> None:
         """Tell what happened there, unless the node was reported gone: its tasks may run elsewhere
         by then.
         """
@@ -382,7 +382,7 @@ class AgentLink:
         self._here.rename(partial, path)
 
 
-def _below(part: str, old: str, new: str) -> str:
+def _rebased(part: str, old: str, new: str) -> str:
     """Move a path from below one folder to below another; leave anything else as it is."""
     return (
         new + part.removeprefix(old)

@@ -124,9 +124,9 @@ class ContainerBox(Box):
             pidfd = os.pidfd_open(container.pid) if container.pid else None
         except OSError:
             pidfd = None
-        self._weigh()
+        self._set_outer_weights()
         self._watch = ContainerWatch(
-            task, stream, output, pidfd, self._look, self._ended, self._again
+            task, stream, output, pidfd, self._look, self._ended, self._reattach
         )
 
     @property
@@ -148,10 +148,10 @@ class ContainerBox(Box):
                 return ()
             self._share = self._share.merged(share)
             if share.cpu_weight is not None:
-                self._weigh()  # counts at once, where Docker's answer takes its time
+                self._set_outer_weights()  # counts at once, where Docker's answer takes its time
             refused: list[str] = []
             docker = self._limit_unmanaged(share, refused)
-            for part in self._allowed(docker, refused):
+            for part in self._docker_changes(docker, refused):
                 self._change_share(part, refused)
             uncontrolled = (
                 [self._limit_disk(share, refused)]
@@ -166,7 +166,7 @@ class ContainerBox(Box):
                 raise IsolationError(f"{self.task}: {'; '.join(refused)}")
             return tuple(filter(None, uncontrolled))
 
-    def _allowed(self, share: Share, refused: list[str]) -> Sequence[Share]:
+    def _docker_changes(self, share: Share, refused: list[str]) -> Sequence[Share]:
         """The changes to make by Docker, in one request if possible. A memory limit below the
         present usage would end the task.
         """
@@ -405,7 +405,7 @@ class ContainerBox(Box):
             or bool(select.select([self.exit_fd], [], [], 0)[0])
         )
 
-    def _weigh(self) -> None:
+    def _set_outer_weights(self) -> None:
         """Give the cgroup around the container's the same weights for CPU and disk, and the group
         the sum of those in it.
         """
@@ -425,7 +425,7 @@ class ContainerBox(Box):
             self._used = used
         self._cpu_seconds = self._cpu_seconds if cpu is None else cpu
 
-    def _again(self) -> int | None:
+    def _reattach(self) -> int | None:
         """Reattach to its output, and make Docker's pending changes. None if the daemon is gone, or
         did not let the container run on (`live-restore`).
         """
@@ -442,11 +442,11 @@ class ContainerBox(Box):
             f"the Docker daemon at {self._daemon.url} stopped, and with it the task's container"
         )
         try:
-            status, state, away = self._told()
+            status, state, away = self._read_end()
         except GoneError:
-            self._end = self._taken(REMOVED)
+            self._end = self._lost_exit(REMOVED)
         except NoAnswerError:
-            self._end = self._taken(stopped)
+            self._end = self._lost_exit(stopped)
         except IsolationError as error:
             self._end = Exit(code=None, reason=f"how it ended is not known: {error}")
         else:
@@ -462,22 +462,22 @@ class ContainerBox(Box):
                 self._end = replace(self._end, code=None, signal=number, reason=stopped, lost=True)
             elif unexplained and status == -signal.SIGKILL and self._is_removed():
                 self._end = replace(self._end, reason=REMOVED, lost=True)
-        whole = container.outer.cpu_seconds() if container.outer is not None else None
+        outer_seconds = container.outer.cpu_seconds() if container.outer is not None else None
         outside = None
         # the container is gone, or the daemon is
         with contextlib.suppress(IsolationError, OSError):
             outside = copy_out(self._daemon, container.id, container.mounted, container.keeps)
-        cpu_seconds = self._cpu_seconds if whole is None else whole
+        cpu_seconds = self._cpu_seconds if outer_seconds is None else outer_seconds
         self._end = replace(self._end, cpu_seconds=cpu_seconds, outside=outside)
 
-    def _taken(self, reason: str) -> Exit:
+    def _lost_exit(self, reason: str) -> Exit:
         """How it ended if its container or its daemon is gone: lost, unless it was to be killed."""
         killed = self._killed.is_set()
         return Exit(
             code=None, signal=signal.SIGKILL, reason=None if killed else reason, lost=not killed
         )
 
-    def _told(self) -> tuple[int, Mapping[str, object], bool]:
+    def _read_end(self) -> tuple[int, Mapping[str, object], bool]:
         """Its exit status, its state, and whether the daemon was gone when it ended.
 
         It waits for the daemon unless the task was killed. While the daemon has not seen the end,

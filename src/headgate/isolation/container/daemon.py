@@ -257,7 +257,9 @@ class Daemon:
     def changes(self, id: str) -> dict[str, Change]:
         """Paths that differ between a container and its image. Mounted paths are left out."""
         with self._asking("say what a container wrote"):
-            changes = {str(each["Path"]): Change(each["Kind"]) for each in self._api.diff(id) or ()}
+            changes = {
+                str(entry["Path"]): Change(entry["Kind"]) for entry in self._api.diff(id) or ()
+            }
         return {path: change for path, change in changes.items() if change is not Change.DELETED}
 
     @contextmanager

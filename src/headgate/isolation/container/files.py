@@ -106,9 +106,9 @@ def mounts(launch: Launch, program: str | None) -> Mounts:
     reads = {*launch.reads, *(mount.source for mount in same_path if not mount.writable)}
     if launch.image == HOST_IMAGE:
         reads |= {*_system(), *_programs(launch.env, program)}
-    parents = dict.fromkeys(_there(reads), False)
+    parents = dict.fromkeys(_existing(reads), False)
     parents |= dict.fromkeys(
-        _there(
+        _existing(
             {launch.cwd, *launch.writes, *(mount.source for mount in same_path if mount.writable)}
         ),
         True,
@@ -201,7 +201,7 @@ def _folder(value: str, cwd: str) -> str | None:
 
 def system_mounts(*reads: str) -> Mounts:
     """The system and the other named paths, all read-only."""
-    return dict.fromkeys(_there({*_system(), *reads}), False)
+    return dict.fromkeys(_existing({*_system(), *reads}), False)
 
 
 def host_image() -> tuple[str, bytes]:
@@ -265,7 +265,7 @@ def _parts_of_python(python: str, added: str) -> tuple[str, ...]:
     return tuple(line for line in done.stdout.splitlines() if os.path.isabs(line))
 
 
-def _there(paths: Iterable[str]) -> Iterator[str]:
+def _existing(paths: Iterable[str]) -> Iterator[str]:
     """The paths that exist, with links resolved. The root is never mounted, because a container has
     one.
     """
@@ -291,7 +291,7 @@ def hint(job: Job, output: str) -> str:
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         if folder == "/" or not os.path.isdir(folder):
             continue
-        sees = _sees(job, path)
+        sees = _mount_of(job, path)
         if _READ_ONLY.search(output) and (sees is None or not sees.writable):
             return (
                 f"its container may not write {folder}: --mount {folder}:rw, or `mounts: "
@@ -303,7 +303,7 @@ def hint(job: Job, output: str) -> str:
     return ""
 
 
-def _sees(job: Job, path: str) -> Mount | None:
+def _mount_of(job: Job, path: str) -> Mount | None:
     """The mount that shows a path to the job's container; None: none is known."""
     shown = [Mount(job.workdir, job.workdir, writable=True), *map(Mount.of, job.mounts)]
     if job.script is not None:

@@ -216,7 +216,7 @@ class ContainerIsolation(Isolation):
         with self._connecting:
             if url not in self._daemons:
                 daemon = Daemon(url)
-                _clear(daemon)
+                _remove_orphans(daemon)
                 self._daemons[url] = daemon
             return self._daemons[url]
 
@@ -251,7 +251,7 @@ class ContainerIsolation(Isolation):
                 raise
             except IsolationError as error:
                 raise IsolationError(_why_not(launch, str(error))) from error
-            pid, cgroups = self._look(daemon, id, launch.cwd)
+            pid, cgroups = self._find_process(daemon, id, launch.cwd)
             outer = self._cgroups(parent.folders, launch.cwd) if parent.path is not None else None
             where = "this machine" if launch.place is None else f"node {launch.place.hostname}"
             mounted = frozenset(mount.target for mount in request.binds())
@@ -276,7 +276,7 @@ class ContainerIsolation(Isolation):
             raise
         return ContainerBox(launch.task, container, share, stream, output)
 
-    def _look(self, daemon: Daemon, id: str, cwd: str) -> tuple[int, Cgroups]:
+    def _find_process(self, daemon: Daemon, id: str, cwd: str) -> tuple[int, Cgroups]:
         """Process id of a container's first process, 0 if it has ended already, and its cgroups.
 
         Raises:
@@ -332,7 +332,7 @@ def owner(pid: int) -> str:
     return f"{os.geteuid()}:{processes.boot_id()}:{pid}:{started}"
 
 
-def _clear(daemon: Daemon) -> None:
+def _remove_orphans(daemon: Daemon) -> None:
     """Remove the containers of this user's processes that are gone and left no record of them."""
     for container_id in daemon.find(OWNER):
         uid, _, pid, _ = container_id[OWNER].split(":")

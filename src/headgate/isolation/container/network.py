@@ -91,8 +91,8 @@ MACHINE = Network("host")
 def _holder(
     place: Place, image: str, labels: Mapping[str, str], parent: str | None
 ) -> dict[str, object]:
-    enter, rest = shutil.which("nsenter"), shutil.which("sleep")
-    if enter is None or rest is None:
+    enter, sleep = shutil.which("nsenter"), shutil.which("sleep")
+    if enter is None or sleep is None:
         raise IsolationError(
             "a container joins a node by nsenter, of the package util-linux; install it"
         )
@@ -105,7 +105,7 @@ def _holder(
     return {
         "Image": image,
         "Hostname": place.hostname,
-        "Entrypoint": [enter, f"--net={place.namespace}", rest, "infinity"],
+        "Entrypoint": [enter, f"--net={place.namespace}", sleep, "infinity"],
         "User": "0:0",
         "Labels": dict(labels),
         "HostConfig": {

@@ -60,7 +60,7 @@ def copy_out(daemon: Daemon, id: str, mounted: Collection[str], to: str) -> Outs
     files = _files(changed, mounted)
     wanted = files[:MOST_PATHS]
     copies = _Copies(to)
-    asked = deque(_asked(wanted, changed, mounted))
+    asked = deque(_archives_to_request(wanted, changed, mounted))
     for _ in range(MOST_REQUESTS):
         if not asked:
             break
@@ -100,7 +100,7 @@ _Asked = tuple[str, set[str]]
 """A path whose archive is requested, and the wanted files in it."""
 
 
-def _asked(
+def _archives_to_request(
     files: Iterable[str], changed: Mapping[str, Change], mounted: Collection[str]
 ) -> Iterator[_Asked]:
     """The paths to request: the topmost folder that the container has made, without mounts in it.
@@ -132,10 +132,10 @@ def _parts(path: str, files: Collection[str]) -> Iterator[_Asked]:
     def entry(file: str) -> str:
         return str(PurePosixPath(*PurePosixPath(file).parts[: depth + 1]))
 
-    for part, below in groupby(
+    for part, files_in in groupby(
         sorted(files, key=lambda file: PurePosixPath(file).parts), key=entry
     ):
-        yield part, set(below)
+        yield part, set(files_in)
 
 
 def _read(

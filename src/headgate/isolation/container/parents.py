@@ -102,14 +102,16 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
     kept = {above for folder in within.values() for above in (folder, *folder.parents)}
     own = tuple(dict.fromkeys(everywhere.values()))
     every = dict.fromkeys([*own, *unmanaged.values()])
-    made = dict.fromkeys(above for folder in every for above in _made(folder) if above not in kept)
+    made = dict.fromkeys(
+        above for folder in every for above in _missing_folders(folder) if above not in kept
+    )
     folders = {
         base: (everywhere | unmanaged).get(base) or everywhere["unified"] for base in layout.bases
     }
     return Parent(path, folders, frozenset(unmanaged), own, tuple(made))
 
 
-def _made(folder: Path) -> Sequence[Path]:
+def _missing_folders(folder: Path) -> Sequence[Path]:
     """The folder of a task, that of its group, and parents that exist for nothing else: missing
     ones, or those of a place in a hierarchy where it has none.
     """

@@ -192,8 +192,8 @@ def _gpus(launch: Launch, devices: Path) -> tuple[dict[str, str], dict[str, obje
         *(sorted(devices.glob("nvidia-caps/*")) if in_parts else ()),
     ]
     control = [str(path) for path in devices_found if path.is_char_device()]
-    whole = dict.fromkeys(gpu // PARTS - 1 if gpu >= PARTS else gpu for gpu in chosen)
-    paths = [*(f"{devices}/nvidia{files.get(number, number)}" for number in whole), *control]
+    devices_of = dict.fromkeys(gpu // PARTS - 1 if gpu >= PARTS else gpu for gpu in chosen)
+    paths = [*(f"{devices}/nvidia{files.get(number, number)}" for number in devices_of), *control]
     return env, {
         "Devices": [
             {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"}

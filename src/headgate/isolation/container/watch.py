@@ -71,7 +71,7 @@ class ContainerWatch:
 
     def _run(self) -> None:
         try:
-            cut = self._bring()
+            cut = self._relay_output()
             self.over.set()
             self._ended(cut)
         finally:
@@ -80,7 +80,7 @@ class ContainerWatch:
                     os.close(fd)
             os.eventfd_write(self.exit_fd, 1)
 
-    def _bring(self) -> bool:
+    def _relay_output(self) -> bool:
         """Pass on its output until it has ended. Returns whether the output ended earlier and did
         not come back.
         """

@@ -54,7 +54,7 @@ def start(container: dict, output: int) -> int:  # type: ignore[type-arg]
         command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
     )
     if done.returncode != 0:
-        raise OSError(_said())
+        raise OSError(_runc_error())
     with open(f"{FOLDER}/pid") as file:
         return int(file.read())
 
@@ -112,7 +112,7 @@ def _first_process() -> int:
     return int(output)
 
 
-def _said() -> str:
+def _runc_error() -> str:
     """Why runc could not start it."""
     with open(f"{FOLDER}/log") as file:
         lines = [json.loads(row) for row in file if row.strip()]

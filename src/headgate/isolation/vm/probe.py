@@ -58,12 +58,12 @@ def accelerated() -> Machine:
             f"{_NO_KVM}: /dev/kvm may not be opened; try: sudo usermod -aG kvm $USER"
         )
     machine = find("kvm")
-    if why := _remembered(machine):
+    if why := _cached_failure(machine):
         raise IsolationError(f"{_NO_KVM}: {why}")
     return machine
 
 
-def _remembered(machine: Machine) -> str:
+def _cached_failure(machine: Machine) -> str:
     """Why no guest boots, empty if one does; tested once per boot of this machine and kernel."""
     remembered = cache() / "kvm.json"
     asked = [processes.boot_id(), str(machine.kernel), machine.programs[QEMU]]
@@ -71,7 +71,7 @@ def _remembered(machine: Machine) -> str:
         answer = json.loads(remembered.read_text())
         if answer["asked"] == asked:
             return str(answer["why"])
-    why = _boots(machine)
+    why = _boot_failure(machine)
     with contextlib.suppress(OSError):
         remembered.parent.mkdir(parents=True, exist_ok=True)
         fresh = remembered.with_suffix(f".{os.getpid()}")
@@ -80,7 +80,7 @@ def _remembered(machine: Machine) -> str:
     return why
 
 
-def _boots(machine: Machine) -> str:
+def _boot_failure(machine: Machine) -> str:
     """Boot the guests' kernel until its first line. Returns why that did not come, empty if it
     did.
     """

@@ -87,7 +87,7 @@ def backend(channel: Channel, joined: Mapping[str, Any] | None = None) -> Backen
         )
         return dense
 
-    return _tied(channel, make)
+    return _connect(channel, make)
 
 
 def asynchronous_backend(channel: Channel) -> Asynchronous:
@@ -102,12 +102,12 @@ def asynchronous_backend(channel: Channel) -> Asynchronous:
     """
     from headgate.torch.ps.asynchronous.worker import AsynchronousWorker
 
-    return _tied(
+    return _connect(
         channel, lambda links, loop: AsynchronousWorker(channel, links, loop, _checkpoints())
     )
 
 
-def _tied(channel: Channel, make: Callable[[Links, Loop], _Tie]) -> _Tie:
+def _connect(channel: Channel, make: Callable[[Links, Loop], _Tie]) -> _Tie:
     """Make a worker's side from links to the servers, and start the links. It is told if their
     thread fails.
     """

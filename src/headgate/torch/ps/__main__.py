@@ -30,10 +30,10 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    return Server(channel, services, _beside(environment)).run()
+    return Server(channel, services, _unix_socket_path(environment)).run()
 
 
-def _beside(environment: TaskEnvironment) -> Path | None:
+def _unix_socket_path(environment: TaskEnvironment) -> Path | None:
     """The path of a Unix socket in the channel's folder, which only its user can enter.
 
     The name has to be as short as the channel's. A former life of the server, which may have left

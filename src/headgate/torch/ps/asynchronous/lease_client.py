@@ -87,11 +87,13 @@ class LeaseClient(Assigner):
         below which all batches are done, and other done batches.
         """
         positions = list(positions)
-        self.positions = {(loader, number): below for loader, number, below, _ in positions}
+        self.positions = {
+            (loader, number): done_below for loader, number, done_below, _ in positions
+        }
         self.ahead = 0
-        for loader, number, below, others in positions:
+        for loader, number, done_below, others in positions:
             present = self._passes.get(loader, (loader, -1))[1]
-            self.ahead += (below if number > present else 0) + (
+            self.ahead += (done_below if number > present else 0) + (
                 len(others) if number >= present else 0
             )
 

@@ -149,7 +149,7 @@ class Leases:
             if not state.is_done(number):
                 state.held[number] = worker
         known = [*state.held, *state.ahead, state.below - 1]
-        self._raise(state, max(known) + 1)
+        self._lease_up_to(state, max(known) + 1)
         state.returned = [n for n in state.returned if not state.is_done(n) and n not in state.held]
         heapq.heapify(state.returned)
 
@@ -175,10 +175,10 @@ class Leases:
                 below=saved["below"],
                 ahead=set(saved["ahead"]),
             )
-            leases._raise(epoch, max([saved["below"] - 1, *saved["ahead"]]) + 1)
+            leases._lease_up_to(epoch, max([saved["below"] - 1, *saved["ahead"]]) + 1)
         return leases
 
-    def _raise(self, epoch: _Epoch, to: int) -> None:
+    def _lease_up_to(self, epoch: _Epoch, to: int) -> None:
         """Mark batches below `to` as no longer new. Those that no worker did or holds were held by
         workers that may be gone.
         """

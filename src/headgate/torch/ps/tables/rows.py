@@ -53,8 +53,8 @@ class Rows:
         """Number of rows on a server."""
         if self.servers == 1:
             return self.total
-        whole, rest = divmod(self.total, self.block * self.servers)
-        return whole * self.block + max(0, min(self.block, rest - server * self.block))
+        rounds, left_over = divmod(self.total, self.block * self.servers)
+        return rounds * self.block + max(0, min(self.block, left_over - server * self.block))
 
     def runs(self, server: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Places `start` to `stop` on a server, as runs of neighbouring rows of the table: (row,

@@ -39,9 +39,9 @@ class RoundSpans:
         if step in _FIRST or (step > _FIRST[-1] and step % _EVERY < _IN_A_ROW):
             seconds = now - self._since
             waited = idle - self._idle
-            rest = max(0.0, seconds - waited - self.update - self.send)
+            receiving = max(0.0, seconds - waited - self.update - self.send)
             spans = (
-                ("receive", rest, self.bytes_in, None),
+                ("receive", receiving, self.bytes_in, None),
                 ("update", self.update, None, None),
                 ("send", self.send, None, self.bytes_out),
                 ("idle", waited, None, None),
