@@ -12,7 +12,7 @@ import pytest
 from headgate.config import clusterfile, jobfile, planfile
 from headgate.model import paths
 from headgate.model.errors import StorageError, UsageError
-from headgate.model.paths import below, exposure, opened
+from headgate.model.paths import below, exposure, opened, write_whole
 from headgate.planning.interference import read_pairs
 from headgate.profiling import store
 from headgate.recorded import runs
@@ -207,3 +207,16 @@ def test_what_is_no_file_and_has_no_end_is_refused_as_a_file(
 def test_a_device_is_no_stored_profile(tmp_path: Path) -> None:
     (tmp_path / "key.json").symlink_to("/dev/zero")
     assert store.load(tmp_path, "key") is None
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    write_whole(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "\ud800")
+    assert path.read_text() == "old"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OSError):
+        write_whole(path, "new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]

@@ -21,6 +21,7 @@ from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
+from headgate.model.paths import write_whole
 
 _LIST_SECONDS = 60.0
 _LISTS_KEPT = 20
@@ -191,12 +192,8 @@ def packages(python: str, cache: Path) -> list[str] | None:
         return None
     known.pop(key, None)
     known[key] = packages_known
-    fresh = cache.with_name(f"{cache.name}.{os.getpid()}")
-    try:
-        fresh.write_text(json.dumps(dict(list(known.items())[-_LISTS_KEPT:])))
-        fresh.replace(cache)
-    except OSError:
-        fresh.unlink(missing_ok=True)  # ask again
+    with suppress(OSError):  # ask again
+        write_whole(cache, json.dumps(dict(list(known.items())[-_LISTS_KEPT:])))
     return list(packages_known["packages"])
 
 

@@ -21,6 +21,7 @@ from headgate.machine.processes import boot_id
 from headgate.model import records
 from headgate.model.cluster import Node, Place
 from headgate.model.errors import NotFoundError, StorageError, UsageError
+from headgate.model.paths import write_whole
 from headgate.recorded import runs
 
 Stage = Literal["making", "setting", "ready"]
@@ -147,9 +148,7 @@ def write(record: Record) -> None:
     place = folder(record.name)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
-        draft = place / "state.json.part"
-        draft.write_text(records.text_of(record))
-        draft.replace(place / "state.json")
+        write_whole(place / "state.json", records.text_of(record))
     except OSError as error:
         raise StorageError(
             f"cannot write {place}: {error.strerror}; free some space there"

@@ -49,6 +49,20 @@ def opened(
         raise
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file atomically: whoever reads it has the old text or the new one.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
 def below(folder: str | Path, path: str | Path) -> str | None:
     """A path relative to a folder, with `..` and links resolved; None if it is not inside the
     folder.

@@ -154,7 +154,3 @@ class MissingMetric:
                 not self._came and self._epochs >= _MOST_EPOCHS and self._reports >= _FEWEST_REPORTS
             )
         return self._reports if late else None
-
-    @property
-    def ever_came(self) -> bool:
-        return self._came > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +14,7 @@ from headgate.engines.base import Engine
 from headgate.machine import core_speed
 from headgate.model.cluster import Cluster, GpuLink, Node
 from headgate.model.errors import HeadgateError
+from headgate.model.paths import write_whole
 from headgate.profiling import kernels, links
 from headgate.profiling.links import Between, MeasuredLink
 from headgate.sampling.machine import ALL_REDUCE
@@ -266,11 +266,9 @@ def _nic(node: Node, between: Sequence[MeasuredLink]) -> float | None:
 def _write_cache(name: str, home: Path, **parts: object) -> None:
     """Write parts of a cluster's cache, and keep the others."""
     path = _path(name, home)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.write_text(json.dumps({**_content(name, home), **parts}, indent=2) + "\n")
-        fresh.replace(path)
+        write_whole(path, json.dumps({**_content(name, home), **parts}, indent=2) + "\n")
     except OSError as error:
         raise HeadgateError(
             f"cannot write {path}: {error.strerror}; free some space there"

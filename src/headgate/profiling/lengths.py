@@ -5,10 +5,11 @@ script.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+from headgate.model.paths import write_whole
 
 _KEPT = 20
 _SEEN_SECONDS = 10.0
@@ -100,9 +101,7 @@ def remember(folder: Path, script: str, took: Took) -> None:
     path = folder / f"{script}.json"
     known = [*_read(path), took][-_KEPT:]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = folder / f"{script}.{os.getpid()}"
-    fresh.write_text(json.dumps(known))
-    fresh.replace(path)
+    write_whole(path, json.dumps(known))
 
 
 def _earlier_runs(folder: Path, script: str, job: str) -> tuple[list[Took], bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from headgate.model import records
 from headgate.model.cluster import Node
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
-from headgate.model.paths import opened
+from headgate.model.paths import opened, write_whole
 from headgate.model.profiles import Profile
 from headgate.scripts.facts import read
 from headgate.scripts.program import program, source
@@ -127,6 +126,4 @@ def keep_power(folder: Path, key: str, power: float) -> None:
 
 def _write(folder: Path, key: str, profile: Profile) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
-    fresh = folder / f"{key}.{os.getpid()}"
-    fresh.write_text(records.text_of(profile))
-    fresh.replace(folder / f"{key}.json")
+    write_whole(folder / f"{key}.json", records.text_of(profile))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
@@ -16,8 +15,8 @@ from headgate.model.jobs import Job
 from headgate.model.plans import APART, Plan
 from headgate.model.profiles import Profile
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.records import Record, read
 from headgate.recorded.proofs import OUTCOMES, Gain, Outcome, Proof
-from headgate.recorded.stored import job_or_name, plan_of, profile_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class JobRow:
 
     def job(self) -> Job:
         """The job as submitted; without a command if the record is damaged."""
-        return job_or_name(self.name, self.spec)
+        return readable(Job, self.spec) or Job(name=self.name, run="")
 
     def because(self) -> Reason | None:
         """The reason of its state; an earlier version's as text."""
@@ -65,7 +64,7 @@ class JobRow:
 
     def chosen_plan(self) -> Plan | None:
         """Its plan; None before it is chosen."""
-        return plan_of(self.plan)
+        return readable(Plan, self.plan)
 
     def is_apart(self) -> bool:
         """Whether its workers were found to share nothing."""
@@ -73,7 +72,7 @@ class JobRow:
 
     def cost(self) -> Profile | None:
         """Its measured profile; None before it is measured."""
-        return profile_of(self.profile)
+        return readable(Profile, self.profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +197,15 @@ class ProofRow:
 
 
 def _reason(why: str | None, text: str | None) -> Reason | None:
-    with suppress(KeyError, TypeError, ValueError):
-        return Reason.read(json.loads(why or ""))
-    return Reason.of(ReasonKind.TEXT, text=text) if text else None
+    return readable(Reason, why) or (Reason.of(ReasonKind.TEXT, text=text) if text else None)
+
+
+def readable(kind: type[Record], text: str | None) -> Record | None:
+    """A record of the store; None: missing or damaged."""
+    try:
+        return read(kind, text)
+    except ValueError:
+        return None
 
 
 def loads(text: str | None) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headgate.model.errors import StorageError
+from headgate.model.paths import write_whole
 from headgate.planning.interference import ALONE, SOLO, read_pairs
 from headgate.studies.findings import CellSharing, Findings, StudyCell
 
@@ -52,10 +52,8 @@ def keep(findings: Findings, path: Path) -> int:
             (name, phi.value * rows[name][ALONE]) for name, phi in pair.phi.items()
         )
         rows[job][other], rows[other][job] = [kept, others], [others, kept]
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(json.dumps(table, indent=1) + "\n")
-        draft.replace(path)
+        write_whole(path, json.dumps(table, indent=1) + "\n")
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
     return len(pairs)

@@ -5,13 +5,13 @@ workers learn together.
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from headgate import __version__
 from headgate.engines.launch import interpreter
 from headgate.model.errors import HeadgateError
 from headgate.model.jobs import Job
+from headgate.model.paths import write_whole
 from headgate.model.plans import Plan
 from headgate.model.records import read, text_of
 from headgate.verification import folders
@@ -57,9 +57,7 @@ def save(folder: Path, key: str, verification: Verification) -> None:
         OSError: It cannot be written.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
-    fresh = folder / f"{key}.{os.getpid()}"
-    fresh.write_text(text_of(verification))
-    fresh.replace(folder / f"{key}.json")
+    write_whole(folder / f"{key}.json", text_of(verification))
 
 
 def _versions(python: str) -> tuple[str, ...]:

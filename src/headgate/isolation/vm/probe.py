@@ -14,6 +14,7 @@ import threading
 from headgate.isolation.vm.machines import BARE, EMULATION, QEMU, Machine, cache, find
 from headgate.machine import processes
 from headgate.model.errors import IsolationError
+from headgate.model.paths import write_whole
 
 BOOT_SECONDS = 10.0
 _FIRST_LINE = b"Linux version"
@@ -74,9 +75,7 @@ def _cached_failure(machine: Machine) -> str:
     why = _boot_failure(machine)
     with contextlib.suppress(OSError):
         remembered.parent.mkdir(parents=True, exist_ok=True)
-        fresh = remembered.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps({"asked": asked, "why": why}))
-        fresh.replace(remembered)
+        write_whole(remembered, json.dumps({"asked": asked, "why": why}))
     return why
 
 

@@ -12,7 +12,7 @@ from headgate.model.plans import Plan
 from headgate.model.profiles import Dataset, Profile, StepTime
 from headgate.model.records import read, text_of
 from headgate.model.roles import Ready, Role
-from headgate.recorded.stored import job_or_name, plan_of, profile_of
+from headgate.recorded.rows import JobRow, readable
 
 FIRST_JOB: dict[str, Any] = {
     "name": "digits",
@@ -64,7 +64,7 @@ def test_a_job_of_the_first_version_still_reads() -> None:
 
 
 def test_a_profile_of_the_first_version_still_reads() -> None:
-    assert profile_of(json.dumps(FIRST_PROFILE)) == Profile(
+    assert readable(Profile, json.dumps(FIRST_PROFILE)) == Profile(
         "torch",
         "2.5.1",
         "run",
@@ -117,8 +117,8 @@ def test_a_field_reads_by_the_name_that_it_had_before() -> None:
 
 def test_a_plan_reads_as_it_went_in_with_what_was_seen_of_it() -> None:
     plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None, worker_nodes=("a", "b"))
-    assert plan_of(text_of(plan)) == plan
-    assert plan_of(json.dumps({**json.loads(text_of(plan)), "apart": True})) == plan
+    assert readable(Plan, text_of(plan)) == plan
+    assert readable(Plan, json.dumps({**json.loads(text_of(plan)), "apart": True})) == plan
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,13 @@ def test_a_plan_reads_as_it_went_in_with_what_was_seen_of_it() -> None:
 def test_of_a_damaged_job_only_its_name_is_known(text: str | None) -> None:
     with pytest.raises(ValueError, match=r"found|Expecting|too large"):
         read(Job, text)
-    known = job_or_name("digits", text)
+    known = JobRow("digits", text, "done", *[None] * 13).job()
     assert (known.name, known.script, known.args) == ("digits", None, ())
 
 
 def test_a_damaged_plan_or_profile_is_none() -> None:
-    assert (plan_of("{"), plan_of('{"workers": 0}'), profile_of("[1]")) == (None, None, None)
+    assert (readable(Plan, "{"), readable(Plan, '{"workers": 0}'), readable(Profile, "[1]")) == (
+        None,
+        None,
+        None,
+    )
