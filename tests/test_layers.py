@@ -66,7 +66,7 @@ scripts.
 """
 OTHERS_WITH_A_SLASH = {"model/shares.py", "lab/record.py"}
 """What these take apart is no identifier: the share `1/3`, and the place `LAB/NODE`."""
-RECORDS = ("faults", "jobs", "progress", "proofs", "rows", "sampled", "steps", "stored", "usage")
+RECORDS = ("faults", "jobs", "progress", "proofs", "rows", "sampled", "steps", "usage")
 """Modules of `recorded` that diagnosis stands on."""
 NEWER_THAN_3_9 = {"tomllib"}
 NEWER_KEYWORDS = {"dataclass": {"slots", "kw_only"}, "field": {"kw_only"}, "zip": {"strict"}}
