@@ -133,7 +133,9 @@ def test_two_runs_at_the_same_time_were_not_alone_and_a_damaged_one_is_passed_ov
     first = record(home, 1, {"a": MadeUp(ran=1.0)})
     record(home, 2, {"a": MadeUp(ran=1.0)})
     with sqlite3.connect(home / "runs" / "20260314-020000-000" / runs.STORE) as db:
-        db.execute("UPDATE meta SET value = ? WHERE key = 'began'", (first.meta["began"],))
+        db.execute(
+            "UPDATE meta SET value = ? WHERE key = 'began'", (repr(first.description.began),)
+        )
     (home / "runs" / "20260314-030000-000").mkdir()
     (home / "runs" / "20260314-030000-000" / runs.STORE).write_bytes(b"no store")
     run = record(home, 4, {"a": MadeUp(ran=1.0)})

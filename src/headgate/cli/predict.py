@@ -17,7 +17,8 @@ from headgate.model.identifiers import JobId
 from headgate.model.jobs import ProgressRule
 from headgate.model.units import say_percent, say_seconds, say_time
 from headgate.recorded import runs
-from headgate.recorded.rows import JobRow, TaskRow
+from headgate.recorded.queries import mean_cores_together
+from headgate.recorded.rows import JobRow, ProgressRow, TaskRow
 from headgate.recorded.store import RunReader
 
 if TYPE_CHECKING:
@@ -104,13 +105,11 @@ def _reports(
         (task for task in tasks if task.name.is_worker), key=lambda task: task.name.index
     ):
         reports = []
-        for row in reader.rows("progress", "task = ?", [task], "t"):
-            value = rule.value(
-                float("nan") if row["nan"] else row["loss"], json.loads(row["metrics"] or "{}")
-            )
-            place: dict[str, Any] = {name: row.get(name) for name in _PLACE}
+        for row in reader.records(ProgressRow, "task = ?", [task], "t"):
+            value = rule.value(float("nan") if row.nan else row.loss, row.metric_values())
+            place: dict[str, Any] = {name: getattr(row, name) for name in _PLACE}
             reports.append(
-                (row["t"], value, Progress(job.task(task.name), count=row["count"] or 1, **place))
+                (row.t, value, Progress(job.task(task.name), count=row.count or 1, **place))
             )
         if reports:
             return reports
@@ -127,16 +126,8 @@ def _total_work(reports: Sequence[tuple[float, float | None, Progress]]) -> str:
 
 
 def _used(reader: RunReader, job: str) -> list[tuple[float, float]]:
-    """The mean number of cores that a job's tasks used together until each time, in order of
-    time.
-    """
     tasks = [row.id for row in reader.records(TaskRow, "job = ?", [job])]
-    of_each = (
-        "SELECT max(t) AS t, avg(cpu_cores) AS cores, CAST(t / ? AS INT) AS part FROM usage WHERE "
-        f"target IN ({', '.join('?' * len(tasks))}) AND cpu_cores IS NOT NULL GROUP BY target, part"
-    )
-    sql = f"SELECT max(t) AS t, sum(cores) AS cores FROM ({of_each}) GROUP BY part ORDER BY part"
-    return [(row["t"], row["cores"]) for row in reader.query(sql, [_READING_SECONDS, *tasks])]
+    return mean_cores_together(reader, tasks, _READING_SECONDS)
 
 
 def _describe(

@@ -118,12 +118,9 @@ def _laid_out(
 
 def _former_place(folder: Path) -> Where:
     """Where the jobs of a run ran."""
-    meta = runs.meta(folder)
-    only = tuple(filter(None, meta.get("only", "").split(",")))
-    engine = EngineSpec(
-        meta.get("engine", LOCAL.name), meta.get("address", ""), meta.get("shared_files") == "1"
-    )
-    return Where(cluster=meta.get("cluster", ""), engine=engine, only=only)
+    facts = runs.describe(folder)
+    engine = EngineSpec(facts.engine or LOCAL.name, facts.address, facts.shared_files)
+    return Where(cluster=facts.cluster, engine=engine, only=facts.only)
 
 
 def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = False) -> Submission:

@@ -10,6 +10,7 @@ import click
 
 from headgate.model.errors import HeadgateError
 from headgate.recorded import runs
+from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.rows import TaskRow
 from headgate.recorded.store import RunReader
 from headgate.reports.words import counted
@@ -45,7 +46,7 @@ def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
     folder, name = runs.find_job(job, run)
     with RunReader(folder / runs.STORE) as reader:
         rows = list(reader.records(TaskRow, "job = ? AND ended IS NULL", [name]))
-        engine = reader.meta().get("engine")
+        engine = RunDescription.read(reader).engine
     if engine is not None:
         raise HeadgateError(
             f"{name} runs on {engine}: stacks are read of processes of this machine alone"

@@ -141,7 +141,7 @@ def _as_before(submission: Submission) -> Submission:
         UsageError: It resumes a run that had some.
     """
     former = submission.resumed_from
-    if former is not None and runs.meta(runs.find(former)).get("stdin"):
+    if former is not None and runs.describe(runs.find(former)).has_input:
         again = shlex.join(["headgate", "resume", former])
         raise UsageError(
             f"the job of run {former} read the standard input of the command; give it again: "

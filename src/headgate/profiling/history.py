@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from headgate.forecast.remaining import step_seconds
 from headgate.model.cluster import Cluster, Node
@@ -16,6 +14,8 @@ from headgate.model.errors import HeadgateError
 from headgate.model.identifiers import TaskName, TaskOfRun
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.recorded.descriptions import NodeDescription, RunDescription
+from headgate.recorded.queries import mean_cores, steps_of_workers
 from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.store import RunReader
 from headgate.task.step_timing import BUSY
@@ -66,9 +66,9 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
         HeadgateError: The store cannot be read.
     """
     with RunReader(store) as reader:
-        meta = reader.meta()
-        nodes_by_name = {node["name"]: node for node in json.loads(meta.get("node", "[]"))}
-        jobs = list(reader.records(JobRow)) if meta.get("mode") == "run" else []
+        facts = RunDescription.read(reader)
+        nodes_by_name = {node.name: node for node in facts.nodes}
+        jobs = list(reader.records(JobRow)) if facts.mode == "run" else []
         plans = {row.name: row.chosen_plan() for row in jobs}
         for row in jobs:
             plan, cost = plans[row.name], row.cost()
@@ -82,7 +82,7 @@ def of_run(store: Path, profile: Profile, cluster: Cluster) -> Iterator[Measured
             seconds = _step_seconds(reader, row.name)
             samples = samples_of(plan, profile, grows=row.job().batch == "per-worker")
             if seconds is not None and samples is not None:
-                cores = {node: float(nodes_by_name[node]["cores"]) for node in names}
+                cores = {node: nodes_by_name[node].cores or 0.0 for node in names}
                 # If the steps of a job were not measured, it is unknown whether it could have used
                 # more cores.
                 seen = cost.source == "run"
@@ -100,13 +100,10 @@ def _use_by_others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, 
     """The fraction of cores, on the fullest of its nodes, that other programs used, if no core was
     idle and the job had less than its limit.
     """
-    since, sql = (
-        _last_started(reader, job),
-        "SELECT avg(cpu_cores) AS cores FROM usage WHERE target = ? AND t >= ?",
-    )
+    since = _last_started(reader, job)
 
     def used(target: str) -> float:
-        return reader.query(sql, [target, since])[0]["cores"] or 0.0
+        return mean_cores(reader, target, since)
 
     tasks = [
         (TaskOfRun.of(job, TaskName.of("worker", i)), name)
@@ -131,15 +128,7 @@ def _use_by_others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, 
 
 
 def _step_seconds(reader: RunReader, job: str) -> float | None:
-    since = _last_started(reader, job)
-    workers: dict[str, list[tuple[float, int]]] = {}
-    sql = (
-        "SELECT task, t, step FROM progress WHERE task LIKE ? AND t >= ? AND step IS NOT "
-        "NULL ORDER BY t"
-    )
-    for task, at, step in reader.tuples(sql, [f"{job}/%", since]):
-        if TaskOfRun(task).name.is_worker:
-            workers.setdefault(task, []).append((at, step))
+    workers = steps_of_workers(reader, job, _last_started(reader, job))
     # Synchronous workers all make the same steps; for others the usual one counts.
     all_seconds = [
         seconds
@@ -175,15 +164,14 @@ def _is_of(cost: Profile, profile: Profile) -> bool:
 
 
 def _as_they_were(
-    names: set[str], nodes_by_name: Mapping[str, Mapping[str, Any]], cluster: Cluster
+    names: set[str], nodes_by_name: Mapping[str, NodeDescription], cluster: Cluster
 ) -> bool:
     now: dict[str, Node] = {node.name: node for node in cluster.nodes}
     if not names <= now.keys() & nodes_by_name.keys():
         return False
     return all(
-        nodes_by_name[name]["cores"] == now[name].cores
-        and nodes_by_name[name]["memory_bytes"] == now[name].memory_bytes
-        and [gpu["name"] for gpu in nodes_by_name[name]["gpus"]]
-        == [gpu.name for gpu in now[name].gpus]
+        nodes_by_name[name].cores == now[name].cores
+        and nodes_by_name[name].memory_bytes == now[name].memory_bytes
+        and nodes_by_name[name].gpus == tuple(gpu.name for gpu in now[name].gpus)
         for name in names
     )

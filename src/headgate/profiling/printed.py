@@ -15,6 +15,7 @@ from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.model.jobs import Contract, Job
 from headgate.model.profiles import Profile, StepTime
 from headgate.profiling.history import FEWEST_STEPS
+from headgate.recorded.queries import most_memory, steps_of_workers
 from headgate.recorded.store import RunReader
 
 STEPS = 40
@@ -75,10 +76,7 @@ def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
         None if it printed too few steps.
     """
     task = TaskOfRun.of(job.name, FIRST_WORKER)
-    tuples = reader.tuples(
-        "SELECT t, step FROM progress WHERE task = ? AND step IS NOT NULL ORDER BY t", [task]
-    )
-    reports = [(float(at), float(step)) for at, step in tuples]
+    reports = steps_of_workers(reader, job.name)[task]
     seconds = step_seconds(reports, FEWEST_STEPS)
     if seconds is None or job.contract is None:
         return None
@@ -94,12 +92,11 @@ def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
     time = StepTime(
         device, max(round(node.cores), 1), 1, seconds, int(reports[-1][1] - reports[0][1]), spread
     )
-    [used] = reader.query("SELECT max(memory_bytes) AS most FROM usage WHERE target = ?", [task])
     return Profile(
         _FRAMEWORK[job.contract],
         "",
         "profile",
-        memory_peak_bytes=int(used["most"]) if used["most"] else None,
+        memory_peak_bytes=most_memory(reader, task),
         step_times=(time,),
         notes=(
             (

@@ -19,6 +19,7 @@ from headgate.model.errors import HeadgateError, NotFoundError
 from headgate.model.events import Action, Event, Notice, subject
 from headgate.model.identifiers import JobId, TaskId
 from headgate.recorded import runs
+from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.store import RunReader
 
 Kind = Literal["event", "action", "notice"]
@@ -157,7 +158,7 @@ def _read(run: Path, job: str | None, after: int) -> list[LoggedEvent]:
     alive = runs.alive(run)
     with RunReader(run / runs.STORE) as reader:
         # not yet written if the run has just begun
-        if not alive and CONTROLLER not in reader.meta():
+        if not alive and not RunDescription.read(reader).controller:
             raise NotFoundError(f"run {run.name} has no event log: its Headgate kept none")
         where = "id > ?" + ("" if job is None else " AND job = ?")
         values = (after, *([] if job is None else [job]))
@@ -167,7 +168,7 @@ def _read(run: Path, job: str | None, after: int) -> list[LoggedEvent]:
 def controller_of(run: Path) -> str | None:
     """Name of the controller behind a run's log; None: it has no log."""
     try:
-        return runs.meta(run).get(CONTROLLER)
+        return runs.describe(run).controller or None
     except HeadgateError:  # it is damaged, or being deleted
         return None
 

@@ -14,6 +14,7 @@ from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskOfRun
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded import stepping
+from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.faults import survived
 from headgate.recorded.jobs import (
     Phase,
@@ -58,7 +59,7 @@ _ShareRow = tuple[float, TaskOfRun, float, str]
 
 def job(
     reader: RunReader,
-    meta: Mapping[str, str],
+    description: RunDescription,
     row: JobRow,
     task_rows: Sequence[TaskRow],
     events: Sequence[EventRow],
@@ -73,7 +74,7 @@ def job(
     """Assemble a job from its row.
 
     Args:
-        meta: The store's facts about the run.
+        description: The run's.
         row: Row of the job.
         task_rows: Rows of its tasks.
         events: Its events, in the order of time.
@@ -145,7 +146,7 @@ def job(
         proofs=_proofs(reader, name),
         asides=_asides(_of(reader, AsideRow, list(tasks))),
         shell_threads=shell_threads,
-        placement_options=_placement_options(meta),
+        placement_options=_placement_options(description),
     )
 
 
@@ -218,17 +219,15 @@ def used_beside(
     )
 
 
-def _placement_options(meta: Mapping[str, str]) -> tuple[str, ...]:
-    """The command-line options for the cluster, engine and nodes of a run."""
-    columns = {
-        "--cluster": "cluster",
-        "--engine": "engine",
-        "--address": "address",
-        "--nodes": "only",
+def _placement_options(description: RunDescription) -> tuple[str, ...]:
+    """The options of a command that name the cluster, the engine and the nodes of a run."""
+    options = {
+        "--cluster": description.cluster,
+        "--engine": description.engine,
+        "--address": description.address,
+        "--nodes": ",".join(description.only),
     }
-    return tuple(
-        word for option, key in columns.items() if meta.get(key) for word in (option, meta[key])
-    )
+    return tuple(word for pair in options.items() if pair[1] for word in pair)
 
 
 def _proofs(reader: RunReader, victim: str) -> tuple[Proof, ...]:

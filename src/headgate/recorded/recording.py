@@ -14,9 +14,10 @@ import numpy as np
 from headgate.model.events import FAULTS
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded import runs, stepping
+from headgate.recorded.descriptions import NodeDescription, RunDescription
 from headgate.recorded.job_rows import job, used_beside
 from headgate.recorded.jobs import RecordedJob, RecordedNode, Usage
-from headgate.recorded.rows import EventRow, JobRow, TaskRow, loads
+from headgate.recorded.rows import EventRow, JobRow, TaskRow
 from headgate.recorded.store import RunReader
 from headgate.recorded.usage import EMPTY, Signal, completed, readings
 from headgate.sampling.columns import COLUMNS, Column
@@ -59,7 +60,7 @@ class Recording:
     id: str
     folder: Path
     state: str
-    meta: Mapping[str, str]
+    description: RunDescription
     began: float | None
     seconds: float
     jobs: tuple[RecordedJob, ...]
@@ -94,7 +95,7 @@ def read(
     with RunReader(store) as reader:
         # checked first: a run that ends right after has written its end by then
         alive = runs.alive(store.parent)
-        meta = reader.meta()
+        description = RunDescription.read(reader)
         events = list(reader.records(EventRow, order="t, rowid"))
         rows = list(reader.records(JobRow, order="position, rowid"))
         tasks = list(reader.records(TaskRow))
@@ -106,9 +107,7 @@ def read(
         times += [time for row in rows for time in (row.submitted, row.started, row.ended)]
         times += [time for task in tasks for time in (task.started, task.ended)]
         latest = max((float(time) for time in times if time is not None), default=0.0)
-        began, ended = _number(meta.get("began")), _number(meta.get("ended"))
-        seconds = max(ended or 0.0, latest)
-        state = meta.get("state", "running")
+        seconds, state = max(description.ended or 0.0, latest), description.state
         if state == "running" and not alive:
             state = "interrupted"
         after = max(seconds - since, 0.0) if since is not None else 0.0
@@ -129,16 +128,16 @@ def read(
             reader, after, _MOST_STEPS if most is None else most // _READINGS_A_STEP
         )
         return Recording(
-            id=meta.get("id", store.parent.name),
+            id=description.id or store.parent.name,
             folder=store.absolute().parent,
             state=state,
-            meta=meta,
-            began=began,
+            description=description,
+            began=description.began,
             seconds=seconds,
             jobs=tuple(
                 job(
                     reader,
-                    meta,
+                    description,
                     row,
                     tasks_of[row.name],
                     events_of[row.name],
@@ -156,7 +155,7 @@ def read(
                 )
                 for row in rows
             ),
-            nodes=_nodes(meta, usage),
+            nodes=_nodes(description, usage),
             tasks={
                 TaskOfRun(target): signals
                 for target, signals in usage.items()
@@ -209,13 +208,6 @@ def _by_job(rows: Sequence[_OfJob]) -> dict[str | None, list[_OfJob]]:
     for row in rows:
         by_job[row.job].append(row)
     return by_job
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text is not None else None
-    except ValueError:
-        return None
 
 
 def _latest(reader: RunReader, table: str) -> float | None:
@@ -276,30 +268,22 @@ def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[TaskRow]) 
                 of_task["cpu_cores"] = cpu
 
 
-def _nodes(meta: Mapping[str, str], usage: Mapping[str, Usage]) -> tuple[RecordedNode, ...]:
-    described = loads(meta.get("node"))
-    nodes = {
-        node["name"]: node
-        for node in (described if isinstance(described, list) else [described])
-        if node
-    }
-    names = dict.fromkeys(
-        [*nodes, *(target.removeprefix(NODE) for target in usage if target.startswith(NODE))]
-    )
-    result = []
-    for name in names:
-        node = nodes.get(name, {})
-        result.append(
-            RecordedNode(
-                name=name,
-                usage=usage.get(NODE + name, {}),
-                cores=node.get("cores"),
-                memory_bytes=node.get("memory_bytes"),
-                nic_bytes_per_second=node.get("nic_bytes_per_second"),
-                disk_bytes_per_second=node.get("disk_bytes_per_second"),
-                gpus=len(node["gpus"]) if "gpus" in node else None,
-                description=str(node.get("cpu_model") or ""),
-                core_gflops=node.get("core_gflops"),
-            )
+def _nodes(description: RunDescription, usage: Mapping[str, Usage]) -> tuple[RecordedNode, ...]:
+    nodes = {node.name: node for node in description.nodes}
+    for target in usage:
+        if target.startswith(NODE):
+            nodes.setdefault(name := target.removeprefix(NODE), NodeDescription(name=name))
+    return tuple(
+        RecordedNode(
+            name=node.name,
+            usage=usage.get(NODE + node.name, {}),
+            cores=node.cores,
+            memory_bytes=node.memory_bytes,
+            nic_bytes_per_second=node.nic_bytes_per_second,
+            disk_bytes_per_second=node.disk_bytes_per_second,
+            gpus=len(node.gpus) if node.gpus is not None else None,
+            description=node.cpu_model,
+            core_gflops=node.core_gflops,
         )
-    return tuple(result)
+        for node in nodes.values()
+    )

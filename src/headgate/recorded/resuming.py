@@ -13,6 +13,7 @@ from headgate.model.errors import UsageError
 from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
 from headgate.recorded import runs
+from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.rows import CheckpointRow, JobRow
 from headgate.recorded.store import RunReader
 from headgate.task import saving
@@ -197,7 +198,7 @@ def origin(run: Path, job: Job) -> Origin:
                 origin_found.passed_over.append(
                     f"{Path(checkpoint.path).name} of run {saved_by} {damage}"
                 )
-            if job.name in reader.meta().get("from_scratch", "").split(","):
+            if job.name in RunDescription.read(reader).from_scratch:
                 break  # earlier ones were given up
     return origin_found
 
@@ -232,7 +233,7 @@ def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
     """The checkpoints of a job that a run has, or should have, newest first. Checkpoints saved
     after the hub died are in the job's folder without a record.
     """
-    zero = float(reader.meta().get("began", 0.0))
+    zero = RunDescription.read(reader).began or 0.0
     recorded: dict[str, tuple[float, Checkpoint]] = {}
     for row in reader.records(CheckpointRow, "task GLOB ?", [f"{job}/*"]):
         path = _where(folder, job, row.path)

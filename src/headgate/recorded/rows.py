@@ -146,6 +146,53 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressRow:
+    """A report of a task's progress.
+
+    Args:
+        t: When, in seconds of the run.
+        loss: Mean of `count` losses; None where none was reported, or it was no number.
+        nan: Whether the loss was no number.
+        metrics: JSON of the other metrics.
+        within: The part of the epoch that is done.
+        steps: In all.
+        remaining: Seconds, as its script says.
+    """
+
+    table: ClassVar[str] = "progress"
+
+    t: float
+    task: str
+    step: int | None
+    epoch: int | None
+    epochs: int | None
+    samples: int | None
+    loss: float | None
+    nan: int | None
+    count: int | None
+    metrics: str | None
+    within: float | None
+    steps: int | None
+    remaining: float | None
+
+    def metric_values(self) -> Mapping[str, float]:
+        return as_object(self.metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """What a task was granted; None: all that there is."""
+
+    table: ClassVar[str] = "shares"
+
+    t: float
+    task: str
+    cpu_weight: float | None
+    entitled_cores: float | None
+    threads: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRow:
     """A checkpoint that a task saved, or that a job resumed from; `t` in seconds of the run."""
 

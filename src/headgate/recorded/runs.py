@@ -23,6 +23,7 @@ from headgate.machine.processes import boot_id
 from headgate.model.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.model.identifiers import FIRST_WORKER, TaskName, run_and_job
 from headgate.model.jobs import NAME_PATTERN, Job
+from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.folders import (
     HUB,
     home,
@@ -173,7 +174,7 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
 def _is_for_profile(run: Path) -> bool:
     """Whether a run only profiled or verified a script."""
     with contextlib.suppress(HeadgateError):  # a reader of the run gets the error
-        return meta(run).get("mode") in ("profile", "verify")
+        return describe(run).mode in ("profile", "verify")
     return False
 
 
@@ -247,8 +248,8 @@ def summary(run: Path) -> RunSummary:
     """Read the summary of a run. A run marked as running without a hub counts as interrupted."""
     with RunReader(run / STORE) as reader:
         running = alive(run)  # checked first: a run that ends meanwhile was not interrupted
-        facts = reader.meta()
-        state = facts.get("state", "running")
+        description = RunDescription.read(reader)
+        state = description.state
         if state == "running" and not running:
             state = "interrupted"
         jobs = []
@@ -280,18 +281,19 @@ def summary(run: Path) -> RunSummary:
                 state = "failed"
             elif "stopped" in states:
                 state = "stopped"
-        ended = float(facts["ended"]) if facts.get("ended") is not None else None
         return RunSummary(
             id=run.name,
             path=str(run),
             state=state,
-            began=float(facts.get("began", 0.0)),
-            ended=ended,
-            took=_elapsed(facts) if ended is None and state == "running" else ended,
-            policy=facts.get("policy", ""),
-            command=facts.get("command", ""),
+            began=description.began or 0.0,
+            ended=description.ended,
+            took=_elapsed(description)
+            if description.ended is None and state == "running"
+            else description.ended,
+            policy=description.policy,
+            command=description.command,
             jobs=tuple(jobs),
-            host=facts.get("host", ""),
+            host=description.host,
         )
 
 
@@ -302,24 +304,24 @@ def clock() -> str:
     return f"{boot_id()} {time.monotonic()!r}"
 
 
-def _elapsed(facts: Mapping[str, str]) -> float:
+def _elapsed(run: RunDescription) -> float:
     """Seconds since a run began; by the wall clock if it began in another boot, or has no stored
     clock.
     """
-    boot, _, began = facts.get("clock", "").partition(" ")
+    boot, _, began = run.clock.partition(" ")
     if boot == boot_id() and began:
         return time.monotonic() - float(began)
-    return max(time.time() - float(facts.get("began", 0.0)), 0.0)
+    return max(time.time() - (run.began or 0.0), 0.0)
 
 
-def meta(run: Path) -> dict[str, str]:
+def describe(run: Path) -> RunDescription:
     """The facts about a run in its store.
 
     Raises:
         NotFoundError, StorageError: The store does not exist, or cannot be read.
     """
     with RunReader(run / STORE) as reader:
-        return reader.meta()
+        return RunDescription.read(reader)
 
 
 def lineage(run: Path) -> list[Path]:
@@ -327,11 +329,11 @@ def lineage(run: Path) -> list[Path]:
     chain.
     """
     folders: list[Path] = []
-    name: str | None = run.name
+    name = run.name
     while name and (folder := run.with_name(name)) not in folders and (folder / STORE).exists():
         folders.append(folder)
         try:
-            name = meta(folder).get("resumed_from")
+            name = describe(folder).resumed_from
         except HeadgateError:
             break
     return folders
@@ -343,7 +345,7 @@ def heirs(run: Path) -> list[Path]:
     for other in listing():
         if other.name > run.name:
             with contextlib.suppress(HeadgateError):
-                if meta(other).get("resumed_from") in kin:
+                if describe(other).resumed_from in kin:
                     kin.add(other.name)
                     folders.append(other)
     return folders
@@ -474,7 +476,7 @@ def has_checkpoints(run: Path) -> bool:
 def _would_be_missed(run: Path) -> bool:
     """Whether a run has checkpoints or records of a long training, or cannot be read."""
     try:
-        ended = meta(run).get("ended")
-        return has_checkpoints(run) or ended is None or float(ended) >= _LONG_SECONDS
-    except (HeadgateError, ValueError):
+        ended = describe(run).ended
+        return has_checkpoints(run) or ended is None or ended >= _LONG_SECONDS
+    except HeadgateError:
         return True

@@ -15,14 +15,18 @@ import sys
 import tarfile
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import headgate
 from headgate.model.errors import NotFoundError, StorageError
+from headgate.model.jobs import Job
+from headgate.model.roles import Role
 from headgate.recorded import runs
 from headgate.recorded.events import read_controller
+from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.store import RunReader
 from headgate.reports.anonymous import Anonymous, of_this_machine
 from headgate.scripts import variables
@@ -71,8 +75,8 @@ def _files(run: Path, anonymous: Anonymous | None) -> Iterator[tuple[str, str]]:
     yield "events.jsonl", "".join(f"{line}\n" for line in lines)
     with RunReader(run / runs.STORE) as reader:
         happened = "".join(
-            f"{row['t']:.3f} {row['job'] or '-'} {row['kind']}: {row['text']}\n"
-            for row in reader.rows("events")
+            f"{event.t:.3f} {event.job or '-'} {event.kind}: {event.text}\n"
+            for event in reader.records(EventRow)
         )
     yield "happened.txt", shown(happened)
     yield "doctor.txt", shown(_doctor())
@@ -88,7 +92,7 @@ def _about(run: Path) -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    meta = runs.meta(run)
+    facts = asdict(runs.describe(run))
     return {
         "headgate": headgate.__version__,
         "python": platform.python_version(),
@@ -96,7 +100,7 @@ def _about(run: Path) -> dict[str, Any]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "packages": versions,
-        "facts": {name: meta[name] for name in _TOLD if name in meta},
+        "facts": {name: facts[name] for name in _TOLD if facts[name]},
     }
 
 
@@ -133,22 +137,28 @@ def _last_lines(log: Path) -> str:
 
 def _anonymous(run: Path) -> Anonymous:
     """Replacements for all identifying names in the run's record."""
-    anonymous, meta = Anonymous(), runs.meta(run)
+    anonymous, facts = Anonymous(), runs.describe(run)
     environment = {**os.environ, **(variables.read(run) or {})}
-    of_this_machine(anonymous, meta.get("host", runs.host()), environment)
-    anonymous.hide("path", str(runs.home()), meta.get("cwd"), os.getcwd())
-    for node in json.loads(meta.get("node", "[]")):
-        anonymous.hide("host", node["name"], node.get("address"))
-    anonymous.hide_arguments("argument", shlex.split(meta.get("command", ""))[2:])
+    of_this_machine(anonymous, facts.host or runs.host(), environment)
+    anonymous.hide("path", str(runs.home()), facts.cwd or None, os.getcwd())
+    for node in facts.nodes:
+        anonymous.hide("host", node.name, node.address or None)
+    anonymous.hide_arguments("argument", shlex.split(facts.command)[2:])
     with RunReader(run / runs.STORE) as reader:
-        specs = [json.loads(row["spec"]) for row in reader.rows("jobs") if row["spec"]]
-    for spec in specs:
-        for part in (spec, *spec.get("roles", ())):
-            command = part.get("run") or []
+        jobs = [row.job() for row in reader.records(JobRow)]
+    for job in jobs:
+        parts: list[Job | Role] = [job, *job.roles]
+        for part in parts:
+            command = part.run or ()
             words = [command] if isinstance(command, str) else command
-            anonymous.hide_arguments("argument", [*words, *part.get("args", ())])
-            anonymous.hide_arguments("value", part.get("env", {}).values())
-            for path in (part.get("script"), part.get("python"), part.get("workdir")):
-                if path and path != ".":
-                    anonymous.hide("path", path, os.path.basename(path))
+            anonymous.hide_arguments("argument", [*words, *part.args])
+            anonymous.hide_arguments("value", part.env.values())
+            _hide_paths(anonymous, part.script, part.python)
+        _hide_paths(anonymous, job.workdir)
     return anonymous
+
+
+def _hide_paths(anonymous: Anonymous, *paths: str | None) -> None:
+    for path in paths:
+        if path and path != ".":
+            anonymous.hide("path", path, os.path.basename(path))

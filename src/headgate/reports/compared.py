@@ -19,9 +19,9 @@ from headgate.diagnosis.own_steps import PARTS
 from headgate.model.plans import APART
 from headgate.model.records import plain
 from headgate.model.units import say_bits, say_bytes, say_seconds
+from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
-from headgate.recorded.rows import loads
 from headgate.reports.words import MISSING, listed, said_threads, say, say_moment
 from headgate.scripts import variables
 
@@ -231,7 +231,7 @@ def _shift(part: str, first: TimeEstimate, second: TimeEstimate, most: float) ->
 
 def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
     for key, name in _OF_THE_RUN.items():
-        yield from _differ(name, first.meta.get(key, ""), second.meta.get(key, ""))
+        yield from _differ(name, getattr(first.description, key), getattr(second.description, key))
     nodes = [{node.name: node for node in run.nodes} for run in (first, second)]
     yield from _differ("nodes", *(listed(sorted(node_row)) for node_row in nodes))
     for name in sorted(nodes[0].keys() & nodes[1].keys()):
@@ -245,7 +245,7 @@ def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
             values = [getattr(node_row[name], field) for node_row in nodes]
             yield from _differ(f"{name}: {field}", *(_said(field, value) for value in values))
     yield from _variables((first.folder, second.folder))
-    packages = [_packages(run.meta) for run in (first, second)]
+    packages = [_packages(run.description) for run in (first, second)]
     for name in sorted(packages[0].keys() | packages[1].keys()):
         yield from _differ(name, packages[0].get(name, ""), packages[1].get(name, ""))
 
@@ -258,16 +258,9 @@ def _variables(folders: tuple[Path, Path]) -> Iterator[Difference]:
             yield Difference(f"variable {variable.name}", *variable.shown())
 
 
-def _packages(meta: Mapping[str, str]) -> dict[str, str]:
+def _packages(facts: RunDescription) -> dict[str, str]:
     """Versions by package, over all interpreters."""
-    recorded = loads(meta.get("packages"))
-    lists = recorded.values() if isinstance(recorded, dict) else [recorded]
-    named = [
-        package.partition("==")
-        for names in lists
-        if isinstance(names, list)
-        for package in map(str, names)
-    ]
+    named = [package.partition("==") for names in facts.packages.values() for package in names]
     return {name: version for name, _, version in named}
 
 

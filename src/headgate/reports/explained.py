@@ -25,11 +25,10 @@ from headgate.diagnosis.verdicts import findings, verdict
 from headgate.diagnosis.what_if import Speedup, Speedups
 from headgate.model.units import say_percent, say_seconds
 from headgate.recorded.recording import Recording
-from headgate.recorded.rows import loads
 from headgate.reports.findings import missing_reading, next_step, no_figure, why
 from headgate.reports.history import OtherRuns, beside
 from headgate.reports.words import MISSING, counted, listed, say_moment
-from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
+from headgate.sampling.outside_programs import OutsideProgram
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _WORTH_A_NAME = 0.1
@@ -86,13 +85,7 @@ def _programs(run: Recording) -> tuple[OutsideProgram, ...]:
     """The programs outside Headgate with at least a tenth of the largest one's use, largest
     first.
     """
-    recorded = loads(run.meta.get(PROGRAMS))
-    try:
-        programs = (
-            [OutsideProgram(**fields) for fields in recorded] if isinstance(recorded, list) else []
-        )
-    except TypeError:  # of another version
-        return ()
+    programs = run.description.programs
     return tuple(
         program for program in programs if program.seconds >= _WORTH_A_NAME * programs[0].seconds
     )

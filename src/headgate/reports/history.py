@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -16,9 +16,11 @@ from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.model.jobs import Job
 from headgate.model.records import plain
 from headgate.recorded import runs
+from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.queries import Counter, last_counts, mean_cores
 from headgate.recorded.recording import NODE, Recording
-from headgate.recorded.rows import JobRow, TaskRow, loads
+from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.store import RunReader
 from headgate.recorded.usage import Array
 
@@ -100,22 +102,19 @@ def _others_of(run: Recording) -> Iterator[_OtherRun]:
     for folder in others[-_LOOKED_AT:]:
         try:
             with RunReader(folder / runs.STORE) as reader:
-                meta = reader.meta()
-                described = loads(meta.get("node"))
-                began, ended = float(meta["began"]), float(meta["ended"])
-                listed = described if isinstance(described, list) else []
-                nodes = {
-                    node.get("name"): (node.get("cores"), node.get("nic_bytes_per_second"))
-                    for node in listed
-                }
+                facts = RunDescription.read(reader)
                 rows = [row for row in reader.records(JobRow) if row.attempts_span() is not None]
-        except (HeadgateError, KeyError, ValueError):
-            continue  # a run without an end was interrupted
+        except HeadgateError:
+            continue
+        if facts.began is None or facts.ended is None:  # the run was interrupted
+            continue
+        nodes = {node.name: (node.cores, node.nic_bytes_per_second) for node in facts.nodes}
         kinds: dict[str, list[tuple[JobRow, Job]]] = {}
         for row in rows:
             spec = row.job()
             kinds.setdefault(_kind(spec), []).append((row, spec))
-        yield _OtherRun(folder, began, began + ended, nodes, rows, kinds)
+        end = facts.began + facts.ended
+        yield _OtherRun(folder, facts.began, end, nodes, rows, kinds)
 
 
 def beside(run: Recording) -> tuple[str, ...]:
@@ -125,16 +124,14 @@ def beside(run: Recording) -> tuple[str, ...]:
     names, end, overlapping = {node.name for node in run.nodes}, run.began + run.seconds, []
     for folder in sorted(run.folder.parent.iterdir(), reverse=True)[:_LOOKED_AT]:
         try:
-            meta = runs.meta(folder) if folder != run.folder else {}
-            began, ended = float(meta["began"]), float(meta.get("ended", "inf"))
-            described = loads(meta.get("node"))
-        except (HeadgateError, KeyError, ValueError):
+            facts = runs.describe(folder)
+        except HeadgateError:
             continue
-        if not (
-            began < end and run.began < began + ended and (ended < math.inf or runs.alive(folder))
-        ):
+        began, ended = facts.began, math.inf if facts.ended is None else facts.ended
+        if folder == run.folder or began is None or began >= end or run.began >= began + ended:
             continue
-        if isinstance(described, list) and names & {node.get("name") for node in described}:
+        has_end = facts.ended is not None or runs.alive(folder)
+        if has_end and names & {node.name for node in facts.nodes}:
             overlapping.append(folder.name)
     return tuple(overlapping)
 
@@ -188,21 +185,12 @@ def _rate(
     reader: RunReader, row: JobRow, nodes: Mapping[str, Any]
 ) -> tuple[float, float, int] | None:
     first = TaskOfRun.of(row.name, FIRST_WORKER)
-    tasks = {task.id: task.node for task in reader.records(TaskRow, "job = ?", [row.name])}
-    began = reader.tuples("SELECT started FROM tasks WHERE id = ?", (first,))
-    since = (began[0][0] or 0.0) if began else 0.0
+    tasks = {task.id: task for task in reader.records(TaskRow, "job = ?", [row.name])}
+    since = (tasks[first].started or 0.0) if first in tasks else 0.0
     table = np.empty((0, 2))
-    for counter in ("step", "samples", "epoch"):  # as in a job's reports
+    for counter in get_args(Counter):  # as in a job's reports
         if not len(table):
-            reported = f"{counter} IS NOT NULL" + (
-                " AND loss IS NOT NULL" if counter != "step" else ""
-            )
-            sql = (
-                f"SELECT t, {counter} FROM progress WHERE task = ? AND {reported} AND t >= ? "
-                "ORDER BY t DESC, rowid DESC"
-            )
-            reports = reader.tuples(f"{sql} LIMIT {_MOST_REPORTS}", (first, since))[::-1]
-            table = np.array(reports, dtype=float).reshape(-1, 2)
+            table = last_counts(reader, first, counter, since, _MOST_REPORTS)
     table = table[table[:, 0] >= (table[0, 0] if len(table) else 0.0) + _SETTLE_SECONDS]
     if (
         len(table) < 3
@@ -210,7 +198,7 @@ def _rate(
         or table[-1, 1] - table[0, 1] < _LEAST_STEPS
     ):
         return None
-    on = {node for node in tasks.values() if node}
+    on = {task.node for task in tasks.values() if task.node}
     if _others(reader, list(tasks), on, table[0, 0], table[-1, 0]) > _OUTSIDE * sum(
         nodes.get(node, (None, None))[0] or 0.0 for node in on
     ):
@@ -231,9 +219,8 @@ def _others(
     reader: RunReader, tasks: Sequence[str], nodes: set[str], start: float, end: float
 ) -> float:
     """Cores used by other programs on the job's nodes; 0: no readings."""
-    sql = "SELECT avg(cpu_cores) FROM usage WHERE target = ? AND t BETWEEN ? AND ?"
-    all_of_it = sum(reader.tuples(sql, (NODE + node, start, end))[0][0] or 0.0 for node in nodes)
-    own = sum(reader.tuples(sql, (task, start, end))[0][0] or 0.0 for task in tasks)
+    all_of_it = sum(mean_cores(reader, NODE + node, start, end) for node in nodes)
+    own = sum(mean_cores(reader, task, start, end) for task in tasks)
     return max(all_of_it - own, 0.0)
 
 

@@ -19,7 +19,6 @@ from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded.faults import KIND, survived
 from headgate.recorded.jobs import Phase, RecordedJob, RecordedTask
 from headgate.recorded.recording import Recording
-from headgate.recorded.rows import loads
 from headgate.reports.explained import SPEED_COLUMNS, culprit, headlines, say_speedup
 from headgate.reports.figures import Plot, job_colour
 from headgate.reports.frames import frames
@@ -167,7 +166,7 @@ def heading(run: Recording, jobs: Sequence[JobFigures]) -> Markup:
     names = ", ".join(job.name for job in jobs[:4]) + (
         f" and {len(jobs) - 4} more" if len(jobs) > 4 else ""
     )
-    commit, _, changes = run.meta.get("git_commit", "").partition("+")
+    commit, _, changes = run.description.git_commit.partition("+")
     return render(
         "overview.html",
         run=run,
@@ -433,18 +432,12 @@ def _listed(
 def environment(run: Recording) -> Markup:
     """What is needed to repeat the run."""
     facts = [
-        ("Headgate", run.meta.get("headgate")),
-        ("Working folder", run.meta.get("cwd")),
-        ("Git commit", run.meta.get("git_commit")),
-        ("Seed", run.meta.get("seed")),
+        ("Headgate", run.description.headgate),
+        ("Working folder", run.description.cwd),
+        ("Git commit", run.description.git_commit),
+        ("Seed", run.description.seed),
     ]
-    # A list of packages for each interpreter, or a single list.
-    packages = loads(run.meta.get("packages"))
-    lists = packages.items() if isinstance(packages, dict) else [("", packages)]
-    installed = [
-        (interpreter, names) for interpreter, names in lists if isinstance(names, list) and names
-    ]
-    return render("environment.html", facts=facts, installed=installed)
+    return render("environment.html", facts=facts, installed=run.description.packages.items())
 
 
 # --- the timeline ---------------------------------------------------------------------------------

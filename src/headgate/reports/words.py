@@ -139,7 +139,7 @@ def _outcome(run: Recording, jobs: Sequence[JobFigures]) -> str:
         return "No job was recorded."
     where = f" on {run.nodes[0].name}" if len(run.nodes) == 1 else ""
     cores = f" ({say(run.nodes[0].cores, 'cores')})" if where and run.nodes[0].cores else ""
-    policy = f" under policy {run.meta['policy']}" if run.meta.get("policy") else ""
+    policy = f" under policy {run.description.policy}" if run.description.policy else ""
     ended = [job.state for job in jobs]
     counts = ", ".join(f"{ended.count(state)} {state}" for state in dict.fromkeys(ended))
     took = say_seconds(run.seconds)

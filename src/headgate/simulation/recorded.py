@@ -4,11 +4,9 @@ jobs.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +14,11 @@ import numpy.typing as npt
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.profiles import Profile
-from headgate.recorded.rows import JobRow, TaskRow
+from headgate.recorded.descriptions import RunDescription
+from headgate.recorded.queries import cores_of
+from headgate.recorded.rows import JobRow, ProgressRow, ShareRow, TaskRow
 from headgate.recorded.store import RunReader
-from headgate.recorded.usage import EMPTY, Array, Signal, completed, readings, total
+from headgate.recorded.usage import Array, Signal, completed
 from headgate.simulation.traces import Trace, TraceJob, made
 
 _LOSSES = 500
@@ -66,7 +66,7 @@ def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> T
         return None
     name, spec, profile = row.name, row.job(), row.cost()
     limits, tasks = spec.limits, list(reader.records(TaskRow, "job = ?", [name]))
-    cores_used = _cores(reader, name)
+    cores_used = cores_of(reader, name)
     spent = sum(task.counted("cpu_seconds") or 0.0 for task in tasks)
     # no reading covers its first moments
     used = completed(cores_used, row.started, row.ended, spent)
@@ -74,12 +74,12 @@ def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> T
     last = max((task.attempt or 0 for task in tasks), default=0)
     at_last = [task.of_run() for task in tasks if (task.attempt or 0) == last]
     gpus = (limits.gpus or 0) * max(sum(task.name.is_worker for task in at_last), 1)
-    progress = list(reader.rows("progress", "task GLOB ?", [f"{name}/*"], order="t"))
+    progress = list(reader.records(ProgressRow, "task GLOB ?", [f"{name}/*"], order="t"))
     startup, begins = None, row.started
     if not gpus and core_seconds > 0:
         startup = 0.0
         if progress and len(tasks) == 1:
-            begins = _begins(cores_used, progress[0]["t"])
+            begins = _begins(cores_used, progress[0].t)
             startup = float(used.cumulative(np.array([begins]))[0])
     follows = _on_torch(profile)
     cores = (
@@ -92,12 +92,8 @@ def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> T
         # computing.
         seconds = min((core_seconds - startup) / cores, row.ended - begins)
     # the worker whose reports count for the job
-    lead = min((progress_row["task"] for progress_row in progress), default="")
-    points = [
-        progress_row
-        for progress_row in progress
-        if progress_row["loss"] is not None and progress_row["task"] == lead
-    ]
+    lead = min((report.task for report in progress), default="")
+    points = [report for report in progress if report.loss is not None and report.task == lead]
     points = points[:: max(math.ceil(len(points) / _LOSSES), 1)]
     foretold = _goes_by_losses(spec.progress)
     return TraceJob(
@@ -115,19 +111,15 @@ def _job(reader: RunReader, row: JobRow, ended: Mapping[str, float | None]) -> T
         share=spec.share,
         threads_follow=follows,
         steps=max(
-            (progress_row["step"] for progress_row in progress if progress_row["step"] is not None),
+            (report.step for report in progress if report.step is not None),
             default=None,
         ),
         epochs=max(
-            (
-                progress_row["epochs"]
-                for progress_row in progress
-                if progress_row["epochs"] is not None
-            ),
+            (report.epochs for report in progress if report.epochs is not None),
             default=None,
         ),
         losses=_losses(points, used, startup or 0.0, row.started, row.ended),
-        told=tuple((point["step"], point["epoch"]) for point in points) if foretold else (),
+        told=tuple((point.step, point.epoch) for point in points) if foretold else (),
         tells_parts=profile is not None and profile.framework == "torch",
         startup_core_seconds=startup,
     )
@@ -171,17 +163,6 @@ def _goes_by_losses(rule: ProgressRule) -> bool:
 # --- use ------------------------------------------------------------------------------------------
 
 
-def _cores(reader: RunReader, job: str) -> Signal:
-    rows = reader.tuples(
-        "SELECT target, t, cpu_cores FROM usage WHERE target GLOB ? ORDER BY t", [f"{job}/*"]
-    )
-    tasks: dict[str, list[tuple[float, float]]] = {}
-    for target, t, cores in rows:
-        tasks.setdefault(target, []).append((t, math.nan if cores is None else cores))
-    columns = (np.array(task, dtype=float).T for task in tasks.values())
-    return total([readings(times, values) for times, values in columns]) if tasks else EMPTY
-
-
 def _most(reader: RunReader, job: str, used: Signal, follows: bool) -> float | None:
     """Cores that a job can use: its mean use while alone, or always if it was seldom held back;
     else its best use. None: unknown.
@@ -206,7 +187,7 @@ def _room(
     """Cores available to a job at some times regardless of others (0: unknown), and whether it was
     alone: with all cores of its nodes and threads for them.
     """
-    cores = {node["name"]: node["cores"] for node in json.loads(reader.meta().get("node", "[]"))}
+    cores = {node.name: node.cores or 0.0 for node in RunDescription.read(reader).nodes}
     tasks = list(reader.records(TaskRow))
     node_of = {task.id: task.node for task in tasks if task.job == job}
     room, alone = np.zeros_like(at), np.ones(len(at), dtype=bool)
@@ -214,31 +195,29 @@ def _room(
         if task.job != job and task.node in node_of.values() and task.started is not None:
             alone &= (at < task.started) | (at > (task.ended or math.inf))
     for id, node in node_of.items():
-        rows = list(reader.rows("shares", "task = ?", [id], order="t"))
+        rows = list(reader.records(ShareRow, "task = ?", [id], order="t"))
         if not rows:
             continue
-        entitled = np.array([usage_row["entitled_cores"] for usage_row in rows], dtype=float)
-        array = np.array([usage_row["threads"] for usage_row in rows], dtype=float)
+        entitled = np.array([row.entitled_cores for row in rows], dtype=float)
+        array = np.array([row.threads for row in rows], dtype=float)
         had = array if follows else np.full_like(array, array[0])
         # A task without a weight is entitled to all cores, and so are the others.
         sure = np.where(
-            [usage_row["cpu_weight"] is not None for usage_row in rows],
+            [row.cpu_weight is not None for row in rows],
             np.minimum(entitled, had),
             0.0,
         )
         whole = (had >= array) & (entitled >= _CLEARLY * cores.get(node or "", 0.0))
-        last = np.maximum(
-            np.searchsorted([usage_row["t"] for usage_row in rows], at, side="right") - 1, 0
-        )
+        last = np.maximum(np.searchsorted([row.t for row in rows], at, side="right") - 1, 0)
         room, alone = room + sure[last], alone & whole[last]
     return room, alone
 
 
 def _losses(
-    points: list[dict[str, Any]], used: Signal, startup: float, started: float, ended: float
+    points: Sequence[ProgressRow], used: Signal, startup: float, started: float, ended: float
 ) -> tuple[tuple[float, float], ...]:
     """Losses by the done fraction of the work after startup."""
-    at = np.array([point["t"] for point in points], dtype=float)
+    at = np.array([point.t for point in points], dtype=float)
     whole = used.integral - startup
     done = (
         (used.cumulative(at) - startup) / whole
@@ -246,6 +225,6 @@ def _losses(
         else (at - started) / max(ended - started, 1e-9)
     )
     return tuple(
-        (float(min(max(f, 0.0), 1.0)), float(point["loss"]))
+        (float(min(max(f, 0.0), 1.0)), float(point.loss or 0.0))
         for f, point in zip(done, points, strict=True)
     )

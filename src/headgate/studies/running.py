@@ -295,7 +295,7 @@ class StudyRun:
         for folder in runs.listing():
             if folder.name not in known:
                 with suppress(HeadgateError):  # an unreadable run is measured again
-                    yield runs.meta(folder).get("label", ""), folder
+                    yield runs.describe(folder).label, folder
 
 
 def _company(cell: Cell) -> tuple[str, ...]:

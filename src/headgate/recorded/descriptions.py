@@ -1,0 +1,155 @@
+"""What a store has of its run as a whole: when, where and by what it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.recorded.rows import as_object, loads
+from headgate.recorded.store import RunReader
+from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDescription:
+    """A node as a run found it; None: not known.
+
+    Args:
+        gpus: Names of its GPUs.
+        cpu_model: Empty: not known.
+    """
+
+    name: str
+    cores: float | None = None
+    memory_bytes: float | None = None
+    nic_bytes_per_second: float | None = None
+    disk_bytes_per_second: float | None = None
+    gpus: tuple[str, ...] | None = None
+    cpu_model: str = ""
+    core_gflops: float | None = None
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDescription:
+    """A run as a whole; empty or None: not recorded, or damaged.
+
+    Args:
+        state: `running` or `done`, whatever became of its jobs.
+        mode: What the run was for, such as `run` or `profile`.
+        headgate: The version that recorded it.
+        began: Seconds since the epoch.
+        ended: Seconds since it began.
+        clock: The boot, and the seconds since then at which it began.
+        git_commit: Of its working folder; `+` and what else changed behind it.
+        only: The nodes that its user chose.
+        from_scratch: Jobs that ran from their beginning though they had checkpoints.
+        has_input: Whether it was given standard input.
+        controller: Identifies the controller whose log has its events.
+        packages: Those installed, by interpreter.
+        programs: The programs outside Headgate that used most while it ran.
+    """
+
+    id: str = ""
+    state: str = "running"
+    mode: str = ""
+    policy: str = ""
+    headgate: str = ""
+    command: str = ""
+    cwd: str = ""
+    host: str = ""
+    label: str = ""
+    seed: str = ""
+    git_commit: str = ""
+    began: float | None = None
+    ended: float | None = None
+    clock: str = ""
+    cluster: str = ""
+    engine: str = ""
+    address: str = ""
+    shared_files: bool = False
+    only: tuple[str, ...] = ()
+    resumed_from: str = ""
+    from_scratch: tuple[str, ...] = ()
+    has_input: bool = False
+    controller: str = ""
+    nodes: tuple[NodeDescription, ...] = ()
+    packages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    programs: tuple[OutsideProgram, ...] = ()
+
+    @classmethod
+    def read(cls, reader: RunReader) -> RunDescription:
+        """The description in an open store."""
+        meta = reader.meta()
+        return cls(
+            **{name: meta.get(name, "") for name in _TEXTS},
+            state=meta.get("state", "running"),
+            began=_number(meta.get("began")),
+            ended=_number(meta.get("ended")),
+            shared_files=meta.get("shared_files") == "1",
+            only=_names(meta.get("only")),
+            from_scratch=_names(meta.get("from_scratch")),
+            has_input=bool(meta.get("stdin")),
+            nodes=tuple(_nodes(meta.get("node"))),
+            packages=_packages(meta.get("packages")),
+            programs=_programs(meta.get(PROGRAMS)),
+        )
+
+
+_TEXTS = (
+    *("id", "mode", "policy", "headgate", "command", "cwd", "host", "label", "seed"),
+    *("git_commit", "clock", "cluster", "engine", "address", "resumed_from", "controller"),
+)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(filter(None, (text or "").split(",")))
+
+
+def _nodes(text: str | None) -> list[NodeDescription]:
+    described = loads(text)
+    nodes = described if isinstance(described, list) else [described]
+    return [_node(node) for node in nodes if isinstance(node, dict) and "name" in node]
+
+
+def _node(node: Mapping[str, Any]) -> NodeDescription:
+    gpus = node.get("gpus")
+    return NodeDescription(
+        name=node["name"],
+        cores=node.get("cores"),
+        memory_bytes=node.get("memory_bytes"),
+        nic_bytes_per_second=node.get("nic_bytes_per_second"),
+        disk_bytes_per_second=node.get("disk_bytes_per_second"),
+        gpus=None if gpus is None else tuple(str(gpu.get("name", "")) for gpu in gpus),
+        cpu_model=str(node.get("cpu_model") or ""),
+        core_gflops=node.get("core_gflops"),
+        address=str(node.get("address") or ""),
+    )
+
+
+def _packages(text: str | None) -> dict[str, tuple[str, ...]]:
+    """By interpreter; an earlier version has one list, of an interpreter without a name."""
+    recorded = loads(text)
+    lists = {"": recorded} if isinstance(recorded, list) else as_object(text)
+    return {
+        interpreter: tuple(map(str, names))
+        for interpreter, names in lists.items()
+        if isinstance(names, list) and names
+    }
+
+
+def _programs(text: str | None) -> tuple[OutsideProgram, ...]:
+    recorded = loads(text)
+    with suppress(TypeError):  # of another version
+        if isinstance(recorded, list):
+            return tuple(OutsideProgram(**fields) for fields in recorded)
+    return ()
