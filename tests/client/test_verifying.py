@@ -81,7 +81,7 @@ def verified(user: User, *words: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long  # docs/verify.md has one
 def test_a_right_script_is_the_same_and_its_files_stay_as_they_are(user: User) -> None:
     user.write("train.py", SCRIPT)
     user.write("model.pt", "trained for weeks")

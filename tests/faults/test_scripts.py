@@ -91,6 +91,7 @@ def test_that_prints_nan_keeps_going_and_is_told_so(user: User, ended: Ending) -
     assert "2 NaN" in Path(user.json("report")["report"]).read_text()
 
 
+@pytest.mark.long  # so are those of most tests
 def test_that_never_reports_is_run_like_any_other(ended: Ending) -> None:
     job = ended("import os; os.getpid()")
     assert (job["state"], job["step"], job["loss"]) == ("done", None, None)
@@ -183,6 +184,7 @@ def test_that_floods_is_held_back_alone(user: User) -> None:
     assert len(user.types("logs", "floods", "-n", "1").stdout) > 0
 
 
+@pytest.mark.long  # tests/client/test_starting.py has one that has gone
 def test_a_missing_interpreter_or_program_is_said(user: User) -> None:
     user.write("a.py", "")
     user.write("jobs.yaml", "jobs: [{script: a.py, python: nosuchpython}]")

@@ -192,7 +192,7 @@ def test_a_batch_job_has_a_hub_of_its_own(user: User) -> None:
         user.sees_state(name, "done", run=run)
 
 
-@pytest.fixture(params=["cpuset", "memory"])
+@pytest.fixture(params=[pytest.param("cpuset", marks=pytest.mark.long), "memory"])
 def group(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A cgroup (v1) with limits, as a batch system makes for a job."""
     hierarchies = cgroup_layout.roots(Path("/sys/fs/cgroup"))

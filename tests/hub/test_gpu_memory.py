@@ -204,7 +204,7 @@ def first_gpu(user: User, run: str, job: str) -> str:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long  # the others have one of its parts each
 def test_of_five_plain_scripts_on_two_gpus_none_runs_out_of_memory(two_gpus: User) -> None:
     run = two_gpus.detaches(jobs(two_gpus, *((name, 45, "") for name in "abcde")))
     for name, gpu in (("a", "0"), ("b", "1")):

@@ -27,7 +27,7 @@ CONNECTS = """
 """
 
 
-@pytest.fixture(params=["in its home", "below /tmp"])
+@pytest.fixture(params=[pytest.param("in its home", marks=pytest.mark.long), "below /tmp"])
 def user_of(request: pytest.FixtureRequest, tmp_path: Path, speed: Path) -> Iterator[User]:
     """Somebody whose sockets are in that folder."""
     deep = "h" * (10 if request.param == "in its home" else 90)

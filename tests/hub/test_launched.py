@@ -107,7 +107,7 @@ def test_a_script_of_torchrun_s_trains_as_under_torchrun(
     assert user.jobs()["ddp"]["loss"] == pytest.approx(means[-1], rel=0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_first_worker_may_end_before_the_others_as_under_torchrun(user: User) -> None:
     user.write(
         "early.py",

@@ -41,7 +41,9 @@ WAITS = """
 """
 
 
-@pytest.mark.parametrize(("limit", "all_run"), [("-n 160", False), ("-Sn 160", True)])
+@pytest.mark.parametrize(
+    ("limit", "all_run"), [("-n 160", False), pytest.param("-Sn 160", True, marks=pytest.mark.long)]
+)
 def test_where_too_few_files_may_be_open_those_that_fit_run_whole_and_the_others_say_what_to_raise(
     limit: str, all_run: bool, user: User
 ) -> None:

@@ -207,7 +207,7 @@ def test_threads_may_spin_while_no_other_task_wants_the_cores(user: User) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.cpu_count() == 1, reason="one core has room for one thread")
-@pytest.mark.parametrize("of", ["job", "role"])
+@pytest.mark.parametrize("of", ["job", pytest.param("role", marks=pytest.mark.long)])
 def test_a_task_is_told_of_the_threads_that_its_job_states(user: User, of: str) -> None:
     user.write(
         "a.py",

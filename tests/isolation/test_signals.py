@@ -123,7 +123,10 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=pytest.mark.slow) if way == "torchrun" else way for way in WAYS],
+)
 @pytest.mark.parametrize(("number", "method"), [(signal.SIGTERM, "fork"), (signal.SIGINT, "spawn")])
 def test_a_script_saves_while_its_workers_live(
     starts: Starts, tmp_path: Path, way: str, number: signal.Signals, method: str

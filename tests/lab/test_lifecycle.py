@@ -260,7 +260,9 @@ def killed(laboratory: Laboratory, killer: Path, turn: int, when: str, *words: s
     return done.returncode != 0
 
 
-@pytest.mark.parametrize("overlay", ["", "overlay: vxlan"], ids=["", "vxlan"])
+@pytest.mark.parametrize(
+    "overlay", [pytest.param("", marks=pytest.mark.long), "overlay: vxlan"], ids=["", "vxlan"]
+)
 def test_a_killed_up_is_mended_by_the_next(
     overlay: str, laboratory: Laboratory, killer: Path
 ) -> None:
@@ -296,7 +298,7 @@ def test_a_killed_up_leaves_the_nodes_alone_that_it_was_not_about(
     reap(stays)
 
 
-@pytest.mark.parametrize("turn", [1, 2, 3])
+@pytest.mark.parametrize("turn", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_killed_down_is_mended_by_the_next_up_or_down(
     turn: int, laboratory: Laboratory, killer: Path
 ) -> None:

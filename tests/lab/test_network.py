@@ -18,7 +18,7 @@ MTU 1450.
 """
 
 
-@pytest.mark.parametrize("rate", ["50Mbit", "1Gbit"])
+@pytest.mark.parametrize("rate", ["50Mbit", pytest.param("1Gbit", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("options", "segment"), [("", SEGMENT), ("overlay: vxlan", OVERLAY_SEGMENT)], ids=["", "vxlan"]
 )

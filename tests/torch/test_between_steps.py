@@ -149,7 +149,9 @@ def alone(training: Training) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "exchange", [by_state_dict, by_data, by_memory], ids=lambda each: each.__name__
+    "exchange",
+    [by_state_dict, pytest.param(by_data, marks=pytest.mark.long), by_memory],
+    ids=lambda each: each.__name__,
 )
 @pytest.mark.parametrize(
     "training", [after_each_epoch, within_an_epoch], ids=lambda each: each.__name__

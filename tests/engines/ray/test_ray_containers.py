@@ -70,6 +70,7 @@ def test_one_sees_the_folder_that_was_sent_and_its_checkpoints_come_back(
     ]
 
 
+@pytest.mark.long  # so do other tasks, in test_ray_deaths.py
 def test_one_ends_with_the_agent_that_started_it(
     remote: Running, docker: str, tmp_path: Path
 ) -> None:

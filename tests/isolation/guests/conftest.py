@@ -17,7 +17,7 @@ _OF_THE_BOX = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if re.search(r"::TestContainersInGuests::test_(?!01|10|16)", item.nodeid):
+        if re.search(r"::TestContainersInGuests::test_(?!01|16)", item.nodeid):
             item.add_marker(pytest.mark.long)
         if re.search(rf"::TestGuests::test_({'|'.join(_OF_THE_BOX)})_", item.nodeid):
             item.add_marker(pytest.mark.long)
