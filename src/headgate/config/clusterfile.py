@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headgate.config import userfile
+from headgate.config.fields import Bytes, example
 from headgate.config.userfile import Entry, Number, Place, UserFile, Whole
 from headgate.model import units
 from headgate.model.cluster import Cluster, Gpu, GpuLink, Node
@@ -101,20 +102,13 @@ def _gpu_link(value: object) -> object:
     return {"rate": value} if value[:1].isdigit() else {"how": value}
 
 
-def _example(kind: str | list[str], example: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": kind, "examples": [example]})
-
-
 Text = Annotated[str, WithJsonSchema({"type": ["string", "number"]})]
 Name = Annotated[Text, AfterValidator(_name)]
-Address = Annotated[str, AfterValidator(_address), _example("string", "10.77.0.1")]
+Address = Annotated[str, AfterValidator(_address), example("string", "10.77.0.1")]
 Cores = Annotated[Number, Field(ge=LEAST_CORES)]
 Count = Annotated[Whole, Field(ge=1, le=MOST_ON_PAPER)]
-Bytes = Annotated[
-    int, BeforeValidator(units.size), Field(gt=0), _example(["integer", "string"], "2GiB")
-]
 Rate = Annotated[
-    float, BeforeValidator(units.rate), AfterValidator(_rate), _example("string", "200Mbit")
+    float, BeforeValidator(units.rate), AfterValidator(_rate), example("string", "200Mbit")
 ]
 
 

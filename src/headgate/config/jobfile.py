@@ -13,7 +13,6 @@ from pydantic import Field, ValidationInfo, field_validator
 from headgate.config import planfile, sparkfile, userfile
 from headgate.config.planfile import PlanEntry
 from headgate.config.records import entry_of
-from headgate.config.rolefile import RoleEntry
 from headgate.config.sparkfile import SparkEntry
 from headgate.config.userfile import Entry, Place, UserFile, suggestion
 from headgate.model import goals, roles
@@ -27,7 +26,7 @@ from headgate.model.jobs import (
 )
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
-from headgate.model.roles import Role
+from headgate.model.roles import Ready, Role
 from headgate.output.expressions import check_pattern
 from headgate.scripts.program import python_name
 
@@ -61,6 +60,14 @@ class ProgressEntry(entry_of(ProgressRule)):  # type: ignore[misc]  # as above, 
         if wrong is not None and "better" in info.data:
             raise ValueError("; ".join(wrong))
         return value
+
+
+class ReadyEntry(entry_of(Ready)):  # type: ignore[misc]  # as above, of Ready
+    """When a task of a role is ready; give either `port` or `line`."""
+
+
+class RoleEntry(entry_of(Role, {Ready: ReadyEntry})):  # type: ignore[misc]  # as above, of Role
+    """The tasks of a job that run one command."""
 
 
 _NESTED = {Limits: LimitsEntry, ProgressRule: ProgressEntry, Plan: PlanEntry, Role: RoleEntry}

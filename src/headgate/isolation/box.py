@@ -1,10 +1,11 @@
-"""A task that the isolation `process` started."""
+"""Boxes of tasks whose processes this machine sees, and those of the isolation `process`."""
 
 from __future__ import annotations
 
 import os
 import select
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,106 @@ STUCK_SECONDS = 5.0
 """Longest wait for a killed process that is stuck in the kernel."""
 
 
-class ProcessBox(Box):
+class EnclosedBox(Box):
+    """A task whose processes this machine sees in an enclosure.
+
+    Args:
+        task: Id of the task.
+        pid: Its first process; 0 if it ended before it was seen.
+        enclosure: Its enclosure.
+    """
+
+    def __init__(self, task: TaskId, pid: int, enclosure: Enclosure) -> None:
+        self.task = task
+        self.pid = pid
+        self._leader = processes.look(pid) if pid else None
+        self._enclosure = enclosure
+        self._lock = threading.Lock()
+        self._asked: list[int] = []
+        self._closed = False
+        self._holding = threading.Lock()
+        self._held = False
+        self._ending = False  # it was asked to, or is killed: it is held no more
+
+    @property
+    def cgroups(self) -> Mapping[str, Path]:
+        return self._enclosure.folders
+
+    @property
+    def _has_ended(self) -> bool:
+        return bool(select.select([self.exit_fd], [], [], 0)[0])
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether there is nothing left to change."""
+        return self._closed or self._has_ended
+
+    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
+        if cpus is not None and not cpus:
+            raise IsolationError(
+                f"{self.task}: it cannot be pinned to no core at all; None lets it run on "
+                "every core"
+            )
+        with self._lock:
+            return () if self._is_over else self._pin(cpus)
+
+    @abstractmethod
+    def _pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]: ...
+
+    def hold(self) -> bool:
+        with self._holding:
+            if self._is_over or self._ending:
+                return False
+            try:
+                self._stand_still()
+            except IsolationError as error:
+                if self._is_over:
+                    return False
+                raise IsolationError(f"{self.task}: {error}") from error
+            self._held = True
+            return True
+
+    def release(self) -> None:
+        with self._holding:
+            if self._held:
+                self._held = False
+                self._go_on()
+
+    def _stand_still(self) -> None:
+        """Stop every process.
+
+        Raises:
+            IsolationError: They cannot be stopped.
+        """
+        self._enclosure.hold()
+
+    def _go_on(self) -> None:
+        self._enclosure.release()
+
+    def ask(self, number: int) -> None:
+        self._ending = True
+        self.release()
+        if not self._closed and self._leader is not None:
+            asked = targets(self._leader, number, self._enclosure.pids())
+            self._asked += [process.pid for process in asked]
+            processes.send(asked, number)
+
+    def terminate(self) -> None:
+        self._ending = True
+        self.release()
+        if not self._closed:
+            self._enclosure.terminate(but=self._asked)
+
+    def record(self) -> dict[str, object]:
+        return {
+            "task": self.task,
+            "boot": processes.boot_id(),
+            "pid": self.pid,
+            "started": self._leader.started if self._leader is not None else None,
+        }
+
+
+class ProcessBox(EnclosedBox):
     """A task that `ProcessIsolation` started."""
 
     def __init__(
@@ -45,29 +145,16 @@ class ProcessBox(Box):
         floor_kib: Most memory that the process which started it had held until then.
         where: Where memory ran out if it is killed below its own limit.
         """
-        self.task = task
-        self.pid = child.pid
-        self._leader = processes.look(child.pid)
-        self._enclosure = enclosure
+        super().__init__(task, child.pid, enclosure)
         self._mode = mode
         self._floor_kib = floor_kib
         self._where = where
         self._exit_fd = child.exit_fd
-        self._lock = threading.Lock()
-        self._asked: list[int] = []
         self._reaped = False
-        self._closed = False
-        self._holding = threading.Lock()
-        self._held = False
-        self._ending = False  # it was asked to, or is killed: it is held no more
 
     @property
     def exit_fd(self) -> int:
         return self._exit_fd
-
-    @property
-    def cgroups(self) -> Mapping[str, Path]:
-        return self._enclosure.folders
 
     def pids(self) -> list[int]:
         return [] if self._closed else self._enclosure.pids()
@@ -78,53 +165,14 @@ class ProcessBox(Box):
                 return ()
             return self._while_it_lives(lambda: self._enclosure.apply(share))
 
-    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
-        if cpus is not None and not cpus:
-            raise IsolationError(
-                f"{self.task}: it cannot be pinned to no core at all; None lets it run on "
-                "every core"
-            )
-        with self._lock:
-            return () if self._closed else self._while_it_lives(lambda: self._enclosure.pin(cpus))
+    def _pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
+        return self._while_it_lives(lambda: self._enclosure.pin(cpus))
 
     def kills(self) -> int:
         return self._enclosure.kills()
 
     def shortage(self) -> str:
         return said_shortage(self._enclosure.memory(), self._where)
-
-    def hold(self) -> bool:
-        with self._holding:
-            if self._closed or self._ending or self._has_ended:
-                return False
-            try:
-                self._enclosure.hold()
-            except IsolationError as error:
-                if self._has_ended:
-                    return False
-                raise IsolationError(f"{self.task}: {error}") from error
-            self._held = True
-            return True
-
-    def release(self) -> None:
-        with self._holding:
-            if self._held:
-                self._held = False
-                self._enclosure.release()
-
-    def ask(self, number: int) -> None:
-        self._ending = True
-        self.release()
-        if not self._closed and self._leader is not None:
-            asked = targets(self._leader, number, self._enclosure.pids())
-            self._asked += [process.pid for process in asked]
-            processes.send(asked, number)
-
-    def terminate(self) -> None:
-        self._ending = True
-        self.release()
-        if not self._closed:
-            self._enclosure.terminate(but=self._asked)
 
     def kill(self) -> None:
         self._ending = True
@@ -165,18 +213,12 @@ class ProcessBox(Box):
             os.close(self._exit_fd)
 
     def record(self) -> dict[str, object]:
-        return {
-            "task": self.task,
-            "mode": self._mode,
-            "boot": processes.boot_id(),
-            "pid": self.pid,
-            "started": self._leader.started if self._leader is not None else None,
-            "folders": {name: str(path) for name, path in self.cgroups.items()},
-        }
+        folders = {name: str(path) for name, path in self.cgroups.items()}
+        return {**super().record(), "mode": self._mode, "folders": folders}
 
     @property
     def _has_ended(self) -> bool:
-        return self._reaped or bool(select.select([self._exit_fd], [], [], 0)[0])
+        return self._reaped or super()._has_ended
 
     def _while_it_lives(
         self, change: Callable[[], tuple[Uncontrolled, ...]]

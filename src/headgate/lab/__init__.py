@@ -5,8 +5,7 @@ For an engine, a lab node differs from this machine only by its `place`.
 
 from __future__ import annotations
 
-from headgate.lab.joining import enter
-from headgate.lab.lifecycle import LabChanges, change, down, up
+from headgate.lab.lifecycle import LabChanges, change, down, enter, up
 from headgate.lab.record import names, none_up
 from headgate.lab.status import NodeStatus, nodes, status
 

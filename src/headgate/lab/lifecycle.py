@@ -1,4 +1,4 @@
-"""Makes, changes and removes a lab."""
+"""Makes, changes, enters and removes a lab."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import cast
 
 from headgate.config import clusterfile
 from headgate.config.clusterfile import ClusterFile
+from headgate.isolation import nsenter
 from headgate.lab import limits, network, node_processes, record, tools
 from headgate.lab.record import Made, Record
 from headgate.machine.enclosure import cpu_list
@@ -126,6 +127,31 @@ def change(node: str, values: Mapping[str, object], plugged: bool | None = None)
             raise
         record.write(lab.with_nodes({**moved, name: replace(made, stage="ready")}))
         return after
+
+
+def enter(node: str) -> None:
+    """Move this process into a node (`NODE` or `LAB/NODE`): its cgroups, network, host name and
+    `/etc/hosts`.
+
+    Raises:
+        NotFoundError: The node does not exist.
+        UsageError: Several labs have a node of that name.
+        HeadgateError: The node cannot be entered.
+    """
+    lab, name = record.choose_node(node)
+    place = lab.place(name)
+    try:
+        limits.enter(lab, name)
+        nsenter.enter(
+            os.fsencode(place.namespace), os.fsencode(place.hostname), os.fsencode(place.hosts)
+        )
+    except OSError as error:
+        cure = (
+            "bring its lab up again: headgate lab up FILE" if os.geteuid() == 0 else "it needs root"
+        )
+        raise HeadgateError(
+            f"node {name!r} cannot be entered: {error.filename}: {error.strerror}; {cure}"
+        ) from error
 
 
 def _change(lab: Record, confined: Iterable[str], made: Made) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from headgate.isolation.base import Box
-from headgate.isolation.box import said_shortage, told_exit
+from headgate.isolation.box import EnclosedBox, said_shortage, told_exit
 from headgate.isolation.container import limits
 from headgate.isolation.container.daemon import (
     RESTART_SECONDS,
@@ -26,8 +23,6 @@ from headgate.isolation.container.daemon import (
 from headgate.isolation.container.outside import copy_out
 from headgate.isolation.container.parents import Parent
 from headgate.isolation.container.watch import ContainerWatch
-from headgate.isolation.signals import targets
-from headgate.machine import processes
 from headgate.machine.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.machine.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.machine.enclosure import MemoryRecord
@@ -89,7 +84,7 @@ class Container:
         return self.runtime is not None and self.runtime not in _SHARE_THE_KERNEL
 
 
-class ContainerBox(Box):
+class ContainerBox(EnclosedBox):
     """A task that `ContainerIsolation` started."""
 
     def __init__(
@@ -102,20 +97,12 @@ class ContainerBox(Box):
         stream: As of `ContainerWatch`.
         output: As of `ContainerWatch`.
         """
-        self.task = task
-        self.pid = container.pid
+        super().__init__(task, container.pid, container.cgroups)
+        self._enclosure: Cgroups = container.cgroups
         self._container = container
         self._daemon = container.daemon
-        self._enclosure = container.cgroups
-        self._leader = processes.look(container.pid) if container.pid else None
         self._share = share
-        self._lock = threading.Lock()
-        self._asked: list[int] = []
-        self._closed = False
-        self._holding = threading.Lock()
-        self._held = False
         self._by_cgroups = False
-        self._ending = False  # it was asked to, or is killed: it is held no more
         self._killed = threading.Event()
         self._used = MemoryRecord()
         self._cpu_seconds: float | None = None
@@ -133,18 +120,14 @@ class ContainerBox(Box):
     def exit_fd(self) -> int:
         return self._watch.exit_fd
 
-    @property
-    def cgroups(self) -> Mapping[str, Path]:
-        return self._enclosure.folders
-
     def pids(self) -> list[int]:
-        return [] if self._over or not self.cgroups else self._enclosure.pids()
+        return [] if self._is_over or not self.cgroups else self._enclosure.pids()
 
     # --- limits -----------------------------------------------------------------------------------
 
     def apply(self, share: Share) -> tuple[Uncontrolled, ...]:
         with self._lock:
-            if self._over:
+            if self._is_over:
                 return ()
             self._share = self._share.merged(share)
             if share.cpu_weight is not None:
@@ -162,7 +145,7 @@ class ContainerBox(Box):
                 uncontrolled.append(
                     Uncontrolled(Lever.GPU_FRACTION, "not limited", f"{share.gpu_fraction:g}")
                 )
-            if refused and not self._over:
+            if refused and not self._is_over:
                 raise IsolationError(f"{self.task}: {'; '.join(refused)}")
             return tuple(filter(None, uncontrolled))
 
@@ -264,25 +247,15 @@ class ContainerBox(Box):
             refused.append(f"disk rate: {error}")
         return None
 
-    def pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
-        if cpus is not None and not cpus:
-            raise IsolationError(
-                f"{self.task}: it cannot be pinned to no core at all; None lets it run on "
-                "every core"
-            )
-        with self._lock:
-            if self._over:
-                return ()
-            refused: list[str] = []
-            writes = self._enclosure.pin_writes(cpus)
-            if writes is None:
-                return (Uncontrolled(Lever.CPU_SET, "no cpuset controller on this machine"),)
-            self._change(
-                {"cpuset_cpus": writes[0].text}, lambda: self._enclosure.pin(cpus), refused
-            )
-            if refused and not self._over:
-                raise IsolationError(f"{self.task}: {refused[0]}")
-            return ()
+    def _pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]:
+        refused: list[str] = []
+        writes = self._enclosure.pin_writes(cpus)
+        if writes is None:
+            return (Uncontrolled(Lever.CPU_SET, "no cpuset controller on this machine"),)
+        self._change({"cpuset_cpus": writes[0].text}, lambda: self._enclosure.pin(cpus), refused)
+        if refused and not self._is_over:
+            raise IsolationError(f"{self.task}: {refused[0]}")
+        return ()
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -293,59 +266,41 @@ class ContainerBox(Box):
         self._look()  # what was read last stays where there is nothing left to read
         return said_shortage(self._used, self._container.where)
 
-    def hold(self) -> bool:
-        with self._holding:
-            if self._over or self._ending:
-                return False
-            try:
-                self._daemon.pause(self._container.id)
-            except IsolationError as error:
-                if self._over:
-                    return False
-                raise IsolationError(f"{self.task}: it cannot be held: {error}") from error
-            self._held = True
-            return True
+    def _stand_still(self) -> None:
+        try:
+            self._daemon.pause(self._container.id)
+        except IsolationError as error:
+            raise IsolationError(f"it cannot be held: {error}") from error
 
-    def release(self) -> None:
-        with self._holding:
-            if not self._held:
-                return
-            self._held = False
-            try:
-                self._daemon.unpause(self._container.id)
-            except IsolationError:  # the daemon is away, or the task has ended
-                if not self._over:
-                    self._enclosure.release()
+    def _go_on(self) -> None:
+        try:
+            self._daemon.unpause(self._container.id)
+        except IsolationError:  # the daemon is away, or the task has ended
+            if not self._is_over:
+                self._enclosure.release()
 
     def ask(self, number: int) -> None:
-        self._ending = True
-        self.release()
-        if self._over:
-            return
-        if self._container.has_own_kernel:
-            self._signal(number)
-        elif self._leader is not None:
-            asked = targets(self._leader, number, self._enclosure.pids())
-            self._asked += [process.pid for process in asked]
-            processes.send(asked, number)
+        if not self._is_over and not self._signal(number):
+            super().ask(number)
 
     def terminate(self) -> None:
+        if not self._is_over and not self._signal(signal.SIGTERM) and self.cgroups:
+            super().terminate()
+
+    def _signal(self, number: int) -> bool:
+        """If the container has its own kernel, have its runtime signal the first process, which
+        only the runtime sees. Returns whether it has one.
+        """
         self._ending = True
         self.release()
-        if self._over or not self.cgroups:
-            return
-        if self._container.has_own_kernel:
-            self._signal(signal.SIGTERM)
-        else:
-            self._enclosure.terminate(but=self._asked)
-
-    def _signal(self, number: int) -> None:
-        """Have its runtime signal the first process, which only the runtime sees."""
+        if not self._container.has_own_kernel:
+            return False
         try:
             self._daemon.kill(self._container.id, number)
         except IsolationError:
-            if not self._over:
+            if not self._is_over:
                 raise
+        return True
 
     def kill(self) -> None:
         if self._closed:
@@ -388,22 +343,15 @@ class ContainerBox(Box):
 
     def record(self) -> dict[str, object]:
         return {
-            "task": self.task,
+            **super().record(),
             "daemon": self._daemon.url,
             "token": self._container.token,
-            "boot": processes.boot_id(),
-            "pid": self.pid,
-            "started": self._leader.started if self._leader is not None else None,
             "folders": [str(path) for path in self._container.parent.made],
         }
 
     @property
-    def _over(self) -> bool:
-        return (
-            self._closed
-            or self._watch.over.is_set()
-            or bool(select.select([self.exit_fd], [], [], 0)[0])
-        )
+    def _has_ended(self) -> bool:
+        return self._watch.over.is_set() or super()._has_ended
 
     def _set_outer_weights(self) -> None:
         """Give the cgroup around the container's the same weights for CPU and disk, and the group
