@@ -72,6 +72,18 @@ def test_a_call_returns_its_result_and_has_a_log(executor: Executor) -> None:
     assert Executor.attach(future.id).result(SECONDS) == 0.25
 
 
+def test_a_run_of_calls_is_not_the_latest_for_commands(executor: Executor, user: User) -> None:
+    with Client() as client:
+        own = client.run(Job(name="own", run="exec sleep 3600"))
+    user.sees_state("own", "running")
+    waits = executor.submit(wait_for, "go")
+    wait.until(Path("go-began").exists, SECONDS, "the call began")
+    assert user.json("status")["id"] == own.id
+    assert list(user.json("stop")) == [own.id]
+    user.touch("go")
+    assert waits.result(SECONDS) == "go"
+
+
 def test_what_a_call_raises_has_its_traceback_as_cause(executor: Executor) -> None:
     future = executor.submit(divide, 1.0, by=0.0)
     with pytest.raises(ZeroDivisionError) as raised:

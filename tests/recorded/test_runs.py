@@ -509,6 +509,23 @@ def test_a_sweep_of_short_runs_deletes_no_checkpoint_and_no_long_training(state:
     assert not saved.exists()
 
 
+def test_runs_of_calls_count_apart_and_wait_for_their_callers() -> None:
+    own = make("20260101-000000-aaaa", ("digits", "done"), ended="1.0")
+    calls = [
+        make(f"2026020{day}-000000-aaaa", ("power-1", "done"), ended="1.0") for day in range(1, 6)
+    ]
+    for run in calls:
+        (run / runs.CALLS).touch()
+    for run in calls[1:]:
+        (run / "jobs" / "power-1" / runs.READ).touch()
+    assert runs.find() == own
+    assert runs.find_job("power-1") == (calls[-1], "power-1")
+    assert runs.retain("1") == [run.name for run in calls[1:-1]]
+    os.utime(calls[0] / runs.STORE, (0.0, 0.0))
+    assert runs.retain("1") == [calls[0].name]
+    assert runs.listing() == [own, calls[-1]]
+
+
 def test_two_hundred_runs_are_kept_where_nothing_is_said() -> None:
     made = [make(f"20260101-{n // 60:02}{n % 60:02}00-aaaa", ended="1.0") for n in range(202)]
     assert runs.retain() == [each.name for each in made[:2]]

@@ -468,6 +468,9 @@ def _settle(future: CallFuture[Any], folder: Path, name: str, state: str, reason
         raised = value if kind == remote_call.ERROR else CallLostError(f"{ended}: {value}")
         raised.__cause__ = RemoteTraceback(trace) if trace else None
         future.set_exception(raised)
+    finally:
+        with suppress(OSError):
+            (file.parent / runs.READ).touch()
 
 
 def _age(folder: Path) -> float:

@@ -201,7 +201,9 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
             )
         running = [id]
     if not jobs:
-        return [RunningJobs(running[-1], None, hubs[running[-1]])]
+        own = (id for id in reversed(running) if not runs.is_aside(runs.home() / "runs" / id))
+        latest = next(own, running[-1])
+        return [RunningJobs(latest, None, hubs[latest])]
     chosen: dict[str, list[str]] = {}
     for job in jobs:
         prefix, name = run_and_job(job)

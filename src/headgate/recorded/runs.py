@@ -42,11 +42,17 @@ __all__ = ["HUB", "home", "host", "hub", "hubs", "make_sockets", "remove_sockets
 
 STORE = "run.sqlite"
 LOCK = "lock"
+CALLS = "calls"
+"""Empty file in the folder of a run whose jobs are calls of functions."""
+READ = "result.read"
+"""Empty file in the folder of a call: its caller has the result."""
 _TIME = "%Y%m%d-%H%M%S-"
 _STAMP = 19  # characters of the time in a run's name, to the millisecond
 _NAMED = 5  # most runs named in a message
 _LONG_SECONDS = 600.0
 """Records of runs longer than this are never deleted automatically."""
+_UNREAD_SECONDS = 7 * 86400.0
+"""How long results of calls wait for their caller."""
 
 
 def create() -> Path:
@@ -115,7 +121,7 @@ def listing() -> list[Path]:
 
 def find(prefix: str | None = None) -> Path:
     """The folder of the run whose id starts with (or contains) `prefix`. None: the latest run, if
-    possible one that was not for a profile.
+    possible one that is not `is_aside`.
 
     Raises:
         NotFoundError: No run matches.
@@ -125,7 +131,7 @@ def find(prefix: str | None = None) -> Path:
     if prefix is None:
         if not every:
             raise NotFoundError("there are no runs yet; start one with: headgate run train.py")
-        return next((path for path in reversed(every) if not _is_for_profile(path)), every[-1])
+        return next((path for path in reversed(every) if not is_aside(path)), every[-1])
     exact = [path for path in every if path.name == prefix]
     matches = (
         exact
@@ -149,7 +155,7 @@ def find(prefix: str | None = None) -> Path:
 
 def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
     """Folder of the latest run with a job of this name (`JOB` or `RUN/JOB`), and the job's own
-    name. Runs for a profile come last.
+    name. Runs that are `is_aside` come last.
 
     Raises:
         NotFoundError: No run has such a job.
@@ -165,16 +171,16 @@ def find_job(job: str, run: str | None = None) -> tuple[Path, str]:
         ]
         if folders:
             return next(
-                (path for path in reversed(folders) if not _is_for_profile(path)), folders[-1]
+                (path for path in reversed(folders) if not is_aside(path)), folders[-1]
             ), name
     where = f"run {wanted}" if wanted else "any run"
     raise NotFoundError(f"no job {name!r} in {where}; `headgate status` lists the jobs of a run")
 
 
-def _is_for_profile(run: Path) -> bool:
-    """Whether a run only profiled or verified a script."""
+def is_aside(run: Path) -> bool:
+    """Whether a run only profiled or verified a script, or its jobs are calls of functions."""
     with contextlib.suppress(HeadgateError):  # a reader of the run gets the error
-        return describe(run).mode in ("profile", "verify")
+        return (run / CALLS).exists() or describe(run).mode in ("profile", "verify")
     return False
 
 
@@ -451,14 +457,24 @@ def retain(keep: str | None = None) -> list[str]:
 
 def outdated(keep: int) -> list[Path]:
     """Runs safe to delete: not among the newest `keep`, not live, and not needed to resume a live
-    or an unfinished one.
+    or an unfinished one. Runs of calls count apart, and stay until their results were read.
     """
-    every, needed = listing(), set(in_use())
-    oldest = every[: max(len(every) - keep, 0)]
-    for run in every[len(oldest) :]:
+    calls, others, needed = list[Path](), list[Path](), set(in_use())
+    for run in listing():
+        (calls if (run / CALLS).exists() else others).append(run)
+    oldest = others[: max(len(others) - keep, 0)]
+    for run in others[len(oldest) :]:
         if len(came_from := lineage(run)) > 1 and _is_unfinished(run):
             needed.update(came_from)
-    return [path for path in oldest if path not in needed]
+    oldest += [run for run in calls[: max(len(calls) - keep, 0)] if _is_read(run)]
+    return sorted(path for path in oldest if path not in needed)
+
+
+def _is_read(run: Path) -> bool:
+    """Whether all results of a run of calls were read, or have waited for long."""
+    if all((job / READ).exists() for job in (run / "jobs").iterdir()):
+        return True
+    return time.time() - (run / STORE).stat().st_mtime > _UNREAD_SECONDS
 
 
 def _is_unfinished(run: Path) -> bool:

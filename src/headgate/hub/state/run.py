@@ -139,6 +139,8 @@ class LiveRun:
             meta["from_scratch"] = ",".join(submission.from_scratch)
         for key, value in meta.items():
             self.recorder.add("meta", key=key, value=value)
+        if submission.mode == "call":
+            (self.folder / runs.CALLS).touch()
         for i, job in enumerate(submission.jobs):
             (self.folder / "jobs" / job.name / "checkpoints").mkdir(mode=0o700, parents=True)
             live = self.jobs[job.name] = LiveJob(job, i, 0.0)
