@@ -1,11 +1,13 @@
 """One name, one thing: no two classes of the package are called the same, with the exceptions that
-are listed.
+are listed. A docstring describes the arguments that there are.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import headgate
@@ -52,3 +54,37 @@ def test_no_two_classes_are_called_the_same() -> None:
     assert exceptions <= several.keys(), (
         "an exception for a name that is unique is left out of the list"
     )
+
+
+def described(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
+    """Names below `Args:` in a docstring."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE)
+    return re.findall(r"^    \*{0,2}(\w+): ", section[1], re.MULTILINE) if section else []
+
+
+def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """Names of what a function takes, or a class by its fields or its constructor."""
+    if isinstance(node, ast.FunctionDef):
+        return {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+    fields = {ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}
+    makers = (part for part in node.body if isinstance(part, ast.FunctionDef))
+    return fields.union(
+        *(parameters(maker) for maker in makers if maker.name in ("__init__", "__new__"))
+    )
+
+
+def undescribed(source: str) -> Iterator[str]:
+    """Arguments that docstrings describe and nothing takes; inherited constructors are not seen."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (taken := parameters(node)):
+            yield from (f"{node.name}: {name}" for name in described(node) if name not in taken)
+
+
+def test_docstrings_describe_the_arguments_that_there_are() -> None:
+    wrong = {path: list(undescribed(path.read_text())) for path in PACKAGE.rglob("*.py")}
+    assert not {str(path): names for path, names in wrong.items() if names}
+
+
+def test_an_argument_that_was_renamed_is_seen() -> None:
+    source = 'def f(a):\n    """Say it.\n\n    Args:\n        b: It.\n    """'
+    assert list(undescribed(source)) == ["f: b"]

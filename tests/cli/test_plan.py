@@ -262,7 +262,7 @@ def test_a_plan_that_is_stated_is_held_against_the_best(place: Path) -> None:
     now, was = (f"{round(each['throughput']):,}" for each in (told["choice"], best))
     text = says(*here, *stated)
     assert re.search(
-        rf"with this plan in place of the best \(.+\): {was} becomes {now} samples/s \(-\d+%\)",
+        rf"with this plan in place of the best \(.+\): {was} becomes {now} samples/s \(-\d+ %\)",
         text,
     )
     (place / "plan.yaml").write_text("{strategy: ps, workers: 2, servers: 2}")

@@ -71,32 +71,14 @@ class Account:
         elapsed: Seconds from its submission to its end, or so far.
         parts: Parts that add up to `elapsed`.
         losses: Losses by culprit and resource, largest first.
-        excess_threads: Mean number of waiting threads beyond those that the cores could run.
-        helper_cores: Cores that its loader's workers ran on or waited for.
-        own: Causes within the job, regardless of cost.
-        plateau: Where it stopped learning; None: it did not.
         asked_to_wait: Seconds of `waiting` that its user requested: a start time, or the end of
             another job.
-        waited_for: Why it waited before its start; None: neither for a job nor for room.
-        overtaken_by: Jobs that came later and started before it.
         disk_unsure: Seconds of `input` in which neighbours moved more on its disk than it did, at
             unknown cost.
         missing_readings: Readings that the account needs and the run lacks.
         read: Whether there are readings of its CPU use; a short job may have none.
         may_have_lost: Seconds that neighbours on its GPU may have cost, if unknown.
-        grant: Its thread count while other jobs ran; None: as many as alone.
-        speedups: What more of each resource would gain.
-        cores: Cores of its tasks' nodes.
-        fewer_workers: The number of workers with a core each, at most one less than it had.
-        threads: The number of threads of each task with a core each.
-        cores_setting: The user's setting that limits its cores; None: none does.
-        provable: Whether pausing other jobs can prove their cost, and has not been done.
-        meanwhile: Other runs on its nodes at the same time; their use counts as outside its own
-            run.
-        programs: The programs outside Headgate that used most during its run.
-        after: The `after:` of each job.
-        solo_times: What each job of the run would have needed alone.
-        together: Jobs connected by mutual slowdowns with it, in their best order; empty: none.
+        around: The circumstances of the job while it waited and ran.
     """
 
     record: RecordedJob

@@ -39,7 +39,7 @@ class Connections:
             call.
         key_of: Returns the key of a running task; None for any other.
         greeted: Called when a task has said hello, before its other messages.
-        said: Called with the messages of tasks.
+        on_message: Called with the messages of tasks.
         listener: Gets warnings about workarounds.
     """
 

@@ -210,15 +210,12 @@ class Isolation(ABC):
     An implementation must, in this order:
 
     1. `start`: create the box with the share's limits, then start the task inside it. No
-    instruction of the task runs outside. Both output streams go to `output_fd`. The task leads a
-    session of its own and inherits no other descriptor.
-
+       instruction of the task runs outside. Both output streams go to `output_fd`. The task leads a
+       session of its own and inherits no other descriptor.
     2. On a failure to start, leave nothing behind and raise.
-
     3. Keep each box apart: closing or killing one does not touch another.
-
     4. Start a task with a place there, within the limits of that place's cgroups, or refuse it.
-    Never start it elsewhere.
+       Never start it elsewhere.
     """
 
     name: str

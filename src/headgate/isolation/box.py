@@ -137,13 +137,14 @@ class ProcessBox(EnclosedBox):
         floor_kib: int,
         where: str = "this machine",
     ) -> None:
-        """Args:
-        task: Id of the task.
-        child: Its first process, which is in the enclosure.
-        enclosure: Its enclosure.
-        mode: The kind of enclosure.
-        floor_kib: Most memory that the process which started it had held until then.
-        where: Where memory ran out if it is killed below its own limit.
+        """
+        Args:
+            task: Id of the task.
+            child: Its first process, which is in the enclosure.
+            enclosure: Its enclosure.
+            mode: The kind of enclosure.
+            floor_kib: Most memory that the process which started it had held until then.
+            where: Where memory ran out if it is killed below its own limit.
         """
         super().__init__(task, child.pid, enclosure)
         self._mode = mode

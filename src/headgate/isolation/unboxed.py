@@ -32,11 +32,12 @@ class Unboxed(Enclosure):
         process_table: ProcessTable,
         leader: processes.Process | None = None,
     ) -> None:
-        """Args:
-        task: Id of the task, which is in the environment of its processes.
-        fallbacks: Limit the processes.
-        process_table: Finds the processes.
-        leader: Its first process, if it is known.
+        """
+        Args:
+            task: Id of the task, which is in the environment of its processes.
+            fallbacks: Limit the processes.
+            process_table: Finds the processes.
+            leader: Its first process, if it is known.
         """
         self._task = task
         self._fallbacks = fallbacks

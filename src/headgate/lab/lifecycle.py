@@ -324,8 +324,9 @@ def _with_gpus(file: ClusterFile) -> ClusterFile:
 
 
 def _checked(node: Node) -> Node:
-    """Raises:
-    UsageError: A value is out of the range for files.
+    """
+    Raises:
+        UsageError: A value is out of the range for files.
     """
     rates = [
         rate for rate in (node.nic_bytes_per_second, node.disk_bytes_per_second) if rate is not None

@@ -45,11 +45,12 @@ class CgroupsV2(Cgroups):
         disk: str | None = None,
         vacate: bool = False,
     ) -> None:
-        """Args:
-        folders: As `Cgroups`; all the same folder.
-        fallbacks: As `Cgroups`.
-        disk: As `Cgroups`.
-        vacate: Whether to move the processes of the base down a level first.
+        """
+        Args:
+            folders: As `Cgroups`; all the same folder.
+            fallbacks: As `Cgroups`.
+            disk: As `Cgroups`.
+            vacate: Whether to move the processes of the base down a level first.
         """
         super().__init__(folders, fallbacks, disk)
         self._vacate = vacate

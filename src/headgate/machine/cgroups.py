@@ -69,11 +69,12 @@ class Cgroups(Enclosure):
         disk: str | None = None,
         joined: Path | None = None,
     ) -> None:
-        """Args:
-        folders: Folder of the task by controller.
-        fallbacks: Substitutes for missing controllers.
-        disk: Device number `major:minor` of the disk for the disk rate; None: none.
-        joined: Another folder, in a separate hierarchy, which the task's processes also enter.
+        """
+        Args:
+            folders: Folder of the task by controller.
+            fallbacks: Substitutes for missing controllers.
+            disk: Device number `major:minor` of the disk for the disk rate; None: none.
+            joined: Another folder, in a separate hierarchy, which the task's processes also enter.
         """
         self.folders = dict(folders)
         self.fallbacks = fallbacks

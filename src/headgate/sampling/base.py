@@ -38,12 +38,9 @@ class Sampler(ABC):
     It must:
 
     1. Give rates since its last reading of a target, never running totals. A first reading has no
-    rates.
-
+       rates.
     2. Name only columns of `columns`, each finite and not negative.
-
     3. Leave out what it cannot read, and raise only if it can read nothing at all.
-
     4. Forget targets that are no longer passed in, and never raise because one ended meanwhile.
     """
 

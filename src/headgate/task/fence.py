@@ -90,8 +90,9 @@ def _written(event: str, given: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _restrict(roots: Sequence[str]) -> None:
-    """Raises:
-    OSError: The kernel does not support it.
+    """
+    Raises:
+        OSError: The kernel does not support it.
     """
     version = landlock.version()
     rights = _WRITES | (_MOVES if version >= 2 else 0) | (_TRUNCATES if version >= 3 else 0)

@@ -140,8 +140,9 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _enter(namespaces: str) -> None:
-    """Raises:
-    OSError: The namespaces cannot be entered.
+    """
+    Raises:
+        OSError: The namespaces cannot be entered.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     for name, kind in _KINDS:
@@ -156,8 +157,9 @@ def _enter(namespaces: str) -> None:
 
 
 def _restrict() -> None:
-    """Raises:
-    OSError: The kernel does not support it.
+    """
+    Raises:
+        OSError: The kernel does not support it.
     """
     if landlock.version() < _ABI:
         raise OSError(errno.EOPNOTSUPP, "no Landlock for TCP")

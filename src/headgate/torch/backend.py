@@ -340,7 +340,7 @@ class Asynchronous(WorkerGroup):
     servers, and gradients are not averaged.
 
     Attributes:
-        dealer: Decides which global batches this worker takes.
+        assigner: Decides which global batches this worker takes.
         staleness: Most steps that a worker was ahead of the slowest so far, as far as this worker
             knows.
     """

@@ -63,7 +63,7 @@ class Replay(Iterator[Any]):
         done: How many batches were given, including repetitions.
 
     Attributes:
-        dealt: The last batch's part of a global batch.
+        assigned: The last batch's part of a global batch.
     """
 
     def __init__(self, batches: list[KeptBatch], done: int) -> None:

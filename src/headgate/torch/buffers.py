@@ -218,9 +218,10 @@ def _numbers(tensor: torch.Tensor) -> list[float]:
 
 
 def check_layers(model: nn.Module) -> None:
-    """Raises:
-    RuntimeError: The model changes its parameters in its forward pass, each worker for its own
-        samples.
+    """
+    Raises:
+        RuntimeError: The model changes its parameters in its forward pass, each worker for its own
+            samples.
     """
     for name, module in model.named_modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:

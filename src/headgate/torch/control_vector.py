@@ -53,8 +53,9 @@ class Interruption:
         )
 
     def check(self) -> None:
-        """Raises:
-        ReduceError: The script has continued after the failure.
+        """
+        Raises:
+            ReduceError: The script has continued after the failure.
         """
         if self.text:
             raise ReduceError(self.text)

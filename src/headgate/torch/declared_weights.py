@@ -65,8 +65,9 @@ class DeclaredWeights:
         self._unsaid = False
 
     def backward_begins(self) -> None:
-        """Raises:
-        ReduceError: The gradients of the last backward still wait for their weight.
+        """
+        Raises:
+            ReduceError: The gradients of the last backward still wait for their weight.
         """
         if self._pending is not None:
             raise ReduceError(

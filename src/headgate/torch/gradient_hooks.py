@@ -234,8 +234,9 @@ _OURS = "headgate.torch."
 
 
 def _check(tensor: torch.Tensor) -> None:
-    """Raises:
-    ReduceError: It is a parameter on servers, which only get this worker's part of a gradient.
+    """
+    Raises:
+        ReduceError: It is a parameter on servers, which only get this worker's part of a gradient.
     """
     if hasattr(tensor, REMOTE):
         raise ReduceError(

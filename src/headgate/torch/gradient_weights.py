@@ -70,7 +70,8 @@ class GradientWeights:
 
     Args:
         name: Names a parameter.
-        meet: Exchanges a value with all workers, and returns theirs; None: the job ends meanwhile.
+        barrier: Exchanges a value with all workers, and returns theirs; None: the job ends
+            meanwhile.
         begins: Begins the round of the running backward, if it has not begun.
         note: Tells the user something, once.
         coupled: Called once with the operation by which a loss compares samples with each other.
@@ -411,8 +412,9 @@ def _mark(form: Any) -> int:
 
 
 def _number(value: Any, where: str) -> float:
-    """Raises:
-    ValueError: It is no number that can be a weight.
+    """
+    Raises:
+        ValueError: It is no number that can be a weight.
     """
     try:
         weight = float(value.detach() if isinstance(value, torch.Tensor) else value)

@@ -111,7 +111,7 @@ class Iteration:
         before: Finished passes over each loader in this epoch when it was created.
         epoch: The epoch it was created in, as `Loaders` counts.
         number: Number of the iteration in the script.
-        dealt: The last batch's part of a global batch; None if it was whole.
+        assigned: The last batch's part of a global batch; None if it was whole.
         endless: Whether `itertools.cycle` holds it, so that its batches are repeated after the last
             one.
         began: Batches given before it rejoined; 0: it did not rejoin.

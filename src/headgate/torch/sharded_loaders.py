@@ -29,7 +29,7 @@ class Sharing:
     """How the loaders of a script share their data with other workers.
 
     Args:
-        dealer: Assigns the parts of every training pass.
+        assigner: Assigns the parts of every training pass.
         stream: The random stream with which all workers draw their batches.
         divides: Whether a pass that begins now is over training data.
         place: The current phase and epoch, as in `Pass`.
@@ -63,7 +63,7 @@ class ShardingSampler:
         self._assignment: ShardAssignment | None = None
         self._done = 0
         self._sampler: Any = None
-        self._dealt: deque[Assigned] = deque()
+        self._assigned: deque[Assigned] = deque()
 
     def around(self, sampler: Any) -> ShardingSampler:
         """Draw from `sampler`. Returns this object."""
@@ -82,9 +82,9 @@ class ShardingSampler:
         if self._assignment is None:
             return draws
         # a loader with workers asks twice while its iterator is made; the second request counts
-        self._dealt = deque()
+        self._assigned = deque()
         batches = _Numbered(draws, self._done, self._assignment.steps_back)
-        return _parts(batches, self._assignment, self._dealt, self._smallest())
+        return _parts(batches, self._assignment, self._assigned, self._smallest())
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -93,7 +93,7 @@ class ShardingSampler:
         """The assigned part that the loader yields now. Parts are yielded in the order in which
         they were drawn.
         """
-        return self._dealt.popleft()
+        return self._assigned.popleft()
 
 
 class _Draws:

@@ -122,7 +122,7 @@ class Assigner(ABC):
     def assign(self, coming: Pass) -> ShardAssignment:
         """This worker's parts of the pass that begins."""
 
-    def given(self, loader: int, number: int) -> None:  # noqa: B027 - most dealers have nothing to learn from it
+    def given(self, loader: int, number: int) -> None:  # noqa: B027 - most have nothing to learn from it
         """Note that the script was given this worker's part of that global batch, of the latest
         pass over that loader.
         """

@@ -46,7 +46,7 @@ def _gradient_sums(
     use.
 
     Args:
-        told: All weights, or those that the batch uses with their numbers.
+        rows: All weights, or those that the batch uses with their numbers.
         whole: Whether to return gradients of all weights.
     """
     ids, values, clicked = part

@@ -96,7 +96,7 @@ class AgentLink:
         agent: The handle by which to call it.
         tell: Called with everything that happens there.
         archive: Packs folders for the node; None if the node sees the hub's files.
-        here: The hub's files.
+        local_files: The hub's files.
         on_gone: Called once the agent is gone.
         patience: Seconds of silence after which the agent takes itself for cut off.
     """

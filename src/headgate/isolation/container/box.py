@@ -90,12 +90,13 @@ class ContainerBox(EnclosedBox):
     def __init__(
         self, task: TaskId, container: Container, share: Share, stream: int, output: int
     ) -> None:
-        """Args:
-        task: Id of the task.
-        container: The container.
-        share: Its initial share.
-        stream: As of `ContainerWatch`.
-        output: As of `ContainerWatch`.
+        """
+        Args:
+            task: Id of the task.
+            container: The container.
+            share: Its initial share.
+            stream: As of `ContainerWatch`.
+            output: As of `ContainerWatch`.
         """
         super().__init__(task, container.pid, container.cgroups)
         self._enclosure: Cgroups = container.cgroups

@@ -66,10 +66,11 @@ class Daemon:
     """
 
     def __init__(self, url: str) -> None:
-        """Raises:
-        MissingExtraError: The SDK is not installed.
-        NoAnswerError: Nothing answers there, or this user has no permission.
-        IsolationError: It is on another machine, or cannot be used.
+        """
+        Raises:
+            MissingExtraError: The SDK is not installed.
+            NoAnswerError: Nothing answers there, or this user has no permission.
+            IsolationError: It is on another machine, or cannot be used.
         """
         try:
             import docker

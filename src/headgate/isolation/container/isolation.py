@@ -67,7 +67,8 @@ class ContainerIsolation(Isolation):
     waits = True
 
     def __init__(self, group: str, *, daemon: str | None = None) -> None:
-        """Args:
+        """
+        Args:
             group: As of `ProcessIsolation`. Tasks of both isolations with the same group compete by
                 their weights.
             daemon: The default address of Docker Engine; None: that in `DOCKER_HOST`.

@@ -177,8 +177,9 @@ class RemoteOptimizer:
         return cut_state(self.optimizer.state.get(parameter, {}), parameter.shape, piece)
 
     def _check_unchanged(self) -> None:
-        """Raises:
-        RuntimeError: A parameter or an optimizer's state was changed by the script.
+        """
+        Raises:
+            RuntimeError: A parameter or an optimizer's state was changed by the script.
         """
         known = set(map(id, self._parameters))
         for parameter in (

@@ -277,9 +277,10 @@ class Dense(Backend):
         return self._exchange
 
     def _check_between(self) -> None:
-        """Raises:
-        ReduceError: A round is open: the code that began it failed, and the script has
-            continued.
+        """
+        Raises:
+            ReduceError: A round is open: the code that began it failed, and the script has
+                continued.
         """
         if self._round is not None:
             raise ReduceError(

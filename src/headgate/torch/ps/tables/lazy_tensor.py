@@ -71,13 +71,14 @@ class LazyTensor(torch.Tensor):
         device: torch.device | None = None,
         row: bool = False,
     ) -> LazyTensor:
-        """Args:
-        deferred: The table.
-        rows: First row, and one past the last; None: all.
-        field: Name in the optimizer's state; None: the table itself.
-        dtype: Type; None: the table's.
-        device: Device of looked-up rows.
-        row: Whether it is the single row of `rows`, not a matrix of one row.
+        """
+        Args:
+            deferred: The table.
+            rows: First row, and one past the last; None: all.
+            field: Name in the optimizer's state; None: the table itself.
+            dtype: Type; None: the table's.
+            device: Device of looked-up rows.
+            row: Whether it is the single row of `rows`, not a matrix of one row.
         """
         first, last = rows or (0, deferred.rows)
         shape = (deferred.width,) if row else (last - first, deferred.width)
@@ -372,7 +373,8 @@ def defer(model: nn.Module) -> None:
 
 
 def check(name: str, layer: Mapping[str, Any]) -> None:
-    """Args:
+    """
+    Args:
         name: Name of a sparse layer's class.
         layer: Its options.
 

@@ -85,7 +85,7 @@ class RemoteTables:
         folder: Folder of files that hold a whole table.
         observer: Returns the observer of lookups, and of pushes if the workers step together.
         members: Workers that take part in the ending step.
-        meet: Waits until all workers that step together call it.
+        barrier: Waits until all workers that step together call it.
 
     Attributes:
         arriving: Called with the tensor of a table when a gradient of it is about to arrive in a

@@ -81,7 +81,7 @@ class RemoteTable:
         deferred: What stands for it in this process.
         folder: Folder of files that hold all of it; None: that of temporary files.
         observer: Returns the observer of lookups.
-        meet: Waits until all workers that step together call it.
+        barrier: Waits until all workers that step together call it.
         steps: Steps of it before this worker takes part.
 
     Attributes:
