@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from headgate.model.reasons import CureKind, ReasonKind, RefusalKind
 from headgate.model.records import TYPE
 
 Kind = Literal["path", "host", "user", "argument", "value", "address", "serial"]
@@ -31,6 +32,9 @@ _HIDDEN: dict[str, Kind] = {
     "image": "value",
 }
 """Fields of such a job whose values are always hidden."""
+
+
+_KINDS = frozenset({*ReasonKind, *RefusalKind, *CureKind})
 
 
 class Anonymous:
@@ -79,7 +83,8 @@ class Anonymous:
         for name, item in value.items():
             whole = hidden or (_HIDDEN.get(name) if in_job else None)
             key = name if name in _HIDDEN else self.text(name)
-            entries[key] = item if name == TYPE else self.value(item, whole, in_job or name == _JOB)
+            is_ours = name == TYPE or (name == "kind" and str(item) in _KINDS)
+            entries[key] = item if is_ours else self.value(item, whole, in_job or name == _JOB)
         return entries
 
     def _address(self, match: re.Match[str]) -> str:
