@@ -57,8 +57,8 @@ def main() -> int:
     try:
         write(result, (kind, trace), value)
     except Exception as error:  # noqa: BLE001  # pickling calls what a class defines
-        what = "result" if kind == VALUE else "exception"
-        text = f"its {what}, {type(value).__qualname__}, cannot be pickled: {error}"
+        kind_of_outcome = "result" if kind == VALUE else "exception"
+        text = f"its {kind_of_outcome}, {type(value).__qualname__}, cannot be pickled: {error}"
         print(text, file=sys.stderr)
         write(result, (LOST, trace), text)
         return 1

@@ -260,13 +260,15 @@ class _Trial:
         workers = self._job.plan.workers if self._job.plan is not None else 1
         verification = Verification(Sameness.UNKNOWN, workers, cause=Why.NO_STEP)
         for double in (True, False):
-            whole = self._run({WHOLE: self._job}, double)[WHOLE]
-            if not whole.is_whole and whole.state != "done":
+            uninterrupted = self._run({WHOLE: self._job}, double)[WHOLE]
+            if not uninterrupted.is_whole and uninterrupted.state != "done":
                 verification = self._failed(
-                    whole, Verification(Sameness.UNKNOWN, workers, double=double), Why.FAILED
+                    uninterrupted,
+                    Verification(Sameness.UNKNOWN, workers, double=double),
+                    Why.FAILED,
                 )
                 continue
-            return self._resumed(whole, double)
+            return self._resumed(uninterrupted, double)
         return verification
 
     def _resumed(self, whole: _Ended, double: bool) -> Verification:
@@ -331,7 +333,7 @@ class _Trial:
     ) -> Verification:
         """Add what was left out and what was held back, as the records say."""
         first = recorded[0]
-        left_out = {what for record in recorded for what in record.left_out}
+        left_out = {omission for record in recorded for omission in record.left_out}
         if self._asked.without_gpus:
             left_out.add(LeftOut.GPUS)
         return replace(
@@ -413,8 +415,8 @@ class _Trial:
                 pass
         reached_out = self._network.tried()
         ended = {job.name: _ended(folder, job, places[job.name], reached_out) for job in prepared}
-        for name, one in ended.items():
-            for record in one.records:
+        for name, result in ended.items():
+            for record in result.records:
                 self._sources |= copies[name].sources(record.sources)
         return ended
 
@@ -517,9 +519,11 @@ def main() -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the runs that it has started
     request = json.loads(sys.stdin.read())
-    ours = {name: os.environ[name] for name in ("HEADGATE_HOME", runs.HUB) if name in os.environ}
+    own_variables = {
+        name: os.environ[name] for name in ("HEADGATE_HOME", runs.HUB) if name in os.environ
+    }
     os.environ.clear()
-    os.environ.update({**request["environment"], **ours})
+    os.environ.update({**request["environment"], **own_variables})
     os.chdir(request["cwd"])
     job = parse(Job, request["job"])
     print(

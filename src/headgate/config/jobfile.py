@@ -92,9 +92,9 @@ def field_of_a_job(name: str) -> str:
     if name in JobEntry.model_fields:
         return f"{name}: ..."
     models = userfile.models(JobEntry)
-    for below in ("limits", "progress", "plan"):
-        if name in models[below].model_fields:
-            return f"{below}: {{{name}: ...}}"
+    for section in ("limits", "progress", "plan"):
+        if name in models[section].model_fields:
+            return f"{section}: {{{name}: ...}}"
     return ""
 
 
@@ -322,7 +322,7 @@ def _check_order(drafts: Sequence[JobDraft]) -> None:
     for draft in drafts:  # duplicate names are reported elsewhere
         forerunners[draft.name] = (*forerunners.get(draft.name, ()), *draft.forerunners)
     names = sorted({draft.name for draft in drafts})
-    told: set[str] = set()
+    reported: set[str] = set()
     for draft in drafts:
         unknown = [wanted for wanted in draft.forerunners if wanted not in names]
         if unknown and all(other.well("name", "script") for other in drafts):
@@ -331,6 +331,6 @@ def _check_order(drafts: Sequence[JobDraft]) -> None:
                 f"found {unknown[0]!r}, which is no job here",
                 suggestion(unknown[0], names),
             )
-        elif draft.name not in told and (chain := cycle(draft.name, forerunners)) is not None:
-            told.update(chain)
+        elif draft.name not in reported and (chain := cycle(draft.name, forerunners)) is not None:
+            reported.update(chain)
             draft.problem("after", f"found a cycle: {' after '.join(chain)}", "break it")

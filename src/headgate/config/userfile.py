@@ -391,8 +391,10 @@ def _elsewhere(
         models: Models with the known keys, by the last name on the way to them.
     """
     model_fields = models[names[-1]].model_fields
-    below = [name for name in model_fields if name in models and key in models[name].model_fields]
-    for name in below:
+    sections = [
+        name for name in model_fields if name in models and key in models[name].model_fields
+    ]
+    for name in sections:
         lacks = any(
             field.is_required()
             for other, field in models[name].model_fields.items()
@@ -401,8 +403,8 @@ def _elsewhere(
         if not lacks and not isinstance(model_fields[name].default, list):
             text = "..." if isinstance(value, Mapping | list) or value is None else str(value)
             return f"write `{name}: {{{key}: {text}}}`"
-    if below:
-        return f"it belongs below `{below[0]}:`"
+    if sections:
+        return f"it belongs below `{sections[0]}:`"
     for name, outer in zip(reversed(names[:-1]), reversed(names[1:]), strict=True):
         if key in models[name].model_fields:
             return f"it belongs beside `{outer}:`, not below it"

@@ -282,8 +282,8 @@ class Allocator:
             beside = Counter(task.node for task in job.tasks.values()) if has_part else Counter()
             for task in job.tasks.values():
                 # Its part also changes when another task of its job starts or ends.
-                whole = job.allowed(task).merged(self._part(job.granted, job, task, beside))
-                change = _different(task.share, whole)
+                full_share = job.allowed(task).merged(self._part(job.granted, job, task, beside))
+                change = _different(task.share, full_share)
                 if is_granted:
                     change = change.merged(self._part(share, job, task, beside))
                 if is_granted or change is not NOTHING:
@@ -494,7 +494,7 @@ def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
     """Starts of tasks, and messages to tasks whose share, size or reason changed."""
     actions: list[Action] = []
     for job in in_order(settled.jobs.values()):
-        said = (
+        new_reason = (
             settled.granted[job.id][1] if job.id in settled.granted else settled.reasons.get(job.id)
         )
         for task in job.tasks.values():
@@ -503,7 +503,7 @@ def _to_send(pending: Pending, settled: _Settled) -> list[Action]:
             task.entitled, task.threads = settled.sizes.get(task.id, before)
             starts, changed = task.id in pending.starting, task.id in settled.shares
             stays = task.entitled == before[0] and not changed and not starts
-            reason = job.why = said or (job.why if stays else None) or _undecided(job)
+            reason = job.why = new_reason or (job.why if stays else None) or _undecided(job)
             if starts:
                 actions.append(job.starting(task, reason))
             elif changed or job.id in settled.reasons or before != (task.entitled, task.threads):

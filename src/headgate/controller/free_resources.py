@@ -153,11 +153,11 @@ class FreeResources:
     def could(self, request: ResourceRequest) -> bool:
         """Whether the request would fit if nothing ran."""
         if request not in self._possible:
-            whole = (
+            has_whole_gpus = (
                 self.held(request, name, len(node.gpus), node.memory_bytes, whole=True)
                 for name, node in self._nodes.items()
             )
-            self._possible[request] = sum(whole) >= request.workers
+            self._possible[request] = sum(has_whole_gpus) >= request.workers
         return self._possible[request]
 
     def trimmed(self, request: ResourceRequest) -> ResourceRequest:
@@ -193,9 +193,9 @@ class FreeResources:
             lacks = self.gpu_memory.shortage(request.on_gpus, Counter(request.fixed))
             if lacks is not None:
                 return lacks
-        whole = self.as_a_whole(request)
-        if whole.kind != "memory":
-            return whole
+        total_need = self.as_a_whole(request)
+        if total_need.kind != "memory":
+            return total_need
         for name, workers in Counter(request.fixed).items():
             if (
                 name not in self._spare
@@ -208,8 +208,8 @@ class FreeResources:
                 >= workers * request.memory_bytes
             ):
                 free, others = max(self.left(name)[1], 0), int(self.others(name))
-                return replace(whole, node=name, free_bytes=free, others_bytes=others)
-        return whole
+                return replace(total_need, node=name, free_bytes=free, others_bytes=others)
+        return total_need
 
     @staticmethod
     def as_a_whole(request: ResourceRequest) -> Shortage:

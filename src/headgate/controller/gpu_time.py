@@ -103,9 +103,9 @@ def _shared(users: Mapping[int, Collection[JobRecord]]) -> Mapping[JobId, float]
     weights: dict[int, dict[JobId, float]] = {}
     for gpu, jobs in users.items():
         pinned = {job.id: slice for job in jobs if (slice := job.spec.slice) is not None}
-        whole = max(sum(pinned.values()), 1.0)
+        divisor = max(sum(pinned.values()), 1.0)
         fractions |= {
-            id: min(slice / whole, fractions.get(id, 1.0)) for id, slice in pinned.items()
+            id: min(slice / divisor, fractions.get(id, 1.0)) for id, slice in pinned.items()
         }
         usual = WEIGHT_DEFAULT if pinned else None
         free = [job for job in jobs if job.id not in pinned and job.granted.gpu_fraction is None]

@@ -108,13 +108,13 @@ def _others(
         besides: Bytes on these GPUs used by programs without a reservation.
     """
     others: dict[str | None, float] = {}
-    for other, its in others_on_node:
-        if other is not job and not set(gpus).isdisjoint(other.gpus_of(its) or gpus):
-            used = its.used.gpu_memory_bytes if its.used is not None else 0.0
+    for other, other_task in others_on_node:
+        if other is not job and not set(gpus).isdisjoint(other.gpus_of(other_task) or gpus):
+            used = other_task.used.gpu_memory_bytes if other_task.used is not None else 0.0
             others[other.spec.name] = others.get(other.spec.name, 0.0) + (
                 used or other.gpu_memory_bytes or 0
             )
-            besides -= _unkept(other, its, used)
+            besides -= _unkept(other, other_task, used)
     besides -= _unkept(job, task, task.most_gpu_bytes)
     if besides > _LITTLE_BYTES:
         others[None] = besides  # programs outside Headgate

@@ -71,11 +71,15 @@ class Pairing:
         best, most = first, than
         for claim in waiting[1:]:
             slots = _room(claim, resources)
-            its = (
+            own_company = (
                 self._company(claim.job, slots, running, resources) if {*place} & {*slots} else None
             )
-            if its is not None and its.low > than.high + _WORTH and its.part > most.part:
-                best, most = claim, its
+            if (
+                own_company is not None
+                and own_company.low > than.high + _WORTH
+                and own_company.part > most.part
+            ):
+                best, most = claim, own_company
             if claim.passed >= MOST_PASSED:
                 break
         if best is not first:
@@ -104,11 +108,14 @@ class Pairing:
             if slot.gpus and self._by_turns:
                 continue
             for other in _there(running, slot):
-                device, its = resources.device(slot), self._model(other)
-                one, two = pairs.between(device, model, its), pairs.between(device, its, model)
-                if one is None or two is None:
+                device, other_model = resources.device(slot), self._model(other)
+                kept, other_kept = (
+                    pairs.between(device, model, other_model),
+                    pairs.between(device, other_model, model),
+                )
+                if kept is None or other_kept is None:
                     return None
-                company += one, two
+                company += kept, other_kept
                 names.append(other.spec.name)
         if not company:
             return Company(1.0, 1.0, 1.0)
@@ -127,7 +134,7 @@ def _there(running: Iterable[Claim], slot: WorkerSlot) -> Iterator[JobRecord]:
     """Jobs on the same node; for jobs on GPUs, those on the same GPUs."""
     for claim in running:
         if any(
-            each.node == slot.node and (not slot.gpus or {*slot.gpus} & {*each.gpus})
-            for each in claim.slots
+            other_slot.node == slot.node and (not slot.gpus or {*slot.gpus} & {*other_slot.gpus})
+            for other_slot in claim.slots
         ):
             yield claim.job

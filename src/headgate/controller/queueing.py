@@ -214,8 +214,10 @@ class Queue:
                 sum(slot.node == event.node for slot in claim.slots) * claim.request.memory_bytes
             )
             tasks = claim.job.tasks.values() if taken else ()
-            its = sum(event.held.get(task.id, 0.0) for task in tasks if task.node == event.node)
-            holds += min(its, taken)
+            held_bytes = sum(
+                event.held.get(task.id, 0.0) for task in tasks if task.node == event.node
+            )
+            holds += min(held_bytes, taken)
         if self._resources.observe(event.node, event.available, holds):
             self._changed = True
 
@@ -232,8 +234,8 @@ class Queue:
             )
             # memory of its tasks on other GPUs is not reserved
             for gpu, workers in kept.items():
-                its = sum(event.held.get(id, {}).get(gpu, 0.0) for id in claim.job.tasks)
-                held[gpu] += min(its, workers * on_gpus.memory_bytes)
+                held_bytes = sum(event.held.get(id, {}).get(gpu, 0.0) for id in claim.job.tasks)
+                held[gpu] += min(held_bytes, workers * on_gpus.memory_bytes)
         changed = memory.limit(event.node, event.single, event.closed)
         if memory.observe(event.node, event.used, held) or changed:
             self._changed = True
@@ -243,11 +245,11 @@ class Queue:
         on_gpus, seen = claim.request.on_gpus, claim.on_gpu
         if on_gpus is None or seen is None or all(slot.node != event.node for slot in claim.slots):
             return
-        its: defaultdict[int, float] = defaultdict(float)
+        held: defaultdict[int, float] = defaultdict(float)
         for task in claim.job.tasks:
             for gpu, size in event.held.get(task, {}).items():
-                its[gpu] += size
-        if not seen.observe(now, event.used, its):
+                held[gpu] += size
+        if not seen.observe(now, event.used, held):
             return
         self._resources.give(claim.request, claim.slots)
         claim.on_gpu, claim.job.needs_gpu_bytes = None, seen.bytes or None
@@ -316,11 +318,11 @@ class Queue:
         admitted, more = self._admit_waiting(now)
         at_once = {job.id for job in admitted}  # announcing their wait would be noise
         actions = [
-            each
-            for each in actions + more
-            if not (isinstance(each, MarkJob) and each.job in at_once)
+            announced
+            for announced in actions + more
+            if not (isinstance(announced, MarkJob) and announced.job in at_once)
         ]
-        return free + admitted, [self._as_it_is_now(each) for each in actions]
+        return free + admitted, [self._as_it_is_now(announced) for announced in actions]
 
     def _as_it_is_now(self, action: Action) -> Action:
         """Update the announced shortage of a waiting job, now that others have taken their room."""
@@ -407,11 +409,13 @@ class Queue:
         """Set aside the main memory of a job that lacks only GPU memory, so that jobs not using
         these GPUs may start before it. Returns whether this was possible.
         """
-        rest = request._replace(on_gpus=None)
-        slots = self._resources.seize(rest) if self._resources.shortage(request).on_gpu else None
+        main_memory = request._replace(on_gpus=None)
+        slots = (
+            self._resources.seize(main_memory) if self._resources.shortage(request).on_gpu else None
+        )
         if slots is None:
             return False
-        set_aside.append((rest, slots))
+        set_aside.append((main_memory, slots))
         nodes = set(request.fixed)
         blocked |= {
             waiting_job

@@ -323,8 +323,8 @@ class JobRecord:
         """
         plan, limits = self.planned(), self.spec.limits_of(task.name)
         own = plan.cores_per_worker if task.is_worker else plan.cores_per_server
-        whole = self.spec.limits.cores
-        part = whole / len(self.tasks) if whole is not None else None
+        job_cores = self.spec.limits.cores
+        part = job_cores / len(self.tasks) if job_cores is not None else None
         if self.spec.roles:
             own = limits.cores
         cap = min((cap for cap in (own, part) if cap is not None), default=None)

@@ -203,8 +203,8 @@ def _of_many(
     if end - start < _UNREAD_SECONDS:
         waited = start - job.submitted if end > start else None
         return _unread(job, max(seconds, job.submitted) if job.ended is None else job.ended, waited)
-    rest = crowd.rest([job, *beside], start, end)
-    grid = _grid([job, *beside, rest], during(nodes, start, end), start, end)
+    others = crowd.rest([job, *beside], start, end)
+    grid = _grid([job, *beside, others], during(nodes, start, end), start, end)
     return _account(job, beside, grid, seconds, alone_rate, like)
 
 
@@ -481,5 +481,7 @@ def _missing(
 
 def _mean(values: Array, weights: Array) -> float:
     return (
-        float(np.sum(values * weights)) / whole if (whole := float(np.sum(weights))) > 0.0 else 0.0
+        float(np.sum(values * weights)) / total_weight
+        if (total_weight := float(np.sum(weights))) > 0.0
+        else 0.0
     )

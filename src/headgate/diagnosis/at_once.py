@@ -74,12 +74,12 @@ class Crowd:
         """
         tasks: list[RecordedTask] = []
         for node, used in self.used.items():
-            theirs = [task for job in apart for task in job.tasks if task.node == node]
+            tasks_apart = [task for job in apart for task in job.tasks if task.node == node]
             left = {}
-            for column, whole in used.items():
-                mine = [task.signal(column).around(start, end) for task in theirs]
-                less = [replace(signal, value=-signal.value) for signal in mine]
-                left[column] = sum_of_many([whole.around(start, end), *less])
+            for column, combined in used.items():
+                used_apart = [task.signal(column).around(start, end) for task in tasks_apart]
+                less = [replace(signal, value=-signal.value) for signal in used_apart]
+                left[column] = sum_of_many([combined.around(start, end), *less])
             id = TaskOfRun.of(REST, TaskName.of("worker", len(tasks)))
             tasks.append(RecordedTask(id, node, start, end, left, None, None))
         return replace(

@@ -125,12 +125,12 @@ def blocked_on_disk(
         lost = compared
     else:
         lost = _over_rate(surely, moved, taken, rate) if rate else np.zeros_like(blocked)
-    rest = np.maximum(surely - lost, 0.0)
+    unattributed = np.maximum(surely - lost, 0.0)
     return Blocked(
         by={name: lost * ratio(bytes_used, taken) for name, bytes_used in used.items()},
         by_memory=by_memory,
-        rest=rest,
-        unsure=np.where((taken > moved) & (compared is None and not rate), rest, 0.0),
+        rest=unattributed,
+        unsure=np.where((taken > moved) & (compared is None and not rate), unattributed, 0.0),
     )
 
 
@@ -167,9 +167,9 @@ def _over_rate(blocked: Array, moved: Array, taken: Array, rate: float) -> Array
     """The part of `blocked` due to neighbours if no comparison is possible: the excess over its
     bytes' time at the disk's `rate`, while the disk was full.
     """
-    whole = moved + taken
-    most = max(_carries(whole), rate)
-    present = (taken >= _THERE * most) & (whole >= _FULL * most)
+    total_moved = moved + taken
+    most = max(_carries(total_moved), rate)
+    present = (taken >= _THERE * most) & (total_moved >= _FULL * most)
     return np.where(
-        present, np.clip(blocked - moved / most, 0.0, blocked * ratio(taken, whole)), 0.0
+        present, np.clip(blocked - moved / most, 0.0, blocked * ratio(taken, total_moved)), 0.0
     )

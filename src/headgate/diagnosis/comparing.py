@@ -202,18 +202,20 @@ class SlowerSteps:
                 (loss.lost for loss in counted if loss.to == to), TimeEstimate(0.0, 0.0, 0.0)
             )
             # except for rounding
-            whole = max(known.seconds + float(np.sum(self.parts[to] * inside)), 0.0)
+            total_loss = max(known.seconds + float(np.sum(self.parts[to] * inside)), 0.0)
             # its start is not compared
-            before = max(whole - float(np.sum(compared.parts * inside)), 0.0)
+            before = max(total_loss - float(np.sum(compared.parts * inside)), 0.0)
             low, high = before + compared.seconds.low, before + compared.seconds.high
-            low, high = min(low, whole), min(max(high, whole), elapsed)
-            memory = self._memory(whole, before + compared.by_waiting, compared)
+            low, high = min(low, total_loss), min(max(high, total_loss), elapsed)
+            memory = self._memory(total_loss, before + compared.by_waiting, compared)
             if compared.sure:
-                share = memory / whole if whole > 0.0 else 1.0
+                share = memory / total_loss if total_loss > 0.0 else 1.0
                 of_memory = TimeEstimate(memory, low * share, high * share)
-                of_cores = TimeEstimate(whole - memory, low * (1.0 - share), high * (1.0 - share))
+                of_cores = TimeEstimate(
+                    total_loss - memory, low * (1.0 - share), high * (1.0 - share)
+                )
             else:
-                cores = whole - memory
+                cores = total_loss - memory
                 if self.one_thread:  # its waiting is known as accurately as counted
                     low, of_waiting = known.low, known.high
                 else:
@@ -267,9 +269,9 @@ def slower_steps(
         return SlowerSteps({}, {})
     signals = {name: _signal(cores, edges) for name, cores in beside.items() if name != ITSELF}
     waits = {name: counted.get(name, np.zeros_like(own)) for name in signals}
-    whole = np.minimum(own + sum(waits.values(), np.zeros_like(own)), 1.0)
+    own_part = np.minimum(own + sum(waits.values(), np.zeros_like(own)), 1.0)
     one_thread = _is_one_thread(job, edges)
-    effects_of = slower(job, signals, _signal(whole, edges), one_thread)
+    effects_of = slower(job, signals, _signal(own_part, edges), one_thread)
     waited = {name: float(np.sum(waits[name] * stepping)) > LEAST_SECONDS for name in effects_of}
     # Without a counted loss, only an effect at every switch is surely the neighbour's.
     sure = {
@@ -292,13 +294,16 @@ def slower_steps(
     counted_only = sum(
         (waits[name] for name in waits.keys() - effects_of.keys()), np.zeros_like(own)
     )
-    left = np.maximum(whole - counted_only - sum(stays.values(), np.zeros_like(own)), 0.0)
+    left = np.maximum(own_part - counted_only - sum(stays.values(), np.zeros_like(own)), 0.0)
     compared = {}
     for name, effect in effects_of.items():
-        rest = sum((size[0] for other, size in sizes.items() if other != name), np.zeros_like(own))
+        other_sizes = sum(
+            (size[0] for other, size in sizes.items() if other != name), np.zeros_like(own)
+        )
         errors = (1.0, 1.0 - COUNTED_ERROR, 1.0 + COUNTED_ERROR)
         parts = [
-            error * stays[name] + left * (1.0 - np.exp(-size - rest)) * ratio(size, size + rest)
+            error * stays[name]
+            + left * (1.0 - np.exp(-size - other_sizes)) * ratio(size, size + other_sizes)
             for error, size in zip(errors, sizes[name], strict=True)
         ]
         by_waiting = np.maximum(most.get(name, waits[name]), waits[name])
@@ -372,8 +377,11 @@ def _longer(size: float, cores: Array, slower: Slower) -> Array:
     was present for a part of the bucket.
     """
     used = np.maximum(np.nan_to_num(cores) - slower.least, 0.0)
-    whole, part = min(max(size, 0.0) * slower.usual, _LONGEST), np.minimum(used / slower.usual, 1.0)
-    longer: Array = -np.log(1.0 - part * (1.0 - math.exp(-whole))) + max(size, 0.0) * np.maximum(
+    increase, part = (
+        min(max(size, 0.0) * slower.usual, _LONGEST),
+        np.minimum(used / slower.usual, 1.0),
+    )
+    longer: Array = -np.log(1.0 - part * (1.0 - math.exp(-increase))) + max(size, 0.0) * np.maximum(
         used - slower.usual, 0.0
     )
     return longer

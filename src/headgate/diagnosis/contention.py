@@ -133,10 +133,12 @@ def contended(
 
 def _smooth(values: Array) -> Array:
     """Means of each bucket and those around it, because CPU readings are coarse."""
-    whole = np.convolve(values, np.ones(_AROUND), "same") / np.convolve(
+    smoothed = np.convolve(values, np.ones(_AROUND), "same") / np.convolve(
         np.ones_like(values), np.ones(_AROUND), "same"
     )
-    return whole[: len(values)] if len(values) >= _AROUND else np.full_like(values, np.mean(values))
+    return (
+        smoothed[: len(values)] if len(values) >= _AROUND else np.full_like(values, np.mean(values))
+    )
 
 
 def _beyond_noise(cores: Array) -> Array:

@@ -239,7 +239,11 @@ class Devices:
         if len(blocked) == 1:
             return blocked[0]
         slowest = np.argmax(
-            [sum(one.by.values(), one.rest) + one.by_memory for one in blocked], axis=0
+            [
+                sum(worker_loss.by.values(), worker_loss.rest) + worker_loss.by_memory
+                for worker_loss in blocked
+            ],
+            axis=0,
         )
         at, empty = np.arange(len(own)), np.zeros_like(own)
 
@@ -247,12 +251,15 @@ class Devices:
             of_slowest: Array = np.array(list(parts))[slowest, at]
             return of_slowest
 
-        neighbours = set().union(*(one.by for one in blocked))
+        neighbours = set().union(*(worker_loss.by for worker_loss in blocked))
         return Blocked(
-            by={name: chosen(one.by.get(name, empty) for one in blocked) for name in neighbours},
-            by_memory=chosen(one.by_memory for one in blocked),
-            rest=chosen(one.rest for one in blocked),
-            unsure=chosen(one.unsure for one in blocked),
+            by={
+                name: chosen(worker_loss.by.get(name, empty) for worker_loss in blocked)
+                for name in neighbours
+            },
+            by_memory=chosen(worker_loss.by_memory for worker_loss in blocked),
+            rest=chosen(worker_loss.rest for worker_loss in blocked),
+            unsure=chosen(worker_loss.unsure for worker_loss in blocked),
         )
 
     def _disk_of(
@@ -264,7 +271,7 @@ class Devices:
         saving: Array,
         inside: Array,
     ) -> Blocked:
-        neighbours, mine = self._moved(job, task.node)
+        neighbours, own_bytes = self._moved(job, task.node)
         node = self._nodes.get(task.node)
         idle = np.clip(1.0 - working, 0.0, own) * (1.0 - saving)
         blocked, shared = self._blocked(task)
@@ -273,7 +280,7 @@ class Devices:
                 blocked=np.minimum(blocked * (1.0 - saving), idle),
                 idle=idle,
                 shared=shared,
-                moved=mine,
+                moved=own_bytes,
                 read=self._mean(task, "disk_read"),
                 refaulted=self._mean(task, "refaults"),
                 pressure=self._mean(task, "psi_memory"),
@@ -312,10 +319,10 @@ class Devices:
             used[other.name] = (
                 used.get(other.name, 0.0) + reads + np.nan_to_num(self._mean(task, "disk_write"))
             )
-        mine = used.pop(job.name, np.zeros_like(read))
+        own_bytes = used.pop(job.name, np.zeros_like(read))
         if (recorded := self._nodes.get(node)) is not None:
             used[OTHERS] = np.maximum(np.nan_to_num(self._mean(recorded, "disk_read")) - read, 0.0)
-        return used, mine
+        return used, own_bytes
 
     # --- network ----------------------------------------------------------------------------------
 
@@ -339,23 +346,23 @@ class Devices:
             for other, task in self._here(name):
                 used = NicTraffic(*(np.nan_to_num(self._mean(task, way)) for way in _WAYS))
                 known[other.name] = known.get(other.name, empty).plus(used)
-            rest = self._rest(node, list(known.values()), node.nic_bytes_per_second)
-            mine = known.pop(job.name)
-            if (whose := self._whose(rest, known)) is not None:
-                known[whose] = known.get(whose, empty).plus(rest)
-            yield OnNic(node.nic_bytes_per_second, mine, known)
+            unattributed = self._rest(node, list(known.values()), node.nic_bytes_per_second)
+            own_traffic = known.pop(job.name)
+            if (owner := self._whose(unattributed, known)) is not None:
+                known[owner] = known.get(owner, empty).plus(unattributed)
+            yield OnNic(node.nic_bytes_per_second, own_traffic, known)
 
     def _rest(self, node: RecordedNode, known: Sequence[NicTraffic], rate: float) -> NicTraffic:
         """NIC traffic without a task's connection; a small rest may be headers and is ignored."""
         passed = NicTraffic(self._mean(node, "net_in"), self._mean(node, "net_out"))
-        rest = [
+        unattributed = [
             np.nan_to_num(way) - sum(passed_way[index] for passed_way in known)
             for index, way in enumerate(passed)
         ]
         return NicTraffic(
             *(
                 _lasting(np.where(passed_way >= _STRANGE * rate, passed_way, 0.0))
-                for passed_way in rest
+                for passed_way in unattributed
             )
         )
 
@@ -371,11 +378,11 @@ class Devices:
             for task in job.tasks if job.name == name else ():
                 end = task.ended if task.ended is not None else math.inf
                 present |= (self._edges[1:] > (task.started or 0.0)) & (self._edges[:-1] < end)
-        whole = rest.received + rest.sent
+        total = rest.received + rest.sent
         if more or np.count_nonzero(~present) < _LEAST_BUCKETS or not present.any():
             return None
-        left = float(np.mean(whole[~present]))
-        return name if left <= _GONE * float(np.mean(whole[present])) else None
+        left = float(np.mean(total[~present]))
+        return name if left <= _GONE * float(np.mean(total[present])) else None
 
     # --- GPU --------------------------------------------------------------------------------------
 
@@ -388,19 +395,25 @@ class Devices:
         if more or node is None or not node.gpus or not len(task.signal("gpu_busy")):
             return _OnGpu({})
         using = [
-            (other.name, one) for other, one in self._here(task.node) if len(one.signal("gpu_busy"))
+            (other.name, other_task)
+            for other, other_task in self._here(task.node)
+            if len(other_task.signal("gpu_busy"))
         ]
         if node.gpus > 1:
-            if len(task.gpus) != 1 or not all(one.gpus for _, one in using):
+            if len(task.gpus) != 1 or not all(other_task.gpus for _, other_task in using):
                 return _OnGpu({})
-            using = [(name, one) for name, one in using if one.gpus & task.gpus]
+            using = [
+                (name, other_task) for name, other_task in using if other_task.gpus & task.gpus
+            ]
         used: dict[str, Array] = {}
-        for name, one in using:
-            used[name] = used.get(name, 0.0) + np.nan_to_num(self._mean(one, "gpu_busy"))
-        mine = used.pop(job.name)
+        for name, other_task in using:
+            used[name] = used.get(name, 0.0) + np.nan_to_num(self._mean(other_task, "gpu_busy"))
+        own_busy = used.pop(job.name)
         if node.gpus == 1:
-            rest = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(used.values(), mine)
-            used[OTHERS] = _lasting(np.where(rest >= _OTHERS_USE, rest, 0.0))
+            unattributed = np.nan_to_num(self._mean(node, "gpu_busy")) - sum(
+                used.values(), own_busy
+            )
+            used[OTHERS] = _lasting(np.where(unattributed >= _OTHERS_USE, unattributed, 0.0))
         used = {name: parts for name, parts in used.items() if parts.any()}
         if held := job.asides.get("turns", 0.0):
             lost = _OnGpu(_lost_by_turns(held, used, stepping), "counted")
@@ -439,10 +452,13 @@ def _lost_by_turns(held: float, neighbours: Mapping[str, Array], inside: Array) 
     its neighbours used the GPU between its steps. Other arguments as of `_lost_on_gpu`.
     """
     taken = sum(neighbours.values(), np.zeros_like(inside))
-    whole = float(np.sum(taken * inside))
+    total_taken = float(np.sum(taken * inside))
     return (
-        {name: np.minimum(held * neighbour / whole, 1.0) for name, neighbour in neighbours.items()}
-        if whole > 0.0
+        {
+            name: np.minimum(held * neighbour / total_taken, 1.0)
+            for name, neighbour in neighbours.items()
+        }
+        if total_taken > 0.0
         else {}
     )
 

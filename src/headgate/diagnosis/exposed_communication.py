@@ -111,20 +111,20 @@ def exposed_to_nics(waited: Array, nics: list[OnNic]) -> Exposed:
                 name: np.nan_to_num(traffic[way]) / nic.rate
                 for name, traffic in nic.neighbours.items()
             }
-            whole = sum(used.values(), np.zeros_like(waited))
-            theirs = ratio(whole, own[way] + whole)
-            worse = (own[way] + whole >= _FULL) & (own[way] > 0.0) & (theirs > taken)
-            taken = np.where(worse, theirs, taken)
+            total_used = sum(used.values(), np.zeros_like(waited))
+            others_part = ratio(total_used, own[way] + total_used)
+            worse = (own[way] + total_used >= _FULL) & (own[way] > 0.0) & (others_part > taken)
+            taken = np.where(worse, others_part, taken)
             shares = {
-                name: np.where(worse, used.get(name, 0.0) / np.maximum(whole, 1e-12), share)
+                name: np.where(worse, used.get(name, 0.0) / np.maximum(total_used, 1e-12), share)
                 for name, share in shares.items()
             }
         clip = np.clip(waited - need, 0.0, taken)
         worst = clip > lost
         by = {name: np.where(worst, clip * shares[name], before) for name, before in by.items()}
         lost, needed = np.maximum(lost, clip), np.maximum(needed, need)
-    rest = waited - lost
-    return Exposed(by=by, by_nic=np.where(needed >= _FULL, rest, np.minimum(rest, needed)))
+    not_lost = waited - lost
+    return Exposed(by=by, by_nic=np.where(needed >= _FULL, not_lost, np.minimum(not_lost, needed)))
 
 
 def _at_most_one(part: float, whole: float) -> float:

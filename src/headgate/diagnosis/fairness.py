@@ -255,8 +255,8 @@ def _dominating(
     equal = float(np.mean(1.0 / count[shared]))
     for resource in _USE:
         used = {name: _of(on[name], _USE[resource], edges)[shared] for name in present}
-        whole = sum(used.values(), np.zeros(np.count_nonzero(shared)))
-        if whole.sum() <= 0.0:
+        total_used = sum(used.values(), np.zeros(np.count_nonzero(shared)))
+        if total_used.sum() <= 0.0:
             continue
         most = max(used, key=lambda name: float(used[name].sum()))
         waits = max(
@@ -264,11 +264,11 @@ def _dominating(
             for name in present
             if name != most
         )
-        if waits < _WAITED and not _is_full(node, resource, whole):
+        if waits < _WAITED and not _is_full(node, resource, total_used):
             continue
-        low, high = _band(used[most], whole)
+        low, high = _band(used[most], total_used)
         if low > _BEYOND * equal:
-            part = float(used[most].sum() / whole.sum())
+            part = float(used[most].sum() / total_used.sum())
             yield Dominance(most, node.name, resource, part, low, high, equal)
 
 

@@ -118,11 +118,13 @@ class Fewer:
         """
         jobs = _jobs(beside)
         taken = sum(jobs.values(), np.zeros_like(self.part))
-        whole = max(float(np.sum(taken)), 1e-9)
+        total_taken = max(float(np.sum(taken)), 1e-9)
         losses = []
         for name, cores in jobs.items():
             # After the others have left, it still has the threads of its start.
-            share = np.where(taken > 0.0, ratio(cores, taken), float(np.sum(cores)) / whole) * own
+            share = (
+                np.where(taken > 0.0, ratio(cores, taken), float(np.sum(cores)) / total_taken) * own
+            )
             seconds, low, high = (
                 float(np.sum(part * share)) for part in (self.part, self.low, self.high)
             )

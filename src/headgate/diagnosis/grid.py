@@ -56,14 +56,17 @@ class Grid:
         programs outside.
         """
         used: dict[str, Array] = {}
-        ours = np.nan_to_num(self._ran[task.id])
-        for other, one in self._tasks:
-            if one.node == task.node and one.id != task.id:
-                name, ran = ITSELF if other == job.name else other, np.nan_to_num(self._ran[one.id])
+        own_cores = np.nan_to_num(self._ran[task.id])
+        for other, other_task in self._tasks:
+            if other_task.node == task.node and other_task.id != task.id:
+                name, ran = (
+                    ITSELF if other == job.name else other,
+                    np.nan_to_num(self._ran[other_task.id]),
+                )
                 used[name] = used.get(name, np.zeros_like(ran)) + ran
         if (node := self.nodes.get(task.node)) is not None:
             used[OTHERS] = np.maximum(
-                self.mean(node.signal("cpu_cores")) - sum(used.values(), ours), 0.0
+                self.mean(node.signal("cpu_cores")) - sum(used.values(), own_cores), 0.0
             )
         return used
 
@@ -115,8 +118,8 @@ class Grid:
         wanted = np.nan_to_num(self._ran[task.id]) + np.nan_to_num(
             self.mean(task.signal("cpu_waiting"))
         )
-        whole = (wanted >= 2.0 - _SPINNING) & (np.abs(wanted - np.round(wanted)) <= _SPINNING)
-        return whole & ~self._is_helped(task)
+        is_integer = (wanted >= 2.0 - _SPINNING) & (np.abs(wanted - np.round(wanted)) <= _SPINNING)
+        return is_integer & ~self._is_helped(task)
 
     def _is_helped(self, task: RecordedTask) -> npt.NDArray[np.bool_]:
         """The buckets in which its child processes ran too, such as a loader's workers."""
@@ -213,8 +216,8 @@ class LostCores(NamedTuple):
     def losses(self, inside: Array, elapsed: float) -> list[LostTime]:
         """Losses by waiting for cores. Its busiest thread gives the low end of the band."""
         totals = {name: float(np.sum(part * inside)) for name, part in self.by.items()}
-        whole, least = sum(totals.values()), float(np.sum(self.least * inside))
-        sure = least / whole if whole > 0.0 else 1.0
+        total_lost, least = sum(totals.values()), float(np.sum(self.least * inside))
+        sure = least / total_lost if total_lost > 0.0 else 1.0
         low = sure * (1.0 - COUNTED_ERROR)
         return [
             LostTime(
@@ -240,31 +243,35 @@ def lost_cores(job: RecordedJob, grid: Grid) -> LostCores:
         grid.contended(job, task, known.least, False)
         for task, known in zip(tasks, ready, strict=True)
     ]
-    names = sorted({name for one in contended_seconds for name in one.by})
+    names = sorted({name for contended in contended_seconds for name in contended.by})
     empty = np.zeros(len(grid.edges) - 1)
-    by = np.array([[one.by.get(name, empty) for name in names] for one in contended_seconds])
-    most = np.array([[one.most.get(name, empty) for name in names] for one in contended_seconds])
-    by_least = np.array([[one.by.get(name, empty) for name in names] for one in least])
+    by = np.array(
+        [[contended.by.get(name, empty) for name in names] for contended in contended_seconds]
+    )
+    most = np.array(
+        [[contended.most.get(name, empty) for name in names] for contended in contended_seconds]
+    )
+    by_least = np.array([[contended.by.get(name, empty) for name in names] for contended in least])
     # also if no neighbour is known
     by_least = by_least.reshape(len(least), len(names), len(empty))
     caps, stolen = (
-        np.array([one.by_cap for one in contended_seconds]),
-        np.array([one.stolen for one in contended_seconds]),
+        np.array([contended.by_cap for contended in contended_seconds]),
+        np.array([contended.stolen for contended in contended_seconds]),
     )
-    whole = by.sum(axis=1) + caps + stolen
-    slowest, at = np.argmax(whole, axis=0), np.arange(len(empty))
+    total_lost = by.sum(axis=1) + caps + stolen
+    slowest, at = np.argmax(total_lost, axis=0), np.arange(len(empty))
     # A bucket cannot lose more than itself, even if its readings say so.
-    fits = 1.0 / np.maximum(whole[slowest, at], 1.0)
+    fits = 1.0 / np.maximum(total_lost[slowest, at], 1.0)
     return LostCores(
         by={name: by[slowest, index, at] * fits for index, name in enumerate(names)},
         most={name: most[slowest, index, at] * fits for index, name in enumerate(names)},
         stolen=stolen[slowest, at] * fits,
         by_cap=caps[slowest, at] * fits,
         ready=ReadyParts(*(np.max(parts, axis=0) for parts in zip(*ready, strict=True))),
-        excess=np.max([one.excess for one in contended_seconds], axis=0),
+        excess=np.max([contended.excess for contended in contended_seconds], axis=0),
         least=by_least.sum(axis=1)[slowest, at] * fits,
         whole={
             task.id: np.minimum(contended_seconds, 1.0)
-            for task, contended_seconds in zip(tasks, whole, strict=True)
+            for task, contended_seconds in zip(tasks, total_lost, strict=True)
         },
     )

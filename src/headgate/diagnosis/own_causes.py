@@ -283,15 +283,17 @@ def _loading(
     cores, limited = min(of_node, allowed), math.isfinite(allowed)
     # Medians ignore the time between epochs, without workers. Threads that wait for a core count
     # too, but bursts of them wait while cores are mostly idle.
-    ours, waiting = _usual(task, "cpu_cores", time), _usual(task, "cpu_waiting", time)
+    cores_used, waiting = _usual(task, "cpu_cores", time), _usual(task, "cpu_waiting", time)
     if (
         not math.isfinite(cores)
         or mean_of(task, "cpu_ready", time) < _BUSY_WORKER
-        or ours + waiting < _BUSY_WORKER * min(time.readers or 1, cores)
+        or cores_used + waiting < _BUSY_WORKER * min(time.readers or 1, cores)
     ):
         return  # its workers wait for a disk, for each other, or for something without readings
     used = min(
-        max(ours, _usual(node, "cpu_cores", time) if node is not None and not limited else 0.0),
+        max(
+            cores_used, _usual(node, "cpu_cores", time) if node is not None and not limited else 0.0
+        ),
         cores,
     )
     if used >= _ALL_CORES * cores:
@@ -386,10 +388,10 @@ def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
         return  # its model does not compute in a module's forward
     # Times measured by the script, such as saving, also lie between steps, and have a name.
     timed = sum(job.asides.values())
-    whole = time.seconds + timed - job.asides.get("garbage-collection", 0.0)
-    if time.garbage.seconds > _COLLECTED * division.fraction("other") * whole:
+    total_seconds = time.seconds + timed - job.asides.get("garbage-collection", 0.0)
+    if time.garbage.seconds > _COLLECTED * division.fraction("other") * total_seconds:
         return  # most of it is garbage collection, which has a name
-    cost = within(max(division.fraction("other") * whole - timed, 0.0), 0.2, time.seconds)
+    cost = within(max(division.fraction("other") * total_seconds - timed, 0.0), 0.2, time.seconds)
     yield Finding(
         kind=FindingKind.BETWEEN_STEPS,
         cost=cost,

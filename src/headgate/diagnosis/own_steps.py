@@ -94,14 +94,14 @@ def own_steps(
     if division is not None:
         exposed = sampled * (division.exposed_fraction or 0.0) - network if job.distributed else 0.0
     exposed = min(max(exposed, 0.0), left - waits)
-    rest = max(left - waits - exposed, 0.0)
+    computing = max(left - waits - exposed, 0.0)
     known = waits + exposed + saving + evaluation
     unexplained, most, least = (
-        min(max(float(np.sum(np.clip(1.0 - part, 0.0, own) * inside)) - known, 0.0), rest)
+        min(max(float(np.sum(np.clip(1.0 - part, 0.0, own) * inside)) - known, 0.0), computing)
         for part in working
     )
-    garbage = min(job.asides.get("garbage-collection", 0.0) * calm, rest - unexplained)
-    compute = rest - unexplained - garbage
+    garbage = min(job.asides.get("garbage-collection", 0.0) * calm, computing - unexplained)
+    compute = computing - unexplained - garbage
     return {
         "compute": TimeEstimate(
             compute,

@@ -265,8 +265,8 @@ def _without_overlap(
     fits = min(max(most, before) / now, 1.0) if now > 0.0 else 1.0
     beyond = fits * now - sum(loss.lost.seconds for loss in counted if loss.to in parts)
     others = [loss for loss in losses if loss.resource in through and loss.evidence == "counted"]
-    whole = sum(loss.lost.seconds for loss in others)
-    left = 1.0 - min(max(beyond, 0.0) / whole, 1.0) if whole > 0.0 else 1.0
+    others_total = sum(loss.lost.seconds for loss in others)
+    left = 1.0 - min(max(beyond, 0.0) / others_total, 1.0) if others_total > 0.0 else 1.0
     scale = {id(loss): fits for loss in proved} | {id(loss): left for loss in others}
     return [_times(loss, scale.get(id(loss), 1.0)) for loss in losses]
 
@@ -291,13 +291,16 @@ def _divided(
     rest is due to a shared GPU. Without any counted loss or shared GPU, it is due to caches and
     memory bandwidth.
     """
-    whole = sum(loss.lost.seconds for loss in known)
+    total_seconds = sum(loss.lost.seconds for loss in known)
     if on_gpu and not any(loss.resource == "gpu" for loss in known):
-        known = [*known, LostTime(to, "gpu", exact(max(band.seconds - whole, 0.0)), "counted")]
-        whole = max(whole, band.seconds)
-    if whole <= 0.0:
+        known = [
+            *known,
+            LostTime(to, "gpu", exact(max(band.seconds - total_seconds, 0.0)), "counted"),
+        ]
+        total_seconds = max(total_seconds, band.seconds)
+    if total_seconds <= 0.0:
         return [LostTime(to, "memory", band, "proved")]
-    shares = [loss.lost.seconds / whole for loss in known]
+    shares = [loss.lost.seconds / total_seconds for loss in known]
     return [
         replace(loss, lost=TimeEstimate(*(end * share for end in band)), evidence="proved")
         for loss, share in zip(known, shares, strict=True)

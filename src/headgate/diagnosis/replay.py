@@ -76,13 +76,13 @@ class CoresUsed:
         """
         if self.ready <= 0.0 or self.ran <= 0.0:
             return 1.0
-        one, many, cores = self._work()
+        serial, parallel, cores = self._work()
         threads = self.threads * times if self.grows else self.threads
 
         def seconds(threads: float, cores: float) -> float:
             if self.capped:  # a cap lets short bursts pass, and then stops all threads
-                return max(one + many / threads, (one + many) / cores)
-            return one / min(1.0, cores) + many / min(threads, cores)
+                return max(serial + parallel / threads, (serial + parallel) / cores)
+            return serial / min(1.0, cores) + parallel / min(threads, cores)
 
         now, then = seconds(self.threads, cores), seconds(max(threads, 1.0), cores * times)
         return max(now / then, 1.0) if then > 0.0 else math.inf
@@ -186,7 +186,7 @@ class Path:
         )
         idle = exchange - passing - serving
         for_gradients = min(idle, hidden)  # no gradient was ready to send
-        rest = (idle - for_gradients) / cores
+        compute_left = (idle - for_gradients) / cores
         sent = max(self.server_nic / faster.servers, self.worker_nic) / faster.network
         sent = (
             passing
@@ -196,7 +196,7 @@ class Path:
         served = serving / faster.servers / cores
         late = _LAST_CHUNK * (sent + served)
         gradients = for_gradients * hides / hidden if hidden > 0.0 else 0.0
-        return max(sent + served + rest + gradients - hides, min(late, self.exposed))
+        return max(sent + served + compute_left + gradients - hides, min(late, self.exposed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,14 +213,17 @@ def _has_less(
     slow: RecordedTask, others: Sequence[RecordedTask], nodes: Mapping[str, RecordedNode]
 ) -> bool:
     """Whether its node has fewer or slower cores than those of the others."""
-    mine, theirs = nodes.get(slow.node), [nodes[task.node] for task in others if task.node in nodes]
-    if mine is None or not theirs:
+    slow_node, other_nodes = (
+        nodes.get(slow.node),
+        [nodes[task.node] for task in others if task.node in nodes],
+    )
+    if slow_node is None or not other_nodes:
         return False
     return any(
         had is not None
-        and all(theirs_has is not None and theirs_has * _LESS > had for theirs_has in rest)
-        for had, rest in (
-            (mine.cores, [node.cores for node in theirs]),
-            (mine.core_gflops, [node.core_gflops for node in theirs]),
+        and all(other_has is not None and other_has * _LESS > had for other_has in others_have)
+        for had, others_have in (
+            (slow_node.cores, [node.cores for node in other_nodes]),
+            (slow_node.core_gflops, [node.core_gflops for node in other_nodes]),
         )
     )

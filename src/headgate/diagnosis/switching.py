@@ -118,24 +118,29 @@ def effects(values: Array, cores: Array) -> list[SwitchEffect | None]:
     )
     asarray: Array = np.asarray(np.linalg.lstsq(columns, changes, rcond=None)[0], dtype=np.float64)
     free = len(switches) - int(np.linalg.matrix_rank(columns))
-    rest = float(np.sum((changes - columns @ asarray) ** 2))
+    residual = float(np.sum((changes - columns @ asarray) ** 2))
     usual = _usual(values, stretches)
-    variance = max(rest / free if free else 0.0, usual)
+    variance = max(residual / free if free else 0.0, usual)
     inverse = np.linalg.pinv(columns.T @ columns)
-    band = _student(free if rest / max(free, 1) > usual else max(free, _SPAN)) * np.sqrt(
+    band = _student(free if residual / max(free, 1) > usual else max(free, _SPAN)) * np.sqrt(
         variance * np.diag(inverse)
     )
     # else it switched together with another
     known = np.diag(inverse @ (columns.T @ columns)) > 1.0 - _SEEN
     switch_effects: list[SwitchEffect | None] = []
-    for index, (one, error) in enumerate(zip(asarray, band, strict=True)):
+    for index, (per_core, error) in enumerate(zip(asarray, band, strict=True)):
         came, went = (
             sum(bool(switch.turns[index] == turn) for switch in switches) for turn in (1, -1)
         )
         sure = bool(known[index] and came and went and came + went >= _SURE)
         agrees = _agrees(index, asarray, switches)
         effect = SwitchEffect(
-            float(one), float(one - error), float(one + error), came + went, sure, agrees
+            float(per_core),
+            float(per_core - error),
+            float(per_core + error),
+            came + went,
+            sure,
+            agrees,
         )
         switch_effects.append(effect if came + went else None)
     return switch_effects

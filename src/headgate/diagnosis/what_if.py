@@ -479,16 +479,16 @@ def _overlapped(paths: Sequence[Path], measured: float) -> list[Path]:
 def _path(
     step: TracedStep, gpu_seconds: float, reads: bool, blocked: float, exchange: _Exchange
 ) -> Path:
-    whole, waits, exposed = (
+    step_seconds, waits, exposed = (
         sum(step.seconds.values()),
         step.seconds.get("input", 0.0),
         _exposed(step),
     )
-    own = max(whole - waits - exposed, 0.0)
+    own = max(step_seconds - waits - exposed, 0.0)
     on_gpu = min(gpu_seconds, own)
     path = Path(
         reading=waits if reads else 0.0,
-        blocked=min(blocked * whole, waits) if reads else 0.0,
+        blocked=min(blocked * step_seconds, waits) if reads else 0.0,
         waiting=0.0 if reads else waits,
         compute=own - on_gpu,
         gpu=on_gpu,

@@ -189,8 +189,8 @@ class Fit:
         """Fraction of the way from the start to the asymptote, 0 to 1; negative if the loss has
         risen.
         """
-        whole = abs(self.start - self.asymptote)
-        return (self.start - self.level) / whole if whole > 0.0 else 1.0
+        total_drop = abs(self.start - self.asymptote)
+        return (self.start - self.level) / total_drop if total_drop > 0.0 else 1.0
 
     def _curves(self, steps: Array) -> Array:
         u = np.maximum(steps - self._origin, 0.0) / self._span
@@ -294,8 +294,8 @@ def _regress(g: Array, above: Array, y: Array, u: Array, count: Array, floor: fl
     if floor <= 0.0:
         bound = g + above[:, None]
         least = (bound @ (used * (y - floor))) / ((bound * bound) @ used)
-        below = c - a * above < floor
-        a, c = np.where(below, least, a), np.where(below, floor + least * above, c)
+        is_below = c - a * above < floor
+        a, c = np.where(is_below, least, a), np.where(is_below, floor + least * above, c)
         off = y - c[:, None] - a[:, None] * g
         sse = (off * off) @ used
     best = off[sse.argmin()] * np.sqrt(used)
@@ -341,8 +341,8 @@ def _constant(origin: float, span: float, loss: float) -> Fit:
 def _halved(table: Array) -> Array:
     """Merge neighbouring pairs; with an odd number the first stays."""
     odd = len(table) % 2
-    one, other = table[odd::2], table[odd + 1 :: 2]
-    count = one[:, 2:] + other[:, 2:]
-    merged = (one * one[:, 2:] + other * other[:, 2:]) / count
+    first, second = table[odd::2], table[odd + 1 :: 2]
+    count = first[:, 2:] + second[:, 2:]
+    merged = (first * first[:, 2:] + second * second[:, 2:]) / count
     merged[:, 2:] = count
     return np.concatenate([table[:odd], merged])

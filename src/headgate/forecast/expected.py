@@ -132,7 +132,7 @@ def _curve(
     steps = [step + ahead * part / _PARTS for part in range(_PARTS + 1)]
     band = fitted.at(steps)
     curve = []
-    for at, middle, one, other in zip(steps, *(bound.tolist() for bound in band), strict=True):
-        low, high = sorted((sign * one, sign * other))
+    for at, middle, lower, upper in zip(steps, *(bound.tolist() for bound in band), strict=True):
+        low, high = sorted((sign * lower, sign * upper))
         curve.append(ExpectedAt(at, sign * middle, low, high))
     return tuple(curve)

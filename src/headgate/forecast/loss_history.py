@@ -423,8 +423,8 @@ class EpochSteps:
         unknown.
         """
         if self._of is not None and self._of[0] <= self._of[1]:
-            rest = self._of[1] - self._of[0]
-            return Estimate(rest, rest, rest)
+            steps_left = self._of[1] - self._of[0]
+            return Estimate(steps_left, steps_left, steps_left)
         if self._epochs is None or self._epoch is None or self._epoch > self._epochs:
             return None
         if self._first is None or self._last is None:

@@ -117,14 +117,14 @@ def first_end(fitted: Fit | None, question: Question) -> tuple[Estimate | None, 
     The end is the earliest of its epochs, goal and early stopping. An improbable end never comes
     before a probable one. A job without any of these ends when its loss levels off.
     """
-    step, epochs, goal, rest = question.step, question.epochs, question.goal, question.rest
+    step, epochs, goal, stopping = question.step, question.epochs, question.goal, question.rest
     ends = [(epochs, "epochs")] if epochs is not None else []
     if fitted is not None:
         since = max(step - fitted.step, 0.0)  # steps since the last known loss
         if goal is not None:
             ends.append((_after(since, fitted.to(goal)), "goal"))
-        if rest is not None:
-            ends.append((_after(since, fitted.to_plateau(*rest, passed=rest[0])), "rest"))
+        if stopping is not None:
+            ends.append((_after(since, fitted.to_plateau(*stopping, passed=stopping[0])), "rest"))
         if not ends:
             ends.append((_after(since, fitted.to_plateau(_PATIENCE * step)), "rest"))
     return min(ends, key=lambda end: (end[0].likely < 0.5, end[0].steps), default=(None, "epochs"))

@@ -82,16 +82,19 @@ class ReportTime:
         reports, passed = left.steps / self.gap, waited / self.seconds
         parts = [_ahead(model, reports, passed) for model in self.models]
         low, middle, high = (_quantile(parts, part) for part in (0.05, 0.5, 0.95))
-        below, above = ((left.steps - left.low) / self.gap, (left.high - left.steps) / self.gap)
-        low, high = (
-            middle - math.hypot(middle - low, below),
-            middle + math.hypot(high - middle, above),
+        steps_below, steps_above = (
+            (left.steps - left.low) / self.gap,
+            (left.high - left.steps) / self.gap,
         )
-        whole, least, most = (
+        low, high = (
+            middle - math.hypot(middle - low, steps_below),
+            middle + math.hypot(high - middle, steps_above),
+        )
+        seconds, least, most = (
             self.seconds * max(seconds_of_band - passed, 0.0)
             for seconds_of_band in (middle, low, high)
         )
-        return Estimate(whole, least, most, left.likely)
+        return Estimate(seconds, least, most, left.likely)
 
 
 def rising(reports: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -182,8 +185,12 @@ def _ahead(model: _Model, reports: float, passed: float) -> tuple[float, float, 
     deviation = math.sqrt(model.variance(first))
     usual = model.mean(first)
     mean, off, gone = _truncated(usual, deviation, passed)
-    rest = max(model.variance(reports) - deviation**2, 0.0)
-    return model.weight * gone, mean + model.mean(reports) - usual, math.sqrt(off**2 + rest)
+    later_variance = max(model.variance(reports) - deviation**2, 0.0)
+    return (
+        model.weight * gone,
+        mean + model.mean(reports) - usual,
+        math.sqrt(off**2 + later_variance),
+    )
 
 
 def _truncated(mean: float, deviation: float, least: float) -> tuple[float, float, float]:
@@ -200,14 +207,14 @@ def _truncated(mean: float, deviation: float, least: float) -> tuple[float, floa
 
 def _quantile(parts: Sequence[tuple[float, float, float]], part: float) -> float:
     """A quantile of a mixture of normal variables (weight, mean, deviation)."""
-    whole = sum(weight for weight, _, _ in parts)
+    total_weight = sum(weight for weight, _, _ in parts)
     low = min(mean - 6.0 * deviation for _, mean, deviation in parts)
     high = max(mean + 6.0 * deviation for _, mean, deviation in parts)
     for _ in range(_HALVINGS):
         at = (low + high) / 2.0
-        below = sum(
+        weight_below = sum(
             weight * 0.5 * math.erfc((mean - at) / (deviation * math.sqrt(2.0)))
             for weight, mean, deviation in parts
         )
-        low, high = (at, high) if below < part * whole else (low, at)
+        low, high = (at, high) if weight_below < part * total_weight else (low, at)
     return (low + high) / 2.0

@@ -17,12 +17,12 @@ _ALLOCATION = "allocation.json"
 
 def publish_allocation(folder: Path) -> None:
     """Write the allocation of this process's hub into its folder, for other hubs to read."""
-    ours = allocation.current()
+    own = allocation.current()
     about = {
         "host": runs.host(),
         "pid": os.getpid(),
-        "cpus": sorted(ours.cpus),
-        "allocation": str(ours),
+        "cpus": sorted(own.cpus),
+        "allocation": str(own),
     }
     (folder / _ALLOCATION).write_text(json.dumps(about))
 
@@ -42,12 +42,12 @@ def overlapping(folder: Path) -> Iterator[tuple[Path, Reason, Reason]]:
     """Folders of other hubs that share cores with this hub, with the message for this hub and the
     message for the other.
     """
-    ours = allocation_of(folder)
+    own = allocation_of(folder)
     for other in runs.hubs():
-        theirs = allocation_of(other) if other != folder else {}
-        shared = frozenset(ours.get("cpus", ())) & frozenset(theirs.get("cpus", ()))
+        other_allocation = allocation_of(other) if other != folder else {}
+        shared = frozenset(own.get("cpus", ())) & frozenset(other_allocation.get("cpus", ()))
         if shared and next((other / "boxes").glob("*.json"), None) is not None:
-            yield other, _warning(theirs, shared), _warning(ours, shared)
+            yield other, _warning(other_allocation, shared), _warning(own, shared)
 
 
 def _warning(other: dict[str, Any], shared: frozenset[int]) -> Reason:

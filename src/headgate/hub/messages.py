@@ -77,8 +77,8 @@ def read(task: TaskId, reading: LineProgress, metric: str) -> Progress:
         if loss is not None:
             metrics[metric] = loss
         loss = metrics.pop("loss", None)
-    over, whole = reading.averaged or (None, None)
-    covers = "epoch" if over == whole else "part"
+    over, is_whole_epoch = reading.averaged or (None, None)
+    covers = "epoch" if over == is_whole_epoch else "part"
     return Progress(
         task,
         covers=None if over is None else covers,

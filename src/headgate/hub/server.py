@@ -308,12 +308,12 @@ async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[bytes | None]
             data = await reader.read(_READ_BYTES)
         if not data:
             return
-        *lines, rest = data.split(b"\n")
+        *lines, partial = data.split(b"\n")
         for line in lines:
             yield bytes(buffer + line)
             buffer.clear()
             most, deadline = REQUEST_BYTES, None
-        buffer += rest
+        buffer += partial
     yield None
 
 

@@ -63,19 +63,19 @@ class HubWatchdog:
 
     def start(self) -> None:
         """Start a watchdog and tell it of all boxes."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(_TAKE_SECONDS)
-        self._socket = ours
-        with theirs:
+        own_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own_end.settimeout(_TAKE_SECONDS)
+        self._socket = own_end
+        with child_end:
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     "-m",
                     "headgate.hub.watchdog",
-                    str(theirs.fileno()),
+                    str(child_end.fileno()),
                     str(self._folder),
                 ],
-                pass_fds=[theirs.fileno(), self._lock],
+                pass_fds=[child_end.fileno(), self._lock],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )

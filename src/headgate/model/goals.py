@@ -361,8 +361,8 @@ def scaled(value: float, metric: str, goal: float | None, rising: bool) -> float
     """A metric's value on the scale of its goal: 93.4 becomes 0.934 for an accuracy goal of
     0.97.
     """
-    one = goal is not None and goal <= 1.0 and _is_fraction(metric, rising)
-    return value / 100.0 if one and rising and value > _MOST_OF_A_FRACTION else value
+    goal_is_fraction = goal is not None and goal <= 1.0 and _is_fraction(metric, rising)
+    return value / 100.0 if goal_is_fraction and rising and value > _MOST_OF_A_FRACTION else value
 
 
 class GoalWatch:

@@ -729,7 +729,7 @@ def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:
         if not is_variable(name):
             yield "env", f"found {name!r}", VARIABLES
     words = (job.run,) if isinstance(job.run, str) else job.run or ()
-    for what, texts in (
+    for field_name, texts in (
         ("script", (job.script or "",)),
         ("run", words),
         ("args", job.args),
@@ -740,10 +740,10 @@ def _against_launch(job: Job) -> Iterator[tuple[str, str, str]]:
     ):
         for text in texts:
             if "\0" in text:
-                yield what, f"found {text!r}", NO_NUL
+                yield field_name, f"found {text!r}", NO_NUL
             elif not _is_spellable(text):
                 yield (
-                    what,
+                    field_name,
                     f"found {text!r}",
                     "leave out the half of a surrogate pair: no program can be given one",
                 )

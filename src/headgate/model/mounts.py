@@ -57,18 +57,26 @@ def against_isolation(
     """Conflicts among the fields of containers, guests and terminals: field, what was found, and
     the cure.
     """
-    for what, given in (
+    for field_name, given in (
         ("image", image is not None),
         ("runtime", runtime is not None),
         ("mounts", bool(mounts)),
     ):
         if given and isolation in (None, "process"):
-            yield what, "only containers have it", "add `isolation: container`, or leave it out"
-        elif given and isolation == "vm" and what == "image":
-            yield what, "only containers have it", "add `isolation: vm+container`, or leave it out"
-        elif given and isolation in ("vm", "vm+container") and what == "runtime":
             yield (
-                what,
+                field_name,
+                "only containers have it",
+                "add `isolation: container`, or leave it out",
+            )
+        elif given and isolation == "vm" and field_name == "image":
+            yield (
+                field_name,
+                "only containers have it",
+                "add `isolation: vm+container`, or leave it out",
+            )
+        elif given and isolation in ("vm", "vm+container") and field_name == "runtime":
+            yield (
+                field_name,
                 "only containers of Docker Engine have it",
                 "add `isolation: container`, or leave it out",
             )

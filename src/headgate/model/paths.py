@@ -67,8 +67,12 @@ def below(folder: str | Path, path: str | Path) -> str | None:
     """A path relative to a folder, with `..` and links resolved; None if it is not inside the
     folder.
     """
-    base, whole = os.path.realpath(folder), os.path.realpath(path)
-    return os.path.relpath(whole, base) if whole.startswith(base.rstrip(os.sep) + os.sep) else None
+    base, resolved = os.path.realpath(folder), os.path.realpath(path)
+    return (
+        os.path.relpath(resolved, base)
+        if resolved.startswith(base.rstrip(os.sep) + os.sep)
+        else None
+    )
 
 
 def exposure(path: Path) -> str | None:

@@ -230,11 +230,11 @@ def against_others(job: Any) -> Iterator[tuple[str, str, str]]:
     and the cure.
     """
     has_roles = job.roles or getattr(job, "spark", None)
-    for what in ("args", "plan", "batch", "launch", "evaluator") if has_roles else ():
-        if getattr(job, what):
+    for field_name in ("args", "plan", "batch", "launch", "evaluator") if has_roles else ():
+        if getattr(job, field_name):
             yield (
-                what,
-                f"found `{what}` beside `roles`",
+                field_name,
+                f"found `{field_name}` beside `roles`",
                 "leave it out; each role has a command of its own",
             )
     limits = job.limits
@@ -249,7 +249,7 @@ def against_others(job: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _against_numbers(role: Role) -> Iterator[tuple[str, str, str]]:
-    for what, value, fits, expected in (
+    for field_name, value, fits, expected in (
         ("count", role.count, 1 <= role.count <= 1000, "1 to 1000"),
         ("cores", role.cores, role.cores is None or 0 < role.cores < math.inf, "more than 0"),
         (
@@ -267,7 +267,7 @@ def _against_numbers(role: Role) -> Iterator[tuple[str, str, str]]:
         ),
     ):
         if not fits:
-            yield what, f"found {value!r}", f"expected {expected}"
+            yield field_name, f"found {value!r}", f"expected {expected}"
     ready = role.ready
     if ready is not None and (ready.port is False) == (ready.line is None):
         yield (
@@ -286,7 +286,7 @@ def _against_numbers(role: Role) -> Iterator[tuple[str, str, str]]:
 def _against_placeholders(text: str, roles: Sequence[Role]) -> Iterator[tuple[str, str, str]]:
     counts = {role.name: role.count for role in roles}
     for match in _PLACEHOLDER.finditer(text):
-        name, index, what = match["role"], match["index"], match["what"]
+        name, index, attribute = match["role"], match["index"], match["what"]
         if name is not None and name not in counts:
             yield (
                 "run",
@@ -299,8 +299,8 @@ def _against_placeholders(text: str, roles: Sequence[Role]) -> Iterator[tuple[st
                 f"found {match[0]}, and role {name} has {counts[name]} tasks",
                 "count them from 0",
             )
-        elif (what in _LISTS and (name is None or index is not None)) or (
-            what == "index" and name is not None
+        elif (attribute in _LISTS and (name is None or index is not None)) or (
+            attribute == "index" and name is not None
         ):
             yield (
                 "run",
@@ -367,15 +367,15 @@ class Addresses:
         """Replace the placeholders in a text of a task's command."""
 
         def value(match: re.Match[str]) -> str:
-            role, what = match["role"], match["what"]
-            if what == "index":
+            role, attribute = match["role"], match["what"]
+            if attribute == "index":
                 return str(own.index)
             if role is None:
-                return self._of(own, what)
+                return self._of(own, attribute)
             return (
-                self._all(role, what)
-                if what in _LISTS
-                else self._of(_name(role, match["index"]), what)
+                self._all(role, attribute)
+                if attribute in _LISTS
+                else self._of(_name(role, match["index"]), attribute)
             )
 
         return _PLACEHOLDER.sub(value, text)

@@ -172,14 +172,14 @@ def threads(
     """
     caps = _caps(cores, shares)
     count, lacking = {}, {}
-    for task, mine in entitled.items():
-        if mine >= caps[task] * (1.0 - 1e-9):
-            count[task] = max(math.ceil(mine - _LITTLE), 1)
+    for task, own_cores in entitled.items():
+        if own_cores >= caps[task] * (1.0 - 1e-9):
+            count[task] = max(math.ceil(own_cores - _LITTLE), 1)
             continue
-        whole = math.floor(mine + 1e-9)
-        count[task] = max(whole + (mine + spare(whole + 1) >= whole + 1), 1)
-        if count[task] < min(mine, caps[task] - _LITTLE):
-            lacking[task] = count[task] + 1 - mine
+        whole_cores = math.floor(own_cores + 1e-9)
+        count[task] = max(whole_cores + (own_cores + spare(whole_cores + 1) >= whole_cores + 1), 1)
+        if count[task] < min(own_cores, caps[task] - _LITTLE):
+            lacking[task] = count[task] + 1 - own_cores
     over = math.floor(cores - sum(min(count[task], caps[task]) for task in count) + 1e-9)
     for task in sorted(lacking, key=lambda task: lacking[task])[: max(over, 0)]:
         count[task] += 1
@@ -218,5 +218,5 @@ def is_fraction(text: str) -> bool:
 
 def slice_of(share: str) -> float:
     """The value of a job's `share`: `1/3` is a third."""
-    part, _, whole = share.partition("/")
-    return int(part) / int(whole)
+    part, _, denominator = share.partition("/")
+    return int(part) / int(denominator)

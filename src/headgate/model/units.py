@@ -141,9 +141,9 @@ def say_seconds(value: float) -> str:
     """`0.25 s`, `12.3 s`, `4 min 5 s`, `2 h 3 min`."""
     if value < 60:
         return f"{value:.3g} s"
-    minutes, rest = divmod(round(value), 60)
+    minutes, seconds_left = divmod(round(value), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {seconds_left} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
 

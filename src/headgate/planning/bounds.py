@@ -77,7 +77,7 @@ class _Bound:
         ring = p["ring"] * self._dense * 2 * (workers - 1) / workers * level
         ring = ring + p["ring_worker"] * (workers - 2) + p["ring_node"] * (nodes - 2)
         if not self._space.has_gpus:
-            handled = (
+            handling = (
                 p["handling"]
                 * self._dense
                 * self._space.costs.known.plain
@@ -85,7 +85,7 @@ class _Bound:
                 * (workers - 1)
                 / workers
             )
-            ring = np.maximum(ring + p["collective"] * (workers - 1), handled)
+            ring = np.maximum(ring + p["collective"] * (workers - 1), handling)
         crossing = (
             p["to_servers"] * self._dense * np.maximum(2 * (workers - largest) / all_rates, level)
         )
@@ -120,8 +120,8 @@ class _Bound:
         ) + contention
         step = self._step(waiting, ring)
         if self._space.serves:
-            handled = np.maximum(crossing, p["handling"] * self._dense)
-            serving = self._step(waiting, handled) + p["worker"] * workers + p["server"]
+            moved = np.maximum(crossing, p["handling"] * self._dense)
+            serving = self._step(waiting, moved) + p["worker"] * workers + p["server"]
             step = serving if self._mode.backups else np.minimum(step, serving)
         return float(np.max(batch / step))
 
@@ -138,7 +138,7 @@ class _Bound:
         node. Counts `nodes` nodes of each kind; None: all.
         """
         space = self._space
-        fast, whole, fixed, largest = [np.zeros(0)], 0.0, np.inf, 1.0
+        fast, total_rate, fixed, largest = [np.zeros(0)], 0.0, np.inf, 1.0
         for kind in sorted(set(space.kind[among].tolist())):
             at = np.flatnonzero(among & (space.kind == kind))
             cores = space.cores_alone[at]
@@ -151,9 +151,13 @@ class _Bound:
             count = int(space.free[kind]) if nodes is None else nodes
             most = int(space.workers[at].max())
             fast.append(np.full(count * most, 1 / sample.min()))
-            whole += count * float((space.workers[at] / sample).max())
+            total_rate += count * float((space.workers[at] / sample).max())
             fixed, largest = min(fixed, float(alpha.min())), max(largest, float(most))
-        return fixed, np.minimum(np.cumsum(np.sort(np.concatenate(fast))[::-1]), whole), largest
+        return (
+            fixed,
+            np.minimum(np.cumsum(np.sort(np.concatenate(fast))[::-1]), total_rate),
+            largest,
+        )
 
     def _slowness(self) -> Floats:
         """Slowness of the NIC of each kind. A kind without patterns counts as the fastest, so that

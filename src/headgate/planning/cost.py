@@ -267,7 +267,11 @@ class CostModel:
             else None
         )
         grown, forward = devices.power(self.profile), self.profile.flops_per_sample_forward
-        part = forward / whole if forward and (whole := self.profile.flops_per_sample) else 1 / 3
+        part = (
+            forward / total_flops
+            if forward and (total_flops := self.profile.flops_per_sample)
+            else 1 / 3
+        )
         # An all-reduce gathers the sums. Sharded parameters are gathered twice, and their gradients
         # are summed.
         passes, gathers = (
@@ -450,9 +454,9 @@ class CostModel:
         size, served = plan.batch_per_worker, plan.strategy == "ps"
         of_each = usual if size is None else size
         sizes = of_each if isinstance(of_each, tuple) else [of_each] * plan.workers
-        held = [self.memory_of.of_worker(each, served, plan.workers) for each in sizes]
+        held = [self.memory_of.of_worker(samples, served, plan.workers) for samples in sizes]
         if plan.workers > 1 and self.job.contract in ("torchrun", "deepspeed"):
             held[0] += STORE
-        bytes_by_task = {TaskName.of("worker", i): int(each) for i, each in enumerate(held)}
+        bytes_by_task = {TaskName.of("worker", i): int(samples) for i, samples in enumerate(held)}
         of_server = int(self.memory_of.of_server(plan.servers))
         return bytes_by_task | {TaskName.of("server", i): of_server for i in range(plan.servers)}

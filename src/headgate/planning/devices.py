@@ -208,7 +208,14 @@ def _on_gpu(
     if on_gpu:
         fit = on_gpu[0]
         measured_gflops = (
-            next((each.gflops for each in measured_on.gpus if each.name == fit.device), None)
+            next(
+                (
+                    measured_gpu.gflops
+                    for measured_gpu in measured_on.gpus
+                    if measured_gpu.name == fit.device
+                ),
+                None,
+            )
             if measured_on
             else None
         )

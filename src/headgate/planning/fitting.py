@@ -85,8 +85,8 @@ def fit(
     log_now, slopes = physics.slopes(most_probable, of)
     mean = log_now + slopes @ (prior.mean - most_probable)
     known = slopes * prior.deviation
-    rest = y - mean[at]
-    smooth, own, lengths = _covariance(known[at], of.shape[at], rest, sigma)
+    residual = y - mean[at]
+    smooth, own, lengths = _covariance(known[at], of.shape[at], residual, sigma)
     told_matrix = known[at] @ known[at].T + smooth**2 * _matern(of.shape[at], of.shape[at], lengths)
     told_matrix += np.diag(own**2 + sigma**2)
     weights = cho_factor(told_matrix, lower=True) if at.size else (np.zeros((0, 0)), True)
@@ -106,7 +106,7 @@ def fit(
         )
     cross = known @ known[at].T + smooth**2 * _matern(of.shape, of.shape[at], lengths)
     cross[at, np.arange(at.size)] += own**2
-    after = mean + cross @ cho_solve(weights, rest)
+    after = mean + cross @ cho_solve(weights, residual)
     variance = prior_variance - (cross * cho_solve(weights, cross.T).T).sum(1)
     deviation = np.sqrt(np.maximum(variance, _TINY))
     return Belief(
@@ -121,17 +121,17 @@ def _most_probable(of: Features, prior: physics.Prior, at: Indices, y: Floats) -
     measured = part(of, at)
 
     def off(parameters: Floats) -> Floats:
-        rest = (np.log(physics.seconds(parameters, measured).throughput) - y) / _SCALE
-        soft = np.sign(rest) * np.sqrt(2 * (np.sqrt(1 + rest**2) - 1))
+        residual = (np.log(physics.seconds(parameters, measured).throughput) - y) / _SCALE
+        soft = np.sign(residual) * np.sqrt(2 * (np.sqrt(1 + residual**2) - 1))
         return np.concatenate([soft, (parameters - prior.mean) / prior.deviation])
 
     def slopes(parameters: Floats) -> Floats:
         values_now, of_logs = physics.slopes(parameters, measured)
-        rest = (values_now - y) / _SCALE
-        root = np.sqrt(1 + rest**2)
+        residual = (values_now - y) / _SCALE
+        root = np.sqrt(1 + residual**2)
         # The derivative of sqrt(2 (root - 1)), which is 1 for a zero residual.
-        soft = np.abs(rest) / (root * np.sqrt(np.maximum(2 * (root - 1), _TINY**2)))
-        soft = np.where(np.abs(rest) < 1e-4, 1.0, soft)
+        soft = np.abs(residual) / (root * np.sqrt(np.maximum(2 * (root - 1), _TINY**2)))
+        soft = np.where(np.abs(residual) < 1e-4, 1.0, soft)
         return np.concatenate([soft[:, None] * of_logs / _SCALE, np.diag(1 / prior.deviation)])
 
     return np.asarray(least_squares(off, prior.mean, slopes, max_nfev=200).x)

@@ -41,8 +41,8 @@ def _shares(nodes: int, patterns: int) -> Iterator[tuple[int, ...]]:
         yield ()
         return
     for shares in range(nodes + 1):
-        for rest in _shares(nodes - shares, patterns - 1):
-            yield (shares, *rest)
+        for later_shares in _shares(nodes - shares, patterns - 1):
+            yield (shares, *later_shares)
 
 
 def likely(space: Space) -> Indices:

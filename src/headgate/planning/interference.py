@@ -264,7 +264,9 @@ def _figures(data: Mapping[str, Any], device: str, model: str) -> dict[str, floa
     if any(not 0 <= value < math.inf for value in solo_figures.values()):
         raise ValueError
     alone = {
-        str(each): float(models[model][ALONE]) for each, models in data.items() if model in models
+        str(other_device): float(models[model][ALONE])
+        for other_device, models in data.items()
+        if model in models
     }
     own_alone = alone.pop(device)
     if not 0 < own_alone < math.inf:

@@ -96,9 +96,10 @@ class _Throughputs:
         ]
         self._kinds = self._costs[0].kinds
         self._known: dict[tuple[int, Counts], float] = {}
-        whole = tuple(len(kind.names) for kind in self._kinds)
+        all_nodes = tuple(len(kind.names) for kind in self._kinds)
         self._alone = [
-            self._search(i, self._names(whole, whole)).throughput for i in range(len(requests))
+            self._search(i, self._names(all_nodes, all_nodes)).throughput
+            for i in range(len(requests))
         ]
 
     def divide(self) -> JointPlans:
@@ -108,17 +109,19 @@ class _Throughputs:
         for _ in range(_ROUNDS):
             parts = [self._part(i, counts) for i, counts in enumerate(held)]
             better, most = None, sum(parts) + _GAIN
-            for i, j, mine, others in self._exchanges(held):
-                ours, theirs = self._part(i, mine), self._part(j, others)
-                total = sum(parts) - parts[i] - parts[j] + ours + theirs
+            for i, j, given_counts, others in self._exchanges(held):
+                first_part, second_part = self._part(i, given_counts), self._part(j, others)
+                total = sum(parts) - parts[i] - parts[j] + first_part + second_part
                 # Jobs that cannot run at all are helped first.
-                total += len(parts) * ((ours > 0) - (parts[i] > 0) + (theirs > 0) - (parts[j] > 0))
+                total += len(parts) * (
+                    (first_part > 0) - (parts[i] > 0) + (second_part > 0) - (parts[j] > 0)
+                )
                 keeps = (
-                    ours >= min(fair[i], parts[i]) - 1e-9
-                    and theirs >= min(fair[j], parts[j]) - 1e-9
+                    first_part >= min(fair[i], parts[i]) - 1e-9
+                    and second_part >= min(fair[j], parts[j]) - 1e-9
                 )
                 if keeps and total > most:
-                    better, most = (i, j, mine, others), total
+                    better, most = (i, j, given_counts, others), total
             if better is None:
                 break
             i, j, held[i], held[j] = better
@@ -158,8 +161,13 @@ class _Throughputs:
                     yield i, j, _changed(held[i], k, -step), _changed(held[j], k, step)
                     for back in range(len(self._kinds)):
                         if i < j and back != k and held[j][back] >= step:
-                            mine = _changed(_changed(held[i], k, -step), back, step)
-                            yield i, j, mine, _changed(_changed(held[j], k, step), back, -step)
+                            first_counts = _changed(_changed(held[i], k, -step), back, step)
+                            yield (
+                                i,
+                                j,
+                                first_counts,
+                                _changed(_changed(held[j], k, step), back, -step),
+                            )
 
     def _part(self, i: int, counts: Counts) -> float:
         """Normalised throughput of a job with these nodes; 0: it cannot run."""
@@ -195,7 +203,7 @@ def _on_parts(
 ) -> JointPlans:
     """Plans of jobs on equal parts of nodes, one node each, in turn."""
     predictions, parts = [], []
-    whole = Cluster(tuple(free))
+    free_cluster = Cluster(tuple(free))
     for i, request in enumerate(requests):
         node = free[i % len(free)]
         sharing = len(range(i % len(free), len(requests), len(free)))
@@ -207,7 +215,7 @@ def _on_parts(
             nic_bytes_per_second=nic / sharing if nic is not None else None,
             gpus=node.gpus[i // len(free) :: sharing],
         )
-        alone = CostModel(request.job, whole, request.profile, measured_on=measured_on)
+        alone = CostModel(request.job, free_cluster, request.profile, measured_on=measured_on)
         costs = CostModel(request.job, Cluster((part,)), request.profile, measured_on=measured_on)
         [plan] = Looked(Space(costs)).ranked(1)
         [best] = Looked(Space(alone)).ranked(1)

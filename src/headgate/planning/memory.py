@@ -156,7 +156,9 @@ def misfit(node: Node, limits: Limits, name: str = "") -> str | None:
         if len(sizes) < count:
             return f"{name} has {len(sizes)} GPUs, {say_bytes(needs)} of GPU memory are asked for"
         if needs > sizes[count - 1]:
-            whose = "its GPUs have" if count > 1 or len(sizes) == 1 else "its largest GPU has"
+            subject = "its GPUs have" if count > 1 or len(sizes) == 1 else "its largest GPU has"
             asked = say_bytes(needs) + (f" on each of {count} GPUs" if count > 1 else "")
-            return f"{name}: {whose} {say_bytes(sizes[count - 1])} of memory, {asked} are asked for"
+            return (
+                f"{name}: {subject} {say_bytes(sizes[count - 1])} of memory, {asked} are asked for"
+            )
     return None

@@ -105,14 +105,14 @@ class PairModel:
         """Kernel matrix between pairs."""
         total, product = np.ones((len(some), len(others))), np.ones((len(some), len(others)))
         for side in (0, 1):
-            names, theirs = ([pair[side] for pair in pairs] for pairs in (some, others))
-            jobs = list(dict.fromkeys((*names, *theirs)))
+            names, other_names = ([pair[side] for pair in pairs] for pairs in (some, others))
+            jobs = list(dict.fromkeys((*names, *other_names)))
             x = np.array([self._figures.of(self._solo.get(job, {})) for job in jobs])
             width = max(x.shape[1], 1)
             apart = ((x[:, None] - x[None]) ** 2).sum(-1) / width
             alike = np.exp(-apart / (2.0 * length**2))
             places = {job: i for i, job in enumerate(jobs)}
-            at = np.ix_([places[job] for job in names], [places[job] for job in theirs])
+            at = np.ix_([places[job] for job in names], [places[job] for job in other_names])
             total += (alike + x @ x.T / width + _PECULIAR * np.eye(len(jobs)))[at]
             product *= alike[at]
         return total + product

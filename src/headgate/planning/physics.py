@@ -280,13 +280,13 @@ def _asynchronous(
     slowest = np.where(of.counts > 0, rate, np.inf).min(1)
     rate = np.where(of.bounded[:, None] > 0, slowest[:, None], rate)
     throughput = (of.counts * of.batches * rate).sum(1)
-    whole = np.maximum(at_server + terms["worker"], _TINY)
-    moved = np.minimum(terms["to_servers"] / whole, 1.0)
-    applied = np.minimum(terms["update"] / whole, 1.0 - moved)
+    busy_seconds = np.maximum(at_server + terms["worker"], _TINY)
+    moved = np.minimum(terms["to_servers"] / busy_seconds, 1.0)
+    applied = np.minimum(terms["update"] / busy_seconds, 1.0 - moved)
     computing = (of.counts * work).sum(1) / of.workers + terms["contention"]
-    rest = response * np.maximum(1 - moved - applied, 0.0) + own
+    own_seconds = response * np.maximum(1 - moved - applied, 0.0) + own
     network = beyond + response * moved
-    return throughput, dict(zip(RESOURCES, (computing, network, response * applied, rest)))
+    return throughput, dict(zip(RESOURCES, (computing, network, response * applied, own_seconds)))
 
 
 def _norm(power: Floats, *parts: Floats) -> Floats:

@@ -106,13 +106,14 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
             for node_name, room in rooms.items()
             if named in (None, node_name)
         }
-        fitting = [missing for missing, what in lacks.items() if not what]
+        fitting = [missing for missing, obstacles in lacks.items() if not obstacles]
         if not fitting:
-            what = ", ".join(dict.fromkeys(lacks.values()))
+            obstacles = ", ".join(dict.fromkeys(lacks.values()))
             where = f"node {named} has" if named is not None else "no node has"
             cure = "ask for less, have fewer tasks, or add nodes"
             raise UsageError(
-                f"job {job.name!r}: {where} {what} left for {name}, beside its other tasks; {cure}"
+                f"job {job.name!r}: {where} {obstacles} left for {name}, beside "
+                f"its other tasks; {cure}"
             )
         best = goes_to[name] = max(fitting, key=lambda room_item: round(rooms[room_item].cores, 6))
         room = rooms[best]

@@ -215,8 +215,8 @@ class Planner:
         if of.size <= _LOOKED_AT:
             return of
         first = of[np.argsort(-hopeful[of], kind="stable")]
-        rest = self._random.choice(first[_LOOKED_AT * 3 // 4 :], _LOOKED_AT // 4, replace=False)
-        return np.concatenate([first[: _LOOKED_AT * 3 // 4], rest])
+        sampled = self._random.choice(first[_LOOKED_AT * 3 // 4 :], _LOOKED_AT // 4, replace=False)
+        return np.concatenate([first[: _LOOKED_AT * 3 // 4], sampled])
 
     def _believe(self) -> fitting.Belief:
         if self._belief is None:
@@ -238,13 +238,13 @@ class Planner:
             noise = math.sqrt(
                 (_NOISE_WEIGHT * _NOISE**2 + sum(x * x for x in spare)) / (_NOISE_WEIGHT + free)
             )
-            logs = [sum(each) / len(each) for each in logs_by_plan.values()]
+            logs = [sum(throughputs) / len(throughputs) for throughputs in logs_by_plan.values()]
             usual = (
                 self._usual(list(logs_by_plan), logs)
                 if self._costs is None
                 else self._informed(self._costs.prior)
             )
-            sigma = [noise / math.sqrt(len(each)) for each in logs_by_plan.values()]
+            sigma = [noise / math.sqrt(len(throughputs)) for throughputs in logs_by_plan.values()]
             self._belief = fitting.fit(self._features, usual, list(logs_by_plan), logs, sigma)
         return self._belief
 

@@ -134,9 +134,9 @@ class Looked:
         """Samples a second that no layout exceeds. Costs all layouts if nothing else gives a
         bound.
         """
-        found = max(float(facts[:, 0].max()) for facts in self._facts)
-        limit = max(bound(self.space), found)
-        if limit > found * (1 + _SAME):
+        best = max(float(facts[:, 0].max()) for facts in self._facts)
+        limit = max(bound(self.space), best)
+        if limit > best * (1 + _SAME):
             self.enumerate()
         else:
             self.exact = True
@@ -167,8 +167,8 @@ class Looked:
                 break
         kinds = [((mode, servers > 0, workers == 1), workers) for workers, servers, _, mode in seen]
         layouts = list(seen.values())
-        which = [layouts[i] for i in varied(kinds, most)] if variety else layouts
-        return [self.space.plan(rows[i], self.space.modes[int(facts[i, 3])]) for i in which]
+        picked = [layouts[i] for i in varied(kinds, most)] if variety else layouts
+        return [self.space.plan(rows[i], self.space.modes[int(facts[i, 3])]) for i in picked]
 
     def _starts(self) -> Indices:
         """The index at which the patterns of each kind begin."""
@@ -184,8 +184,8 @@ class Looked:
         counts, served = rows[runs] @ self.space.workers, rows[runs] @ self.space.servers
         strategy = np.where(served > 0, 2, np.where(counts > 1, 1, 0))
         rank = np.zeros(runs.size, np.intp)
-        for which in range(3):
-            rank[strategy == which] = np.arange((strategy == which).sum())
+        for strategy_index in range(3):
+            rank[strategy == strategy_index] = np.arange((strategy == strategy_index).sum())
         runs = runs[rank < _KEPT]
         if runs.size:
             facts = np.stack(

@@ -120,8 +120,8 @@ class Space:
         throughput = np.zeros(len(rows))
         if runs.any():
             at = np.flatnonzero(runs)
-            whole = np.full(at.size, float(batch)) * (total[at] if self.costs.grows else 1)
-            of = self._features(rows[at], batches[at], cores[at], whole, mode)
+            batch_total = np.full(at.size, float(batch)) * (total[at] if self.costs.grows else 1)
+            of = self._features(rows[at], batches[at], cores[at], batch_total, mode)
             throughput[at] = physics.seconds(self.costs.prior.mean, of).throughput
         return Costed(throughput, nodes, tasks)
 

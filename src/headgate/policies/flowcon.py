@@ -219,15 +219,10 @@ class _PaperFlowCon(WeighingPolicy):
         for resource in _LIMITED:
             if resource == "cpu" or resource in self._capacity:
                 self._part(resource, nodes, last)
-        return {
-            id: (list_of_job.parts["cpu"], list_of_job.reason())
-            for id, list_of_job in self._lists.items()
-        }
+        return {id: (lists.parts["cpu"], lists.reason()) for id, lists in self._lists.items()}
 
     def settled(self) -> bool:
-        return all(
-            list_of_job.placed["cpu"] == "completing" for list_of_job in self._lists.values()
-        )
+        return all(lists.placed["cpu"] == "completing" for lists in self._lists.values())
 
     def _measure(self, now: float, cores: float, job: RunningJob, lists: _JobLists) -> None:
         """Growth efficiency since the last round, and the resulting lists; an early round measures
@@ -253,8 +248,10 @@ class _PaperFlowCon(WeighingPolicy):
             return
         lists.measured = measured
         asymptote = job.curve[0].asymptote if job.curve is not None else None
-        whole = lists.start - (lists.least if asymptote is None else min(asymptote, lists.least))
-        progress = (last.level - level) / whole / seconds if whole > 0.0 else 0.0
+        total_drop = lists.start - (
+            lists.least if asymptote is None else min(asymptote, lists.least)
+        )
+        progress = (last.level - level) / total_drop / seconds if total_drop > 0.0 else 0.0
         used = {"cpu": work / seconds / cores}
         so_far = ((name, measured.used[name] - last.used.get(name, 0.0)) for name in self._capacity)
         used |= {name: more / seconds / self._capacity[name] for name, more in so_far}
@@ -275,32 +272,27 @@ class _PaperFlowCon(WeighingPolicy):
         Jobs in `last` get the minimum of Completing jobs, even if other jobs' growth is unknown.
         """
         growth = {
-            id: max(list_of_job.growth.get(resource, 0.0), 0.0)
-            for id, list_of_job in self._lists.items()
+            id: max(lists.growth.get(resource, 0.0), 0.0) for id, lists in self._lists.items()
         }
         totals = nodes.totals(growth)
-        learns = {
-            id
-            for id, list_of_job in self._lists.items()
-            if list_of_job.placed[resource] != "completing"
-        }
+        learns = {id for id, lists in self._lists.items() if lists.placed[resource] != "completing"}
         learning = {node for node, jobs in nodes.on.items() if not learns.isdisjoint(jobs)}
-        for id, list_of_job in self._lists.items():
-            own, nodes_of_job = growth[id], nodes.of[id]
+        for id, lists in self._lists.items():
+            own, own_nodes = growth[id], nodes.of[id]
             total, count = (
-                max(totals[node] for node in nodes_of_job),
-                max(len(nodes.on[node]) for node in nodes_of_job),
+                max(totals[node] for node in own_nodes),
+                max(len(nodes.on[node]) for node in own_nodes),
             )
-            if resource not in list_of_job.growth or learning.isdisjoint(nodes_of_job):
-                list_of_job.parts[resource] = 1.0
+            if resource not in lists.growth or learning.isdisjoint(own_nodes):
+                lists.parts[resource] = 1.0
             elif id in last:
-                list_of_job.parts[resource] = _least(count)
-            elif total <= 0.0 or list_of_job.placed[resource] == "watching":
-                list_of_job.parts.setdefault(resource, 1.0)
-            elif list_of_job.placed[resource] == "completing":
-                list_of_job.parts[resource] = max(own / total, _least(count))
+                lists.parts[resource] = _least(count)
+            elif total <= 0.0 or lists.placed[resource] == "watching":
+                lists.parts.setdefault(resource, 1.0)
+            elif lists.placed[resource] == "completing":
+                lists.parts[resource] = max(own / total, _least(count))
             else:
-                list_of_job.parts[resource] = min(own / total, 1.0)
+                lists.parts[resource] = min(own / total, 1.0)
 
     def _limits(self, job: RunningJob, lists: _JobLists) -> Share:
         """Disk and memory limits of a Completing job; lifted for other jobs."""

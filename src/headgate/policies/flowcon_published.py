@@ -101,8 +101,8 @@ class PublishedFlowCon(Policy):
     def _round(self, now: float, cores: float) -> dict[JobId, tuple[Share, Reason]]:
         all_completing = all(job.placed == "completing" for job in self._jobs.values())
         last = self._last_round
-        anew = last is not None and abs(now - last - self._itval) <= _NEAR_SECONDS
-        growth = {id: self._growth(now, cores, job, anew) for id, job in self._jobs.items()}
+        recompute = last is not None and abs(now - last - self._itval) <= _NEAR_SECONDS
+        growth = {id: self._growth(now, cores, job, recompute) for id, job in self._jobs.items()}
         for id, job in self._jobs.items():
             if growth[id] >= self._alpha:
                 job.placed = "new"

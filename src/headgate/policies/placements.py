@@ -43,9 +43,9 @@ class Placements:
         """The weight that `floor`, a fraction of an equal share, amounts to, given the total
         weights of its nodes.
         """
-        nodes_of_job = self.of[job]
-        if len(nodes_of_job) == 1:
-            [node] = nodes_of_job
+        own_nodes = self.of[job]
+        if len(own_nodes) == 1:
+            [node] = own_nodes
             return floor * totals[node] / len(self.on[node])
         return max(part * totals[node] for node, part in self.least(job, floor).items())
 

@@ -47,7 +47,7 @@ class FairFinish:
         sizes = machine(cores, jobs)
         result = {}
         for job in jobs:
-            elapsed, whole = (
+            elapsed, machine_cores = (
                 now - job.arrived,
                 (job.attained + job.remaining()) * job.node_cores_per_core,
             )
@@ -58,7 +58,8 @@ class FairFinish:
             )
             # Alone on 1/n of the machine it has that many cores, up to its limit.
             result[job.id] = max(
-                whole * max(crowd, 1.0) / sizes[job.on_gpus], whole / job.most_cores(cores)
+                machine_cores * max(crowd, 1.0) / sizes[job.on_gpus],
+                machine_cores / job.most_cores(cores),
             )
         return result
 

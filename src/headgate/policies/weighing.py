@@ -306,8 +306,8 @@ def _scaled(measure: tuple[bool, float], by: float) -> tuple[bool, float]:
 
 def nodes_of(cores: float, jobs: Sequence[RunningJob]) -> Placements:
     """The nodes of jobs. Jobs without known nodes are on one node with all the cores."""
-    one = {"": cores}
-    return Placements({job.id: job.nodes or one for job in jobs})
+    shared_node = {"": cores}
+    return Placements({job.id: job.nodes or shared_node for job in jobs})
 
 
 def before_each(cores: float, order: Sequence[RunningJob]) -> dict[JobId, int]:
@@ -364,11 +364,11 @@ def first_come(
     for use, turns in rounds:
         behind_it = {node: len(jobs) for node, jobs in nodes.on.items()}
         for job in turns:
-            node_of_job = nodes.of[job.id]
-            for node in node_of_job:
+            own_nodes = nodes.of[job.id]
+            for node in own_nodes:
                 behind_it[node] -= 1
             free = min(
-                left[node] * (1.0 - _HANDED_ON if behind_it[node] else 1.0) for node in node_of_job
+                left[node] * (1.0 - _HANDED_ON if behind_it[node] else 1.0) for node in own_nodes
             )
-            take(job.id, max(min(use(job, cores) / len(node_of_job) - parts[job.id], free), 0.0))
+            take(job.id, max(min(use(job, cores) / len(own_nodes) - parts[job.id], free), 0.0))
     return parts

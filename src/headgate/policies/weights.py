@@ -247,11 +247,11 @@ def _fill(parts: dict[JobId, float], least: Mapping[JobId, float]) -> bool:
         if total <= 0.0:
             parts.update(dict.fromkeys(above, 1.0))
             total = float(len(above))
-        below = [job for job in above if parts[job] * left < least[job] * total * (1.0 - 1e-12)]
-        if not below:
+        too_low = [job for job in above if parts[job] * left < least[job] * total * (1.0 - 1e-12)]
+        if not too_low:
             parts.update({job: least[job] * total / left for job in low})
             return bool(low)
-        low.update(dict.fromkeys(below))
+        low.update(dict.fromkeys(too_low))
 
 
 def _is_news(reason: Reason, before: Reason | None) -> bool:

@@ -121,11 +121,11 @@ def parse(run: str, row: Mapping[str, Any]) -> LoggedEvent:
     value = row["value"]
     value = json.loads(value) if isinstance(value, str) else value
     try:
-        what = records.load(value, TYPES)
+        content = records.load(value, TYPES)
     except ValueError:
-        what = Unreadable(value.get(records.TYPE, "?"), value)
+        content = Unreadable(value.get(records.TYPE, "?"), value)
     times = float(row["t"]), float(row["now"])
-    return LoggedEvent(run, int(row["id"]), *times, row["kind"], what, row["cause"])
+    return LoggedEvent(run, int(row["id"]), *times, row["kind"], content, row["cause"])
 
 
 def read_events(

@@ -87,8 +87,8 @@ def job(
         shell_threads: As of `RecordedJob`.
     """
     name = row.name
-    mine = {TaskOfRun(task.id): task for task in task_rows}
-    tasks = {id: mine[id] for id in sorted(mine, key=lambda id: id.name.order)}
+    tasks_by_id = {TaskOfRun(task.id): task for task in task_rows}
+    tasks = {id: tasks_by_id[id] for id in sorted(tasks_by_id, key=lambda id: id.name.order)}
     state, reason = row.state or "waiting", row.because()
     if run_state == "interrupted" and state not in ENDED:
         state, reason = "interrupted", Reason.of(ReasonKind.NO_END)
@@ -444,8 +444,8 @@ def _decisions(
             for id, share in held.items()
             if (end := ends[id]) is None or end > t or id == task
         }
-        whole = sum(held.values())
+        total_cores = sum(held.values())
         before = last.cores if last is not None else None
-        if last is None or last.reason != reason or abs(whole - last.cores) > _SAME_CORES:
-            last = RecordedDecision(t, whole, before, reason)
+        if last is None or last.reason != reason or abs(total_cores - last.cores) > _SAME_CORES:
+            last = RecordedDecision(t, total_cores, before, reason)
             yield last

@@ -205,8 +205,8 @@ class RecordedJob:
             beside = max(sum(other.node == task.node for other in self.tasks), 1)
             share = CoresSetting("share", str(self.spec.share))
             allowed[share] = self.spec.slice * cores / beside
-        if whole := self.limit("cores"):
-            allowed[CoresSetting("limits.cores", whole)] = whole / max(len(self.tasks), 1)
+        if job_cores := self.limit("cores"):
+            allowed[CoresSetting("limits.cores", job_cores)] = job_cores / max(len(self.tasks), 1)
         if plan is not None and (most := getattr(plan, of_plan)):
             allowed[CoresSetting(f"plan.{of_plan}", most)] = most
         if role is not None and role.cores:

@@ -50,10 +50,10 @@ def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
     turn = np.zeros(len(task), dtype=int)
     heard: set[int] = set()
     now = 0
-    for index, who in enumerate(task.tolist()):
-        if who in heard:
+    for index, worker in enumerate(task.tolist()):
+        if worker in heard:
             heard, now = set(), now + 1
-        heard.add(who)
+        heard.add(worker)
         turn[index] = now
     rounds = now + 1
     last = np.searchsorted(turn, np.arange(rounds), side="right") - 1
@@ -66,11 +66,11 @@ def together(progress: ProgressSeries, *, synchronous: bool) -> ProgressSeries:
     else:
         # The latest values of each worker up to a round; zero before its first.
         zeros = np.zeros((len(names), rounds))
-        for who in range(len(names)):
-            mine = (task == who) & np.isfinite(progress.samples)
-            if mine.any():
-                at = np.searchsorted(turn[mine], np.arange(rounds), side="right") - 1
-                zeros[who] = np.where(at >= 0, progress.samples[mine][np.maximum(at, 0)], 0.0)
+        for worker in range(len(names)):
+            is_own = (task == worker) & np.isfinite(progress.samples)
+            if is_own.any():
+                at = np.searchsorted(turn[is_own], np.arange(rounds), side="right") - 1
+                zeros[worker] = np.where(at >= 0, progress.samples[is_own][np.maximum(at, 0)], 0.0)
         samples = (
             zeros.sum(axis=0) if np.isfinite(progress.samples).any() else np.full(rounds, np.nan)
         )

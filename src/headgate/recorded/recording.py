@@ -111,15 +111,17 @@ def read(
         if state == "running" and not alive:
             state = "interrupted"
         after = max(seconds - since, 0.0) if since is not None else 0.0
-        whole = _chosen(rows, few) if few is not None and len(rows) > _MANY * few else None
-        unread = len(rows) - len(whole) if whole is not None else 0
-        if whole is not None:
-            tasks = _beside(tasks, whole)
-            names = {task.job for task in tasks}.union(whole)
+        whole_jobs = _chosen(rows, few) if few is not None and len(rows) > _MANY * few else None
+        unread = len(rows) - len(whole_jobs) if whole_jobs is not None else 0
+        if whole_jobs is not None:
+            tasks = _beside(tasks, whole_jobs)
+            names = {task.job for task in tasks}.union(whole_jobs)
             rows = [row for row in rows if row.name in names]
-        others = {task.id for task in tasks if whole is not None and task.job not in whole}
+        others = {
+            task.id for task in tasks if whole_jobs is not None and task.job not in whole_jobs
+        }
         usage = _usage(
-            reader, after, most, None if whole is None else [task.id for task in tasks], others
+            reader, after, most, None if whole_jobs is None else [task.id for task in tasks], others
         )
         _complete(usage, [task for task in tasks if (task.started or 0.0) >= after])
         tasks_of, events_of = _by_job(tasks), _by_job(events)
@@ -149,7 +151,7 @@ def read(
                     most,
                     shell_threads,
                 )
-                if whole is None or row.name in whole
+                if whole_jobs is None or row.name in whole_jobs
                 else used_beside(
                     row, tasks_of[row.name], events_of[row.name], usage, seconds, after
                 )
@@ -163,7 +165,7 @@ def read(
             },
             events=events,
             since=after,
-            whole=whole,
+            whole=whole_jobs,
             unread=unread,
         )
 

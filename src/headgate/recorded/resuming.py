@@ -128,14 +128,17 @@ def check_left(run: Path, jobs: Collection[str], again: Collection[str]) -> None
                 if len(done) < len(ended)
                 else ""
             )
-            anew = f"run it again from its beginning: headgate resume {run.name} --from-scratch"
-            what = (
+            from_scratch = (
+                f"run it again from its beginning: headgate resume {run.name} --from-scratch"
+            )
+            done_jobs = (
                 f"job {done[0]} of run {run.name} is"
                 if len(done) == 1
                 else f"jobs {', '.join(done)} are"
             )
             raise UsageError(
-                f"{what} done already, in run {heir.name}, which went on from it; {left or anew}"
+                f"{done_jobs} done already, in run {heir.name}, which went on from it; "
+                f"{left or from_scratch}"
             )
 
 

@@ -364,14 +364,14 @@ def in_use() -> dict[Path, Path]:
 
 def resume_hint(run: Path, jobs: Sequence[Job]) -> str:
     """The command that resumes jobs of a run. Their checkpoints are not read."""
-    anew = [job.name for job in jobs if not _can_go_on(run, job)]
-    if not anew:
+    from_scratch = [job.name for job in jobs if not _can_go_on(run, job)]
+    if not from_scratch:
         return f"go on with: headgate resume {run.name}"
-    if len(anew) == len(jobs):
+    if len(from_scratch) == len(jobs):
         return f"run it again from its beginning with: headgate resume {run.name} --from-scratch"
     return (
         f"go on with: headgate resume {run.name} --from-scratch, which runs "
-        f"{', '.join(anew)} from the beginning"
+        f"{', '.join(from_scratch)} from the beginning"
     )
 
 

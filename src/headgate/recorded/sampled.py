@@ -227,17 +227,17 @@ def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> t
     the time fills the gaps.
     """
     given = list(spans)
-    rest = [span for span in given if span[0] in REST]
+    unnamed = [span for span in given if span[0] in REST]
     named = [span for span in given if span[0] not in REST]
     if all(begin is not None for _, begin, *_ in named):
         named.sort(key=lambda span: span[1] or 0.0)
-    filler = max(rest, key=lambda span: span[2])[0] if rest else None
+    filler = max(unnamed, key=lambda span: span[2])[0] if unnamed else None
     bars: list[Bar] = []
-    whole = sum(span[2] for span in given)
+    total_seconds = sum(span[2] for span in given)
     end = 0.0
 
     def fill(until: float) -> None:
-        if filler is not None and until - end > whole * _SEEN:
+        if filler is not None and until - end > total_seconds * _SEEN:
             bars.append(Bar(filler, end, until - end))
 
     for name, begin, seconds, bytes_in, bytes_out in named:
@@ -245,7 +245,7 @@ def lay_out(spans: Iterable[tuple[str, float | None, float, float, float]]) -> t
         fill(at)
         bars.append(Bar(name, at, seconds, bytes_in, bytes_out))
         end = at + seconds
-    fill(whole)
+    fill(total_seconds)
     return tuple(bars)
 
 
@@ -291,9 +291,11 @@ def assemble(
             transfer._replace(begin=transfer.begin + offset, end=transfer.end + offset)
             for transfer in transfers
         )
-        for each in sent:
-            if each.way == "push":
-                pushed[each.peer] = min(each.begin, pushed.get(each.peer, each.begin))
+        for transfer_sent in sent:
+            if transfer_sent.way == "push":
+                pushed[transfer_sent.peer] = min(
+                    transfer_sent.begin, pushed.get(transfer_sent.peer, transfer_sent.begin)
+                )
         before = tasks.get(reported_step.task)
         if before is None:
             tasks[reported_step.task] = TaskStep(

@@ -226,9 +226,9 @@ def _bars(
         f"SELECT t, task, coalesce(step, 0), name, {begin}, seconds, coalesce(bytes_in, 0), "
         "coalesce(bytes_out, 0) FROM spans WHERE seconds IS NOT NULL"
     )
-    for t, task, step, name, *rest in _told_at(reader, "spans", sql, reported_steps):
+    for t, task, step, name, *fields in _told_at(reader, "spans", sql, reported_steps):
         if (reported_index := of.get((t, task, step))) is not None:
-            rows[reported_index].append((name, rest[0], rest[1], rest[2], rest[3]))
+            rows[reported_index].append((name, fields[0], fields[1], fields[2], fields[3]))
     # Without begin times, spans follow each other in the usual order.
     ordered = {
         bar_index: sorted(bar_rows, key=lambda row: _PLACE.get(row[0], len(ORDER)))

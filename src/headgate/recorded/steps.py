@@ -85,24 +85,26 @@ def divide(tasks: Iterable[StepSums]) -> StepBreakdown | None:
     given = [task for task in tasks if len(task.whole)]
     if not given:
         return None
-    whole = np.concatenate([task.whole for task in given])
+    step_seconds = np.concatenate([task.whole for task in given])
     waited = np.concatenate([task.waited for task in given])
-    spent, steps = float(whole.sum()), len(whole)
+    spent, steps = float(step_seconds.sum()), len(step_seconds)
     names = {name for task in given for name in task.spans}
     order = [name for name in ORDER if name in names] + sorted(names - set(ORDER))
     seconds, received, sent = (_means(given, order, index, steps) for index in range(3))
     measured = np.isfinite(waited)
-    fractions = waited[measured] / np.where(whole > 0, whole, 1.0)[measured]
+    fractions = waited[measured] / np.where(step_seconds > 0, step_seconds, 1.0)[measured]
     low, high = np.percentile(fractions, [10, 90]) if len(fractions) else (None, None)
     exposed = [seconds[name] * steps for name in EXPOSED if name in seconds]
     return StepBreakdown(
         steps=steps,
         step_seconds=spent / steps,
         seconds=seconds,
-        input_fraction=_fraction(waited[measured], whole[measured]) if len(fractions) else None,
+        input_fraction=_fraction(waited[measured], step_seconds[measured])
+        if len(fractions)
+        else None,
         input_low=None if low is None else float(low),
         input_high=None if high is None else float(high),
-        exposed_fraction=_fraction(np.array(exposed), whole) if exposed else None,
+        exposed_fraction=_fraction(np.array(exposed), step_seconds) if exposed else None,
         bytes_in=received,
         bytes_out=sent,
     )

@@ -81,10 +81,12 @@ class Anonymous:
             return value
         entries = {}
         for name, item in value.items():
-            whole = hidden or (_HIDDEN.get(name) if in_job else None)
+            replaces_all = hidden or (_HIDDEN.get(name) if in_job else None)
             key = name if name in _HIDDEN else self.text(name)
             is_ours = name == TYPE or (name == "kind" and str(item) in _KINDS)
-            entries[key] = item if is_ours else self.value(item, whole, in_job or name == _JOB)
+            entries[key] = (
+                item if is_ours else self.value(item, replaces_all, in_job or name == _JOB)
+            )
         return entries
 
     def _address(self, match: re.Match[str]) -> str:

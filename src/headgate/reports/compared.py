@@ -276,8 +276,10 @@ def _of_jobs(
             yield Difference(f"{before}variable {name}", *shown)
         else:
             yield from _differ(key, first_value or "", second_value or "")
-    for what in ("state", "attempts"):
-        yield from _differ(what, *(str(getattr(job, what)) for _, job in (first, second)))
+    for field_name in ("state", "attempts"):
+        yield from _differ(
+            field_name, *(str(getattr(job, field_name)) for _, job in (first, second))
+        )
     counts = [figures(job).threads for _, job in (first, second)]
     yield from _differ("threads", *(said_threads(count) if count else "" for count in counts))
     yield from _differ("nodes", *(listed(sorted(job.nodes)) for _, job in (first, second)))

@@ -337,9 +337,9 @@ def _losses(account: Account) -> Table:
     table = _table("Lost to", "Seconds", "Of all", "90 % band", "Resource", "Evidence")
     for loss in account.losses:
         share = say_percent(loss.lost.seconds / account.elapsed)
-        who = Text(f"  {culprit(loss, account.around.meanwhile)}")
+        culprit_text = Text(f"  {culprit(loss, account.around.meanwhile)}")
         table.add_row(
-            who,
+            culprit_text,
             say_moment(loss.lost.seconds),
             share,
             _band(loss.lost),

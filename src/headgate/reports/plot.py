@@ -79,9 +79,9 @@ def plot(
 def _between(ahead: Sequence[tuple[float, float, float, float]], x: float, which: int) -> float:
     """The value at x, interpolated between its neighbours."""
     after = next((i for i, point in enumerate(ahead) if point[0] >= x), len(ahead) - 1)
-    one, other = ahead[max(after - 1, 0)], ahead[after]
-    part = (x - one[0]) / (other[0] - one[0]) if other[0] > one[0] else 0.0
-    return one[which] + min(max(part, 0.0), 1.0) * (other[which] - one[which])
+    before, behind = ahead[max(after - 1, 0)], ahead[after]
+    part = (x - before[0]) / (behind[0] - before[0]) if behind[0] > before[0] else 0.0
+    return before[which] + min(max(part, 0.0), 1.0) * (behind[which] - before[which])
 
 
 def _axis(

@@ -492,7 +492,7 @@ def _fault_marks(job: RecordedJob, end: float) -> list[tuple[float, str]]:
     if job.state in FAULTS:
         failed = state_in_words(job.state, say_reason(job.reason))
     marks = [(time, failed) for time in faults] + [(fault.t, fault.text) for fault in job.faults]
-    return [(_percent(time, end), f"{what}, {say_seconds(time)}") for time, what in marks]
+    return [(_percent(time, end), f"{label}, {say_seconds(time)}") for time, label in marks]
 
 
 def _failed(phase: Phase, later: Phase) -> bool:

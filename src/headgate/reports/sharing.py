@@ -129,9 +129,9 @@ def sentences(sharing: RunSharing) -> list[str]:
         for job in sharing.jobs
         if job.got is not None and job.high is not None and job.high < 1.0
     ]
-    for kind, what in _LACKS.items():
+    for kind, missing in _LACKS.items():
         if names := [job.job for job in sharing.jobs if job.lacks is kind]:
-            lines.append(f"What {listed(names)} got of it is not known: it takes {what}.")
+            lines.append(f"What {listed(names)} got of it is not known: it takes {missing}.")
     lines += [_dominates(dominate) for dominate in sharing.dominates]
     if not sharing.dominates:
         lines.append(
@@ -141,12 +141,14 @@ def sentences(sharing: RunSharing) -> list[str]:
 
 
 def _dominates(dominance: Dominance) -> str:
-    what = {"cores": "core time", "disk": "disk transfers", "network": "network transfers"}[
-        dominance.resource
-    ]
+    resource_name = {
+        "cores": "core time",
+        "disk": "disk transfers",
+        "network": "network transfers",
+    }[dominance.resource]
     band = f"{say_percent(dominance.low)} to {say_percent(dominance.high)}"
     took = (
-        f"{dominance.job} had {say_percent(dominance.part)} ({band}) of all jobs' {what} on "
-        f"{dominance.node}, where others waited for it"
+        f"{dominance.job} had {say_percent(dominance.part)} ({band}) of all jobs' {resource_name} "
+        f"on {dominance.node}, where others waited for it"
     )
     return f"{took}; an equal part is {say_percent(dominance.equal)}."

@@ -181,25 +181,31 @@ def _row(job: JobFigures) -> list[str]:
 
 def metrics(targets: Sequence[MeasuredTarget], console: Console, *, spans: bool) -> None:
     """Print the measurements of each target; with `spans`, also the parts of a step."""
-    for index, one in enumerate(targets):
+    for index, measured_target in enumerate(targets):
         if index:
             console.print()
         target = (
-            f"node {one.target.removeprefix(NODE)}" if one.target.startswith(NODE) else one.target
+            f"node {measured_target.target.removeprefix(NODE)}"
+            if measured_target.target.startswith(NODE)
+            else measured_target.target
         )
         console.print(Text(target, style="bold"))
-        if one.learned is not None:
-            console.print(Text(f"  {_told(one.learned)}"), soft_wrap=True)
-        if one.division is not None:
-            console.print(Text(f"  {_divided(one.division)}"), soft_wrap=True)
-        if one.usage:
-            console.print(_levels(one))
-            if zero := [_NAMES[column][0] for column in one.usage if _is_zero(one.usage[column])]:
+        if measured_target.learned is not None:
+            console.print(Text(f"  {_told(measured_target.learned)}"), soft_wrap=True)
+        if measured_target.division is not None:
+            console.print(Text(f"  {_divided(measured_target.division)}"), soft_wrap=True)
+        if measured_target.usage:
+            console.print(_levels(measured_target))
+            if zero := [
+                _NAMES[column][0]
+                for column in measured_target.usage
+                if _is_zero(measured_target.usage[column])
+            ]:
                 console.print(Text(f"  always 0: {', '.join(zero)}", style="dim"), soft_wrap=True)
-        elif one.learned is None:
+        elif measured_target.learned is None:
             console.print(Text("  nothing was measured", style="dim"))
-        if spans and one.division is not None:
-            console.print(_spans(one.division))
+        if spans and measured_target.division is not None:
+            console.print(_spans(measured_target.division))
 
 
 def _told(learned: Learned) -> str:
@@ -221,16 +227,18 @@ def _divided(division: StepBreakdown) -> str:
         if division.exposed_fraction
         else ""
     )
-    whole = f"a step of {say_step_time(division.step_seconds)} ({division.steps:,} sampled)"
+    heading = f"a step of {say_step_time(division.step_seconds)} ({division.steps:,} sampled)"
     if "receive" in division.seconds:  # a server's round
-        return f"idle {say(division.fraction('idle'), '%')} of {whole.replace('a step', 'a round')}"
+        return (
+            f"idle {say(division.fraction('idle'), '%')} of {heading.replace('a step', 'a round')}"
+        )
     waits = (
         ""
         if division.input_fraction is None
         else f"waits for input {say(division.input_fraction, '%')}"
     )
     parts = [part for part in (waits, apart) if part]
-    return f"{', '.join(parts)} of {whole}" if parts else whole
+    return f"{', '.join(parts)} of {heading}" if parts else heading
 
 
 def _levels(one: MeasuredTarget) -> Table:

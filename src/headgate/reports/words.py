@@ -200,9 +200,9 @@ def _fullest(run: Recording) -> str:
         for use, other, at in fullest
         if at is node and other != name
     ]
-    rest = f" Of the others, at most {listed(others)}." if others else ""
+    others_sentence = f" Of the others, at most {listed(others)}." if others else ""
     use = f"{say(mean, '%')} on average, {say(most, '%')} at most{single}"
-    return f"The fullest resource{where} was {name}: {use}.{rest}{_strangers(run)}"
+    return f"The fullest resource{where} was {name}: {use}.{others_sentence}{_strangers(run)}"
 
 
 def _strangers(run: Recording) -> str:
@@ -213,8 +213,8 @@ def _strangers(run: Recording) -> str:
     cpu = node.signal("cpu_cores")
     if not node.cores or not len(cpu):
         return ""
-    ours = sum(job.signal("cpu_cores").integral for job in run.jobs)
-    others = (cpu.integral - ours) / cpu.seconds
+    jobs_seconds = sum(job.signal("cpu_cores").integral for job in run.jobs)
+    others = (cpu.integral - jobs_seconds) / cpu.seconds
     if others < 0.1 * node.cores:
         return ""
     return f" Programs outside this run used {say(others, 'cores')} of {node.name} on average."

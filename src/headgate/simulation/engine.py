@@ -285,19 +285,21 @@ class SimulatedEngine:
         """The fraction of its speed that a task keeps beside other jobs. Interference within its
         own job is part of the job's seconds.
         """
-        others, rest = [], node.cores
+        others, cores_left = [], node.cores
         for held in self._on_cores[node.name].values():
             if held.work is task.work:
-                rest -= held.cores
+                cores_left -= held.cores
             else:
                 others.append((held.work.job.model, held.cores))
-        return self._interference.on_cores(node.kind, task.work.job.model, node.cores, rest, others)
+        return self._interference.on_cores(
+            node.kind, task.work.job.model, node.cores, cores_left, others
+        )
 
     def _speed_on_gpus(self, task: RunningTask) -> float:
         if task.work.starting:
             return 1.0
-        whole = task.work.curve.whole if task.work.curve is not None else 1.0
-        return whole * self._part_of_gpus(task)
+        full_speed = task.work.curve.whole if task.work.curve is not None else 1.0
+        return full_speed * self._part_of_gpus(task)
 
     def _part_of_gpus(self, task: RunningTask) -> float:
         fraction, speed = _fraction(task), 1.0

@@ -80,11 +80,11 @@ class Modelled:
         )
         key = (job.profile, job.gpus, most, layout)
         if key not in self._curves:
-            whole = self._throughput(job, self._asked(job), (most,))[0]
+            full_throughput = self._throughput(job, self._asked(job), (most,))[0]
             cores = (most,) if job.gpus else _grid(most)
             speeds = self._throughput(job, placed, cores)
             self._curves[key] = Curve(
-                tuple((x, speed / whole) for x, speed in zip(cores, speeds, strict=True))
+                tuple((x, speed / full_throughput) for x, speed in zip(cores, speeds, strict=True))
             )
         return self._curves[key]
 
@@ -154,7 +154,7 @@ def _grid(most: float) -> tuple[float, ...]:
     """Numbers of cores up to `most`, in order."""
     parts = {part / _PARTS for part in range(1, _PARTS + 1)}
     grown = {_GROWTH**i for i in range(int(math.log(max(most, 1.0)) / math.log(_GROWTH)) + 1)}
-    whole = {float(count) for count in range(1, int(most) + 1)}
+    whole_cores = {float(count) for count in range(1, int(most) + 1)}
     return tuple(
-        sorted(fraction for fraction in parts | grown | whole | {most} if fraction <= most)
+        sorted(fraction for fraction in parts | grown | whole_cores | {most} if fraction <= most)
     )

@@ -149,8 +149,8 @@ def _on_torch(profile: Profile | None) -> bool:
     """
     if profile is None:
         return False
-    below = profile.framework_version.partition(" on ")[2]
-    return profile.framework == "torch" or below.startswith("torch ")
+    backend = profile.framework_version.partition(" on ")[2]
+    return profile.framework == "torch" or backend.startswith("torch ")
 
 
 def _goes_by_losses(rule: ProgressRule) -> bool:
@@ -207,9 +207,9 @@ def _room(
             np.minimum(entitled, had),
             0.0,
         )
-        whole = (had >= array) & (entitled >= _CLEARLY * cores.get(node or "", 0.0))
+        has_whole_node = (had >= array) & (entitled >= _CLEARLY * cores.get(node or "", 0.0))
         last = np.maximum(np.searchsorted([row.t for row in rows], at, side="right") - 1, 0)
-        room, alone = room + sure[last], alone & whole[last]
+        room, alone = room + sure[last], alone & has_whole_node[last]
     return room, alone
 
 
@@ -218,10 +218,10 @@ def _losses(
 ) -> tuple[tuple[float, float], ...]:
     """Losses by the done fraction of the work after startup."""
     at = np.array([point.t for point in points], dtype=float)
-    whole = used.integral - startup
+    total_work = used.integral - startup
     done = (
-        (used.cumulative(at) - startup) / whole
-        if whole > 0
+        (used.cumulative(at) - startup) / total_work
+        if total_work > 0
         else (at - started) / max(ended - started, 1e-9)
     )
     return tuple(

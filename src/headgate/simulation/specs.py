@@ -71,8 +71,8 @@ def _strays(jobs: Sequence[TraceJob]) -> Iterator[str]:
         away = min(max(first - job.submitted, job.submitted - first - within) for job in strays)
         named = ", ".join(repr(job.name) for job in strays[:_NAMED])
         named += f" and {len(strays) - _NAMED} more" if len(strays) > _NAMED else ""
-        what = f"come {say_seconds(away)} or more before or after most others"
-        yield f"{len(strays)} of {len(jobs)} jobs {what} ({named}); their times may be wrong"
+        how_far = f"come {say_seconds(away)} or more before or after most others"
+        yield f"{len(strays)} of {len(jobs)} jobs {how_far} ({named}); their times may be wrong"
 
 
 def against(job: TraceJob, specs: Specs, begin: float = 0.0) -> str | None:

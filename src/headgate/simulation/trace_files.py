@@ -151,7 +151,7 @@ def _cells(
             complaint,
             f"expected {len(header)}, as the line with the names of the columns has",
         )
-    return {what: row[i].strip() if i < len(row) else "" for what, i in columns.items()}
+    return {column: row[i].strip() if i < len(row) else "" for column, i in columns.items()}
 
 
 def _left_out(wrong: Sequence[Problem], count: int) -> Iterator[str]:
@@ -172,8 +172,8 @@ def _unused(header: Sequence[str], columns: Mapping[str, int]) -> Iterator[str]:
 
 def _columns(path: str, header: list[str]) -> dict[str, int]:
     columns = {
-        what: header.index(name)
-        for what, names in _NAMES.items()
+        column: header.index(name)
+        for column, names in _NAMES.items()
         for name in reversed(names)
         if name in header
     }

@@ -125,8 +125,8 @@ class Effect:
     @property
     def title(self) -> str:
         """The comparison: `small solo, isolation container against process`."""
-        rest = "".join(f", {axis} {value}" for axis, value in self.rest)
-        where = f"{self.job}{'' if self.what == 'scenario' else f' {self.scenario}'}{rest}"
+        settings = "".join(f", {axis} {value}" for axis, value in self.rest)
+        where = f"{self.job}{'' if self.what == 'scenario' else f' {self.scenario}'}{settings}"
         return f"{where}, {self.what} {self.value} against {self.base}"
 
     @property
@@ -292,18 +292,20 @@ def _cell(
     valid: Sequence[Measurement],
     attempts: Mapping[int, int],
 ) -> StudyCell:
-    mine = [measurement for measurement in valid if _place(measurement.cell) == place]
+    own_measurements = [measurement for measurement in valid if _place(measurement.cell) == place]
     good = [
         measurement
-        for measurement in mine
+        for measurement in own_measurements
         if measurement.state == "measured" and measurement.attempt == attempts[measurement.block]
     ]
     chosen = {measurement.block: measurement.figures for measurement in good}
     state, reason = ("measured", "") if chosen else ("not measured", "its turn has not come")
-    if mine and not chosen:
-        state, reason = mine[-1].state, mine[-1].reason
+    if own_measurements and not chosen:
+        state, reason = own_measurements[-1].state, own_measurements[-1].reason
     disturbed = sum(bool(figures["disturbed"]) for figures in chosen.values())
-    return StudyCell(cell_data["name"], *place, chosen, state, reason, len(mine), disturbed)
+    return StudyCell(
+        cell_data["name"], *place, chosen, state, reason, len(own_measurements), disturbed
+    )
 
 
 class _Floors:
@@ -332,7 +334,7 @@ def _effects(
         if cell.is_repeat or cell.scenario == "slice":
             continue
         for job in cell.workloads:
-            for what, base, value, other in _bases(cell, cells, axes):
+            for axis, base, value, other in _bases(cell, cells, axes):
                 alike = metric != "step" or cell.units(job) == other.units(job)
                 both = [
                     side.seconds(job, metric) if alike else side.batch_seconds(job)
@@ -340,8 +342,10 @@ def _effects(
                 ]
                 if (ratio := paired(*both)) is not None:
                     floor = floors.of((cell.scenario, other.scenario), job, metric)
-                    rest = tuple(setting for setting in cell.values if setting[0] != what)
-                    yield Effect(job, cell.scenario, what, value, base, rest, metric, ratio, floor)
+                    other_settings = tuple(setting for setting in cell.values if setting[0] != axis)
+                    yield Effect(
+                        job, cell.scenario, axis, value, base, other_settings, metric, ratio, floor
+                    )
 
 
 def _bases(
@@ -492,9 +496,9 @@ def _notes(
 ) -> Iterator[str]:
     """Notes on how it was measured."""
     changed = [
-        f"{what} {was} → {machine.get(what, '')}"
-        for what, was in about["machine"].items()
-        if machine.get(what) != was
+        f"{fact} {was} → {machine.get(fact, '')}"
+        for fact, was in about["machine"].items()
+        if machine.get(fact) != was
     ]
     if changed:
         yield f"This machine has changed since the study began: {'; '.join(changed)}."
@@ -523,24 +527,33 @@ def between(first: Findings, second: Findings) -> tuple[list[tuple[str, Ratio, f
     """Cells common to two studies, with the second over the first and the larger floor; and names
     of cells in one only.
     """
-    ours, theirs = (
+    first_cells, second_cells = (
         {cell.name: cell for cell in side.cells if cell.figures} for side in (first, second)
     )
     lines = []
-    for name in (our for our in ours if our in theirs):
-        for job in ours[name].workloads:
+    for name in (our for our in first_cells if our in second_cells):
+        for job in first_cells[name].workloads:
             ratio = unpaired(
-                *(list(effect[name].seconds(job, "step").values()) for effect in (ours, theirs))
+                *(
+                    list(effect[name].seconds(job, "step").values())
+                    for effect in (first_cells, second_cells)
+                )
             )
             floor = max(
-                _Floors({_key(c): c for c in side.cells}).of((ours[name].scenario,), job, "step")
+                _Floors({_key(c): c for c in side.cells}).of(
+                    (first_cells[name].scenario,), job, "step"
+                )
                 for side in (first, second)
             )
-            if ratio is not None and not ours[name].is_repeat:
+            if ratio is not None and not first_cells[name].is_repeat:
                 lines.append(
-                    (name if len(ours[name].workloads) == 1 else f"{job} in {name}", ratio, floor)
+                    (
+                        name if len(first_cells[name].workloads) == 1 else f"{job} in {name}",
+                        ratio,
+                        floor,
+                    )
                 )
-    return lines, sorted(ours.keys() ^ theirs.keys())
+    return lines, sorted(first_cells.keys() ^ second_cells.keys())
 
 
 def _key(cell: StudyCell) -> _Place:

@@ -150,7 +150,9 @@ def _window(run: Recording, jobs: Sequence[str], warm: int) -> tuple[float, floa
             late = f"the background {job.name} was under way only when others had ended"
             raise NotTogetherError(late, "", _warm_at(run, stretches, began * _LEAD))
         start = max(start, began)
-        last = max(each.ended or 0.0 for each in run.jobs if each.name in jobs)
+        last = max(
+            recorded_job.ended or 0.0 for recorded_job in run.jobs if recorded_job.name in jobs
+        )
         if job.ended is not None and job.ended < last:
             early = f"the background {job.name} ended too early"
             raise NotMeasuredError(f"{early}: {last - job.ended:.1f} s before what it was to slow")
@@ -208,9 +210,9 @@ def _counted(job: RecordedJob) -> tuple[Array, Array, Array]:
     """Times, steps and samples reported by a job; epochs if it has no steps; samples are NaN if not
     reported.
     """
-    told = job.progress.step if np.isfinite(job.progress.step).any() else job.progress.epoch
-    kept = np.isfinite(told)
-    return job.progress.t[kept], np.maximum.accumulate(told[kept]), job.progress.samples[kept]
+    counter = job.progress.step if np.isfinite(job.progress.step).any() else job.progress.epoch
+    kept = np.isfinite(counter)
+    return job.progress.t[kept], np.maximum.accumulate(counter[kept]), job.progress.samples[kept]
 
 
 def _job(job: RecordedJob, start: float, end: float, account: Account) -> dict[str, Any]:
@@ -283,8 +285,10 @@ def _worker(
     come, gone = (rate * told.step_seconds if rate is not None else None for rate in rates)
     return {
         "step_seconds": told.step_seconds,
-        "received": max((each for each in (told.received, come) if each is not None), default=None),
-        "sent": max((each for each in (told.sent, gone) if each is not None), default=None),
+        "received": max(
+            (count for count in (told.received, come) if count is not None), default=None
+        ),
+        "sent": max((count for count in (told.sent, gone) if count is not None), default=None),
     }
 
 
@@ -312,8 +316,8 @@ def _inside(signal: Signal, stretches: Sequence[tuple[float, float]]) -> Signal:
     kept = np.zeros(len(signal), bool)
     for start, end in stretches:
         kept |= (signal.start >= start - _CLOCKS) & (signal.end <= end + _CLOCKS)
-    found = Signal(signal.start[kept], signal.end[kept], signal.value[kept])
-    return found if found.seconds >= _LEAST_READ else EMPTY
+    inside = Signal(signal.start[kept], signal.end[kept], signal.value[kept])
+    return inside if inside.seconds >= _LEAST_READ else EMPTY
 
 
 def _others(run: Recording, start: float, end: float) -> tuple[float, float, bool]:
@@ -321,9 +325,9 @@ def _others(run: Recording, start: float, end: float) -> tuple[float, float, boo
     and whether these disturbed it. Lab nodes are disturbed only once the machine has no spare
     cores.
     """
-    there = {name for job in run.jobs for name in job.nodes}
-    below = [node for node in run.nodes if node.name not in there]
-    nodes = below or run.nodes
+    job_nodes = {name for job in run.jobs for name in job.nodes}
+    other_nodes = [node for node in run.nodes if node.name not in job_nodes]
+    nodes = other_nodes or run.nodes
     start = min(start, end - _LEAST_SEEN)
     cores = sum(node.cores or 0.0 for node in nodes)
     used, stolen = (
@@ -332,7 +336,7 @@ def _others(run: Recording, start: float, end: float) -> tuple[float, float, boo
     foreign = max(
         used - sum(job.signal("cpu_cores").within(start, end).mean or 0.0 for job in run.jobs), 0.0
     )
-    spare = bool(below) and cores - used > FOREIGN * cores
+    spare = bool(other_nodes) and cores - used > FOREIGN * cores
     return foreign, stolen, bool(cores and max(foreign, stolen) > FOREIGN * cores and not spare)
 
 
@@ -340,10 +344,10 @@ def _nodes(run: Recording, jobs: Sequence[str], start: float, end: float) -> dic
     """Node use in the window while jobs trained, and from the first report on while one
     evaluated.
     """
-    mine = [job for job in run.jobs if job.name in jobs]
-    last = max(job.ended or end for job in mine)
+    measured_jobs = [job for job in run.jobs if job.name in jobs]
+    last = max(job.ended or end for job in measured_jobs)
     training, testing, at = [], [], start
-    for begin, done in sorted(window for job in mine for window in evaluations(job)):
+    for begin, done in sorted(window for job in measured_jobs for window in evaluations(job)):
         if at < begin and at < end:
             training.append((at, min(begin, end)))
         if max(at, begin) < min(done, last):
@@ -359,16 +363,18 @@ def _nodes(run: Recording, jobs: Sequence[str], start: float, end: float) -> dic
 
 def _node(node: RecordedNode, stretches: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Mean and maximum use of a node in these stretches."""
-    found: dict[str, Any] = {"cores": node.cores, "memory": node.memory_bytes}
-    found |= {"nic": node.nic_bytes_per_second, "disk": node.disk_bytes_per_second}
+    figures: dict[str, Any] = {"cores": node.cores, "memory": node.memory_bytes}
+    figures |= {"nic": node.nic_bytes_per_second, "disk": node.disk_bytes_per_second}
     for column in _GAUGES:
         signal = _inside(node.signal(column), stretches)
-        found[column] = [signal.mean, signal.maximum]
+        figures[column] = [signal.mean, signal.maximum]
     cpu = _inside(node.signal("cpu_cores"), stretches)
-    found["cpu_cores"] = [cpu.mean, cpu.maximum]
+    figures["cpu_cores"] = [cpu.mean, cpu.maximum]
     busy = [cpu.mean, cpu.maximum] if node.cores else [None, None]
-    found["idle"] = [
-        max(1.0 - each / node.cores, 0.0) if each is not None and node.cores else None
-        for each in busy
+    figures["idle"] = [
+        max(1.0 - stretch_signal / node.cores, 0.0)
+        if stretch_signal is not None and node.cores
+        else None
+        for stretch_signal in busy
     ]
-    return found
+    return figures

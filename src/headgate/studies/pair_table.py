@@ -65,20 +65,23 @@ def _alone(
     """Store a job's rate alone on half of the cores, and its solo figures. Earlier measurements are
     scaled to that rate.
     """
-    half, whole = (cells[scenario, (job,), pair.without] for scenario in ("slice", "solo"))
-    steps, all_steps = (_mean(cell.seconds(job, "step").values()) for cell in (half, whole))
+    half, on_all_cores = (cells[scenario, (job,), pair.without] for scenario in ("slice", "solo"))
+    steps, all_steps = (_mean(cell.seconds(job, "step").values()) for cell in (half, on_all_cores))
     scale = 1.0 / steps / row[ALONE]
-    for other, (own, theirs) in ((k, v) for k, v in row.items() if k not in (ALONE, SOLO)):
-        row[other] = [own * scale, theirs]
+    for other, (own, others_rate) in ((k, v) for k, v in row.items() if k not in (ALONE, SOLO)):
+        row[other] = [own * scale, others_rate]
     row[ALONE] = 1.0 / steps
-    cpu, step = whole.mean(job, "cpu_seconds_per_step"), whole.mean(job, "step_seconds")
+    cpu, step = (
+        on_all_cores.mean(job, "cpu_seconds_per_step"),
+        on_all_cores.mean(job, "step_seconds"),
+    )
     figures = {
         "gain_of_all_cores": steps / all_steps,
         "cpu_seconds_per_step": cpu,
         "cores": cpu / step if cpu is not None and step else None,
-        "memory_bytes": whole.mean(job, "memory_peak_bytes"),
-        "disk_bytes_per_second": _of_nodes(whole, "disk_read", "disk_write"),
-        "network_bytes_per_second": _of_nodes(whole, "net_in", "net_out"),
+        "memory_bytes": on_all_cores.mean(job, "memory_peak_bytes"),
+        "disk_bytes_per_second": _of_nodes(on_all_cores, "disk_read", "disk_write"),
+        "network_bytes_per_second": _of_nodes(on_all_cores, "net_in", "net_out"),
     }
     row[SOLO] = {name: value for name, value in figures.items() if value is not None}
 

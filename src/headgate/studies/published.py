@@ -83,10 +83,10 @@ def _compared(study: Findings, published_entry: Mapping[str, Any]) -> Iterator[P
                 cell,
             )
             continue
-        [(what, base)] = published_entry["against"].items()
+        [(axis, base)] = published_entry["against"].items()
         for effect in study.effects:
-            rest = tuple(setting for setting in cell.values if setting[0] != what)
-            mine = (
+            other_settings = tuple(setting for setting in cell.values if setting[0] != axis)
+            effect_key = (
                 effect.job,
                 effect.scenario,
                 effect.what,
@@ -94,9 +94,10 @@ def _compared(study: Findings, published_entry: Mapping[str, Any]) -> Iterator[P
                 effect.rest,
                 effect.metric,
             )
-            value = dict(cell.values).get(what, cell.scenario)
+            value = dict(cell.values).get(axis, cell.scenario)
             if (
-                mine == (job, cell.scenario, what, base, rest, published_entry["figure"])
+                effect_key
+                == (job, cell.scenario, axis, base, other_settings, published_entry["figure"])
                 and effect.value == value
             ):
                 is_comparable = True

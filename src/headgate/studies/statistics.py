@@ -95,16 +95,19 @@ def unpaired(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
     """
     if not first or not second:
         return None
-    one, other = np.log(first), np.log(second)
-    middle = float(other.mean() - one.mean())
-    few = min(len(one), len(other))
-    values = np.exp(other - one.mean())[:few]
+    first_logs, second_logs = np.log(first), np.log(second)
+    middle = float(second_logs.mean() - first_logs.mean())
+    few = min(len(first_logs), len(second_logs))
+    values = np.exp(second_logs - first_logs.mean())[:few]
     if few < LEAST_REPETITIONS:
         return _ratio(
-            middle, float(other.min() - one.max()), float(other.max() - one.min()), values
+            middle,
+            float(second_logs.min() - first_logs.max()),
+            float(second_logs.max() - first_logs.min()),
+            values,
         )
     draw = np.random.default_rng(0)
-    means = _means(other, draw) - _means(one, draw)
+    means = _means(second_logs, draw) - _means(first_logs, draw)
     low, high = np.percentile(means, _percentiles(few))
     return _ratio(middle, float(low), float(high), values)
 

@@ -116,12 +116,13 @@ def _workers(study: Findings) -> StudyTable:
                 figures["workers"][name] for figures in job_figures if name in figures["workers"]
             ]
             seconds, come, gone = (
-                _known([one[what] for one in worker_figures])
-                for what in ("step_seconds", "received", "sent")
+                _known([of_worker[figure_name] for of_worker in worker_figures])
+                for figure_name in ("step_seconds", "received", "sent")
             )
             first = name == names[0]
             model, used = (
-                cell.mean(job, what) if first else None for what in ("model_bytes", "touched_bytes")
+                cell.mean(job, figure_name) if first else None
+                for figure_name in ("model_bytes", "touched_bytes")
             )
             rate = _steps_a_second(cell, job) if first else None
             rows.append(
@@ -196,13 +197,13 @@ def _axes(study: Findings) -> Iterator[StudyTable]:
             rows = []
             for value in values_with_cells if len(values_with_cells) > 1 else ():
                 row = [value]
-                for job, rest in heads:
-                    mine = [
+                for job, settings in heads:
+                    job_cells = [
                         c
                         for c in cells_of_scenario
-                        if job in c.workloads and _rest(c, axis) == rest
+                        if job in c.workloads and _rest(c, axis) == settings
                     ]
-                    cell = next((c for c in mine if (axis, value) in c.values), None)
+                    cell = next((c for c in job_cells if (axis, value) in c.values), None)
                     known = (
                         (*_throughput(cell, job), *_relative(study.effects, cell, job, axis))
                         if cell
@@ -211,8 +212,8 @@ def _axes(study: Findings) -> Iterator[StudyTable]:
                     row += known or [MISSING] * 4
                 rows.append(tuple(row))
             columns = [axis]
-            for job, rest in heads:
-                named = ", ".join([job, *(f"{name} {value}" for name, value in rest)])
+            for job, settings in heads:
+                named = ", ".join([job, *(f"{name} {value}" for name, value in settings)])
                 columns += [f"{named}: rate", "elapsed", "step, ratio", "elapsed, ratio"]
             yield StudyTable(
                 f"{axis}, {scenario}; times against {values[0]}", tuple(columns), tuple(rows)
@@ -235,14 +236,14 @@ def _rate(cell: StudyCell, job: str) -> str:
 
 
 def _relative(effects: Iterable[Effect], cell: StudyCell, job: str, axis: str) -> tuple[str, str]:
-    mine = [
+    own_effects = [
         e
         for e in effects
         if (e.job, e.scenario, e.what, e.rest) == (job, cell.scenario, axis, _rest(cell, axis))
     ]
     ratios = {
         effect.metric: say_ratio(effect.ratio)
-        for effect in mine
+        for effect in own_effects
         if (axis, effect.value) in cell.values
     }
     return ratios.get("step", MISSING), ratios.get("elapsed", MISSING)
@@ -324,7 +325,7 @@ def _changes(effect: Effect, cell: StudyCell, job: str, resource: str) -> bool:
 
 def _busy(cell: StudyCell, job: str, resource: str) -> tuple[float | None, float | None]:
     """Mean and highest used fraction of a resource on the node that used most of it."""
-    used, whole = _USES.get(resource, ((), ""))
+    used, capacity = _USES.get(resource, ((), ""))
     columns = []
     for figures in cell.figures.values():
         node_figures = figures["jobs"][job].get("nodes") or figures["nodes"]
@@ -334,9 +335,9 @@ def _busy(cell: StudyCell, job: str, resource: str) -> tuple[float | None, float
             if name in node_figures
         ):
             columns += [
-                tuple(part / node[whole] for part in node[column])
+                tuple(part / node[capacity] for part in node[column])
                 for column in used
-                if node.get(whole) and None not in node.get(column, [None])
+                if node.get(capacity) and None not in node.get(column, [None])
             ]
     return max(columns, default=(None, None))
 
@@ -354,10 +355,16 @@ def _cluster(study: Findings) -> StudyTable:
             rows += [
                 (
                     f"{cell.name} on {node}{when}",
-                    *_node([each[node] for each in windows if node in each]),
+                    *_node(
+                        [window_nodes[node] for window_nodes in windows if node in window_nodes]
+                    ),
                 )
                 for node in (windows[0] if windows else ())
-                if any(each[node]["idle"][0] is not None for each in windows if node in each)
+                if any(
+                    window_nodes[node]["idle"][0] is not None
+                    for window_nodes in windows
+                    if node in window_nodes
+                )
             ]
     columns = (
         "Node",

@@ -398,9 +398,9 @@ class Oversubscription(Component):
         for attempt, task, where in running:
             free_cores = cores.get(where, 0.0) + _EXACT
             # not yet included
-            mine = (task.entitled_cores, task.threads) if task.idle else (0.0, 0)
-            divided = promised[where] + mine[0] <= free_cores and "cores" not in task.gate
-            fits = threads[where] + mine[
+            own_idle = (task.entitled_cores, task.threads) if task.idle else (0.0, 0)
+            divided = promised[where] + own_idle[0] <= free_cores and "cores" not in task.gate
+            fits = threads[where] + own_idle[
                 1
             ] <= free_cores or task.threads <= task.entitled_cores + spare(task.threads)
             spin = divided and fits

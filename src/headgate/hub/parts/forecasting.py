@@ -208,7 +208,7 @@ class Forecasting(Component):
             tracker = self._tracker(job)
             if tracker is None:
                 return None
-            whole = (
+            is_whole = (
                 starts
                 and live.checkpoint is None
                 and live.attempt == 1
@@ -219,7 +219,7 @@ class Forecasting(Component):
             )
             power = self._powers.get(live.profile_key, known)
             spent = tracker.used.cpu
-            self._watched[job] = _ForecastJob(live, tracker, whole, now, spent, power=power)
+            self._watched[job] = _ForecastJob(live, tracker, is_whole, now, spent, power=power)
         return self._watched[job]
 
     def _ended(self, task: TaskId) -> None:

@@ -144,8 +144,11 @@ class HubListener(Listener):
         readings = []
         for line in lines:
             try:
-                found = task_view.reader.feed([line])
-                readings += [messages.read(task, each, live.spec.progress.metric) for each in found]
+                line_readings = task_view.reader.feed([line])
+                readings += [
+                    messages.read(task, line_reading, live.spec.progress.metric)
+                    for line_reading in line_readings
+                ]
             except Exception as error:  # noqa: BLE001  # whatever one line may do, the next ones are read
                 shown = line[:_TEXT_SHOWN]
                 self._complain(task, ReasonKind.LINE_UNREADABLE, line=shown, error=str(error))
@@ -340,10 +343,10 @@ class HubListener(Listener):
         if excess is not None:
             self._live_runs.event(run, "warning", excess, live.spec.name, task)
         run.record_progress(progress)
-        whole = attempt.progressed(progress)
-        if whole is None:
+        job_progress = attempt.progressed(progress)
+        if job_progress is None:
             return
-        warning = live.progressed(whole)
+        warning = live.progressed(job_progress)
         if warning is not None:
             self._live_runs.event(run, "warning", warning, live.spec.name, task)
         if (cost := live.caught_up(run.clock())) is not None:
@@ -351,7 +354,7 @@ class HubListener(Listener):
             self._live_runs.event(
                 run, "fault", again, live.spec.name, seconds=cost[0], steps=cost[1]
             )
-        self._step(whole)
+        self._step(job_progress)
 
     def _tell_rest(self, task: TaskId) -> None:
         """Pass on the last progress read from a task's output; no more is read from it."""

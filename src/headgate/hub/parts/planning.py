@@ -213,8 +213,8 @@ class InitialPlanner(Component):
             self._told(
                 actions,
                 [
-                    self._allowed(*answer_of_job, cluster, used)
-                    for answer_of_job in zip(actions, asked, thread)
+                    self._allowed(*question_and_choice, cluster, used)
+                    for question_and_choice in zip(actions, asked, thread)
                 ],
             )
 

@@ -349,11 +349,11 @@ class Attempt:
             if name.is_worker and task_of_attempt.state != "ended"
         ]
         together = self.plan.in_step
-        whole = strictest([worker.gate for worker in workers]) if together else OPEN
+        common_gate = strictest([worker.gate for worker in workers]) if together else OPEN
         for task in workers:
             gate = task.gate
             if together:
-                gate = whole if task.name == self.lowest else OPEN
+                gate = common_gate if task.name == self.lowest else OPEN
             gate = PAUSED if self._paused else gate
             if task.name in self._connected and gate != task.held_by:
                 task.held_by = gate
