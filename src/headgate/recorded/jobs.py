@@ -68,8 +68,17 @@ class RecordedDecision:
     reason: str
 
 
+class _HasUsage:
+    __slots__ = ()
+    usage: Usage
+
+    def signal(self, column: Column) -> Signal:
+        """The use in this column; empty: not recorded."""
+        return self.usage.get(column, EMPTY)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordedTask:
+class RecordedTask(_HasUsage):
     """A recorded task of a job.
 
     Args:
@@ -118,13 +127,9 @@ class RecordedTask:
         counted = (self.memory_peak_bytes or 0.0) - given_back
         return max((peak for peak in (counted, sampled) if peak and peak > 0.0), default=None)
 
-    def signal(self, column: Column) -> Signal:
-        """The use in this column; empty: not recorded."""
-        return self.usage.get(column, EMPTY)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordedJob:
+class RecordedJob(_HasUsage):
     """A recorded job. Figures of several tasks are summed.
 
     Args:
@@ -298,13 +303,9 @@ class RecordedJob:
         served = self.spec.launch == "tensorflow" and has_servers
         return max(2 if served else 1, self.spec.limits.workers[0])
 
-    def signal(self, column: Column) -> Signal:
-        """The use in this column; empty: not recorded."""
-        return self.usage.get(column, EMPTY)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordedNode:
+class RecordedNode(_HasUsage):
     """A recorded node; cores, GPUs and rates are None if unknown."""
 
     name: str
@@ -316,10 +317,6 @@ class RecordedNode:
     gpus: int | None = None
     description: str = ""
     core_gflops: float | None = None
-
-    def signal(self, column: Column) -> Signal:
-        """The use in this column; empty: not recorded."""
-        return self.usage.get(column, EMPTY)
 
 
 def phases(

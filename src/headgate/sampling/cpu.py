@@ -10,7 +10,7 @@ import psutil
 
 from headgate.sampling.base import Boxed
 from headgate.sampling.columns import Column
-from headgate.sampling.counters import Rates, table
+from headgate.sampling.counters import table
 from headgate.sampling.sources import (
     FileSource,
     ProcessSource,
@@ -127,7 +127,6 @@ class _Processes(ProcessSource):
         self._own: dict[int, float] = {}
         self._used = 0.0
         self._with_children = 0.0
-        self._rates = Rates()
 
     def read(self, now: float, /) -> dict[Column, float]:
         own: dict[int, float] = {}
@@ -142,4 +141,4 @@ class _Processes(ProcessSource):
         self._own, self._with_children = own, with_children
         if not own:
             return {}
-        return self._rates.of(now, {"cpu_cores": self._used})
+        return self.rates.of(now, {"cpu_cores": self._used})

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from headgate.machine.blocks import whole_disks
+from headgate.machine.blocks import WholeDisk, whole_disks
 from headgate.sampling.base import Boxed
 from headgate.sampling.columns import Column
-from headgate.sampling.counters import Rates
 from headgate.sampling.sources import (
     FileSource,
     ProcessSource,
@@ -34,7 +34,7 @@ class DiskSampler(SourcedSampler):
     name = "disk"
 
     def open_node(self) -> Source:
-        return _Node(self._root)
+        return _Node(self._root / "proc/diskstats", self._root)
 
     def open_task(self, box: Boxed) -> Source | None:
         return first(
@@ -43,13 +43,31 @@ class DiskSampler(SourcedSampler):
         )
 
 
-class _Node(FileSource):
-    def __init__(self, root: Path) -> None:
-        super().__init__(root / "proc/diskstats")
+class _Disks(FileSource):
+    """A file with a row for each disk, of which those of whole disks count."""
+
+    def __init__(self, path: str | Path, root: Path) -> None:
+        super().__init__(path)
         self._root = root
         self._seen: set[bytes] = set()
         self._whole: frozenset[bytes] = frozenset()
 
+    def whole(
+        self, rows: Mapping[bytes, list[bytes]], key: Callable[[WholeDisk], str]
+    ) -> list[list[bytes]]:
+        """The rows of whole disks.
+
+        Args:
+            rows: By the file's key of a disk.
+            key: That key.
+        """
+        if rows.keys() != self._seen:  # a disk was plugged in or out
+            self._seen = set(rows)
+            self._whole = frozenset(key(disk).encode() for disk in whole_disks(self._root))
+        return [words for name, words in rows.items() if name in self._whole]
+
+
+class _Node(_Disks):
     def read(self, now: float, /) -> dict[Column, float]:
         read = written = 0
         rows = {
@@ -57,40 +75,24 @@ class _Node(FileSource):
             for line in self.files[0].read().split(b"\n")
             if len(words := line.split()) > 9
         }
-        if rows.keys() != self._seen:  # a disk was plugged in or out
-            self._seen = set(rows)
-            self._whole = frozenset(
-                disk.name.replace("!", "/").encode() for disk in whole_disks(self._root)
-            )
-        for name, words in rows.items():
-            if name in self._whole:
-                read += int(words[5])
-                written += int(words[9])
+        for words in self.whole(rows, lambda disk: disk.name.replace("!", "/")):
+            read += int(words[5])
+            written += int(words[9])
         return self.rates.of(now, {"disk_read": read * _SECTOR, "disk_write": written * _SECTOR})
 
 
-class _IoStat(FileSource):
+class _IoStat(_Disks):
     """Lines of `MAJOR:MINOR rbytes=N wbytes=N ...`."""
-
-    def __init__(self, path: str, root: Path) -> None:
-        super().__init__(path)
-        self._root = root
-        self._seen: set[bytes] = set()
-        self._whole: frozenset[bytes] = frozenset()
 
     def read(self, now: float, /) -> dict[Column, float]:
         read = written = 0
         rows = {
             words[0]: words for line in self.files[0].read().split(b"\n") if (words := line.split())
         }
-        if rows.keys() != self._seen:
-            self._seen = set(rows)
-            self._whole = frozenset(disk.number.encode() for disk in whole_disks(self._root))
-        for number, words in rows.items():
-            if number in self._whole:
-                counters = dict(word.split(b"=", 1) for word in words[1:] if b"=" in word)
-                read += int(counters.get(b"rbytes", 0))
-                written += int(counters.get(b"wbytes", 0))
+        for words in self.whole(rows, lambda disk: disk.number):
+            counters = dict(word.split(b"=", 1) for word in words[1:] if b"=" in word)
+            read += int(counters.get(b"rbytes", 0))
+            written += int(counters.get(b"wbytes", 0))
         return self.rates.of(now, {"disk_read": read, "disk_write": written})
 
 
@@ -101,10 +103,6 @@ class _Processes(ProcessSource):
     ends the sum decreases, and that round has no rates.
     """
 
-    def __init__(self, box: Boxed) -> None:
-        super().__init__(box)
-        self._rates = Rates()
-
     def read(self, now: float, /) -> dict[Column, float]:
         read = written = 0
         readable = False
@@ -114,4 +112,4 @@ class _Processes(ProcessSource):
                 read += counters.read_bytes
                 written += counters.write_bytes
                 readable = True
-        return self._rates.of(now, {"disk_read": read, "disk_write": written}) if readable else {}
+        return self.rates.of(now, {"disk_read": read, "disk_write": written}) if readable else {}

@@ -77,6 +77,7 @@ class ProcessSource(Source):
     """
 
     def __init__(self, box: Boxed) -> None:
+        self.rates = Rates()
         self._box = box
         self._known: dict[int, psutil.Process] = {}
 
