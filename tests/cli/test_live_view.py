@@ -3,51 +3,55 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from headgate.cli.live_view import _JobTable, _Lines, gpu_cells
+from headgate.client.watching import RunEvent, RunSnapshot, WatchedJob, WatchedTask
 
 NO_GPU: dict[str, Any] = {"gpus": [], "gpu_busy": None, "gpu_memory_bytes": None}
 
 
-def job(name: str, state: str = "running", epoch: int | None = None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "state": state,
-        "reason": "",
-        "epoch": epoch,
-        "epochs": 90,
-        "step": None,
-        "loss": None,
-        "losses": [],
-        "cpu_cores": None,
-        "memory_bytes": None,
+def job(
+    name: str,
+    state: str = "running",
+    epoch: int | None = None,
+    reason: str = "",
+    tasks: Sequence[WatchedTask] = (),
+) -> WatchedJob:
+    return WatchedJob(
+        name=name,
+        state=state,
+        reason=reason,
+        epoch=epoch,
+        epochs=90,
+        step=None,
+        steps=None,
+        loss=None,
+        losses=[],
+        cpu_cores=None,
+        memory_bytes=None,
+        entitled_cores=1.0,
+        tasks=tasks or [task("worker-0")],
         **NO_GPU,
-        "entitled_cores": 1.0,
-        "tasks": [task("worker-0")],
-    }
+    )
 
 
-def task(name: str, state: str = "running") -> dict[str, Any]:
+def task(name: str, state: str = "running", node: str = "b") -> WatchedTask:
     used = {"cpu_cores": 0.25, "memory_bytes": 2**20, "net_in": 3e6, "net_out": None, **NO_GPU}
-    return {"task": name, "node": "b", "state": state, "threads": 1, "entitled_cores": 0.5, **used}
+    return WatchedTask(task=name, node=node, state=state, entitled_cores=0.5, **used)
 
 
-def snapshot(t: float, *jobs: dict[str, Any], end: bool = False) -> dict[str, Any]:
-    return {
-        "type": "end" if end else "snapshot",
-        "t": t,
-        "run": "r",
-        "policy": "equal",
-        "jobs": list(jobs),
-    }
+def snapshot(t: float, *jobs: WatchedJob, end: bool = False) -> RunSnapshot:
+    return RunSnapshot("r", t, "equal", jobs, has_ended=end)
 
 
-def ends(t: float, name: str) -> dict[str, Any]:
-    return {"type": "event", "t": t, "kind": "done", "text": "finished", "job": name}
+def ends(t: float, name: str) -> RunEvent:
+    return RunEvent(t, "done", "finished", name)
 
 
 def test_last_progress_is_a_line_before_the_end_of_its_job(
@@ -75,7 +79,7 @@ def test_an_end_is_told_though_the_hub_says_no_more(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == "[    1.0 s] a: done, finished\n"
 
 
-def shown(*jobs: dict[str, Any], height: int) -> list[str]:
+def shown(*jobs: WatchedJob, height: int) -> list[str]:
     """The lines of the live table; what is below the last is where the cursor rests."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system=None, width=80, height=height)
@@ -100,19 +104,16 @@ def test_of_too_many_jobs_those_that_run_or_failed_are_shown() -> None:
 
 
 def test_a_job_that_waits_says_for_what_though_it_has_taken_steps() -> None:
-    waits = {**job("a", "waiting", epoch=2), "reason": "for Ray"}
+    waits = job("a", "waiting", epoch=2, reason="for Ray")
     [row] = [line for line in shown(waits, height=12) if "waiting" in line]
     assert "for Ray" in row
 
 
 @pytest.mark.parametrize("said", [r"\[/INST\]", r"\[abc]", "[/red]"])
 def test_what_others_wrote_is_shown_as_it_is(said: str) -> None:
-    waits = {**job("a", "waiting"), "reason": said}
+    waits = job("a", "waiting", reason=said)
     assert any(said in line for line in shown(waits, height=12))
-    several = {
-        **job("a"),
-        "tasks": [{**task(f"worker-{i}", "ended"), "node": said} for i in range(2)],
-    }
+    several = job("a", tasks=[task(f"worker-{i}", "ended", said) for i in range(2)])
     assert any(f"on {said}" in line for line in shown(several, height=14))
 
 
@@ -121,10 +122,8 @@ def test_the_cursor_rests_on_an_empty_line_so_that_an_echoed_control_c_moves_not
 
 
 def test_the_tasks_of_a_job_that_has_several_are_below_it_where_there_is_room() -> None:
-    shown = {
-        **job("cnn", epoch=2),
-        "tasks": [task("worker-0"), task("worker-1", "joining"), task("server-0", "ended")],
-    }
+    tasks = [task("worker-0"), task("worker-1", "joining"), task("server-0", "ended")]
+    shown = job("cnn", epoch=2, tasks=tasks)
 
     def lines(height: int) -> list[str]:
         console = Console(
@@ -152,5 +151,5 @@ def test_the_tasks_of_a_job_that_has_several_are_below_it_where_there_is_room() 
 def test_which_gpus_a_job_has_and_what_it_uses_of_them_is_shown(
     gpus: list[int], busy: float | None, held: int | None, shown: str
 ) -> None:
-    use = {"gpus": gpus, "gpu_busy": busy, "gpu_memory_bytes": held}
+    use = replace(job("a"), gpus=gpus, gpu_busy=busy, gpu_memory_bytes=held)
     assert gpu_cells(use, True, True) == [shown]

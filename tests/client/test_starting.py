@@ -17,6 +17,7 @@ from tests.hub.user import SECONDS, User
 
 from headgate.client import submitting
 from headgate.client.starting import connect_or_start
+from headgate.client.watching import RunSnapshot
 from headgate.hub.connection import HubConnection, connect
 from headgate.hub.server import idle_seconds
 from headgate.model.errors import HeadgateError, UsageError
@@ -59,12 +60,8 @@ def test_a_ctrl_c_in_python_ends_what_was_handed_in(user: User, kill: bool, stat
         pytest.raises(KeyboardInterrupt),
         submitting.submitted(jobs, None, kill=kill) as watch,
     ):
-        for message in watch.follow(SECONDS):
-            if (
-                message is not None
-                and message["type"] == "snapshot"
-                and message["jobs"][0]["state"] == "running"
-            ):
+        for news in watch.follow(SECONDS):
+            if isinstance(news, RunSnapshot) and news.jobs[0].state == "running":
                 raise KeyboardInterrupt
     wait.until(lambda: runs.summary(watch.path).jobs[0].state == state, SECONDS, f"a {state} job")
 

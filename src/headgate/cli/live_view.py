@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +21,20 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.cli import streams
-from headgate.client.watching import Watch
+from headgate.client.watching import (
+    RunEvent,
+    RunReported,
+    RunSnapshot,
+    Watch,
+    WatchedJob,
+    WatchedTask,
+)
 from headgate.model.errors import HeadgateError
 from headgate.model.events import ENDED, GRACE_SECONDS, state_in_words
 from headgate.model.units import say_bytes, say_percent
 from headgate.recorded import runs
 from headgate.recorded.rows import JobRow
+from headgate.recorded.status import JobStatus, TaskStatus
 from headgate.recorded.store import RunReader
 from headgate.reports.sparkline import sparkline
 
@@ -71,10 +79,10 @@ def follow(
     except BrokenPipeError:  # whoever has read enough
         streams.abandon()
     if interrupts.count:
-        if any(job["state"] in ("stopped", "killed") for job in end["jobs"]):
+        if any(job.state in ("stopped", "killed") for job in end):
             click.echo(resume_hint(watched.path), err=True)
         return 130
-    return 0 if all(job["state"] == "done" for job in end["jobs"]) else 1
+    return 0 if all(job.state == "done" for job in end) else 1
 
 
 @contextmanager
@@ -95,26 +103,22 @@ def left_alone(run: str) -> Iterator[None]:
 
 def _final_state(
     watched: Watch, view: _JobTable | _Lines, interrupts: Interrupts, watch: Callable[[], None]
-) -> tuple[dict[str, Any], str | None]:
-    """How a run ended, and the path of its report, once both are known."""
-    end: dict[str, Any] = {}
+) -> tuple[tuple[WatchedJob, ...], str | None]:
+    """How the jobs of a run ended, and the path of its report, once both are known."""
+    end: tuple[WatchedJob, ...] = ()
     report = None
     with view:
-        for message in watched.follow(0.2):
+        for news in watched.follow(0.2):
             interrupts.pass_on()
             watch()
-            match message:
-                case None:
-                    pass
-                case {"type": "snapshot"}:
-                    view.snapshot(message)
-                case {"type": "event"}:
-                    view.event(message)
-                case {"type": "end"}:
-                    view.snapshot(message)
-                    end = message
-                case {"type": "reported"}:
-                    report = message["report"]
+            match news:
+                case RunSnapshot():
+                    view.snapshot(news)
+                    end = news.jobs if news.has_ended else end
+                case RunEvent():
+                    view.event(news)
+                case RunReported():
+                    report = news.report
     return end, report
 
 
@@ -198,7 +202,7 @@ class _Lines:
         self._console = console
         self._quiet = quiet
         self._shown: dict[str, tuple[float, tuple[object, ...]]] = {}
-        self._held: list[dict[str, Any]] = []
+        self._held: list[RunEvent] = []
 
     def __enter__(self) -> _Lines:
         return self
@@ -209,39 +213,39 @@ class _Lines:
     def say(self, text: str) -> None:
         click.echo(text, err=True)
 
-    def event(self, event: dict[str, Any]) -> None:
+    def event(self, event: RunEvent) -> None:
         # Only the snapshot after a job's end is sure to have its last progress, which is printed
         # first.
-        if self._held or event["kind"] in ENDED:
+        if self._held or event.kind in ENDED:
             self._held.append(event)
         else:
             self._print_event(event)
 
-    def snapshot(self, snapshot: dict[str, Any]) -> None:
-        jobs = {job["name"]: job for job in snapshot["jobs"]}
+    def snapshot(self, snapshot: RunSnapshot) -> None:
+        jobs = {job.name: job for job in snapshot.jobs}
         self._release(jobs)
         for name, job in jobs.items():
             at, _ = self._shown.get(name, (-PROGRESS_SECONDS, ()))
-            if job["state"] == "running" and snapshot["t"] - at >= PROGRESS_SECONDS:
-                self._print_progress(snapshot["t"], job)
+            if job.state == "running" and snapshot.t - at >= PROGRESS_SECONDS:
+                self._print_progress(snapshot.t, job)
 
-    def _release(self, jobs: dict[str, dict[str, Any]]) -> None:
+    def _release(self, jobs: dict[str, WatchedJob]) -> None:
         for event in self._held:
-            if event["kind"] in ENDED and event["job"] in jobs:
-                self._print_progress(event["t"], jobs[event["job"]])
+            if event.kind in ENDED and event.job in jobs:
+                self._print_progress(event.t, jobs[event.job])
             self._print_event(event)
         self._held.clear()
 
-    def _print_event(self, event: dict[str, Any]) -> None:
-        who = f"{event['job']}: " if event["job"] else ""
-        self._print(event["t"], f"{who}{state_in_words(event['kind'], event['text'])}")
+    def _print_event(self, event: RunEvent) -> None:
+        who = f"{event.job}: " if event.job else ""
+        self._print(event.t, f"{who}{state_in_words(event.kind, event.text)}")
 
-    def _print_progress(self, t: float, job: dict[str, Any]) -> None:
-        now = (job["epoch"], job["step"], job["loss"])
-        _, before = self._shown.get(job["name"], (0.0, (None, None, None)))
+    def _print_progress(self, t: float, job: WatchedJob) -> None:
+        now = (job.epoch, job.step, job.loss)
+        _, before = self._shown.get(job.name, (0.0, (None, None, None)))
         if now != before:
-            self._shown[job["name"]] = (t, now)
-            self._print(t, f"{job['name']}: {progress(job)}")
+            self._shown[job.name] = (t, now)
+            self._print(t, f"{job.name}: {progress(job)}")
 
     def _print(self, t: float, text: str) -> None:
         if not self._quiet:
@@ -265,29 +269,29 @@ class _JobTable:
     def say(self, text: str) -> None:
         self._console.print(text, style="yellow", markup=False)
 
-    def event(self, event: dict[str, Any]) -> None:
-        style = "red" if event["kind"] in ("failed", "warning") else None
-        who = f"{event['job']}: " if event["job"] else ""
-        state = state_in_words(event["kind"], event["text"])
-        self._console.print(f"[{event['t']:7.1f} s] {who}{state}", style=style, markup=False)
+    def event(self, event: RunEvent) -> None:
+        style = "red" if event.kind in ("failed", "warning") else None
+        who = f"{event.job}: " if event.job else ""
+        state = state_in_words(event.kind, event.text)
+        self._console.print(f"[{event.t:7.1f} s] {who}{state}", style=style, markup=False)
 
-    def snapshot(self, snapshot: dict[str, Any]) -> None:
+    def snapshot(self, snapshot: RunSnapshot) -> None:
         # The cursor rests on an empty line. A terminal that echoes ^C at the end of a full line
         # moves to the next, and then one line too few is erased.
         self._live.update(Group(self._fitting_table(snapshot), ""), refresh=True)
 
-    def _fitting_table(self, snapshot: dict[str, Any]) -> Table:
+    def _fitting_table(self, snapshot: RunSnapshot) -> Table:
         """A table that fits the terminal's lines. If there are too many tasks, it leaves them out.
         If there are too many jobs, running and failed ones come first.
         """
         room = self._console.height - 1
-        jobs = snapshot["jobs"]
+        jobs: Sequence[WatchedJob] = snapshot.jobs
         table = self._table(snapshot, jobs, [], with_tasks=True)
         if len(self._console.render_lines(table)) <= room:
             return table
         table = self._table(snapshot, jobs, [])
         excess = len(self._console.render_lines(table)) - room
-        jobs = sorted(jobs, key=lambda job: _RANKS.get(job["state"], len(_RANKS)))
+        jobs = sorted(jobs, key=lambda job: _RANKS.get(job.state, len(_RANKS)))
         shown = len(jobs)
         while excess > 0 and shown > 0:
             shown = max(shown - excess, 0)
@@ -297,15 +301,15 @@ class _JobTable:
 
     def _table(
         self,
-        snapshot: dict[str, Any],
-        shown: list[dict[str, Any]],
-        hidden: list[dict[str, Any]],
+        snapshot: RunSnapshot,
+        shown: Sequence[WatchedJob],
+        hidden: Sequence[WatchedJob],
         with_tasks: bool = False,
     ) -> Table:
-        title = f"run {snapshot['run']} · policy {snapshot['policy']} · {snapshot['t']:.0f} s"
+        title = f"run {snapshot.run} · policy {snapshot.policy} · {snapshot.t:.0f} s"
         table = Table(title=Text(title, "table.title"), title_justify="left")
         if hidden:
-            counts = Counter(job["state"] for job in hidden)
+            counts = Counter(job.state for job in hidden)
             states_left_out = ", ".join(f"{count} {state}" for state, count in counts.items())
             table.caption, table.caption_justify = (
                 f"... {len(hidden)} more ({states_left_out})",
@@ -313,86 +317,87 @@ class _JobTable:
             )
         for heading in ("job", "state", "progress", "loss"):
             table.add_column(heading, overflow="fold")
-        on_gpus = any(job["gpus"] for job in snapshot["jobs"])
+        on_gpus = any(job.gpus for job in snapshot.jobs)
         for heading in ("share", "CPU", "memory", *(["GPU"] if on_gpus else [])):
             table.add_column(heading, justify="right")
         for job in shown:
-            style = _STYLES.get(job["state"], "dim")
-            how = position(job) if job["state"] != "waiting" else ""
+            style = _STYLES.get(job.state, "dim")
+            how = position(job) if job.state != "waiting" else ""
             table.add_row(
-                job["name"],
-                Text(job["state"], style),
-                how or Text(job["reason"]),
-                self._course(job["losses"])
-                + ("" if job["loss"] is None else f" {job['loss']:.4g}"),
-                "" if job["state"] != "running" else f"{job['entitled_cores']:.2f} cores",
-                "" if job["cpu_cores"] is None else f"{job['cpu_cores']:.2f}",
-                "" if job["memory_bytes"] is None else say_bytes(job["memory_bytes"]),
+                job.name,
+                Text(job.state, style),
+                how or Text(job.reason),
+                self._course(job.losses) + ("" if job.loss is None else f" {job.loss:.4g}"),
+                "" if job.state != "running" else f"{job.entitled_cores:.2f} cores",
+                "" if job.cpu_cores is None else f"{job.cpu_cores:.2f}",
+                "" if job.memory_bytes is None else say_bytes(job.memory_bytes),
                 *gpu_cells(job, True, on_gpus),
             )
-            for task in job["tasks"] if with_tasks and len(job["tasks"]) > 1 else ():
+            for task in job.tasks if with_tasks and len(job.tasks) > 1 else ():
                 table.add_row(*map(Text, task_cells(task, on_gpus)), style="dim")
         return table
 
-    def _course(self, losses: list[float]) -> str:
+    def _course(self, losses: Sequence[float]) -> str:
         width = 24 if self._console.width >= 120 else 10
         return sparkline(losses, width) if len(losses) > 1 else ""
 
 
-def position(job: dict[str, Any]) -> str:
+def position(job: WatchedJob | JobStatus) -> str:
     """`epoch 3/5 step 120/200`, as far as it is known. A total below the current number is left
     out.
     """
     parts = []
     for name in ("epoch", "step"):
-        if (now := job[name]) is not None:
-            of = job.get(f"{name}s")
+        if (now := getattr(job, name)) is not None:
+            of = getattr(job, f"{name}s")
             parts.append(f"{name} {now}" + (f"/{of}" if of and of >= now else ""))
     return " ".join(parts)
 
 
-def gpu_cells(of: dict[str, Any], live: bool, on_gpus: bool) -> list[str]:
+def gpu_cells(
+    of: WatchedJob | WatchedTask | JobStatus | TaskStatus, live: bool, on_gpus: bool
+) -> list[str]:
     """The cell of a job's or a task's GPUs, in a table with such a column: which they are, how
     busy they are, and how much of their memory it holds, as far as known.
     """
     if not on_gpus:
         return []
-    if not live or not of["gpus"]:
+    if not live or not of.gpus:
         return [""]
-    use = [f"{say_percent(of['gpu_busy'])} busy"] if of["gpu_busy"] is not None else []
-    use += [say_bytes(of["gpu_memory_bytes"])] if of["gpu_memory_bytes"] is not None else []
-    return [f"{', '.join(map(str, of['gpus']))}{': ' if use else ''}{', '.join(use)}"]
+    use = [f"{say_percent(of.gpu_busy)} busy"] if of.gpu_busy is not None else []
+    use += [say_bytes(of.gpu_memory_bytes)] if of.gpu_memory_bytes is not None else []
+    return [f"{', '.join(map(str, of.gpus))}{': ' if use else ''}{', '.join(use)}"]
 
 
-def task_cells(task: dict[str, Any], on_gpus: bool) -> tuple[str, ...]:
+def task_cells(task: WatchedTask | TaskStatus, on_gpus: bool) -> tuple[str, ...]:
     """The row of a task below its job: name, state, node and NIC, an empty cell, share, CPU,
     memory; and GPUs.
     """
-    ended = task["state"] == "ended"
+    ended = task.state == "ended"
     rates = [
-        f"{way} {say_bytes(task[name])}/s"
-        for way, name in (("in", "net_in"), ("out", "net_out"))
-        if task[name]
+        f"{way} {say_bytes(rate)}/s"
+        for way, rate in (("in", task.net_in), ("out", task.net_out))
+        if rate
     ]
     return (
-        f"  {task['task']}",
-        task["state"],
-        ", ".join([f"on {task['node']}", *([] if ended else rates)]),
+        f"  {task.task}",
+        task.state,
+        ", ".join([f"on {task.node}", *([] if ended else rates)]),
         "",
-        "" if ended or task["entitled_cores"] is None else f"{task['entitled_cores']:.2f} cores",
-        "" if ended or task["cpu_cores"] is None else f"{task['cpu_cores']:.2f}",
-        "" if ended or task["memory_bytes"] is None else say_bytes(task["memory_bytes"]),
+        "" if ended or task.entitled_cores is None else f"{task.entitled_cores:.2f} cores",
+        "" if ended or task.cpu_cores is None else f"{task.cpu_cores:.2f}",
+        "" if ended or task.memory_bytes is None else say_bytes(task.memory_bytes),
         *gpu_cells(task, not ended, on_gpus),
     )
 
 
-def progress(job: dict[str, Any]) -> str:
+def progress(job: WatchedJob) -> str:
     """A job's progress in one line."""
     parts = [position(job)]
-    if job["loss"] is not None:
-        parts.append(f"loss {job['loss']:.4g}")
-    if job["cpu_cores"] is not None and job["state"] == "running":
-        parts.append(f"{job['cpu_cores']:.2f} cores of {job['entitled_cores']:.2f}")
+    if job.loss is not None:
+        parts.append(f"loss {job.loss:.4g}")
+    if job.cpu_cores is not None and job.state == "running":
+        parts.append(f"{job.cpu_cores:.2f} cores of {job.entitled_cores:.2f}")
     return ", ".join(filter(None, parts))
 
 

@@ -12,6 +12,7 @@ import click
 
 from headgate.cli import standard_input
 from headgate.client import submitting
+from headgate.client.watching import RunSnapshot
 from headgate.model.cluster import Cluster
 from headgate.model.errors import HeadgateError
 from headgate.model.events import state_in_words
@@ -90,10 +91,13 @@ def _run(job: Job, where: Mapping[str, Any]) -> Path:
     with submitting.submitted(handed_in, None, kill=True) as watch:
         shown = ShownSteps(time.monotonic())
         stopped = False
-        for message in watch.follow(1.0):
-            if message is not None and message.get("type") == "end":
-                break
-            if shown.enough(time.monotonic(), message) and not stopped:
+        for news in watch.follow(1.0):
+            step = None
+            if isinstance(news, RunSnapshot):
+                if news.has_ended:
+                    break
+                step = news.jobs[0].step
+            if shown.enough(time.monotonic(), step) and not stopped:
                 watch.stop(kill=True)
                 stopped = True
     return watch.path / runs.STORE

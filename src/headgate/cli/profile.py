@@ -13,6 +13,7 @@ from headgate.cli import job_options, standard_input
 from headgate.cli.options import OfJobs
 from headgate.cli.running import read
 from headgate.client import profiling
+from headgate.client.watching import RunNews, RunSnapshot
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Limits
 from headgate.model.profiles import Profile, StepTime
@@ -77,17 +78,15 @@ def command(
         click.echo(f"{name}:\n{describe(profile)}\n" if len(measured) > 1 else describe(profile))
 
 
-def _show(message: dict[str, Any]) -> None:
+def _show(news: RunNews | None) -> None:
     """Progress on standard error."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not isinstance(news, RunSnapshot):
         return
-    if message.get("type") == "snapshot":
-        [job] = message["jobs"]
-        click.echo(
-            f"\rmeasuring: {message['t']:.0f} s, step {job['step'] or 0} ", err=True, nl=False
-        )
-    elif message.get("type") == "end":
+    if news.has_ended:
         click.echo(err=True)
+    else:
+        [job] = news.jobs
+        click.echo(f"\rmeasuring: {news.t:.0f} s, step {job.step or 0} ", err=True, nl=False)
 
 
 def describe(profile: Profile) -> str:

@@ -50,14 +50,14 @@ def command(run: str | None, as_json: bool) -> None:
         click.echo(json.dumps(asdict(stands), indent=indent))
         return
     stands, held_back = status.read(watched.path, _shown), run_verdicts.read(watched.path)
-    jobs = [asdict(job) for job in stands.jobs]
+    jobs = stands.jobs
     if held_back.recent:
         click.echo("In its last hour (`headgate explain` tells of all of it):")
     for text, failed in held_back.lines:
         click.secho(text, fg="red" if failed else None)
     where = f" on host {stands.elsewhere}" if stands.elsewhere else ""
     click.echo(f"run {stands.id}: {stands.state}{where}, policy {stands.policy}, in {stands.path}")
-    on_gpus = any(job["gpus"] for job in jobs)
+    on_gpus = any(job.gpus for job in jobs)
     headings = (
         "job",
         "state",
@@ -71,27 +71,25 @@ def command(run: str | None, as_json: bool) -> None:
     )
     table = Table(*headings, box=None, pad_edge=False)
     for job in jobs:
-        running = job["state"] in ("running", "stopping")
+        running = job.state in ("running", "stopping")
         took = (
-            f" {say_seconds(job['ended'] - job['started'])}"
-            if job["ended"] and job["started"] is not None
+            f" {say_seconds(job.ended - job.started)}"
+            if job.ended and job.started is not None
             else ""
         )
         table.add_row(
-            job["name"],
-            job["state"] + took,
+            job.name,
+            job.state + took,
             position(job),
             _loss(job),
-            f"{job['entitled_cores']:.2f} cores"
-            if running and job["entitled_cores"] is not None
-            else "",
-            f"{job['cpu_cores']:.2f}" if running and job["cpu_cores"] is not None else "",
-            say_bytes(job["memory_bytes"]) if running and job["memory_bytes"] is not None else "",
+            f"{job.entitled_cores:.2f} cores" if running and job.entitled_cores is not None else "",
+            f"{job.cpu_cores:.2f}" if running and job.cpu_cores is not None else "",
+            say_bytes(job.memory_bytes) if running and job.memory_bytes is not None else "",
             *gpu_cells(job, running, on_gpus),
-            Text(job["reason"]),
-            style="red" if job["state"] in FAULTS else "",
+            Text(job.reason),
+            style="red" if job.state in FAULTS else "",
         )
-        for task in job["tasks"] if len(job["tasks"]) > 1 and running else ():
+        for task in job.tasks if len(job.tasks) > 1 and running else ():
             table.add_row(*map(Text, task_cells(task, on_gpus)))
     print_table(table)
     if len(jobs) < (count := len(every := runs.summary(watched.path).jobs)):
@@ -99,9 +97,9 @@ def command(run: str | None, as_json: bool) -> None:
         counts = ", ".join(f"{number} {state}" for state, number in states.items())
         click.echo(f"... and {count - len(jobs)} more of {count} jobs ({counts}); --json has all")
     decided = [
-        job
+        (job, job.decision)
         for job in jobs
-        if job["state"] in ("running", "stopping") and job["decision"] is not None
+        if job.state in ("running", "stopping") and job.decision is not None
     ]
     if decided:
         click.echo()
@@ -136,18 +134,18 @@ def _shown(jobs: Sequence[runs.JobSummary]) -> list[runs.JobSummary]:
     return [job for job in jobs if job.name in names]
 
 
-def _decisions(jobs: Iterable[dict[str, Any]]) -> Table:
+def _decisions(jobs: Iterable[tuple[status.JobStatus, Mapping[str, Any]]]) -> Table:
     """The latest decision about each job, and its reason. It is a table of its own, because a
     reason is as long as a line.
     """
     table = Table("share of", "since", "weight", "cores", "why", box=None, pad_edge=False)
-    for job in jobs:
+    for job, decision in jobs:
         table.add_row(
-            job["name"],
-            say_seconds(job["decision"]["t"]),
-            "" if job["cpu_weight"] is None else f"{job['cpu_weight']:.4g}",
-            "" if job["entitled_cores"] is None else f"{job['entitled_cores']:.2f}",
-            Text(job["decision"]["reason"]),
+            job.name,
+            say_seconds(decision["t"]),
+            "" if job.cpu_weight is None else f"{job.cpu_weight:.4g}",
+            "" if job.entitled_cores is None else f"{job.entitled_cores:.2f}",
+            Text(decision["reason"]),
         )
     return table
 
@@ -165,7 +163,7 @@ def _warned(warnings: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _loss(job: dict[str, Any]) -> str:
-    if job["nan"]:
+def _loss(job: status.JobStatus) -> str:
+    if job.nan:
         return "nan"
-    return "" if job["loss"] is None else f"{job['loss']:.4g}"
+    return "" if job.loss is None else f"{job.loss:.4g}"

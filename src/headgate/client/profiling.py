@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from headgate.client.submitting import check_kind, submission, submitted
+from headgate.client.watching import RunNews, RunSnapshot
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.jobs import Job
 from headgate.model.profiles import Profile
@@ -21,7 +21,7 @@ PROFILE_SECONDS = 300.0
 
 
 def profile(
-    job: Job, *, again: bool = False, watcher: Callable[[dict[str, Any]], None] = lambda _: None
+    job: Job, *, again: bool = False, watcher: Callable[[RunNews | None], None] = lambda _: None
 ) -> Profile:
     """Measure what a job's model costs in a short run, or read the stored profile.
 
@@ -30,7 +30,7 @@ def profile(
             its steps.
         again: Measure even if a profile is stored. A profile taken on a busy machine is always
             measured again.
-        watcher: Called with the hub's messages about the profiling run.
+        watcher: Called with news of the profiling run; None after each second without any.
 
     Returns:
         The new profile, or the stored one if it is better.
@@ -55,9 +55,10 @@ def profile(
     [handed] = handed_in.jobs
     shown = printed.ShownSteps(time.monotonic()) if printed.tells_by_printing(handed) else None
     with submitted(handed_in, None, kill=True) as watch:
-        for message in watch.follow(1.0):
-            watcher(message or {})
-            if shown is not None and shown.enough(time.monotonic(), message):
+        for news in watch.follow(1.0):
+            watcher(news)
+            step = news.jobs[0].step if isinstance(news, RunSnapshot) else None
+            if shown is not None and shown.enough(time.monotonic(), step):
                 watch.stop(kill=True)
                 shown = None
     folder = watch.path

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import log
 from statistics import stdev
-from typing import Any
 
 from headgate.forecast.remaining import step_seconds
 from headgate.model.cluster import Node
@@ -39,16 +38,11 @@ class ShownSteps:
     begun: float
     first: tuple[float, int] | None = None
 
-    def enough(self, now: float, message: Mapping[str, Any] | None) -> bool:
-        """Whether its speed is known, or never will be. `message` is the hub's latest about its
-        run.
-        """
-        step = None
-        if message is not None and message.get("type") == "snapshot":
-            step = message["jobs"][0]["step"]
+    def enough(self, now: float, step: int | None) -> bool:
+        """Whether its speed is known, or never will be. `step` is its latest, where it is news."""
         if self.first is None:
             if step:
-                self.first = (now, int(step))
+                self.first = (now, step)
             return now - self.begun >= 2 * MOST_SECONDS
         took = now - self.first[0]
         return took >= MOST_SECONDS or (

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from headgate.client import submitting
-from headgate.client.watching import Watch
+from headgate.client.watching import RunEvent, Watch
 from headgate.hub.connection import connect
 from headgate.hub.submission import reach
 from headgate.model.errors import HeadgateError, HubError, StorageError
@@ -318,9 +318,9 @@ def _follow(
     """Wait until a run has ended; its background is ended after all other jobs."""
     left = {name for name in names if (states or {}).get(name) not in ENDED}
     asked = False
-    for message in watch.follow(_TICK_SECONDS):
-        if message is not None and message.get("type") == "event" and message.get("kind") in ENDED:
-            left.discard(message["job"])
+    for news in watch.follow(_TICK_SECONDS):
+        if isinstance(news, RunEvent) and news.kind in ENDED and news.job is not None:
+            left.discard(news.job)
         if background and not left and not asked:
             watch.stop(background, kill=True)
             asked = True
