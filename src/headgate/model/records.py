@@ -21,6 +21,7 @@ READ = "read"
 """Metadata key of a field's function that reads it from JSON."""
 TYPE = "type"
 """Key of a dataclass's name in an object."""
+_AS_THEY_ARE = {str, int, bool, NoneType}
 _NO_NUMBERS = ("nan", "inf", "-inf")
 
 
@@ -77,7 +78,10 @@ def _encoder(kind: type[Any]) -> Callable[[Any], Any]:
         return lambda number: number if math.isfinite(number) else repr(number)
     if is_dataclass(kind):
         names = [field.name for field in fields(kind)]
-        return lambda record: {name: plain(getattr(record, name)) for name in names}
+        return lambda record: {
+            name: value if type(value := getattr(record, name)) in _AS_THEY_ARE else plain(value)
+            for name in names
+        }
     if issubclass(kind, Mapping):
         return lambda mapping: {str(key): plain(value) for key, value in mapping.items()}
     if issubclass(kind, frozenset | set):

@@ -157,7 +157,7 @@ class PublishedEntry(Entry):
 
 
 class Study(Entry):
-    """The content of a study file; see `StudyFile`."""
+    """A study file."""
 
     name: Name | None = None
     """The study's name; by default the file's."""
