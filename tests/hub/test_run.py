@@ -5,23 +5,40 @@ from pathlib import Path
 
 import pytest
 
+from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.state import run as live
 from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Node
 from headgate.model.events import Progress
-from headgate.model.identifiers import TaskId
+from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
+
+
+def made() -> LiveRun:
+    submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
+    return LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
+
+
+def test_whoever_watches_a_run_sees_the_losses_that_the_tracker_keeps() -> None:
+    run, tracker = made(), JobTracker(0.0)
+    for step in range(1, 4):
+        progress = Progress(TaskId(f"{run.id}/a/worker-0"), step, loss=1.0 / step)
+        tracker.report(float(step), progress.loss, progress)
+    trackers = {JobId.of(run.id, "a"): tracker}
+    [job] = run.snapshot("none", trackers.get)["jobs"]
+    assert job["losses"] == [1.0, 1 / 2, 1 / 3]
+    assert run.snapshot("none", lambda _: None)["jobs"][0]["losses"] == []
+    run.close()
 
 
 def test_after_its_first_minutes_a_run_keeps_the_means_of_each_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(live, "_EVERY_REPORT_SECONDS", 0.0)
-    submission = Submission((Job(name="a", run="true"),), {}, str(Path.cwd()), ("headgate",))
-    run = LiveRun(submission, (Node("here", 2, 2**30),), "none", time.monotonic(), print)
+    run = made()
     task = TaskId(f"{run.id}/a/worker-0")
     for step, clock in ((1, 0.0), (2, 0.4), (3, 1.1), (4, 1.2)):
         monkeypatch.setattr(LiveRun, "clock", lambda _, clock=clock: clock)
