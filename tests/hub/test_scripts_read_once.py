@@ -44,6 +44,7 @@ def watched(user: User) -> User:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(WATCH)
     user.variables["PYTHONPATH"] = f"{folder}:{SOURCE}"
+    user.warm = False  # each process of Headgate is to read the file above
     user.variables["READS"] = str(user.folder / "reads")
     user.write("train.py", SCRIPT)
     user.write("helper.py", "")

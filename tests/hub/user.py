@@ -65,9 +65,25 @@ class Done:
 
 
 def headgate(
-    words: Sequence[str], folder: Path, variables: Mapping[str, str], seconds: float = SECONDS
+    words: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    seconds: float = SECONDS,
+    warm: bool = True,
 ) -> Done:
     """Run a command in a folder, with these variables and no others."""
+    if not warm:
+        ended = subprocess.run(
+            [sys.executable, "-m", "headgate", *words],
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        return Done(ended.returncode, ended.stdout, ended.stderr)
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
         process = warm_python(*COMMANDS).start(
             ["-m", "headgate", *words],
@@ -93,7 +109,12 @@ def furnish(home: Path, speed: Path) -> None:
 
 
 class User:
-    """Types commands in a folder of their own, under a `HEADGATE_HOME` of their own."""
+    """Types commands in a folder of their own, under a `HEADGATE_HOME` of their own.
+
+    `warm`: whether commands are forks of an interpreter that has imported Headgate.
+    """
+
+    warm = True
 
     def __init__(self, folder: Path, home: Path, speed: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +166,7 @@ class User:
 
     def types(self, *words: str, code: int = 0, **variables: str) -> Done:
         """Type a command and wait until it ends, which it must with `code`."""
-        done = headgate(words, self.folder, self.variables | variables)
+        done = headgate(words, self.folder, self.variables | variables, warm=self.warm)
         assert done.code == code, f"{words} gave {done.code}:\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         return done

@@ -30,7 +30,7 @@ from headgate.machine import processes
 from headgate.model.errors import HeadgateError
 from headgate.model.events import GRACE_SECONDS
 from headgate.model.identifiers import TaskId
-from headgate.recorded import runs
+from headgate.recorded import folders
 
 _TAKE_SECONDS = 5.0
 """How long the hub waits for a watchdog that does not read its messages."""
@@ -243,7 +243,7 @@ class _Guard:
                     pass
             if swept:
                 _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
-        runs.remove_sockets(self._folder)
+        folders.remove_sockets(self._folder)
         remove_empty_groups()
 
     def _drop(self, task: _GuardedTask) -> None:

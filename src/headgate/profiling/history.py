@@ -15,7 +15,6 @@ from headgate.model.identifiers import TaskName, TaskOfRun
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
 from headgate.recorded.descriptions import NodeDescription, RunDescription
-from headgate.recorded.queries import mean_cores, steps_of_workers
 from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.store import RunReader
 from headgate.task.step_timing import BUSY
@@ -103,6 +102,8 @@ def _use_by_others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, 
     since = _last_started(reader, job)
 
     def used(target: str) -> float:
+        from headgate.recorded.queries import mean_cores  # with numpy, which a hub need not load
+
         return mean_cores(reader, target, since)
 
     tasks = [
@@ -128,6 +129,8 @@ def _use_by_others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, 
 
 
 def _step_seconds(reader: RunReader, job: str) -> float | None:
+    from headgate.recorded.queries import steps_of_workers  # with numpy, as above
+
     workers = steps_of_workers(reader, job, _last_started(reader, job))
     # Synchronous workers all make the same steps; for others the usual one counts.
     all_seconds = [

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
-
-import zmq
 
 from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan
@@ -46,10 +45,6 @@ class Peers:
         self._encrypt = encrypt
         self._members: dict[TaskName, _Member] = {}
         self._view = 0
-        pairs = (zmq.curve_keypair(), zmq.curve_keypair())
-        (self._server_public, self._server_secret), (self._client_public, self._client_secret) = (
-            (public.decode(), secret.decode()) for public, secret in pairs
-        )
 
     def start(self, name: TaskName, node: str, address: str, joins: bool = False) -> None:
         """A task starts, for the first time or again.
@@ -165,15 +160,23 @@ class Peers:
             message["secrets"] = self._secrets(name)
         return message
 
-    def _secrets(self, name: TaskName) -> Mapping[str, Any]:
-        shared = {
-            "encrypt": self._encrypt,
-            "server_public": self._server_public,
-            "client_public": self._client_public,
+    @cached_property
+    def _keys(self) -> Mapping[str, tuple[str, str]]:
+        """The public and the secret key of each role."""
+        import zmq  # only jobs that train together need it
+
+        pairs = {role: zmq.curve_keypair() for role in ("server", "client")}
+        return {
+            role: (public.decode(), secret.decode()) for role, (public, secret) in pairs.items()
         }
-        if name.is_server:
-            return {**shared, "server_secret": self._server_secret}
-        return {**shared, "client_secret": self._client_secret}
+
+    def _secrets(self, name: TaskName) -> Mapping[str, Any]:
+        role = "server" if name.is_server else "client"
+        return {
+            "encrypt": self._encrypt,
+            **{f"{other}_public": public for other, (public, _) in self._keys.items()},
+            f"{role}_secret": self._keys[role][1],
+        }
 
 
 class AttemptSyncPoints:
