@@ -20,7 +20,7 @@ import headgate.torch as hg
 from headgate.model.plans import Plan
 
 Training = Callable[[Callable[[int], None]], list[torch.Tensor]]
-CYCLE, LIST = "itertools.cycle gives", "as list(loader) has"
+CYCLE, LIST = "itertools.cycle repeats", "as with list(loader)"
 KEEPS = "the script keeps the batches of a pass that was resumed in its middle"
 
 

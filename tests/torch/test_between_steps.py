@@ -209,7 +209,7 @@ def test_a_stop_ends_in_time_and_says_that_nothing_was_saved(
     first = attempt(after_each_epoch, order_at=1)
     assert first.result is None
     assert not first.of("checkpoint")
-    assert "are not those that the last step left" in first.of("checkpoint_failed")[0]["error"]
+    assert "do not hold the weights of the last step" in first.of("checkpoint_failed")[0]["error"]
 
 
 def test_weights_that_the_script_clamps_after_each_step_are_those_that_are_trained(

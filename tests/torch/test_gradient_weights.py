@@ -346,17 +346,17 @@ TOLD: dict[str, tuple[Parts, str]] = {
         lambda out, x, y, m: F.cross_entropy(
             out, y, weight=torch.bincount(y.clamp(min=0), minlength=5).double() + 1
         ),
-        "weighs classes by numbers that are not the same",
+        "has class weights that differ between workers",
     ),
     "positives counted in each part": (
         lambda out, x, y, m: F.binary_cross_entropy_with_logits(
             out[:, 0], m, pos_weight=(1 - m).sum() / m.sum().clamp(min=1), reduction="none"
         ).mean(),
-        "weighs classes by numbers that are not the same",
+        "has class weights that differ between workers",
     ),
     "a normaliser that goes on": (
         lambda out, x, y, m: losses(out, y).sum() / (0.9 * 100 + 0.1 * max(m.sum().item(), 1)),
-        "not seen to be a count",
+        "not known to be a count",
     ),
     "padded in each part": (
         lambda out, x, y, m: F.mse_loss(

@@ -112,7 +112,7 @@ def _reason(store: Path) -> str:
         return str(error)
     if row.state == "killed":
         return (
-            "it told of no steps in time; it has to print them, or to use headgate.torch, "
+            "it reported no steps in time; it has to print them, or to use headgate.torch, "
             ".keras or .jax"
         )
     return (

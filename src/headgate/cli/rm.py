@@ -41,8 +41,8 @@ def command(names: tuple[str, ...], keep: int | None, yes: bool, as_json: bool) 
     if chosen and keep is not None and not yes:
         if as_json or not sys.stdin.isatty():
             raise UsageError(
-                f"{len(chosen)} runs would be deleted, and nobody can be asked; expected --yes "
-                "with --keep"
+                f"{len(chosen)} runs would be deleted, and there is no terminal to ask on; "
+                "expected --yes with --keep"
             )
         saved = sum(map(runs.has_checkpoints, chosen))
         question = (

@@ -162,7 +162,9 @@ class Engine(ABC):
             HeadgateError: The function raised, the node is gone, or the node has no code of
                 Headgate's.
         """
-        raise HeadgateError(f"engine {self.name!r} has nobody on its nodes who could measure them")
+        raise HeadgateError(
+            f"engine {self.name!r} cannot measure its nodes: it has no agents there"
+        )
 
     def reserve(self, job: JobId, attempt: int, slots: Mapping[TaskId, Slot]) -> None:  # noqa: B027  # as below
         """Reserve what tasks of an attempt take. Returns at once.

@@ -149,9 +149,7 @@ class Box(ABC):
         Raises:
             IsolationError: It cannot be held, or not in time. It runs on.
         """
-        raise IsolationError(
-            f"{self.task}: what it is boxed in cannot hold a task; leave out the proof"
-        )
+        raise IsolationError(f"{self.task}: its isolation cannot hold a task; leave out the proof")
 
     def release(self) -> None:  # noqa: B027  # most hold nothing
         """Let the task run on; does nothing if it is not held. May be called from any thread.

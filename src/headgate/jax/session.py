@@ -301,7 +301,7 @@ class Session(TaskSession):
                 arrays |= trained.arrays()
             else:
                 self.note(
-                    "the state of a training that is over is gone: a resume has not what it came to"
+                    "the state of a finished training is gone: a resume will not have its result"
                 )
         return checkpoints.write(folder, self.steps, arrays, place)
 

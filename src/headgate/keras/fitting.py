@@ -137,7 +137,8 @@ class Fitting:
             if not self._reading.is_known:
                 version = self._keras.__version__
                 self._session.note(
-                    f"Headgate does not know how Keras {version} reads data: a resume reads it anew"
+                    f"Headgate does not know how Keras {version} reads data: a resume reads "
+                    "it again"
                 )
             if not self._reading.begins_anew:
                 given["initial_epoch"] = epoch

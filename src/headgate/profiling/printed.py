@@ -94,8 +94,8 @@ def of_printed(reader: RunReader, job: Job, node: Node) -> Profile | None:
         step_times=(time,),
         notes=(
             (
-                "its steps were timed by what it printed, which tells neither its parameters "
-                "nor its batch"
+                "its steps were timed by its output, which shows neither its parameters nor its "
+                "batch"
             ),
         ),
         core_gflops=node.core_gflops,

@@ -166,8 +166,8 @@ def doubt(job: Job, facts: ScriptFacts) -> str:
     return (
         f"launch is {job.contract}, but its script imports none of "
         f"{', '.join(_READERS[job.contract])}, and names no variable of a launcher: several "
-        "workers would each run the whole of it alone, unless what it imports or starts joins "
-        "them; leave launch out where it trains in one process"
+        "workers would each run all of it alone, unless an imported or started program joins "
+        "them; leave launch out if it trains in one process"
     )
 
 

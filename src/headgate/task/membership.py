@@ -192,8 +192,8 @@ def state_to_join(channel: Channel) -> str:
     if not channel.wait_for(lambda: bool(channel.state), JOIN_SECONDS):
         if not channel.stopping:
             text = (
-                f"the workers that were to be joined gave no state within {JOIN_SECONDS:g} "
-                "s; they go on alone"
+                f"the other workers sent no state to this joining worker within "
+                f"{JOIN_SECONDS:g} s; they continue without it"
             )
             channel.send({"type": "note", "text": text})
             channel.flush(2.0)

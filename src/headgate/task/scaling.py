@@ -64,7 +64,7 @@ def warn(channel: Channel, workers: int) -> None:
     for growth in islice(_products(), _MOST_TOLD):
         text = (
             f"{growth.file}, line {growth.line}: {growth.text} is {workers} times what it is in "
-            "one task; a batch is divided among the workers here, so leave the factor out, unless "
+            "one task; Headgate divides a batch among the workers, so leave the factor out, unless "
             "training is to change with their number"
         )
         channel.send({"type": "note", "warns": True, "text": text})

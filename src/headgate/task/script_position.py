@@ -60,10 +60,10 @@ def difference(positions: Mapping[int, Position]) -> str:
     weights = [other.get("weights") for other in positions.values()]
     if any(_drawn_apart(weights[0], weight) for weight in weights):
         return (
-            "the workers' weights are not the same any more: the script changed them after "
-            "prepare, or gave them gradients that no backward made, as those of "
-            "torch.autograd.grad, each worker by its own random or other numbers "
-            f"({place(first)}); change them before prepare, or by what is the same in all"
+            "the workers' weights are not the same any more. The script changed them after "
+            "prepare, or set gradients that no backward made, as those of torch.autograd.grad, "
+            f"with numbers that differ between workers ({place(first)}). Change them before "
+            "prepare, or by numbers that are the same in all workers"
         )
     buffers = _differing_buffers(positions)
     if buffers:
@@ -75,9 +75,9 @@ def difference(positions: Mapping[int, Position]) -> str:
         )
     if any(other.get("data") != first.get("data") for other in positions.values()):
         return (
-            "the workers draw different batches from a loader: its sampler has a random generator "
+            "the workers draw different batches from a loader. Its sampler has a random generator "
             "of its own (seed it alike in all, or let it draw from the global one of torch or "
-            "NumPy), or not all workers have gone through the same prepared loaders "
+            "NumPy), or not all workers have iterated over the same prepared loaders "
             f"({place(first)})"
         )
     return ""

@@ -138,9 +138,8 @@ class BoundarySaver:
         self._channel.send(
             {
                 "type": "checkpoint_failed",
-                "error": f"no step ended within {self._most_seconds:g} s, and the weights in the "
-                f"models are not those "
-                "that the last step left, as where an average is validated in their place",
+                "error": f"no step ended within {self._most_seconds:g} s, and the models do not "
+                "hold the weights of the last step, for example because an average is validated",
                 "why": self._channel.stopping,
             }
         )

@@ -287,7 +287,7 @@ class Worker:
         if not self.in_step:
             raise RuntimeError(
                 f"{what} in a pass over training data, under a plan whose workers do not wait for "
-                "each other: each takes other batches, and as many as it gets to; call it between "
+                "each other: each takes different batches, and not as many; call it between "
                 "passes, or use a synchronous plan"
             )
 
@@ -354,8 +354,9 @@ class Worker:
         elif self._link is not None and not self.in_step:
             raise ReduceError(
                 f"the optimizer {type(optimizer).__name__} was not given to prepare: under a plan "
-                "whose workers do not wait for each other, servers take the steps, and it would "
-                "train this worker's copy alone. Give it to prepare, or use a synchronous plan"
+                "whose workers do not wait for each other, servers take the steps, and this "
+                "optimizer would only train this worker's copy. Give it to prepare, or "
+                "use a synchronous plan"
             )
 
     def optimizer_ended(self, optimizer: Any) -> None:

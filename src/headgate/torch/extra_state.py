@@ -103,8 +103,8 @@ def of_worker(
     if len(own) != workers:
         raise ResumeError(
             f"what the script keeps as {name} is each worker's own, and the checkpoint has that of "
-            f"{len(own)} workers; found {workers}: resume with --workers {len(own)}, or say "
-            "keep(across='equal') to go on from that of the first"
+            f"{len(own)} workers; found {workers}: resume with --workers {len(own)}, or use "
+            "keep(across='equal') to resume from that of the first"
         )
     return own, index
 
@@ -121,8 +121,8 @@ def _note(name: str, across: str | None, differs: Sequence[str]) -> str:
         )
     return (
         f"what the script keeps as {name} differs between the workers ({which}): the checkpoint "
-        "holds each worker's own, and only the same number of workers can go on from it; "
-        "keep(across=...) says what is meant"
+        "holds each worker's own, and only the same number of workers can resume from it; "
+        "state how they relate by keep(across=...)"
     )
 
 

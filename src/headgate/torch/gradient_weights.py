@@ -374,8 +374,7 @@ class GradientWeights:
             return {}
         if any(answer["said"] for answer in given.values()):
             self._doubt = (
-                self._doubt
-                or "some workers say what it weighs, by report(weight=), and others do not"
+                self._doubt or "some workers state its weight by report(weight=), and others do not"
             )
         summed, doubt = loss_terms.united(given)
         self._doubt = self._doubt or doubt
@@ -395,10 +394,10 @@ class GradientWeights:
 
     def _fail_apart(self) -> None:
         raise LossError(
-            "the loss has other terms in some workers than in others, for the first time after "
-            "many steps: let it have the same in all from the first step on (a term without labels "
-            "multiplied by 0), or say what each batch weighs, by hg.report(weight=...) before "
-            "backward"
+            "some workers have other terms in the loss than others, for the first time after many "
+            "steps. Give it the same terms in all workers from the first step on (multiply a term "
+            "without labels by 0), or state the weight of each batch by hg.report(weight=...) "
+            "before backward"
         )
 
 

@@ -259,7 +259,7 @@ def _walk(root: Any, seen: _LossTerms) -> None:
             nodes[:0] = [(scalar, divisor) for scalar in scalars]
         elif not _is_of_parameters(node):
             _leaf(node, kind, divisor, seen)
-    seen.others.append("more parts than are looked at")
+    seen.others.append("more parts than are followed")
 
 
 def kind_of(node: Any) -> str:

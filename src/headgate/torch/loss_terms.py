@@ -256,8 +256,8 @@ def doubt(
         )
     if not summed.same_weights:
         return (
-            f"its term {name} weighs classes by numbers that are not the same in all workers, as "
-            "where each counts them in its own part of a batch"
+            f"its term {name} has class weights that differ between workers, for example because "
+            "each counts the classes in its own part of a batch"
         )
     if summed.unclear:
         return (
@@ -270,8 +270,8 @@ def doubt(
         return f"its term {name} is divided by 1, which may stand for a count of nothing"
     if several and unknown and not (summed.same or summed.same_rate) and slot.count % 1:
         return (
-            f"its term {name} is a sum divided by {slot.count:g}, which is not seen to be a count "
-            "of this worker's samples, and differs between workers"
+            f"its term {name} is a sum divided by {slot.count:g}, which differs between workers "
+            "and is not known to be a count of this worker's samples"
         )
     if several and unknown and summed.same and slot.count % taken:
         return (
@@ -281,8 +281,8 @@ def doubt(
     unlike = several and not slot.divided and not summed.same_rate and not slot.count % taken
     if unlike and counts_all and not any(map(selected, slot.nodes)):
         return (
-            f"its term {name} is a mean over {slot.rate:g} numbers for each sample here, and over "
-            "others elsewhere, as where each worker pads its samples to its own longest"
+            f"its term {name} is a mean over {slot.rate:g} numbers for each sample here, and not "
+            "in other workers, for example because each pads its samples to its own longest"
         )
     return ""
 

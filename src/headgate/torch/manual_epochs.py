@@ -70,8 +70,8 @@ class ManualEpochs:
             return False
         if not stopping:
             self._note(
-                "the script ends an epoch by a count of its own: a checkpoint that is asked for is "
-                "saved at the end of the epoch"
+                "the script ends an epoch by its own count: a requested checkpoint is saved at the "
+                "end of the epoch"
             )
             return True
         now = time.monotonic()
@@ -103,9 +103,9 @@ class ManualEpochs:
         if self._unfed != _REPLAYED:
             return
         self._note(
-            "steps are taken on batches that the loader gave before, as list(loader) has them: "
-            "they are not shuffled again, and a resume in the middle of an epoch begins the epoch "
-            "again. Go through the loader anew in each epoch instead"
+            "steps are taken on batches that the loader gave before, as with list(loader): they "
+            "are not shuffled again, and a resume in the middle of an epoch begins the epoch "
+            "again. Iterate over the loader in each epoch instead"
         )
         if any(state.lacks_begin for state in states):
             self._note(
@@ -119,9 +119,9 @@ class ManualEpochs:
         resume.
         """
         self._note(
-            "itertools.cycle gives the batches of one pass over the loader again and again: "
-            "they are not shuffled "
-            "anew. Go through the loader anew instead, as `while True: yield from loader` does"
+            "itertools.cycle repeats the batches of one pass over the loader: they are not "
+            "shuffled again. Iterate over the loader again instead, as "
+            "`while True: yield from loader` does"
         )
         if drawn:
             self._note(

@@ -168,7 +168,7 @@ class StepObserver:
         notes += (
             []
             if self._sees_batch
-            else ["its batch was not seen: no DataLoader and no model told of it"]
+            else ["its batch is unknown: neither a DataLoader nor a model showed it"]
         )
         return {
             "framework": "torch",

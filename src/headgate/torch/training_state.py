@@ -422,9 +422,9 @@ class TrainingState:
             more = len(resume[section]) - len(entries)
             if more > 0:
                 self._note(
-                    f"the checkpoint has {len(resume[section])} {section}, the script that goes on "
-                    f"has prepared {len(entries)}: what it made in an epoch that is over is not "
-                    "made again. Prepare it before the loop over epochs, or in each epoch"
+                    f"the checkpoint has {len(resume[section])} {section}, the resumed script has "
+                    f"prepared {len(entries)}: those made in a finished epoch are not made again. "
+                    "Prepare them before the loop over epochs, or in each epoch"
                 )
 
     def _set_trained(self, frozen: Sequence[Sequence[str]]) -> int:

@@ -71,8 +71,8 @@ _CAUSES = {
         "`headgate verify`"
     ),
     Why.UNSEEN: (
-        "it is no Python script, or trains by a framework that shows its steps to nobody; "
-        "headgate.keras and headgate.jax show them"
+        "it is no Python script, or its framework does not show its steps; headgate.keras and "
+        "headgate.jax show them"
     ),
     Why.SHARDED: "no worker has a whole tensor, as under FullyShardedDataParallel",
     Why.OWN_BATCH: (

@@ -89,7 +89,7 @@ def _watch(agent: socket.socket, folder: Path) -> None:
             isolation.make(str(record["isolation"]), _SWEEPS).sweep(record)
         except (HeadgateError, OSError) as error:
             print(
-                f"what was left of task {record.get('task')} could not be removed: {error}",
+                f"the box of task {record.get('task')} could not be removed: {error}",
                 file=sys.stderr,
             )
     shutil.rmtree(folder, ignore_errors=True)

@@ -24,8 +24,8 @@ def main() -> int:
     if not channel.wait_for(lambda: bool(channel.welcome), WELCOME_SECONDS):
         print(
             (
-                "a parameter server is started by Headgate, as a task of a job; nobody "
-                "welcomed this one"
+                "Headgate did not answer this parameter server; only Headgate can start one, "
+                "as a task of a job"
             ),
             file=sys.stderr,
         )

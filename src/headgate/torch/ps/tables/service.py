@@ -28,7 +28,7 @@ class Tables(Handler):
 
     without_snapshot: Mapping[str, str] = {
         "table.create": (
-            "its rows of sparse tables begin anew, and what workers have pushed to them is lost"
+            "its rows of sparse tables are initialized again, and all updates to them are lost"
         )
     }
 

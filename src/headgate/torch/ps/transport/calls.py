@@ -216,8 +216,8 @@ class Caller:
         if gone:
             who = ", ".join(f"worker-{index}" for index in sorted(gone))
             text = (
-                f"{who} is gone before all workers had prepared what they train; this one "
-                "cannot go on without it"
+                f"{who} was lost before all workers had called prepare; this worker cannot "
+                "continue without it"
             )
             print(f"headgate: {text}", file=sys.stderr, flush=True)
             raise PeerLost(text)
