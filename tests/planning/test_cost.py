@@ -64,7 +64,7 @@ def test_a_single_worker_takes_the_step_that_was_fitted() -> None:
     assert found.seconds == {"compute": pytest.approx(0.01 + 0.002 * 256)}
     assert found.throughput == pytest.approx(256 / 0.522)
     assert found.low < found.throughput < found.high
-    assert found.binds == "compute"
+    assert found.bottleneck == "compute"
 
 
 def test_more_cores_speed_up_what_grows_with_the_batch_by_the_power_that_was_fitted() -> None:

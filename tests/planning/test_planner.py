@@ -231,7 +231,7 @@ def test_what_binds_is_named_and_seconds_make_up_the_step() -> None:
     for plan in GRID:
         planner.tell(plan, throughput=32 * plan.workers / (0.1 + 1.0 * plan.workers / plan.servers))
     crowded = planner.predict(ps(12, 1))
-    assert crowded.binds == "network"
+    assert crowded.bottleneck == "network"
     assert crowded.seconds["network"] == pytest.approx(12.0, rel=0.15)
 
 

@@ -153,12 +153,13 @@ def _answer_lines(answer: RankedPlans) -> list[str]:
     serve = f"; servers on {_node_counts(plan.server_nodes)}" if plan.servers else ""
     servers = "" if not plan.servers else f" and {plan.servers} server{'s' * (plan.servers > 1)}"
     largest = say_bytes(max(memory.values()))
+    bound = f"bound by {best.bottleneck}"
     return [
         f"how many     {plan.workers} worker{'s' * (plan.workers > 1)}{servers}",
         f"how large    {batch}{cores}{grows}; at most {largest} of memory for a task",
         f"which role   {plan.strategy}: {role}{waits}",
         f"which node   workers on {on}{serve}",
-        f"expected     {_round(best.throughput)} samples/s ({_band(best)}), bound by {best.binds}",
+        f"expected     {_round(best.throughput)} samples/s ({_band(best)}), {bound}",
     ]
 
 
@@ -205,7 +206,7 @@ def _table(answer: RankedPlans) -> Table:
             _band(shown_prediction),
             *([_mean(answer.measured.get(plan, ()))] if answer.measured else []),
             *(f"{shown_prediction.seconds.get(name, 0.0):.3g}" for name in resources),
-            shown_prediction.binds,
+            shown_prediction.bottleneck,
         )
     return table
 

@@ -110,7 +110,7 @@ class AsyncRun:
         *,
         follow: bool = False,
     ) -> Awaitable[str] | AsyncIterator[str]:
-        """What a task printed, to be awaited; with `follow` line by line, by `async for`."""
+        """What a task printed, awaited as text; with `follow`, an `async for` over lines."""
         if follow:
             return self._lines(job, task, tail)
         return asyncio.to_thread(self._run.logs, job, task, tail)

@@ -253,7 +253,7 @@ class Executor(futures.Executor):
         """Cancel waiting calls and stop submitted ones: with a checkpoint if they can save one, or
         at once (`kill`).
         """
-        with self._handing_in:  # what is being handed in is stopped too
+        with self._handing_in:  # also stops calls that are being submitted
             self._cancel()
             with self._lock:
                 for batch in self._batches:

@@ -82,11 +82,11 @@ class JobLogs:
         )
 
     def output(self, tail: int | None = None, follow: bool = False) -> Iterator[tuple[Path, bytes]]:
-        """What is left of them, piece by piece, each with its log; of each at least one.
+        """The remaining output in pieces, each with its log; at least one piece of each log.
 
         Args:
-            tail: Only so many lines of each, the last ones.
-            follow: Go on with what is added, until the job has ended.
+            tail: Only the last lines of each log, this many.
+            follow: Go on with new output until the job has ended.
         """
         reading = LogReading(self, tail)
         yield from reading.pieces()
@@ -109,11 +109,11 @@ class JobLogs:
 
 
 class LogReading:
-    """Reads logs that grow.
+    """Reads growing logs.
 
     Args:
         logs: The logs.
-        tail: Only so many lines of what each has at first, the last ones; None: all.
+        tail: Only the last initial lines of each log, this many; None: all.
     """
 
     def __init__(self, logs: JobLogs, tail: int | None) -> None:
@@ -122,7 +122,7 @@ class LogReading:
         self._read: dict[Path, LogPosition] | None = None
         self._rest = b""
         self.ended = False
-        """Whether the job has ended, and all was read."""
+        """Whether the job has ended and everything was read."""
 
     def lines(self) -> list[str]:
         """The lines of one log since the last call."""
@@ -133,7 +133,7 @@ class LogReading:
         return [line.decode(errors="replace") for line in lines]
 
     def pieces(self) -> Iterator[tuple[Path, bytes]]:
-        """What was added since the last call; at the first call at least one piece of each log."""
+        """New output since the last call; at the first call at least one piece of each log."""
         if self._read is None:
             self._read = {}
             for log in self._logs.paths():
@@ -141,7 +141,7 @@ class LogReading:
             return
         ended = self._logs.ended()
         for log in self._logs.paths():
-            with suppress(FileNotFoundError):  # it is being begun anew
+            with suppress(FileNotFoundError):  # the log is being rotated
                 yield from _added(log, self._read)
         self.ended = ended
 
@@ -166,7 +166,7 @@ def _gone(file: Path, files: list[Path]) -> int:
 def _pieces(
     log: Path, file_path: Path, read: dict[Path, LogPosition], start: int = 0
 ) -> Iterator[tuple[Path, bytes]]:
-    """A file of a log, from `start` on; how far it was read is noted."""
+    """A file of a log, from `start` on; records how far it was read."""
     with file_path.open("rb") as file:
         file.seek(start)
         while piece := file.read(_PIECE_BYTES):
@@ -175,7 +175,7 @@ def _pieces(
 
 
 def _added(log: Path, read: dict[Path, LogPosition]) -> Iterator[tuple[Path, bytes]]:
-    """What was added to a log since it was read."""
+    """New output of a log since it was read."""
     status, position = log.stat(), read.get(log)
     if position == LogPosition(status.st_ino, status.st_size):
         return

@@ -66,7 +66,7 @@ class RunningJobs:
         """Change each job.
 
         Raises:
-            UsageError: A job cannot be changed so.
+            UsageError: A job cannot be changed in this way.
         """
         with self.connect() as hub:
             for job in self.jobs or ():

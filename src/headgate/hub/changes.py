@@ -1,4 +1,4 @@
-"""What a person changes of a job that has not ended."""
+"""Changes of a live job by its user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.model.jobs import Job
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """New values of a job; None: as it is."""
+    """New values of a job's fields; None: unchanged."""
 
     workers: int | None = None
     cores: float | None = None
@@ -20,10 +20,10 @@ class Changes:
 
     @classmethod
     def of(cls, values: object) -> Changes:
-        """Changes by name, as numbers or texts.
+        """Parse changes from values by name, as numbers or texts.
 
         Raises:
-            UsageError: There is none, a value is no number, or one cannot be changed.
+            UsageError: There is none, a value is not a number, or a field cannot be changed.
         """
         kinds = {field.name: int if field.name == "workers" else float for field in fields(cls)}
         expected = "`workers`, `cores` or `priority`"
@@ -43,14 +43,14 @@ class Changes:
         return cls(**numbers)
 
     def plain(self) -> dict[str, float]:
-        """The values that change, by name."""
+        """The changed values by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value:g}" for name, value in self.plain().items())
 
     def applied(self, job: Job) -> Job:
-        """The job as it is to be; the number of its workers is its plan's.
+        """The changed job; its number of workers is part of its plan.
 
         Raises:
             UsageError: A value is out of its bounds.

@@ -398,10 +398,10 @@ class LiveHub:
         ]
 
     def change(self, run: str, job: str, changes: Changes) -> None:
-        """Change what a job that has not ended may take, and with how many workers it goes on.
+        """Change the limits, fields or number of workers of a live job.
 
         Raises:
-            UsageError: That cannot be; nothing of it is changed.
+            UsageError: A change is impossible. Nothing is changed.
         """
         live, id = self._job(run, job), JobId.of(run, job)
         spec = changes.applied(live.spec)
@@ -425,9 +425,10 @@ class LiveHub:
             self._step(events.ResizeRequested(id, changes.workers))
 
     def _check_resize(self, run: str, live: LiveJob, workers: int) -> None:
-        """
+        """Check that a job can continue with this many workers.
+
         Raises:
-            UsageError: A job cannot go on with so many workers.
+            UsageError: It cannot.
         """
         job = live.spec.name
         plan = live.current.plan if live.current is not None else None

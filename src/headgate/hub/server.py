@@ -223,7 +223,7 @@ class HubServer:
             if given is not None:
                 given.close()
             raise
-        with contextlib.suppress(OSError):  # a resume is told that they are unknown
+        with contextlib.suppress(OSError):  # a resume then reports them as unknown
             variables.write(run.folder, submission.environment)
         return run
 

@@ -360,7 +360,7 @@ class ResizeRequested:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequested:
-    """A person changes what a job that has not ended may take: `spec` is the job from now on."""
+    """A user changed the limits or fields of a live job: `spec` is the job from now on."""
 
     job: JobId
     spec: Job

@@ -50,7 +50,7 @@ def opened(
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: whoever reads it has the old text or the new one.
+    """Write a file atomically: readers see the old text or the new one.
 
     Raises:
         OSError: It cannot be written.

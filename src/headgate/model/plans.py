@@ -214,7 +214,7 @@ class Prediction:
         low: Lower end of the 90 % band, samples a second.
         high: Upper end of the 90 % band, samples a second.
         seconds: Seconds of a step by resource.
-        binds: The resource that bounds the step.
+        bottleneck: The resource that bounds the step.
     """
 
     plan: Plan
@@ -222,4 +222,4 @@ class Prediction:
     low: float
     high: float
     seconds: Mapping[str, float]
-    binds: str
+    bottleneck: str

@@ -51,7 +51,7 @@ def load(data: Mapping[str, Any], kinds: Mapping[str, type]) -> Any:
 
 
 def text_of(record: object) -> str:
-    """A record as JSON text for `read`; names that are no UTF-8 are escaped."""
+    """A record as JSON text for `read`; names that are not UTF-8 are escaped."""
     return json.dumps(plain(record))
 
 
@@ -59,7 +59,7 @@ def read(kind: type[Record], text: str | bytes | None) -> Record:
     """A record of a dataclass from its JSON text.
 
     Raises:
-        ValueError: There is none, or it is damaged.
+        ValueError: The text is missing or damaged.
     """
     return parse(kind, json.loads(text or ""))
 

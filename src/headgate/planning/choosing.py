@@ -275,7 +275,7 @@ def expected(prediction: Prediction) -> str:
     """A plan and its predicted throughput, in words."""
     low, high = say_samples(prediction.low, unit=False), say_samples(prediction.high, unit=False)
     rate = f"{say_samples(prediction.throughput)} expected ({low} to {high})"
-    return f"{in_words(prediction.plan)}: {rate}, bound by {prediction.binds}"
+    return f"{in_words(prediction.plan)}: {rate}, bound by {prediction.bottleneck}"
 
 
 def in_words(plan: Plan) -> str:

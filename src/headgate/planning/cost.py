@@ -428,8 +428,10 @@ class CostModel:
             parts = {
                 name: float(values[i]) for name, values in step.resources.items() if values[i] > 0
             }
-            binds = max(parts, key=lambda name: parts[name])
-            predicted.append(Prediction(plan, middle, middle / off, middle * off, parts, binds))
+            bottleneck = max(parts, key=lambda name: parts[name])
+            predicted.append(
+                Prediction(plan, middle, middle / off, middle * off, parts, bottleneck)
+            )
         return predicted
 
     def predict(self, plan: Plan) -> Prediction:

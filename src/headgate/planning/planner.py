@@ -288,7 +288,7 @@ class Planner:
             low=math.exp(mean - off),
             high=math.exp(mean + off),
             seconds=seconds,
-            binds=max(seconds, key=lambda name: seconds[name]),
+            bottleneck=max(seconds, key=lambda name: seconds[name]),
         )
 
 

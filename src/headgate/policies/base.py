@@ -42,7 +42,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A user changed the claim of a job that runs, or the most cores it may use."""
+    """A user changed the priority or core limit of a running job."""
 
     job: JobId
     priority: float

@@ -213,7 +213,7 @@ class WeighingPolicy(Policy):
             )
         self._jobs[change.job] = RunningJob(
             change.job,
-            change.tracker or JobTracker(now),  # an empty one where nobody keeps any
+            change.tracker or JobTracker(now),  # an empty one if nobody keeps one
             change.priority,
             change.cores_limit,
             now,

@@ -1,4 +1,4 @@
-"""What a store has of its run as a whole: when, where and by what it ran."""
+"""The description of a run in its store: when, where and with what it ran."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDescription:
-    """A node as a run found it; None: not known.
+    """A node as the run found it; None: unknown.
 
     Args:
         gpus: Names of its GPUs.
-        cpu_model: Empty: not known.
+        cpu_model: Its CPU model; empty: unknown.
     """
 
     name: str
@@ -37,19 +37,19 @@ class RunDescription:
     """A run as a whole; empty or None: not recorded, or damaged.
 
     Args:
-        state: `running` or `done`, whatever became of its jobs.
-        mode: What the run was for, such as `run` or `profile`.
+        state: `running` or `done`, regardless of its jobs.
+        mode: The purpose of the run, such as `run` or `profile`.
         headgate: The version that recorded it.
         began: Seconds since the epoch.
         ended: Seconds since it began.
-        clock: The boot, and the seconds since then at which it began.
-        git_commit: Of its working folder; `+` and what else changed behind it.
-        only: The nodes that its user chose.
-        from_scratch: Jobs that ran from their beginning though they had checkpoints.
+        clock: The boot id, and seconds since that boot at the start.
+        git_commit: Commit of its working folder; `+` and the changed files follow.
+        only: The nodes chosen by its user.
+        from_scratch: Jobs that ignored their checkpoints and started over.
         has_input: Whether it was given standard input.
-        controller: Identifies the controller whose log has its events.
-        packages: Those installed, by interpreter.
-        programs: The programs outside Headgate that used most while it ran.
+        controller: Identifies the controller of its events.
+        packages: Installed packages, by interpreter.
+        programs: The programs outside Headgate that used most meanwhile.
     """
 
     id: str = ""
@@ -81,7 +81,7 @@ class RunDescription:
 
     @classmethod
     def read(cls, reader: RunReader) -> RunDescription:
-        """The description in an open store."""
+        """Read the description from an open store."""
         meta = reader.meta()
         return cls(
             **{name: meta.get(name, "") for name in _TEXTS},
@@ -137,7 +137,7 @@ def _node(node: Mapping[str, Any]) -> NodeDescription:
 
 
 def _packages(text: str | None) -> dict[str, tuple[str, ...]]:
-    """By interpreter; an earlier version has one list, of an interpreter without a name."""
+    """Installed packages by interpreter; an earlier version has one list without an interpreter."""
     recorded = loads(text)
     lists = {"": recorded} if isinstance(recorded, list) else as_object(text)
     return {

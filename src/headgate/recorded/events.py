@@ -154,7 +154,7 @@ def read_events(
 
 
 def _read(run: Path, job: str | None, after: int) -> list[LoggedEvent]:
-    """The present entries; the store is not left open while somebody looks at them."""
+    """The present entries. The store is closed again, because a reader may take long over them."""
     alive = runs.alive(run)
     with RunReader(run / runs.STORE) as reader:
         # not yet written if the run has just begun

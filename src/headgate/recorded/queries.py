@@ -1,4 +1,4 @@
-"""Single figures of a run's store, where the run is not read as a whole."""
+"""Single figures from a run's store, without reading the whole run."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Counter = Literal["step", "samples", "epoch"]
 def mean_cores(
     reader: RunReader, target: str, since: float = 0.0, until: float = math.inf
 ) -> float:
-    """Cores that a task or a node used, on average of its readings; 0 without any."""
+    """Mean cores of a task or a node over its readings; 0: no readings."""
     sql = "SELECT avg(cpu_cores) FROM usage WHERE target = ? AND t BETWEEN ? AND ?"
     return float(reader.tuples(sql, (target, since, until))[0][0] or 0.0)
 
 
 def most_memory(reader: RunReader, target: str) -> int | None:
-    """The most bytes that were read of a target; None: nothing was."""
+    """Peak memory of a target in bytes; None: no readings."""
     sql = "SELECT max(memory_bytes) FROM usage WHERE target = ?"
     most = reader.tuples(sql, (target,))[0][0]
     return int(most) if most else None
 
 
 def cores_of(reader: RunReader, job: str) -> Signal:
-    """Cores that the tasks of a job used together, attempts before the last one included."""
+    """Cores used by all tasks of a job together, over all attempts."""
     sql = "SELECT target, t, cpu_cores FROM usage WHERE target GLOB ? ORDER BY t"
     tasks: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for target, t, cores in reader.tuples(sql, [f"{job}/*"]):
@@ -44,8 +44,8 @@ def cores_of(reader: RunReader, job: str) -> Signal:
 def mean_cores_together(
     reader: RunReader, tasks: Sequence[str], seconds: float
 ) -> list[tuple[float, float]]:
-    """Cores that tasks used together on average of each stretch of so many seconds; with the time
-    of its last reading.
+    """Mean cores used by tasks together in each stretch of `seconds`, with the time of its last
+    reading.
     """
     of_each = (
         "SELECT max(t) AS t, avg(cpu_cores) AS cores, CAST(t / ? AS INT) AS part FROM usage WHERE "
@@ -58,7 +58,7 @@ def mean_cores_together(
 def steps_of_workers(
     reader: RunReader, job: str, since: float = 0.0
 ) -> Mapping[TaskOfRun, list[tuple[float, int]]]:
-    """Times and steps that each worker of a job reported."""
+    """Times and steps reported by each worker of a job."""
     sql = (
         "SELECT task, t, step FROM progress WHERE task LIKE ? AND t >= ? AND step IS NOT NULL "
         "ORDER BY t"
@@ -71,8 +71,8 @@ def steps_of_workers(
 
 
 def last_counts(reader: RunReader, task: str, counter: Counter, since: float, most: int) -> Array:
-    """The last reports of a counter, a row each of time and count; of another counter than the
-    step those with a loss.
+    """The last reports of a counter, in rows of time and count. For counters other than steps, only
+    reports with a loss.
     """
     reported = f"{counter} IS NOT NULL" + (" AND loss IS NOT NULL" if counter != "step" else "")
     sql = (

@@ -150,13 +150,13 @@ class ProgressRow:
     """A report of a task's progress.
 
     Args:
-        t: When, in seconds of the run.
-        loss: Mean of `count` losses; None where none was reported, or it was no number.
-        nan: Whether the loss was no number.
+        t: Its time, in seconds of the run.
+        loss: Mean of `count` losses; None: not reported, or not finite.
+        nan: Whether the loss was NaN or infinite.
         metrics: JSON of the other metrics.
-        within: The part of the epoch that is done.
-        steps: In all.
-        remaining: Seconds, as its script says.
+        within: Fraction of the epoch that is done.
+        steps: Number of steps in all.
+        remaining: Remaining seconds, as its script says.
     """
 
     table: ClassVar[str] = "progress"
@@ -181,7 +181,7 @@ class ProgressRow:
 
 @dataclass(frozen=True, slots=True)
 class ShareRow:
-    """What a task was granted; None: all that there is."""
+    """The share granted to a task; None: no limit."""
 
     table: ClassVar[str] = "shares"
 

@@ -43,16 +43,16 @@ __all__ = ["HUB", "home", "host", "hub", "hubs", "make_sockets", "remove_sockets
 STORE = "run.sqlite"
 LOCK = "lock"
 CALLS = "calls"
-"""Empty file in the folder of a run whose jobs are calls of functions."""
+"""Empty file in the folder of a run whose jobs are function calls."""
 READ = "result.read"
-"""Empty file in the folder of a call: its caller has the result."""
+"""Empty file in the folder of a call whose caller has the result."""
 _TIME = "%Y%m%d-%H%M%S-"
 _STAMP = 19  # characters of the time in a run's name, to the millisecond
 _NAMED = 5  # most runs named in a message
 _LONG_SECONDS = 600.0
 """Records of runs longer than this are never deleted automatically."""
 _UNREAD_SECONDS = 7 * 86400.0
-"""How long results of calls wait for their caller."""
+"""How long unread results of calls are kept."""
 
 
 def create() -> Path:
@@ -471,7 +471,7 @@ def outdated(keep: int) -> list[Path]:
 
 
 def _is_read(run: Path) -> bool:
-    """Whether all results of a run of calls were read, or have waited for long."""
+    """Whether all results of a run of calls were read, or have waited too long."""
     if all((job / READ).exists() for job in (run / "jobs").iterdir()):
         return True
     return time.time() - (run / STORE).stat().st_mtime > _UNREAD_SECONDS

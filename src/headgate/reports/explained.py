@@ -103,7 +103,7 @@ def verdict_as_json(account: Account) -> dict[str, Any]:
 
 
 def findings_as_json(account: Account) -> list[dict[str, Any]]:
-    """All of a job's findings, its verdict first."""
+    """All findings about a job, its verdict first."""
     return [_finding(finding, account) for finding in findings(account)]
 
 

@@ -44,7 +44,7 @@ class DiskSampler(SourcedSampler):
 
 
 class _Disks(FileSource):
-    """A file with a row for each disk, of which those of whole disks count."""
+    """A file with a row for each disk; only rows of whole disks count."""
 
     def __init__(self, path: str | Path, root: Path) -> None:
         super().__init__(path)
