@@ -12,6 +12,8 @@ from headgate.engines.oom import OomMonitor
 from headgate.isolation.base import Launch
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation
 
@@ -111,26 +113,25 @@ def test_another_end_does_not_and_the_kill_is_told_all_the_same(
     kills.read(lines)
     end, told = kills.ended(exit, seconds, by_us)
     assert (end.over_memory, end.reason, end.kills) == (False, None, 1)
-    assert told is not None
-    assert told.startswith(f"one of its processes was {OVER}")
+    facts = {"count": 1, "shortage": box.shortage(), "waits": False}
+    assert told == Reason(ReasonKind.PROCESSES_KILLED, facts)
 
 
 def test_kills_that_a_task_outlives_are_told_while_it_runs_and_those_that_go_on_ever_more_rarely(
     box: Counted,
 ) -> None:
     kills = OomMonitor(box)
-    told = []
+    told: list[tuple[float, Reason]] = []
     for i in range(1200):  # ten minutes; a pool starts a process again whenever it is killed
         box.count += 1
-        if (text := kills.look(i / 2)) is not None:
-            told.append((i / 2, text))
+        if (killed := kills.look(i / 2)) is not None:
+            told.append((i / 2, killed))
     assert told[0][0] == 0.5
-    assert "a process that waits for it may wait in vain" in told[0][1]
+    assert "a process that waits for it may wait in vain" in in_words(told[0][1])
     assert 8 < len(told) < 20
     _, rest = kills.ended(Exit(code=0, kills=box.count), 600.0, by_us=False)
-    texts = [text for _, text in told] + [rest or ""]
-    counts = [1 if text.startswith("one of") else int(text.split()[0]) for text in texts]
-    assert sum(counts) == 1200, "a kill was not told, or twice"
+    every = [killed for _, killed in told] + [rest] * (rest is not None)
+    assert sum(killed.facts["count"] for killed in every if killed is not None) == 1200
 
 
 def test_nothing_is_told_where_the_first_process_was_killed(box: Counted) -> None:

@@ -49,7 +49,8 @@ def command(as_json: bool) -> None:
     clean()
     survey = machine.survey(runs.home() / "node.json")
     uncontrolled = [
-        str(limit) for limit in isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
+        in_words(limit.warning())
+        for limit in isolation.make(isolation.DEFAULT, "doctor").uncontrolled()
     ]
     plugins = [warning for group in registry.GROUPS for warning in registry.load(group).warnings]
     readable = readings.survey(find_layout(CGROUPS).bases.keys())

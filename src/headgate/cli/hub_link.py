@@ -12,6 +12,8 @@ from headgate.engines.base import Engine, EngineSpec, Listener
 from headgate.model.errors import UsageError
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason
 from headgate.recorded import runs
 
 
@@ -44,7 +46,8 @@ class _Warnings(Listener):
 
     def exited(self, task: TaskId, exit: Exit) -> None: ...
 
-    def warned(self, task: TaskId | None, text: str) -> None:
+    def warned(self, task: TaskId | None, what: Reason | str) -> None:
+        text = in_words(what) if isinstance(what, Reason) else what
         click.echo(f"note: {text}", err=True)
 
     def left(self, name: str, reason: str, for_good: bool = False) -> None:

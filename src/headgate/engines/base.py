@@ -12,6 +12,7 @@ from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import HeadgateError
 from headgate.model.events import Exit
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.reasons import Reason
 from headgate.model.shares import Share, Uncontrolled
 from headgate.sampling.columns import Column
 
@@ -83,8 +84,8 @@ class Listener(ABC):
         """
 
     @abstractmethod
-    def warned(self, task: TaskId | None, text: str) -> None:
-        """Report a workaround."""
+    def warned(self, task: TaskId | None, what: Reason | str) -> None:
+        """Report a workaround; an engine of a plug-in may give it in words."""
 
     def waits(self, task: TaskId, what: str) -> None:
         """A task waits for what `Engine.reserve` is to set aside, for example `for the cluster: 2

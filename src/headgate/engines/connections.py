@@ -17,6 +17,7 @@ from headgate.engines.channel import (
     listen,
 )
 from headgate.model.identifiers import TaskId
+from headgate.model.reasons import Reason, ReasonKind
 
 ACCEPT_PAUSE_SECONDS = 1.0
 """Pause after the process has run out of descriptors or memory for new connections."""
@@ -85,14 +86,12 @@ class Connections:
         except OSError as error:
             if not self._missing:
                 self._missing = True
-                text = (
-                    f"cannot make {self._path}, which is gone: {error.strerror}; tasks that "
-                    "start now cannot connect"
-                )
-                self._listener.warned(None, text)
+                facts = {"path": str(self._path), "error": error.strerror}
+                self._listener.warned(None, Reason(ReasonKind.SOCKET_GONE, facts))
             return
         self._missing = False
-        self._listener.warned(None, f"somebody removed {self._path}; it is made again")
+        again = Reason.of(ReasonKind.SOCKET_MADE_AGAIN, path=str(self._path))
+        self._listener.warned(None, again)
         if self._accepts_again is None:
             self._selector.unregister(self._server)
             self._selector.register(server, selectors.EVENT_READ, self._accept)
@@ -163,9 +162,8 @@ class Connections:
             self._accepts_again = time.monotonic() + ACCEPT_PAUSE_SECONDS
             if not self._crowded:
                 self._crowded = True
-                self._listener.warned(
-                    None, f"a task cannot connect for now: {error.strerror}; it is tried again"
-                )
+                cannot = Reason.of(ReasonKind.CANNOT_CONNECT, error=error.strerror)
+                self._listener.warned(None, cannot)
 
     def _accept_one(self) -> None:
         connection = Connection(self._server.accept()[0], self._key_of)
@@ -174,13 +172,8 @@ class Connections:
             self._disconnect(next(iter(self._strangers)))
             if not self._swarmed:
                 self._swarmed = True
-                self._listener.warned(
-                    None,
-                    (
-                        f"more than {MOST_STRANGERS} connections to the task channel sent no "
-                        "hello; the oldest are closed"
-                    ),
-                )
+                strangers = Reason.of(ReasonKind.MANY_STRANGERS, most=MOST_STRANGERS)
+                self._listener.warned(None, strangers)
         self._open.add(connection)
         self._watch(connection)
 
@@ -202,13 +195,8 @@ class Connections:
         task = connection.task
         if task is not None and task not in self._flooding:
             self._flooding.add(task)
-            self._listener.warned(
-                task,
-                (
-                    f"it sends more than {MESSAGES_A_SECOND} messages a second up the task "
-                    "channel; the rest waits"
-                ),
-            )
+            flood = Reason.of(ReasonKind.MESSAGE_FLOOD, most=MESSAGES_A_SECOND)
+            self._listener.warned(task, flood)
 
     def _receive(self, connection: Connection) -> bool:
         """Read what has arrived. Returns False if it was nothing, or the end."""
@@ -219,11 +207,8 @@ class Connections:
             return False
         task = connection.task
         if connection.is_endless and task is not None:
-            text = (
-                f"it sent a message of more than {LINE_BYTES // 2**20} MiB; its channel is "
-                "closed, and it runs on alone"
-            )
-            self._listener.warned(task, text)
+            too_long = Reason.of(ReasonKind.MESSAGE_TOO_LONG, most_bytes=LINE_BYTES)
+            self._listener.warned(task, too_long)
         if messages is None or (task is not None and self._key_of(task) is None):
             self._disconnect(connection)
             return False

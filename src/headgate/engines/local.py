@@ -33,6 +33,7 @@ from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import HeadgateError, IsolationError, UsageError
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share, Uncontrolled
 
 _READ_BYTES = 1 << 16
@@ -184,7 +185,9 @@ class LocalEngine(Engine):
         try:
             act()
         except Exception as error:  # noqa: BLE001
-            self._listener.warned(None, f"engine {self.name!r} met an error and goes on: {error!r}")
+            text = f"engine {self.name!r} met an error and goes on"
+            met = Reason.of(ReasonKind.INTERNAL_ERROR, text=text, error=repr(error))
+            self._listener.warned(None, met)
 
     def _kill_all(self) -> None:
         self._closing_at = time.monotonic()
@@ -230,7 +233,7 @@ class LocalEngine(Engine):
         while self._tasks:  # the records of their boxes stay, for the next who cleans up
             _, task = self._tasks.popitem()
             if task.exit is not None:
-                self._listener.warned(task.id, "its box could not be removed in time")
+                self._listener.warned(task.id, Reason(ReasonKind.BOX_LEFT))
             self._listener.exited(task.id, task.told())
 
     def _next_time(self) -> float | None:
@@ -253,15 +256,15 @@ class LocalEngine(Engine):
         self._looks_at = now + LOOK_SECONDS
         self._connections.keep()
         for task in self._tasks.values():
-            if task.exit is None and (text := task.kills.look(now)) is not None:
-                self._listener.warned(task.id, text)
+            if task.exit is None and (killed := task.kills.look(now)) is not None:
+                self._listener.warned(task.id, killed)
 
     def _woken(self) -> None:
         os.read(self._wake_out, 4096)
 
     def _start(self, launch: Launch, share: Share, log: str) -> None:
         if launch.task in self._tasks or launch.task in self._starts:
-            self._listener.warned(launch.task, "it was to be started while it runs; it runs on")
+            self._listener.warned(launch.task, Reason(ReasonKind.RUNS_ALREADY))
             return
         try:
             if self._closing_at is not None:
@@ -360,17 +363,19 @@ class LocalEngine(Engine):
         try:
             uncontrolled = done.result()
         except IsolationError as error:
-            self._listener.warned(task.id, str(error))
+            refused = Reason.of(ReasonKind.SHARE_NOT_SET, text=str(error))
+            self._listener.warned(task.id, refused)
             return
         for limit in task.news(uncontrolled):
-            self._listener.warned(task.id, str(limit))
+            self._listener.warned(task.id, limit.warning())
 
     def _send(self, id: TaskId, message: Mapping[str, object]) -> None:
         task, connection = self._tasks.get(id), self._connections.of(id)
         if task is None or connection is None or connection.send(message):
             return
         if not connection.over and task.kill_at is None:  # one that ends need not hear it
-            self._listener.warned(id, f"the task did not take the message {message.get('type')!r}")
+            not_taken = Reason.of(ReasonKind.MESSAGE_NOT_TAKEN, type=str(message.get("type")))
+            self._listener.warned(id, not_taken)
 
     def _stop(self, id: TaskId, grace: float) -> None:
         if id in self._starts:
@@ -434,7 +439,7 @@ class LocalEngine(Engine):
             self._listener.output(task.id, lines)
         if task.log.trouble != task.complained:
             task.complained = task.log.trouble
-            self._listener.warned(task.id, task.log.trouble or "its output is written again")
+            self._listener.warned(task.id, task.log.state())
         return bool(data)
 
     def _read_on(self, task: Task) -> None:
@@ -473,10 +478,10 @@ class LocalEngine(Engine):
             for _ in range(_DRAIN_READS):
                 if not self._read(task):
                     break
-            exit, text = task.kills.ended(exit, time.monotonic(), task.killed)
+            exit, killed = task.kills.ended(exit, time.monotonic(), task.killed)
             exit = task.exit = replace(exit, overdue_seconds=task.grace if task.overdue else None)
-            if text is not None:
-                self._listener.warned(task.id, text)
+            if killed is not None:
+                self._listener.warned(task.id, killed)
         finally:
             self._forget(task, exit)
 

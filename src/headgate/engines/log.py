@@ -7,6 +7,8 @@ import re
 from collections import deque
 from pathlib import Path
 
+from headgate.model.reasons import Reason, ReasonKind
+
 LOG_BYTES = 32 * 2**20
 """Size at which a log is renamed to `.1`, in place of an earlier `.1`, and a new one is begun."""
 GONE = ".gone"
@@ -54,6 +56,12 @@ class TaskLog:
         self._bytes = 0
         self._skipped: deque[bytes] = deque(maxlen=_LAST_LINES)
         self.trouble: str | None = None
+
+    def state(self) -> Reason:
+        """Whether its output is written to its file, as a warning tells it."""
+        if self.trouble is None:
+            return Reason(ReasonKind.OUTPUT_WRITTEN)
+        return Reason.of(ReasonKind.OUTPUT_LOST, text=self.trouble)
 
     def write(self, data: bytes, now: float) -> list[str]:
         """Append `data`. Returns its complete lines, at most `LINES_A_SECOND`. If the file cannot

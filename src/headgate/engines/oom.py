@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from headgate.isolation.base import Box
 from headgate.model.events import Exit
+from headgate.model.reasons import Reason, ReasonKind
 
 LOOK_SECONDS = 0.5
 """Interval at which the kernel's counter is read."""
@@ -62,8 +63,8 @@ class OomMonitor:
         """Note lines that the task printed."""
         self._lines += lines
 
-    def look(self, now: float) -> str | None:
-        """Read the counter. Returns a message about kills since the last look that the task
+    def look(self, now: float) -> Reason | None:
+        """Read the counter. Returns a reason about kills since the last look that the task
         survived.
 
         Args:
@@ -71,7 +72,7 @@ class OomMonitor:
         """
         notice = None
         if self._untold and now >= self._tells_at:
-            notice = f"{self._say()}; a process that waits for it may wait in vain"
+            notice = self._killed(waits=True)
             self._tells_at, self._pause = (
                 now + self._pause,
                 min(2 * self._pause, _MOST_PAUSE_SECONDS),
@@ -79,8 +80,8 @@ class OomMonitor:
         self._note(self._box.kills(), now)
         return notice
 
-    def ended(self, exit: Exit, now: float, by_us: bool) -> tuple[Exit, str | None]:
-        """How the task ended, with OOM kills as the reason only if they caused it; and a message
+    def ended(self, exit: Exit, now: float, by_us: bool) -> tuple[Exit, Reason | None]:
+        """How the task ended, with OOM kills as the reason only if they caused it; and a reason
         about other kills.
 
         Args:
@@ -99,21 +100,17 @@ class OomMonitor:
         elif exit.kills:
             how = replace(exit, reason=None).in_words()
             exit = replace(exit, reason=f"{how}, after one of its processes was {exit.reason}")
-        return exit, self._say() if self._untold else None
+        return exit, self._killed() if self._untold else None
 
     def _note(self, count: int, now: float) -> None:
         if count > self._count:
             self._untold += count - self._count
             self._count, self._last = count, now
 
-    def _say(self) -> str:
+    def _killed(self, waits: bool = False) -> Reason:
         count, self._untold = self._untold, 0
-        were = f"{count} of its processes were" if count > 1 else "one of its processes was"
-        cure = (
-            "have fewer or smaller processes, or raise its limit of memory (`memory`, "
-            "--memory) where it has one"
-        )
-        return f"{were} killed: {self._box.shortage()}; {cure}"
+        facts = {"count": count, "shortage": self._box.shortage(), "waits": waits}
+        return Reason(ReasonKind.PROCESSES_KILLED, facts)
 
     def _caused(self, exit: Exit, main: bool, now: float) -> bool:
         """Whether kills caused the end: the first process was killed, or the output names a lost

@@ -139,6 +139,17 @@ def _left_shared_memory(facts: Facts) -> str:
     )
 
 
+def _processes_killed(facts: Facts) -> str:
+    count = facts["count"]
+    were = f"{count} of its processes were" if count > 1 else "one of its processes was"
+    cure = (
+        "have fewer or smaller processes, or raise its limit of memory (`memory`, --memory) where "
+        "it has one"
+    )
+    text = f"{were} killed: {facts['shortage']}; {cure}"
+    return f"{text}; a process that waits for it may wait in vain" if facts["waits"] else text
+
+
 def _killed_outside(facts: Facts) -> str:
     count, processes = facts["count"], facts.get("processes", ())
     programs = "a program" if count == 1 else f"{count} programs"
@@ -204,6 +215,32 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.TASK_READY: "{task} is ready",
     Kind.JOINED: "{task} has joined at step {step}",
     Kind.TASK_SAYS: "{text}",
+    Kind.PROCESSES_KILLED: _processes_killed,
+    Kind.UNCONTROLLED: lambda facts: (
+        f"{' '.join(facts[name] for name in ('lever', 'value', 'scope') if name in facts)}: "
+        f"{facts['text']}"
+    ),
+    Kind.SHARE_NOT_SET: "{text}",
+    Kind.RUNS_ALREADY: "it runs already, and was not started a second time",
+    Kind.OTHER_PYTHON: "node {node} has no {program}; it runs under {python}",
+    Kind.BOX_LEFT: "its box could not be removed in time",
+    Kind.OUTPUT_LOST: "{text}",
+    Kind.OUTPUT_WRITTEN: "its output is written again",
+    Kind.MESSAGE_NOT_TAKEN: "the task did not take the message {type!r}",
+    Kind.MESSAGE_FLOOD: (
+        "it sends more than {most} messages a second up the task channel; the rest waits"
+    ),
+    Kind.MESSAGE_TOO_LONG: lambda facts: (
+        f"it sent a message of more than {say_bytes(facts['most_bytes'])}; its channel is closed, "
+        "and it runs on alone"
+    ),
+    Kind.CANNOT_CONNECT: "a task cannot connect for now: {error}; it is tried again",
+    Kind.MANY_STRANGERS: (
+        "more than {most} connections to the task channel sent no hello; the oldest are closed"
+    ),
+    Kind.SOCKET_GONE: (
+        "cannot make {path}, which is gone: {error}; tasks that start now cannot connect"
+    ),
     Kind.ENGINE_SAYS: "{text}",
     Kind.ENGINE_HOLDS: "it waits {text}",
     Kind.RECOVERED: "{task}: {text}",
@@ -257,6 +294,7 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.NODE_LEFT: lambda facts: (
         f"node {facts['node']} is gone{': ' + facts['text'] if 'text' in facts else ''}"
     ),
+    Kind.NODE_SAYS: "node {node}: {text}",
     Kind.NODE_LEFT_OUT: "node {node} is left out: {error}",
     Kind.NODE_CUT_OFF: "node {node} is cut off: its NIC has no link",
     Kind.NODE_LINKED: "node {node} is no longer cut off, after {seconds:seconds}",

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import TypeVar
 
+from headgate.model.reasons import Reason, ReasonKind
+
 Name = TypeVar("Name", bound=str)
 
 
@@ -101,8 +103,10 @@ class Uncontrolled:
     value: str = ""
     scope: str = ""
 
-    def __str__(self) -> str:
-        return f"{' '.join(filter(None, (self.lever, self.value, self.scope)))}: {self.reason}"
+    def warning(self) -> Reason:
+        """The reason for a warning of it."""
+        about = {"lever": str(self.lever), "value": self.value, "scope": self.scope}
+        return Reason.of(ReasonKind.UNCONTROLLED, **about, text=self.reason)
 
 
 FIELDS = ("cpu_weight", "cpu_cap_cores", "memory_bytes", "disk_bytes_per_second", "gpu_fraction")

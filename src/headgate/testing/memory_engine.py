@@ -134,7 +134,7 @@ class MemoryEngine(Engine):
             self.listener.warned(task, str(error))
             return
         for limit in uncontrolled:
-            self.listener.warned(task, str(limit))
+            self.listener.warned(task, limit.warning())
 
     def send(self, task: TaskId, message: Mapping[str, object]) -> None:
         if (memory_task := self.tasks.get(task)) is not None and memory_task.connected:

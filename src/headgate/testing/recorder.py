@@ -11,6 +11,8 @@ from headgate.engines.base import Listener
 from headgate.model.cluster import Node
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import in_words
+from headgate.model.reasons import Reason
 from headgate.sampling.columns import Column
 
 Kind = Literal["started", "output", "message", "exited", "warned"]
@@ -90,7 +92,8 @@ class RecordingListener(Listener):
     def exited(self, task: TaskId, exit: Exit) -> None:
         self._note(RecordedCall("exited", task, exit))
 
-    def warned(self, task: TaskId | None, text: str) -> None:
+    def warned(self, task: TaskId | None, what: Reason | str) -> None:
+        text = in_words(what) if isinstance(what, Reason) else what
         self._note(RecordedCall("warned", task, text))
 
     def usage(self, target: str, reading: Mapping[Column, float]) -> None:

@@ -14,6 +14,7 @@ from headgate.engines.ray.engine import RayEngine
 from headgate.isolation.base import Launch
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
+from headgate.model.reasons import Reason
 from headgate.model.shares import Share
 from headgate.testing.engine import EngineContract
 from headgate.testing.wait import until
@@ -44,9 +45,9 @@ class Forwarding(Listener):
             self.to.exited(task, exit)
         self.ends += 1
 
-    def warned(self, task: TaskId | None, text: str) -> None:
+    def warned(self, task: TaskId | None, what: Reason | str) -> None:
         if self.to is not None:
-            self.to.warned(task, text)
+            self.to.warned(task, what)
 
 
 class StaysOpen(RayEngine):

@@ -32,6 +32,7 @@ from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
 from headgate.model.jobs import Job
 from headgate.model.mounts import Mount
+from headgate.model.reason_text import in_words
 from headgate.model.shares import Share
 from headgate.testing.isolation import MIB, RUN, Running
 from headgate.testing.wait import until
@@ -173,7 +174,9 @@ def test_what_is_missing_is_said(
     )
     with pytest.raises(IsolationError, match=rf"^isolation vm\+container: {lacks}"):
         isolation.check()
-    assert [str(limit) for limit in isolation.uncontrolled()] == [f"containers in guests: {lacks}"]
+    assert [in_words(limit.warning()) for limit in isolation.uncontrolled()] == [
+        f"containers in guests: {lacks}"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import Exit
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share, Uncontrolled
 
 T = TypeVar("T")
@@ -104,7 +105,7 @@ class RayEngine(Engine):
         )
         while not isinstance(answer := self._pipe.receive(), wire.Opened):
             if isinstance(answer, wire.Warned):
-                listener.warned(None, answer.text)
+                listener.warned(None, answer.what)
                 continue
             self._pipe.close()
             how = self._bridge.wait()
@@ -185,7 +186,7 @@ class RayEngine(Engine):
         waits = ""
         with self._lock:
             if task in self._tasks:
-                self._listener.warned(task, "it runs already, and was not started a second time")
+                self._listener.warned(task, Reason(ReasonKind.RUNS_ALREADY))
                 return
             slot, reservation = self._slots.get(task, (None, None))
             node = slot.node if slot is not None else next(iter(self._nodes), "")
@@ -273,9 +274,9 @@ class RayEngine(Engine):
             try:
                 self._hear(report)
             except Exception as error:  # noqa: BLE001  # one that cannot be told must not silence the others
-                self._listener.warned(
-                    None, f"engine {self.name!r} met an error and goes on: {error!r}"
-                )
+                text = f"engine {self.name!r} met an error and goes on"
+                met = Reason.of(ReasonKind.INTERNAL_ERROR, text=text, error=repr(error))
+                self._listener.warned(None, met)
         self._questions.end(
             "this engine is closing" if self._closing else "the connection to Ray is gone"
         )
@@ -302,8 +303,8 @@ class RayEngine(Engine):
                     ray_task = self._tasks.pop(task, None)
                 if ray_task is not None:
                     self._end(ray_task, exit)
-            case wire.Warned(about, text):
-                self._listener.warned(about, text)
+            case wire.Warned(about, what):
+                self._listener.warned(about, what)
             case wire.SampledUsage(target, reading):
                 self._listener.usage(target, reading)
             case wire.FileAsked():
@@ -345,7 +346,7 @@ class RayEngine(Engine):
             self._listener.output(id, lines)
         if task.log.trouble != task.complained:
             task.complained = task.log.trouble
-            self._listener.warned(id, task.log.trouble or "its output is written again")
+            self._listener.warned(id, task.log.state())
 
     def _end(self, task: _RayTask, exit: Exit) -> None:
         if lines := task.log.rest():

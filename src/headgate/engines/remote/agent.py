@@ -44,6 +44,7 @@ from headgate.model.errors import HeadgateError
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.paths import below
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Uncontrolled
 from headgate.sampling import machine
 from headgate.sampling.base import Target
@@ -232,9 +233,8 @@ class Agent:
             filter(None, (shutil.which(name, path=path) for name in ("python", "python3"))),
             sys.executable,
         )
-        self._outbox.put(
-            Warned(launch.task, f"node {self._node.name} has no {program}; it runs under {python}")
-        )
+        facts = {"node": self._node.name, "program": program, "python": python}
+        self._outbox.put(Warned(launch.task, Reason(ReasonKind.OTHER_PYTHON, facts)))
         return (python, *rest)
 
     def _checkpoints(self, job: str) -> Path:
@@ -277,7 +277,8 @@ class Agent:
         """
 
         def report(text: str) -> None:
-            self._outbox.put(Warned(None, f"node {self._node.name}: {text}"))
+            facts = {"node": self._node.name, "text": text}
+            self._outbox.put(Warned(None, Reason(ReasonKind.NODE_SAYS, facts)))
 
         reader = SamplingRound(samplers(report), report)
         node = f"node:{self._node.name}"
@@ -336,5 +337,5 @@ class _Relay(Listener):
         self.returns.pop(task, None)
         self._outbox.put(Exited(task, exit))
 
-    def warned(self, task: TaskId | None, text: str) -> None:
-        self._outbox.put(Warned(task, text))
+    def warned(self, task: TaskId | None, what: Reason | str) -> None:
+        self._outbox.put(Warned(task, what))

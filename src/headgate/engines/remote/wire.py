@@ -11,6 +11,7 @@ from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
+from headgate.model.reasons import Reason
 from headgate.model.shares import Share, Uncontrolled
 from headgate.sampling.columns import Column
 
@@ -158,7 +159,7 @@ class Exited:
 @dataclass(frozen=True, slots=True)
 class Warned:
     task: TaskId | None
-    text: str
+    what: Reason | str
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,8 +193,8 @@ class _Heard(Listener):
     def exited(self, task: TaskId, exit: Exit) -> None:
         self._listener.exited(task, exit)
 
-    def warned(self, task: TaskId | None, text: str) -> None:
-        self._listener.warned(task, text)
+    def warned(self, task: TaskId | None, what: Reason | str) -> None:
+        self._listener.warned(task, what)
 
     def waits(self, task: TaskId, what: str) -> None:
         self._listener.waits(task, what)

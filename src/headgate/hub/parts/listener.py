@@ -95,8 +95,8 @@ class HubListener(Listener):
     def exited(self, task: TaskId, exit: Exit) -> None:
         self._soon(self.ended, task, exit)
 
-    def warned(self, task: TaskId | None, text: str) -> None:
-        self._soon(self._warned, task, text)
+    def warned(self, task: TaskId | None, what: Reason | str) -> None:
+        self._soon(self._warned, task, what)
 
     def waits(self, task: TaskId, what: str) -> None:
         self._soon(self._waits, task, what)
@@ -313,10 +313,8 @@ class HubListener(Listener):
                 unconnected = Reason(ReasonKind.UNCONNECTED)
                 self._live_runs.event(run, "warning", unconnected, live.spec.name)
 
-    def _warned(
-        self, task: TaskId | None, text: str, kind: ReasonKind = ReasonKind.ENGINE_SAYS
-    ) -> None:
-        reason = Reason.of(kind, text=text)
+    def _warned(self, task: TaskId | None, what: Reason | str) -> None:
+        reason = what if isinstance(what, Reason) else Reason.of(ReasonKind.ENGINE_SAYS, text=what)
         if task is None:
             self._live_runs.tell_all(reason)
         else:
@@ -326,7 +324,7 @@ class HubListener(Listener):
     def _waits(self, task: TaskId, what: str) -> None:
         run, live, *_ = self._find(task)
         if live.begun or live.state != "waiting":  # its job goes on with other tasks
-            self._warned(task, what, ReasonKind.ENGINE_HOLDS)
+            self._warned(task, Reason.of(ReasonKind.ENGINE_HOLDS, text=what))
             return
         reason = Reason.of(ReasonKind.AWAITS_ENGINE, text=what)
         if live.reason != reason:
