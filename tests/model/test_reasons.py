@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.model.reason_text import in_words
-from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.reason_text import in_words, refusal_in_words
+from headgate.model.reasons import Reason, ReasonKind, Refusal, RefusalKind
 
 PAGE = Path(__file__).parents[2] / "docs" / "reasons.md"
 ROW = re.compile(r"^\| `([a-z-]+)` \| `+ ?(\{.*?\}) ?`+ \| `(?:` )?(.*?)(?: `)?` \|$", re.MULTILINE)
@@ -17,15 +17,17 @@ ROWS = [(kind, facts, text) for kind, facts, text in ROW.findall(PAGE.read_text(
 
 
 def test_the_page_has_each_kind_once() -> None:
-    assert sorted(kind for kind, _, _ in ROWS) == sorted(ReasonKind)
+    assert sorted(kind for kind, _, _ in ROWS) == sorted([*ReasonKind, *RefusalKind])
 
 
 @pytest.mark.parametrize(("kind", "facts", "sentence"), ROWS, ids=[kind for kind, _, _ in ROWS])
 def test_a_reason_reads_as_its_page_says(kind: str, facts: str, sentence: str) -> None:
     value = {"kind": kind, "facts": json.loads(facts)}
-    reason = Reason.read(value)
-    assert in_words(reason) == sentence
-    assert reason.plain() == value
+    outer = Reason.read({"kind": "no-plan", "facts": {"of": value}})
+    reason = outer.facts["of"]
+    words = refusal_in_words(reason) if isinstance(reason, Refusal) else in_words(reason)
+    assert words == sentence
+    assert outer.plain()["facts"]["of"] == value
 
 
 def test_a_fact_that_is_not_known_is_left_out() -> None:

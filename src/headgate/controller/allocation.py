@@ -387,7 +387,7 @@ class Allocator:
         }
 
     def _dropped(self, job: JobId, refusal: Refusal) -> Reason:
-        facts = {"policy": self.policy.name, "job": str(job), "refusal": refusal.plain()}
+        facts = {"policy": self.policy.name, "job": str(job), "refusal": refusal}
         return Reason(ReasonKind.SHARE_DROPPED, facts)
 
     def _is_there(self, job: JobId) -> bool:

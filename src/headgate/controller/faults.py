@@ -36,10 +36,10 @@ from dataclasses import replace
 from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
 from headgate.model.cluster import Node
-from headgate.model.errors import UsageError
 from headgate.model.events import Action, Exit, Fault, Resize
 from headgate.model.identifiers import EVALUATOR
 from headgate.model.reasons import CureKind, Facts, Reason, ReasonKind
+from headgate.model.refused import RefusedError
 from headgate.planning.placement import place, place_job, place_within
 from headgate.task.stop import PeerLost
 
@@ -365,6 +365,6 @@ def replan(now: float, job: JobRecord, nodes: Mapping[str, Node]) -> list[Action
         plan = replace(plan, worker_nodes=(), server_nodes=())
     try:
         job.plan = place_job(job.spec, plan, left)
-    except UsageError as error:
-        return [job.mark("failed", Reason.of(ReasonKind.NO_PLACE, text=str(error)))]
+    except RefusedError as error:
+        return [job.mark("failed", Reason.of(ReasonKind.NO_PLACE, refusal=error.refusal))]
     return [Resize(job.id, job.plan)]

@@ -207,7 +207,7 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.TOO_FEW_SAMPLES: _too_few_samples,
     Kind.PLANNED: "{text}",
     Kind.MOVED: _moved,
-    Kind.NO_PLAN: "{text}",
+    Kind.NO_PLAN: "{refusal}{text}",
     Kind.TRIED_WITH_MORE: _tried_with_more,
     Kind.VERIFIED: "{text}",
     Kind.PROVED: "proved: {text}",

@@ -223,10 +223,30 @@ class CureKind(StrEnum):
 
 
 class RefusalKind(StrEnum):
-    """Why a policy's decision about a job is refused."""
+    """The kinds of refusals: of an entry in a policy's decision, or of a plan."""
 
     NO_SUCH_JOB = "no-such-job"
     NO_SHARE = "no-share"
+
+    # no plan
+    TOO_MANY_TASKS = "too-many-tasks"
+    NOT_IN_GUESTS = "not-in-guests"
+    NODES_TAKEN = "nodes-taken"
+    UNKNOWN_NODE = "unknown-node"
+    NODE_TOO_SMALL = "node-too-small"
+    NO_NODE_FITS = "no-node-fits"
+    NO_ROOM_LEFT = "no-room-left"
+    NO_LAYOUT = "no-layout"
+
+    # one node, or a plan as a whole
+    TOO_FEW_GPUS = "too-few-gpus"
+    TOO_LITTLE_MEMORY = "too-little-memory"
+    TOO_LITTLE_GPU_MEMORY = "too-little-gpu-memory"
+    KIND_TAKEN = "kind-taken"
+    MODEL_TOO_LARGE = "model-too-large"
+    BATCH_TOO_SMALL = "batch-too-small"
+    TRAINS_ALONE = "trains-alone"
+    NO_ROOM_FOR_STEP = "no-room-for-step"
 
 
 Facts = Mapping[str, Any]
@@ -236,7 +256,7 @@ Facts = Mapping[str, Any]
 def _read(value: Any) -> Any:
     if isinstance(value, Mapping):
         if value.keys() == {"kind", "facts"}:
-            return Reason.read(value)
+            return parse(Refusal if value["kind"] in set(RefusalKind) else Reason, value)
         return {name: _read(fact) for name, fact in value.items()}
     return tuple(map(_read, value)) if isinstance(value, list) else value
 
@@ -287,11 +307,7 @@ class Refusal:
     """Why something was refused: a kind and facts, like a `Reason`."""
 
     kind: RefusalKind
-    facts: Facts = field(default_factory=dict)
-
-    def plain(self) -> dict[str, Any]:
-        """The refusal as JSON."""
-        return {"kind": str(self.kind), **plain(self.facts)}
+    facts: Facts = field(default_factory=dict, metadata={READ: _read})
 
 
 def _known(facts: Facts) -> Facts:

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 
 from headgate.isolation import IN_GUESTS
 from headgate.model.cluster import Cluster, Node
-from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.model.reasons import RefusalKind
+from headgate.model.refused import RefusedError
 from headgate.planning.devices import timed
 from headgate.planning.memory import misfit
 from headgate.planning.placement import place, place_roles
@@ -49,20 +50,24 @@ def candidates(
         most: Most plans to return.
 
     Raises:
-        UsageError: No plan can run; the message gives the reason for each node or kind of node. Or
-            the stated plan names an unknown node, or one on which the limits do not fit.
+        RefusedError: No plan can run; the refusal has one for each node or kind of node. Or the
+            stated plan names an unknown node, or one on which the limits do not fit.
     """
     least, most_tasks = (
         job.plan.tasks if job.plan is not None else job.limits.workers[0],
         tasks_on(cluster),
     )
     if least > most_tasks:
-        raise UsageError(
-            f"job {job.name!r} asks for {least:,} tasks; at most {most_tasks:,} of a job run on "
-            f"{_size(cluster)}; ask for fewer workers"
+        raise RefusedError.of(
+            RefusalKind.TOO_MANY_TASKS,
+            job=job.name,
+            tasks=least,
+            most=most_tasks,
+            nodes=len(cluster.nodes),
+            cores=sum(node.cores for node in cluster.nodes),
         )
     if job.isolation in IN_GUESTS and (why := _not_in_guests(cluster, job, least)):
-        raise UsageError(f"job {job.name!r}: {why}")
+        raise RefusedError.of(RefusalKind.NOT_IN_GUESTS, job=job.name, text=why)
     if (
         job.plan is None
         and profile is not None
@@ -78,9 +83,7 @@ def candidates(
         return looked.ranked(most)
     if left := [node for node in cluster.nodes if node.name not in used]:
         return _without_profile(Cluster(tuple(left)), job, beside or {})
-    raise UsageError(
-        f"job {job.name!r}: other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes"
-    )
+    raise RefusedError.of(RefusalKind.NODES_TAKEN, job=job.name, nodes=len(cluster.nodes))
 
 
 def tasks_on(cluster: Cluster) -> int:
@@ -93,11 +96,6 @@ def tasks_on(cluster: Cluster) -> int:
     )
 
 
-def _size(cluster: Cluster) -> str:
-    cores = f"{sum(node.cores for node in cluster.nodes):g} cores"
-    return cores if len(cluster.nodes) == 1 else f"{len(cluster.nodes)} nodes with {cores}"
-
-
 def tells(profile: Profile) -> bool:
     """Whether a profile gives the time of a step, measured or from its FLOPs."""
     return bool(timed(profile) or profile.flops_per_sample)
@@ -107,33 +105,29 @@ def _without_profile(cluster: Cluster, job: Job, beside: Mapping[str, float]) ->
     if job.roles:
         return [place_roles(job, cluster.nodes, beside)]
     misfits = {
-        node.name: reason
-        for node in cluster.nodes
-        if (reason := misfit(node, job.limits)) is not None
+        node.name: lack for node in cluster.nodes if (lack := misfit(node, job.limits)) is not None
     }
     fitting = [node for node in cluster.nodes if node.name not in misfits]
     if job.plan is not None:
         for name in (*job.plan.worker_nodes, *job.plan.server_nodes):
             if name in misfits:
-                raise UsageError(
-                    f"job {job.name!r}: {misfits[name]}; lower its limits, or name another node"
-                )
+                lacks = misfits[name]
+                raise RefusedError.of(RefusalKind.NODE_TOO_SMALL, job=job.name, lacks=lacks)
             if name not in {node.name for node in fitting}:
-                known = ", ".join(node.name for node in cluster.nodes)
-                raise UsageError(
-                    f"job {job.name!r}: its plan names node {name!r}; expected one of {known}"
+                known = tuple(node.name for node in cluster.nodes)
+                raise RefusedError.of(
+                    RefusalKind.UNKNOWN_NODE, job=job.name, node=name, nodes=known
                 )
     if not fitting:
-        reasons = "; ".join(misfits.values())
-        raise UsageError(f"job {job.name!r} fits on no node: {reasons}; lower its limits")
+        lacking = tuple(misfits.values())
+        raise RefusedError.of(RefusalKind.NO_NODE_FITS, job=job.name, lacks=lacking)
     if job.plan is not None:
         placed = place(job.plan, fitting, beside)
         if job.isolation in IN_GUESTS and len(
             set(on := placed.worker_nodes + placed.server_nodes)
         ) < len(on):
-            raise UsageError(
-                f"job {job.name!r}: {_ONE_GUEST}; name as many nodes as its plan has tasks"
-            )
+            text = f"{_ONE_GUEST}; name as many nodes as its plan has tasks"
+            raise RefusedError.of(RefusalKind.NOT_IN_GUESTS, job=job.name, text=text)
         return [placed]
     fitting.sort(key=lambda node: (-node.cores / (1 + beside.get(node.name, 0)), node.name))
     cores = job.limits.cores

@@ -13,6 +13,8 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.model.plans import Prediction
 from headgate.model.profiles import Profile
+from headgate.model.reasons import RefusalKind
+from headgate.model.refused import RefusedError
 from headgate.planning.cost import CostModel
 from headgate.planning.search import Looked
 from headgate.planning.spaces import Space
@@ -78,7 +80,7 @@ def jointly(
         raise UsageError("found no job to plan; expected at least one")
     free = [node for node in cluster.nodes if node.name not in used]
     if not free:
-        raise UsageError(f"other jobs use all {len(cluster.nodes)} nodes; wait, or add nodes")
+        raise RefusedError.of(RefusalKind.NODES_TAKEN, nodes=len(cluster.nodes))
     if len(free) < len(requests):
         return _on_parts(requests, free, measured_on)
     return _Throughputs(requests, Cluster(tuple(free)), measured_on).divide()

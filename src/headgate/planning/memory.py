@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headgate.model.cluster import Node
 from headgate.model.jobs import Limits
 from headgate.model.profiles import Profile
+from headgate.model.reasons import Facts, Refusal, RefusalKind
 from headgate.model.units import say_bytes
 
 PROCESS = 300 << 20  # a framework without a model
@@ -136,29 +137,29 @@ def most_gpu_bytes(node: Node) -> float:
     return float(min((gpu.memory_bytes for gpu in node.gpus), default=0))
 
 
-def misfit(node: Node, limits: Limits, name: str = "") -> str | None:
+def misfit(node: Node, limits: Limits, name: str = "") -> Refusal | None:
     """Why a task of a job does not fit on a node; None: it fits.
 
     Args:
         name: Name of the node in the message; empty: its own.
     """
-    name = name or node.name
-    if limits.gpus is not None and limits.gpus > len(node.gpus):
-        return f"{name} has {len(node.gpus)} GPUs, {limits.gpus} are asked for"
-    if limits.exclusive and len(node.gpus) < (limits.gpus or 1):
-        return f"{name} has {len(node.gpus)} GPUs, one without other jobs is asked for"
+    name, gpus = name or node.name, len(node.gpus)
+    if limits.gpus is not None and limits.gpus > gpus:
+        facts: Facts = {"node": name, "has": gpus, "asked": limits.gpus}
+        return Refusal(RefusalKind.TOO_FEW_GPUS, facts)
+    if limits.exclusive and gpus < (limits.gpus or 1):
+        return Refusal(RefusalKind.TOO_FEW_GPUS, {"node": name, "has": gpus})
     if limits.memory_bytes is not None and limits.memory_bytes > node.memory_bytes:
-        asked, has = say_bytes(limits.memory_bytes), say_bytes(node.memory_bytes)
-        return f"{name} has {has} of memory, {asked} are asked for"
+        asked, has = limits.memory_bytes, node.memory_bytes
+        facts = {"node": name, "has_bytes": has, "asked_bytes": asked}
+        return Refusal(RefusalKind.TOO_LITTLE_MEMORY, facts)
     if (needs := limits.gpu_memory_bytes) is not None:
         sizes = sorted((gpu.memory_bytes for gpu in node.gpus), reverse=True)
         count = limits.gpus or 1
-        if len(sizes) < count:
-            return f"{name} has {len(sizes)} GPUs, {say_bytes(needs)} of GPU memory are asked for"
+        facts = {"node": name, "gpus": gpus, "count": count, "asked_bytes": needs}
+        if gpus < count:
+            return Refusal(RefusalKind.TOO_LITTLE_GPU_MEMORY, facts)
         if needs > sizes[count - 1]:
-            subject = "its GPUs have" if count > 1 or len(sizes) == 1 else "its largest GPU has"
-            asked = say_bytes(needs) + (f" on each of {count} GPUs" if count > 1 else "")
-            return (
-                f"{name}: {subject} {say_bytes(sizes[count - 1])} of memory, {asked} are asked for"
-            )
+            facts = {**facts, "has_bytes": sizes[count - 1]}
+            return Refusal(RefusalKind.TOO_LITTLE_GPU_MEMORY, facts)
     return None

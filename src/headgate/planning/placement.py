@@ -9,12 +9,12 @@ from heapq import heapify, heapreplace
 from math import inf
 
 from headgate.model.cluster import Node
-from headgate.model.errors import UsageError
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.reasons import Refusal, RefusalKind
+from headgate.model.refused import RefusedError
 from headgate.model.roles import Role
-from headgate.model.units import say_bytes
 
 
 def place(plan: Plan, nodes: Sequence[Node], beside: Mapping[str, float] | None = None) -> Plan:
@@ -46,15 +46,17 @@ class _Room:
     gpus: int
     nic_bytes_per_second: float
 
-    def lacks(self, role: Role, memory_bytes: int | None, gpus: int | None) -> str:
-        """The resource that a task lacks; empty: it fits."""
+    def lacks(
+        self, role: Role, memory_bytes: int | None, gpus: int | None
+    ) -> dict[str, object] | None:
+        """The resource that a task lacks, and how much it asks for; None: it fits."""
         if (gpus or 0) > self.gpus:
-            return f"{gpus} GPUs"
+            return {"resource": "gpus", "count": gpus}
         if (memory_bytes or 0) > self.memory_bytes:
-            return f"{say_bytes(memory_bytes or 0)} of memory"
+            return {"resource": "memory", "bytes": memory_bytes}
         if (role.nic_bytes_per_second or 0.0) > self.nic_bytes_per_second:
-            return f"{say_bytes(int(role.nic_bytes_per_second or 0))}/s of its NIC"
-        return ""
+            return {"resource": "nic", "bytes": int(role.nic_bytes_per_second or 0)}
+        return None
 
 
 def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | None = None) -> Plan:
@@ -69,7 +71,7 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
         beside: How many tasks of other jobs each node has; each counts as a core.
 
     Raises:
-        UsageError: A task fits on no node, or names an unknown node.
+        RefusedError: A task fits on no node, or names an unknown node.
     """
     rooms = {
         node.name: _Room(
@@ -97,24 +99,23 @@ def place_roles(job: Job, nodes: Sequence[Node], beside: Mapping[str, float] | N
         limits = wants[name]
         named = role.nodes[name.index % len(role.nodes)] if role.nodes else None
         if named is not None and named not in rooms:
-            raise UsageError(
-                f"job {job.name!r}: role {role.name} names node {named!r}; expected "
-                f"{', '.join(rooms)}"
+            raise RefusedError.of(
+                RefusalKind.UNKNOWN_NODE,
+                job=job.name,
+                role=role.name,
+                node=named,
+                nodes=tuple(rooms),
             )
         lacks = {
             node_name: room.lacks(role, limits.memory_bytes, limits.gpus)
             for node_name, room in rooms.items()
             if named in (None, node_name)
         }
-        fitting = [missing for missing, obstacles in lacks.items() if not obstacles]
+        fitting = [node_name for node_name, lack in lacks.items() if lack is None]
         if not fitting:
-            obstacles = ", ".join(dict.fromkeys(lacks.values()))
-            where = f"node {named} has" if named is not None else "no node has"
-            cure = "ask for less, have fewer tasks, or add nodes"
-            raise UsageError(
-                f"job {job.name!r}: {where} {obstacles} left for {name}, beside "
-                f"its other tasks; {cure}"
-            )
+            node = {} if named is None else {"node": named}
+            facts = {"job": job.name, "task": name, "lacks": tuple(lacks.values()), **node}
+            raise RefusedError(Refusal(RefusalKind.NO_ROOM_LEFT, facts))
         best = goes_to[name] = max(fitting, key=lambda room_item: round(rooms[room_item].cores, 6))
         room = rooms[best]
         room.cores -= limits.cores or 1.0
@@ -129,7 +130,7 @@ def place_job(job: Job, plan: Plan, nodes: Sequence[Node]) -> Plan:
     """Place the plan of a job on these nodes. Placed tasks move only if the job has roles.
 
     Raises:
-        UsageError: A task of a role fits on no node.
+        RefusedError: A task of a role fits on no node.
     """
     return place_roles(job, nodes) if job.roles else place(plan, nodes)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headgate.model.errors import UsageError
 from headgate.model.plans import Plan, Prediction
-from headgate.model.units import say_bytes
+from headgate.model.reasons import Refusal, RefusalKind
+from headgate.model.refused import RefusedError
 from headgate.planning import initial_layouts
 from headgate.planning.bounds import bound
 from headgate.planning.cost import CostModel
@@ -66,7 +66,7 @@ def search(costs: CostModel, *, used: Collection[str] = (), runners_up: int = 9)
         runners_up: How many other plans to return.
 
     Raises:
-        UsageError: No plan can run; the message gives the reason for each kind of node.
+        RefusedError: No plan can run; the message gives the reason for each kind of node.
     """
     looked = Looked(Space(costs, used))
     top = looked.bounded()
@@ -103,7 +103,7 @@ class Looked:
     """A searched space with its good layouts.
 
     Raises:
-        UsageError: No layout is possible.
+        RefusedError: No layout is possible.
     """
 
     def __init__(self, space: Space) -> None:
@@ -115,7 +115,7 @@ class Looked:
         if space.patterns:
             self._look_everywhere(initial_layouts.likely(space))
         if not self._rows and not self.enumerate():
-            raise UsageError(_nowhere(space))
+            raise RefusedError(_nowhere(space))
         if not self.exact:
             self._better()
 
@@ -253,37 +253,29 @@ def _steps(most: int) -> list[int]:
     return steps if not steps or steps[-1] == most else [*steps, most]
 
 
-def _nowhere(space: Space) -> str:
+def _nowhere(space: Space) -> Refusal:
     """Why no layout is possible, for each kind of node."""
     job, costs, memory = space.job, space.costs, space.costs.memory_of
     least = memory.of_worker(1, served=False, workers=max(int(space.free.sum()), 1))
     if space.serves:
         least = min(least, memory.of_worker(1, served=True))
-    reasons = []
+    lacks = []
     for kind, free in zip(costs.kinds, space.free):
         node, name = kind.node, kind.in_words
         most = min(node.memory_bytes, job.limits.memory_bytes or node.memory_bytes)
         if not free:
-            reasons.append(f"{name}: other jobs use all {len(kind.names)}")
-        elif (lacks := misfit(node, job.limits, name)) is not None:
-            reasons.append(lacks)
+            lacks.append(Refusal(RefusalKind.KIND_TAKEN, {"node": name, "nodes": len(kind.names)}))
+        elif (lack := misfit(node, job.limits, name)) is not None:
+            lacks.append(lack)
         elif least > most:
-            reasons.append(
-                f"{name} allows {say_bytes(most)} of memory, a worker needs {say_bytes(least)}"
-            )
-    fewest = job.limits.workers[0]
-    if fewest > costs.batch and not costs.grows:
-        reasons.append(
-            f"{fewest} workers are asked for, a step has {costs.batch} samples to divide"
-        )
-    if fewest > 1 and not space.joins:
-        reasons.append(
-            f"{fewest} workers are asked for, it trains in one task: {alone(job, costs.profile)}"
-        )
-    if not reasons:
-        workers = "a worker" if fewest == 1 else f"{fewest} workers"
-        reasons.append(f"there is no room for {workers} and a step of {costs.batch} samples")
-    return (
-        f"job {job.name!r}: no plan can run: {'; '.join(reasons)}; change its limits, its "
-        "batch or the cluster"
-    )
+            facts = {"node": name, "most_bytes": most, "needs_bytes": int(least)}
+            lacks.append(Refusal(RefusalKind.MODEL_TOO_LARGE, facts))
+    workers = {"workers": job.limits.workers[0]}
+    if workers["workers"] > costs.batch and not costs.grows:
+        lacks.append(Refusal(RefusalKind.BATCH_TOO_SMALL, {**workers, "batch": costs.batch}))
+    if workers["workers"] > 1 and not space.joins:
+        why = {"text": alone(job, costs.profile)}
+        lacks.append(Refusal(RefusalKind.TRAINS_ALONE, {**workers, **why}))
+    if not lacks:
+        lacks.append(Refusal(RefusalKind.NO_ROOM_FOR_STEP, {**workers, "batch": costs.batch}))
+    return Refusal(RefusalKind.NO_LAYOUT, {"job": job.name, "lacks": tuple(lacks)})

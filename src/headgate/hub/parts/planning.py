@@ -43,6 +43,7 @@ from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import read, text_of
+from headgate.model.refused import RefusedError
 from headgate.planning.candidates import tells
 from headgate.planning.choosing import (
     Choice,
@@ -275,6 +276,8 @@ class InitialPlanner(Component):
         for action in actions:
             run, live = self._live_runs.find(action.job)
             reason = Reason.of(ReasonKind.NO_PLAN, text=str(error))
+            if isinstance(error, RefusedError):
+                reason = Reason.of(ReasonKind.NO_PLAN, refusal=error.refusal)
             self._live_runs.event(run, "warning", reason, live.spec.name)
             self._step(StopRequested(action.job))
 
