@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,10 +11,16 @@ import numpy as np
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
 from tests.diagnosis.test_own_causes import QUICK, several
-from tests.diagnosis.wording import next_step
 
 from headgate.diagnosis.accounts import Account, accounts
-from headgate.diagnosis.findings import FindingKind, NodesFacts, RemedyKind, RoleFacts
+from headgate.diagnosis.findings import (
+    AloneFacts,
+    FindingKind,
+    NodesFacts,
+    Remedy,
+    RemedyKind,
+    RoleFacts,
+)
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded.progress import ProgressSeries
@@ -26,15 +31,13 @@ EXCHANGE = {"forward": 0.03, "pull": 0.07}
 SMALL = {"forward": 0.0004, "backward": 0.0006}
 COSTS = {"flops_per_sample": 1e5, "batch": 4, "core_gflops": 50.0, "dense_bytes": 4000}
 SETTINGS = {
-    "workers": r"(?:--workers |\bworkers: )(\d+)",
-    "servers": r"(?:--servers |\bservers: )(\d+)",
-    "loaders": r"num_workers=(\d+)",
-    "threads": r"OMP_NUM_THREADS: \"(\d+)\"",
-    "cores": r"cores: (\d+)",
-    "memory": r"memory: (\w+)",
-    "priority": r"priority: (\d+)",
+    "workers": "plan.workers",
+    "servers": "plan.servers",
+    "threads": "env.OMP_NUM_THREADS",
+    "cores": "limits.cores",
+    "priority": "priority",
 }
-"""What an advice may set, and how it says so."""
+"""What a case may have, and the field of a job file that says it."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,21 @@ class Case:
     node: Mapping[str, Any] = field(default_factory=dict)
 
 
-def proposed(text: str) -> dict[str, set[str]]:
-    """What an advice says to set."""
-    return {
-        name: found
-        for name, pattern in SETTINGS.items()
-        if (found := set(re.findall(pattern, text)))
-    }
+def remedies(account: Account) -> list[Remedy]:
+    """What the verdict says to do, and what helps otherwise."""
+    chain = [verdict(account).remedy]
+    while (otherwise := chain[-1].otherwise) is not None:
+        chain.append(otherwise)
+    return chain
+
+
+def proposed(account: Account) -> dict[str, list[Any]]:
+    """The values that its remedies propose, by field of a job file."""
+    values: dict[str, list[Any]] = {}
+    for remedy in remedies(account):
+        for field_name, value in remedy.settings.items():
+            values.setdefault(field_name, []).append(value)
+    return values
 
 
 def told(path: Path, case: Case) -> Account:
@@ -133,12 +144,11 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {dict(case.has)}")
 def test_no_advice_says_to_set_what_the_job_already_has(tmp_path: Path, case: Case) -> None:
     account = told(tmp_path, case)
-    advice = next_step(account)
     assert verdict(account).kind == case.name
-    assert advice
-    for name, values in proposed(advice).items():
-        if name in case.has:
-            assert str(case.has[name]) not in values, advice
+    assert verdict(account).remedy.kind is not RemedyKind.NONE
+    values = proposed(account)
+    for name, field_name in SETTINGS.items():
+        assert case.has.get(name) not in values.get(field_name, [])
 
 
 def test_a_job_of_one_worker_and_a_server_is_told_to_do_without_the_server(tmp_path: Path) -> None:
@@ -147,7 +157,6 @@ def test_a_job_of_one_worker_and_a_server_is_told_to_do_without_the_server(tmp_p
         Case("own-tasks", WAITS, {"workers": 1, "servers": 1, "strategy": "ps"}, ONE_SERVED),
     )
     assert verdict(account).remedy.settings == {"plan.strategy": "single"}
-    assert "`headgate run --strategy single /t.py`" in next_step(account)
 
 
 FALLS = np.linspace(0.0, 39.0, 2000)
@@ -189,23 +198,23 @@ ROLES = {
         {"name": "server", "run": "s"},
     ]
 }
-FIXED: Mapping[str, tuple[Mapping[str, Any], str]] = {
-    "share": ({"share": "1/4"}, r"limits: \{cores|give the job more cores"),
-    "cores": ({"limits": {"cores": 0.5}}, r"share:|give the job more cores|limits: \{cores: 1\}"),
-    "fewest workers": ({"limits": {"workers": [4, None]}}, r"--workers|`workers: "),
-    "most priority": ({"priority": 100.0}, r"priority:"),
-    "pattern": ({"progress": {"pattern": "at (?P<step>.*)"}}, r"pattern: \.\.\."),
-    "metric": ({"progress": {"metric": "accuracy", "goal": 0.9}}, r"goal: \d"),
-    "goal": ({"progress": {"metric": "loss", "goal": 0.9}}, r"goal: (\.|0\.9\b)"),
-    "threads": ({"env": {"OMP_NUM_THREADS": "1"}}, r"OMP_NUM_THREADS: \""),
+FIXED: Mapping[str, tuple[Mapping[str, Any], frozenset[str]]] = {
+    "share": ({"share": "1/4"}, frozenset({"limits.cores"})),
+    "cores": ({"limits": {"cores": 0.5}}, frozenset({"share"})),
+    "fewest workers": ({"limits": {"workers": [4, None]}}, frozenset({"plan.workers"})),
+    "most priority": ({"priority": 100.0}, frozenset({"priority"})),
+    "pattern": ({"progress": {"pattern": "at (?P<step>.*)"}}, frozenset({"print-steps"})),
+    "metric": ({"progress": {"metric": "accuracy", "goal": 0.9}}, frozenset({"progress.goal"})),
+    "threads": ({"env": {"OMP_NUM_THREADS": "1"}}, frozenset({"env.OMP_NUM_THREADS"})),
     "roles": (
         {**ROLES, "script": None, "launch": None},
-        r"--workers|--servers|--strategy|--nodes|below `plan:`|OMP_NUM_THREADS: \"",
+        frozenset({"plan.workers", "plan.servers", "plan.strategy", "leave-node-out"}),
     ),
-    "proves": ({"prove": True}, r"--prove"),
-    "contract": ({"launch": "torchrun"}, r"--strategy single"),
+    "contract": ({"launch": "torchrun"}, frozenset({"plan.strategy"})),
 }
-"""Settings of a job, and advice that each excludes, or that would change nothing beside it."""
+"""Settings of a job, with the fields and remedies that each excludes, or that would change nothing
+beside it.
+"""
 
 
 @pytest.mark.parametrize("setting", FIXED)
@@ -215,7 +224,15 @@ def test_no_setting_of_a_job_excludes_what_it_is_told_to_do(
 ) -> None:
     spec, void = FIXED[setting]
     account = told(tmp_path, replace(case, spec={**case.spec, **spec}))
-    assert not re.search(void, next_step(account)), (verdict(account).kind, next_step(account))
+    set_to = {name for name, values in proposed(account).items() if any(values)}
+    assert not void & {*set_to, *(remedy.kind for remedy in remedies(account))}
+
+
+@pytest.mark.parametrize("case", MORE_CASES, ids=lambda case: f"{case.name} {dict(case.has)}")
+def test_no_job_that_proves_already_is_told_to(tmp_path: Path, case: Case) -> None:
+    account = told(tmp_path, replace(case, spec={**case.spec, "prove": True}))
+    facts = [remedy.facts for remedy in remedies(account)]
+    assert not any(isinstance(fact, AloneFacts) and fact.provable for fact in facts)
 
 
 @pytest.mark.parametrize("case", MORE_CASES, ids=lambda case: f"{case.name} {dict(case.has)}")
@@ -258,11 +275,8 @@ def test_a_share_of_a_gpu_may_be_raised_before_the_neighbour_is_sent_away(tmp_pa
         beside={"b": MadeUp(ran=0.9, gpu=0.6)},
         node=ONE_GPU,
     )
-    account = told(tmp_path, case)
-    assert verdict(account).remedy.kind is RemedyKind.RAISE_SHARE
-    assert next_step(account).startswith(
-        "Raise or drop `share: 1/4` of a. Or else: keep running them together. One after the "
-    )
+    first, second = remedies(told(tmp_path, case))
+    assert (first.kind, second.kind) == (RemedyKind.RAISE_SHARE, RemedyKind.LEAVE_TOGETHER)
 
 
 def test_a_neighbour_that_comes_after_another_is_told_what_it_gives_up(tmp_path: Path) -> None:

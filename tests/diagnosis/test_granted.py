@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
-from tests.diagnosis.wording import next_step, why
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.fairness import AloneRate
-from headgate.diagnosis.findings import AloneFacts, FindingKind
+from headgate.diagnosis.findings import AloneFacts, FindingKind, RemedyKind
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.events import TRIAL
 from headgate.recorded.jobs import RecordedJob
@@ -226,11 +225,14 @@ def test_a_trial_of_five_seconds_tells_it_with_its_event(
     assert verdict(account).kind == ("neighbour-cores" if saves else "healthy")
 
 
-def test_what_the_grant_cost_is_said_with_whom_the_cores_went_to(tmp_path: Path) -> None:
+def test_what_the_grant_cost_is_told_with_whom_the_cores_went_to(tmp_path: Path) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
     account = told(run, a=AloneRate(16.0, 15.2, 16.8, 3))
-    saves = "a was on one of two cores beside b; two would save about 15.6 s (14.3 s to 16.8 s)"
-    assert why(account).endswith(f" {saves}, as runs of it alone tell.")
+    [grant] = verdict(account).notes
+    assert grant == account.around.grant
+    assert (grant.threads, grant.alone, grant.beside) == (1, 2, ("b",))
+    assert grant.source == "runs-alone"
+    assert grant.lost == pytest.approx((15.6, 14.3, 16.8), abs=0.05)
 
 
 def test_a_run_of_the_same_job_whose_threads_changed_tells_it_by_its_profile(
@@ -254,21 +256,13 @@ def test_threads_that_stay_as_it_began_beside_another_cost_it_time_after_that_ha
     assert account.around.grant.stayed
     assert account.around.grant.may_have_lost == pytest.approx(20.0, rel=0.05)
     assert lost(alone) == pytest.approx(40 * (1 - 10 / 16), abs=1.2)
-    assert "beside b and afterwards" in why(alone)
+    assert alone.around.grant is not None and alone.around.grant.beside == ("b",)
 
 
-def test_what_is_advised_where_nothing_tells_is_a_command_that_runs_it_as_it_was(
-    tmp_path: Path,
-) -> None:
+def test_where_nothing_tells_what_more_threads_bring_a_run_alone_would(tmp_path: Path) -> None:
     run = recording(tmp_path / "run.sqlite", {"a": ONE, "b": MadeUp(ran=1.0)})
-    spec = {
-        "script": "/my work/train.py",
-        "workdir": "/my work",
-        "args": ["--epochs", "3"],
-    }
-    command = "`cd '/my work' && headgate run train.py -- --epochs 3`"
-    assert command in next_step(told(run, {"a": {"spec": spec}}))
-    assert "`" not in next_step(told(run, {"a": {"spec": {**spec, "env": {"SEED": "1"}}}}))
+    remedy = verdict(told(run)).remedy
+    assert (remedy.kind, remedy.facts.threads) == (RemedyKind.RUN_ALONE, True)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tests.diagnosis.made_up import MadeUp, recording
-from tests.diagnosis.test_advice import MORE_CASES, told
+from tests.diagnosis.test_advice import MORE_CASES, ON_GPU, ONE_GPU, Case, told
+from tests.diagnosis.test_granted import ONE
 from tests.diagnosis.test_own_causes import QUICK, several
 
-from headgate.diagnosis.accounts import Account
+from headgate.diagnosis.accounts import Account, accounts
+from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.findings import FindingKind, RemedyKind
 from headgate.model.reasons import CureKind, Reason
 from headgate.model.reasons import ReasonKind as Kind
@@ -112,7 +114,21 @@ def test_each_cause_and_its_remedy_have_these_words(tmp_path: Path) -> None:
     reason = Reason.of(Kind.AFTER_JOBS, jobs=["c"])
     around = replace(waited.around, waited_for=reason, overtaken_by=("b",))
     lines += [str(line) for line in explained.headline(replace(waited, around=around))]
+    beside = {"b": MadeUp(ran=0.9, gpu=0.6)}
+    case = Case("neighbour-gpu", ON_GPU, spec={"share": "1/4"}, beside=beside, node=ONE_GPU)
+    lines += [str(line) for line in explained.headline(told(tmp_path, case))]
     matches("causes", "\n".join(lines) + "\n")
+
+
+def test_what_fewer_threads_cost_has_these_words(tmp_path: Path) -> None:
+    jobs = {"a": ONE, "c": MadeUp(ran=0.0)}
+    lines: list[str] = []
+    for end in (15, 40):
+        run = recording(tmp_path / f"{end}.sqlite", jobs | {"b": MadeUp(ran=1.0, end=end)})
+        rates = {"a": AloneRate(16.0, 15.2, 16.8, 3)}
+        [account, *_] = accounts(run.jobs, run.nodes, run.seconds, alone=rates)
+        lines += [str(line) for line in explained.headline(account)]
+    matches("grants", "\n".join(lines) + "\n")
 
 
 def test_causes_of_jobs_of_several_tasks_have_these_words(tmp_path: Path) -> None:

@@ -495,9 +495,12 @@ class ReadersFacts:
 
 @dataclass(frozen=True, slots=True)
 class ThreadSetting:
-    """`OMP_NUM_THREADS` in the job's own `env`; empty: not set."""
+    """Threads that have a core each, and `OMP_NUM_THREADS` in the job's own `env`; empty: not
+    set.
+    """
 
     stated: str
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,15 +78,16 @@ _TRAINS = 0.03
 
 
 def reduced_threads(count: int, stated: str) -> Remedy:
-    """A remedy: use `count` threads.
+    """A remedy: use `count` threads. No setting where the job's own is as low already.
 
     Args:
         stated: `OMP_NUM_THREADS` in the job's own `env`; empty: not set.
     """
+    has_few = stated.isdecimal() and int(stated) <= count
     return Remedy(
         kind=RemedyKind.REDUCE_THREADS,
-        settings={"env.OMP_NUM_THREADS": count},
-        facts=ThreadSetting(stated),
+        settings={} if has_few else {"env.OMP_NUM_THREADS": count},
+        facts=ThreadSetting(stated, count),
     )
 
 

@@ -38,6 +38,7 @@ from headgate.diagnosis.findings import (
     StragglerFacts,
     TasksFacts,
     ThreadFacts,
+    ThreadSetting,
     UnknownFacts,
     WaitedFacts,
 )
@@ -732,10 +733,11 @@ def _reduce_servers(remedy: Remedy, finding: Finding, account: Account) -> str:
 
 
 def _reduce_threads(remedy: Remedy, finding: Finding, account: Account) -> str:
-    stated, count = remedy.facts.stated, remedy.settings["env.OMP_NUM_THREADS"]
-    if stated.isdecimal() and int(stated) <= count:
+    facts: ThreadSetting = remedy.facts
+    count = facts.threads
+    if not remedy.settings:
         limits = f"`torch.set_num_threads({count})`, or fewer loader workers"
-        already = f"its `OMP_NUM_THREADS` is {stated} already"
+        already = f"its `OMP_NUM_THREADS` is {facts.stated} already"
         return f"{already}, so the script starts more itself: {limits}."
     return (
         f'fewer threads: `env: {{OMP_NUM_THREADS: "{count}"}}` in its job, unless the script '
