@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 
 import pytest
 from tests.hub.team import Team
 from tests.hub.test_launched import MEETS
 from tests.hub.test_roles import CLIENT, SERVER, SERVING
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 
-from headgate import lab
+from headgate import Executor, lab
 from headgate.recorded.recording import read
 from headgate.recorded.store import RunReader
 from headgate.testing import wait
@@ -62,6 +63,13 @@ def test_tasks_are_on_their_nodes_and_what_these_use_is_recorded(team: Team) -> 
     wait.until(lambda: {"node:a", "node:c"} <= measured(), what="the use of both nodes is recorded")
     team.user.touch("go")
     team.ends("done")
+
+
+def test_a_call_runs_on_a_node_of_a_lab(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(team.user.folder)
+    with Executor(1, cluster="team") as executor:
+        call = executor.submit(socket.gethostname)
+        assert call.result(SECONDS) in {"a", "b", "c"}
 
 
 def test_a_run_that_was_told_its_nodes_keeps_to_them_when_it_is_resumed(team: Team) -> None:

@@ -239,11 +239,15 @@ class Somebody(User):
         typed = super().command(*words)
         if words[0] not in ("run", "resume", "plan", "calibrate"):
             return typed
+        return self.on_the_head(*typed)
+
+    def on_the_head(self, *command: str) -> list[str]:
+        """A command that runs on node a."""
         # It is the lab's home that knows node a.
         return [
             "env",
             f"HEADGATE_HOME={self._lab}",
-            *within("a", "env", f"HEADGATE_HOME={self.home}", *typed),
+            *within("a", "env", f"HEADGATE_HOME={self.home}", *command),
         ]
 
     def types(self, *words: str, code: int = 0, **variables: str) -> Done:

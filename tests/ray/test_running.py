@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from tests.hub.test_gating import STEPS
 from tests.hub.test_memory_kills import EATS
 from tests.hub.test_memory_kills import JOBS as JOBS_THAT_LOSE_ONE
 from tests.hub.test_stopping import SAVES
-from tests.ray.hill import ENDLESS, RAY, Hill, Somebody
+from tests.ray.hill import ADDRESS, ENDLESS, RAY, Hill, Somebody
 
 from headgate.isolation.container.daemon import Daemon
 from headgate.isolation.container.isolation import OWNER
@@ -53,6 +55,35 @@ JOBS = """
       - {name: one, script: learns.py, args: [--seed, "1"], limits: {cores: 1}}
       - {name: two, script: learns.py, args: [--seed, "2"], limits: {cores: 1}}
 """
+
+
+def test_results_of_calls_come_back_from_nodes_without_shared_files(user: Somebody) -> None:
+    script = user.write(
+        "calls.py",
+        f"""
+        import headgate
+
+        def away(value):
+            import os
+            return value * 2, "HEADGATE_CHECKPOINTS_AWAY" in os.environ
+
+        def fails():
+            raise KeyError("there")
+
+        with headgate.Executor(2, engine="ray", address={ADDRESS!r}) as executor:
+            doubled, failed = executor.submit(away, 21), executor.submit(fails)
+            print(doubled.result(), repr(failed.exception()))
+        """,
+    )
+    said = subprocess.run(
+        user.on_the_head(sys.executable, str(script)),
+        cwd=user.folder,
+        env=user.variables,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert said == "(42, True) KeyError('there')\n"
 
 
 @pytest.mark.long

@@ -21,14 +21,17 @@ from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
 from headgate.client import remote_call
+from headgate.client.client import placed
 from headgate.client.logs import JobLogs
 from headgate.client.run import Run
 from headgate.client.starting import clean, connect_or_start
-from headgate.client.submitting import hand_in, submission
+from headgate.client.submitting import hand_in
 from headgate.client.watching import Watch
+from headgate.engines.base import LOCAL
 from headgate.hub.connection import HubConnection, HubGoneError
 from headgate.machine import allocation
 from headgate.model import units
+from headgate.model.calls import CALL, RESULT
 from headgate.model.errors import HeadgateError, MissingExtraError, UsageError
 from headgate.model.events import ENDED
 from headgate.model.identifiers import JobId
@@ -139,6 +142,7 @@ class Executor(futures.Executor):
         timeout: Most seconds that each call may run; None: no limit.
         retries: How often a call that raised or was killed is repeated.
         env: Variables added to the environment.
+        cluster, engine, address, shared_files: Where calls run, as of `headgate.run`.
         job: Further fields of each call's `headgate.Job`, such as `priority`.
 
     Raises:
@@ -161,6 +165,10 @@ class Executor(futures.Executor):
         timeout: float | None = None,
         retries: int = 0,
         env: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        engine: str = LOCAL.name,
+        address: str = "",
+        shared_files: bool = False,
         **job: Any,
     ) -> None:
         if find_spec("cloudpickle") is None:
@@ -181,6 +189,7 @@ class Executor(futures.Executor):
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from None
         self._env = dict(env or {})
+        self._place = (cluster, engine, address, shared_files)
         self._lock = threading.Lock()
         self._handing_in = threading.RLock()
         self._waiting: deque[_Call] = deque()
@@ -280,7 +289,7 @@ class Executor(futures.Executor):
         folder, name = runs.find_job(id)
         with RunReader(folder / runs.STORE) as reader:
             [row] = reader.records(JobRow, "name = ?", [name])
-        if remote_call.CALL not in row.job().env:
+        if CALL not in row.job().env:
             raise UsageError(f"job {id} is no call of an Executor; `headgate logs {id}` shows it")
         future: CallFuture[Any] = CallFuture()
         future.set_running_or_notify_cancel()
@@ -300,7 +309,7 @@ class Executor(futures.Executor):
             name=name,
             args=(label,),
             workdir=os.getcwd(),
-            env={**base.env, **self._env, remote_call.CALL: str(file)},
+            env={**base.env, **self._env, CALL: str(file)},
             mounts=(*base.mounts, *mounts),
         )
 
@@ -358,7 +367,7 @@ class Executor(futures.Executor):
             if not calls:
                 return False
             try:
-                batch = _handed_in(calls)
+                batch = _handed_in(calls, self._place)
             except Exception as error:  # noqa: BLE001  # each call's future raises it
                 for call in calls:
                     call.file.unlink(missing_ok=True)
@@ -383,11 +392,12 @@ class Executor(futures.Executor):
             atexit.unregister(self._at_exit)
 
 
-def _handed_in(calls: list[_Call]) -> _Batch:
+def _handed_in(calls: list[_Call], place: tuple[str | None, str, str, bool]) -> _Batch:
     clean()
     hub = connect_or_start()
     try:
-        watch = hand_in(hub, submission([call.job for call in calls], mode="call"), None)
+        jobs = placed(tuple(call.job for call in calls), *place)
+        watch = hand_in(hub, replace(jobs, mode="call"), None)
     except BaseException:
         hub.close()
         raise
@@ -437,7 +447,7 @@ def _await(future: CallFuture[Any], folder: Path, name: str) -> None:
 
 def _give_up(future: CallFuture[Any], folder: Path, name: str, error: Exception) -> None:
     """Settle a call whose hub is lost: its result counts if it has written one."""
-    if (folder / "jobs" / name / remote_call.RESULT).exists():
+    if _result(folder, name).exists():
         _settle(future, folder, name, "interrupted", str(error))
     else:
         future.set_exception(error)
@@ -447,9 +457,17 @@ def _job(folder: Path, name: str) -> runs.JobSummary:
     return next(job for job in runs.summary(folder).jobs if job.name == name)
 
 
+def _result(folder: Path, name: str) -> Path:
+    """The file of a call's result; an engine without shared files brought it elsewhere."""
+    file = folder / "jobs" / name / RESULT
+    with suppress(OSError):
+        (file.parent / "checkpoints" / RESULT).replace(file)
+    return file
+
+
 def _settle(future: CallFuture[Any], folder: Path, name: str, state: str, reason: str) -> None:
     """Set the result or exception of a call's future."""
-    file = folder / "jobs" / name / remote_call.RESULT
+    file = _result(folder, name)
     ended = f"call {folder.name}/{name}"
     try:
         with file.open("rb") as written:

@@ -13,10 +13,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-CALL = "HEADGATE_CALL"
-"""Variable that names the file of the call."""
-RESULT = "result.pkl"
-"""File of the result, in the job's folder."""
+from headgate.model.calls import CALL, RESULT
+
 VALUE, ERROR, LOST = "value", "error", "lost"
 """What the result file holds: the returned value; the exception with its traceback; or why neither
 can be sent back.
@@ -51,7 +49,9 @@ def _outcome(call: Path) -> tuple[str, str, Any]:
 
 def main() -> int:
     """Make the call that the environment names. Returns the exit status."""
-    result = Path(os.environ["HEADGATE_CHECKPOINTS"]).parent / RESULT
+    checkpoints = Path(os.environ["HEADGATE_CHECKPOINTS"])
+    away = "HEADGATE_CHECKPOINTS_AWAY" in os.environ
+    result = (checkpoints if away else checkpoints.parent) / RESULT
     result.unlink(missing_ok=True)  # of an earlier attempt
     kind, trace, value = _outcome(Path(os.environ.pop(CALL)))
     try:

@@ -30,6 +30,7 @@ from headgate.engines.remote.wire import (
     Command,
     EndTask,
     Exited,
+    ResultReady,
     SampledUsage,
     Send,
     Started,
@@ -39,6 +40,7 @@ from headgate.engines.remote.wire import (
 )
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.model import log_levels
+from headgate.model.calls import CALL, RESULT
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError
 from headgate.model.events import Exit
@@ -211,6 +213,8 @@ class Agent:
                 env["HEADGATE_CHECKPOINTS"] = str(folder)
                 env["HEADGATE_CHECKPOINTS_AWAY"] = "1"
                 self._relay.returns[launch.task] = folder
+                if CALL in env:
+                    self._relay.results[launch.task] = folder / RESULT
                 writes = (*writes, str(folder))
             argv = self._interpreter(launch)
         if launch.gpus != ():
@@ -310,6 +314,8 @@ class _Relay(Listener):
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
+        self.results: dict[TaskId, Path] = {}
+        """The file of the result of each call on this node."""
         self.returns: dict[TaskId, Path] = {}
         """The folder of checkpoints of each task on this node. What is saved there has to go to the
         hub's machine.
@@ -335,6 +341,9 @@ class _Relay(Listener):
 
     def exited(self, task: TaskId, exit: Exit) -> None:
         self.returns.pop(task, None)
+        result = self.results.pop(task, None)
+        if result is not None and result.exists():
+            self._outbox.put(ResultReady(task, str(result)))
         self._outbox.put(Exited(task, exit))
 
     def warned(self, task: TaskId | None, what: Reason | str) -> None:

@@ -11,11 +11,15 @@ import tarfile
 from pathlib import Path
 
 from headgate.isolation.base import Launch
+from headgate.model.calls import CALL
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.paths import below
 
 CHUNK_BYTES = 4 * 2**20
 """How many bytes of a file go in one message."""
+
+READ = ("HEADGATE_RESUME", CALL)
+"""Variables that name files which are sent to the node."""
 
 MOST_BYTES = 200 * 2**20
 """The largest folder of a job that is sent."""
@@ -113,13 +117,12 @@ class Files:
 
     def allow(self, launch: Launch) -> None:
         """From now on, allow to pack the job's folder, to read and write its folder of checkpoints,
-        and to read the checkpoint from which it goes on.
+        and to read the checkpoint from which it goes on and the call that it makes.
         """
         self._packed.add(launch.cwd)
         if folder := launch.env.get("HEADGATE_CHECKPOINTS"):
             self._written.add(folder)
-        if path := launch.env.get("HEADGATE_RESUME"):
-            self._read.add(path)
+        self._read.update(launch.env[name] for name in READ if launch.env.get(name))
 
     def pack(self, folder: str) -> bytes:
         """As `pack`."""

@@ -25,12 +25,15 @@ from headgate.engines.remote.wire import (
     Exited,
     NodeGone,
     Report,
+    ResultReady,
     Returned,
     Send,
     StartLaunch,
     TaskMessage,
+    Warned,
 )
 from headgate.isolation.base import Launch
+from headgate.model.calls import RESULT
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError
 from headgate.model.events import Exit
@@ -270,10 +273,11 @@ class AgentLink:
             dict(launch.env),
             tuple(_rebased(part, launch.cwd, folder) for part in launch.argv),
         )
-        if (path := env.get("HEADGATE_RESUME")) and (
-            brought := self._send_checkpoint(launch.task, path)
-        ) is not None:
-            env["HEADGATE_RESUME"] = brought
+        for variable in files.READ:
+            if (path := env.get(variable)) and (
+                brought := self._send_checkpoint(launch.task, path)
+            ) is not None:
+                env[variable] = brought
         if (saved := env.get("HEADGATE_CHECKPOINTS")) and (copy := snapshot_of(launch.task)):
             # another of the same size may be there
             self._send_checkpoint(launch.task, os.path.join(saved, copy), anew=True)
@@ -327,6 +331,15 @@ class AgentLink:
                 return
 
     def _pass_on(self, event: Event) -> None:
+        if isinstance(event, ResultReady):
+            try:
+                self._fetch(
+                    event.task, event.path, os.path.join(self.saves.get(event.task, ""), RESULT)
+                )
+            except (HeadgateError, OSError, AgentGone, Unreachable) as error:
+                text = f"its result could not be brought here: {_first_line(error)}"
+                self._report(Warned(event.task, text))
+            return
         if isinstance(event, CheckpointMessage):
             path = os.path.join(self.saves.get(event.task, ""), event.name)
             try:

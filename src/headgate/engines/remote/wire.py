@@ -151,6 +151,16 @@ class CheckpointMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultReady:
+    """A call has left its result in a file on the node. It has to go to its job's folder of
+    checkpoints on the hub's machine.
+    """
+
+    task: TaskId
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     task: TaskId
     exit: Exit
@@ -168,7 +178,16 @@ class SampledUsage:
     reading: Mapping[Column, float]
 
 
-Event = Started | Output | TaskMessage | CheckpointMessage | Exited | Warned | SampledUsage
+Event = (
+    Started
+    | Output
+    | TaskMessage
+    | CheckpointMessage
+    | ResultReady
+    | Exited
+    | Warned
+    | SampledUsage
+)
 
 
 # --- what the bridge adds
