@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.hub.user import SOURCE, User
+from tests.hub.user import SECONDS, SOURCE, User
 
 WATCH = """
 import json, os, sys
@@ -57,6 +57,13 @@ def reads_by_headgate(user: User) -> Counter[tuple[str, int]]:
     return Counter((kind, pid) for kind, pid, words in lines if "headgate" in str(words[1:3]))
 
 
+def runs(user: User, *words: str) -> None:
+    """Run jobs by a command in an interpreter of its own, which watches itself from its start."""
+    command = user.starts("run", *words)
+    _, errors = command.communicate(timeout=SECONDS)
+    assert command.returncode == 0, errors
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -66,7 +73,7 @@ def reads_by_headgate(user: User) -> Counter[tuple[str, int]]:
     ],
 )
 def test_a_dry_run_reads_and_parses_a_script_once(watched: User, command: tuple[str, ...]) -> None:
-    watched.types("run", "--dry-run", *command)
+    runs(watched, "--dry-run", *command)
     reads = reads_by_headgate(watched)
     assert sorted((kind, times) for (kind, _), times in reads.items()) == [
         ("parsed", 1),
@@ -75,7 +82,7 @@ def test_a_dry_run_reads_and_parses_a_script_once(watched: User, command: tuple[
 
 
 def test_a_command_and_its_hub_each_read_and_parse_a_script_once(watched: User) -> None:
-    watched.types("run", "train.py")
+    runs(watched, "train.py")
     reads = reads_by_headgate(watched)
     assert len({pid for _, pid in reads}) == 2
     assert sorted((kind, times) for (kind, _), times in reads.items()) == [
@@ -89,8 +96,8 @@ def test_a_command_and_its_hub_each_read_and_parse_a_script_once(watched: User) 
 def test_a_second_run_of_a_script_that_nobody_edited_has_the_hub_read_nothing(
     watched: User,
 ) -> None:
-    watched.types("run", "train.py")
-    watched.types("run", "train.py")
+    runs(watched, "train.py")
+    runs(watched, "train.py")
     reads = reads_by_headgate(watched)
     assert len({pid for _, pid in reads}) == 3
     assert set(reads.values()) == {1}
