@@ -92,9 +92,10 @@ class RunningJob:
     def __post_init__(self) -> None:
         used = self.tracker.used
         self._before, self._seen = used.cpu, (used.seconds, used.cpu)
-        self._look()
+        self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Take in what its tracker says of its loss: jumps, divergence, stall."""
         tracker = self.tracker
         self._loss = tracker.jumps, tracker.diverging, tracker.stalled
         self.last_because = None
@@ -237,13 +238,9 @@ class RunningJob:
         divergence, or the end of a stall.
         """
         before, step = self._loss, self._step
-        self._look()
+        self.look()
         self._step = self.tracker.losses.step
         if self._loss[0] != before[0] and (change.epochs is None or self._step < step):
             # the prediction from epochs stays, unless it starts them over
             self.prediction = self.curve = None
         return self._loss != before
-
-    def stall(self) -> None:
-        """Whether it has newly stalled."""
-        self._look()

@@ -195,7 +195,7 @@ class WeighingPolicy(Policy):
             case Reported():
                 return job.report(change)
             case Stalled():
-                job.stall()
+                job.look()
                 return True
             case Used():
                 return job.use(change) and self.tries
