@@ -357,8 +357,8 @@ def position(job: WatchedJob | JobStatus) -> str:
 def gpu_cells(
     of: WatchedJob | WatchedTask | JobStatus | TaskStatus, live: bool, on_gpus: bool
 ) -> list[str]:
-    """The cell of a job's or a task's GPUs, in a table with such a column: which they are, how
-    busy they are, and how much of their memory it holds, as far as known.
+    """The cell of a job's or a task's GPUs, in a table with such a column: number, utilization and
+    memory in use, as far as known.
     """
     if not on_gpus:
         return []

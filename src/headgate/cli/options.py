@@ -237,7 +237,7 @@ def example(words: str) -> Callable[[_F], _F]:
         command.__doc__ = "\n".join(
             [
                 *lines[: last + 1],
-                *(_EXAMPLE.removesuffix("headgate") + each for each in examples),
+                *(_EXAMPLE.removesuffix("headgate") + shown for shown in examples),
                 *lines[last + 1 :],
             ]
         )

@@ -100,22 +100,22 @@ def command(
     if len(jobs) != 1:
         raise UsageError(f"found {len(jobs)} jobs; expected one: name it with --job")
     [job] = jobs
-    said = placement.PlacementOptions(**plan)
+    stated_options = placement.PlacementOptions(**plan)
     if (
-        said.strategy is None
-        and said.servers is None
-        and said.plan_file is None
+        stated_options.strategy is None
+        and stated_options.servers is None
+        and stated_options.plan_file is None
         and job.plan is None
         and not resume
     ):
-        said = replace(said, strategy="allreduce")
+        stated_options = replace(stated_options, strategy="allreduce")
     if (
-        said.workers is None
-        and said.plan_file is None
-        and (job.plan is None or said.strategy is not None)
+        stated_options.workers is None
+        and stated_options.plan_file is None
+        and (job.plan is None or stated_options.strategy is not None)
     ):
-        said = replace(said, workers=None if resume else 2)
-    job = said.applied(job)
+        stated_options = replace(stated_options, workers=None if resume else 2)
+    job = stated_options.applied(job)
     if not resume and (job.plan is None or job.plan.workers < 2):
         raise UsageError("found a plan of one worker; expected --workers 2 or more, or --resume")
     asked = verifying.Asked(

@@ -246,8 +246,8 @@ class Fitting:
             if not batches:
                 return self._inner(*args)
             held = iter(batches) if self._backend == "jax" else batches
-            one = batches[0] if len(batches) == 1 else None
-            return self._run(tuple(state), held, one, _size(batches), count=len(batches))
+            single_batch = batches[0] if len(batches) == 1 else None
+            return self._run(tuple(state), held, single_batch, _size(batches), count=len(batches))
         if not Feeder.fits(source):
             if Feeder.reads(source):
                 self._session.costs.reads_inside()

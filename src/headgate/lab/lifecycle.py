@@ -209,8 +209,8 @@ def _bring_up(file: ClusterFile) -> LabChanges:
         before,
         oversubscribe=file.oversubscribe,
         nodes={
-            name: replace(each, stage=cast(record.Stage, stages.get(name, "ready")))
-            for name, each in ready.items()
+            name: replace(made_node, stage=cast(record.Stage, stages.get(name, "ready")))
+            for name, made_node in ready.items()
         },
     )
     record.write(lab)

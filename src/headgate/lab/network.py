@@ -1,10 +1,10 @@
 """The network of a lab: a bridge in its own network namespace, with a wire to the namespace of each
 node.
 
-A token bucket (tbf) on both ends of its wire limits a NIC: what it sends on the node's end, what it
-receives on the switch's end. The bridge is outside of the machine's own namespace, so the machine's
-packet filter never sees its packets. Docker would have bridged packets filtered, and drop unknown
-ones.
+A token bucket (tbf) on both ends of its wire limits a NIC. The node's end limits what it sends, the
+switch's end what it receives. The bridge is outside of the machine's own namespace, so the
+machine's packet filter never sees its packets. Docker would have bridged packets filtered, and drop
+unknown ones.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class WholeDisk:
 def whole_disks(root: Path = Path("/")) -> tuple[WholeDisk, ...]:
     """The whole disks of /sys/block.
 
-    It leaves out RAID and device-mapper volumes, whose bytes the disks below them count, loop and
-    memory devices, and the hidden paths of a multipath NVMe disk.
+    It leaves out RAID and device-mapper volumes, whose bytes the disks below them count. It also
+    leaves out loop and memory devices, and the hidden paths of a multipath NVMe disk.
     """
     disks = []
     for folder in _entries(root / "sys/block"):

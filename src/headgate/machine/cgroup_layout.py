@@ -96,7 +96,7 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
     its children.
 
     For root it is the top one. Otherwise it is the nearest one above that belongs to this user and
-    is empty, or that was delegated and can be emptied into a folder below it. No folder above one
+    is empty. Or it was delegated and can be emptied into a folder below it. No folder above one
     with limits is used.
     """
     best = CgroupLayout(
@@ -127,8 +127,8 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
 
 
 def _self_and_parents(mount: CgroupMount) -> Iterator[Path]:
-    """For root the top folder, then the own one and its parents, up to the first with limits: these
-    limits have to go on to hold.
+    """For root the top folder, then the own one and its parents, up to the first with limits, which
+    have to stay in force.
     """
     folders = [mount.own]
     while folders[-1] != mount.point and not has_limits(folders[-1]):

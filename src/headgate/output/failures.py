@@ -1,9 +1,9 @@
 """Finds in a script's output why it ended: the exception itself, not what frameworks print after
 it.
 
-Tracebacks are followed line by line: chained and grouped ones, those of workers that their parent
-prints again, those with a prefix on each line (ranks, actors, loggers), and boxes. What C++ and
-shells print as a process dies counts as well.
+Tracebacks are followed line by line: chained and grouped ones, and those of workers that their
+parent prints again. They may be in boxes, or have a prefix on each line (ranks, actors, loggers).
+What C++ and shells print as a process dies counts as well.
 """
 
 from __future__ import annotations

@@ -333,8 +333,8 @@ class ProgressReader:
         return running.part(progress.total)
 
     def _continues_evaluation(self, progress: LineProgress) -> bool:
-        """Whether an unmarked line continues the evaluation of the last line: it has no position in
-        the training, although others have, or its count has another total.
+        """Whether an unmarked line continues the evaluation of the last line. Then it has no
+        position in the training, although others have, or its count has another total.
         """
         if progress.epoch is not None or progress.samples is not None or progress.steps is not None:
             return False

@@ -26,7 +26,7 @@ _IDLE = 0.1  # of a node's cores: with more of them idle nobody was in the way
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """The measured speed of a plan in samples per second, and the fraction of its nodes' cores that
+    """The measured speed of a plan in samples per second; and the fraction of its nodes' cores that
     other programs used, if no core was idle.
     """
 
@@ -96,8 +96,8 @@ def _last_started(reader: RunReader, job: str) -> float:
 
 
 def _use_by_others(reader: RunReader, job: str, plan: Plan, cores: Mapping[str, float]) -> float:
-    """The fraction of cores, on the fullest of its nodes, that other programs used, if no core was
-    idle and the job had less than its limit.
+    """The fraction of cores that other programs used on the fullest of its nodes. 0 if a core was
+    idle or the job had its limit.
     """
     since = _last_started(reader, job)
 

@@ -15,7 +15,7 @@ _KEPT = 20
 _SEEN_SECONDS = 10.0
 """In jobs shorter than this, GPU memory may have been missed."""
 _ALIKE = 1.25
-"""Factor of the forecast for the same job: the band reaches from the least value divided by it to
+"""Factor of the forecast for the same job. The band reaches from the least value divided by it to
 the largest times it, and holds nine of ten.
 """
 _RELATED = 4.0

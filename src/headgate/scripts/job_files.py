@@ -1,5 +1,5 @@
-"""The files that determine what a job does: its program, the modules that this imports from its own
-folders, and the settings files in its arguments.
+"""The files that determine what a job does: its program, modules imported from its own folders, and
+settings files in its arguments.
 """
 
 from __future__ import annotations

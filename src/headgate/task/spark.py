@@ -57,8 +57,8 @@ def _spans(stage: Mapping[str, Any]) -> dict[str, Any]:
     seconds = (stage["Completion Time"] - stage["Submission Time"]) * _MILLI
     waited = values.get("shuffle.read.fetchWaitTime", 0.0) * _MILLI
     wrote = values.get("shuffle.write.writeTime", 0.0) * _NANO
-    whole = max(values.get("executorRunTime", 0.0) * _MILLI, waited + wrote) or 1.0
-    parts = {"shuffle read": waited / whole, "shuffle write": wrote / whole}
+    total = max(values.get("executorRunTime", 0.0) * _MILLI, waited + wrote) or 1.0
+    parts = {"shuffle read": waited / total, "shuffle write": wrote / total}
     parts["compute"] = 1.0 - sum(parts.values())
     read = values.get("shuffle.read.localBytesRead", 0.0) + values.get(
         "shuffle.read.remoteBytesRead", 0.0

@@ -119,10 +119,10 @@ class _ComparedFunction:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             try:
                 halved = self._function.backward(context, *map(_half, given))
-                whole = self._function.backward(context, *given)
+                undivided = self._function.backward(context, *given)
             except Exception:  # noqa: BLE001 - it cannot be asked twice: that tells nothing
                 return
-        if not _close(_half(whole), halved):
+        if not _close(_half(undivided), halved):
             raise ReduceError(
                 f"the backward of {self._function.__name__} changes gradients not in proportion, "
                 "as clipping does. With several workers it sees the gradient of one worker's "

@@ -9,8 +9,8 @@ from typing import Any
 class MainOptimizer:
     """The steps of a job are those of the optimizer prepared first.
 
-    In a later loop over epochs, or if another one was prepared after this one had trained, they are
-    those of the first optimizer that trains there.
+    A later loop over epochs has the first optimizer that trains in it. So has a script that
+    prepares another one after this one has trained.
 
     Args:
         optimizers: The optimizers in the order in which they were prepared; may grow.

@@ -1,9 +1,9 @@
 """Follows the divisor of a loss back to the numbers that were counted.
 
-The sum of a mask may be clamped to at least 1, may have a small number added, and may become a
-Python number on its way. With several workers, the counts have to be summed first, and then treated
-the same. While counts are followed, the tensor methods that make such numbers are wrapped. That
-costs a fraction of a microsecond per call.
+The sum of a mask may be clamped to at least 1, or have a small number added. It may become a Python
+number. With several workers, the counts have to be summed first, and then treated the same. While
+counts are followed, the tensor methods that make such numbers are wrapped. That costs a fraction of
+a microsecond per call.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ def _whole(least: int) -> Callable[[str], int]:
 
 
 class StepPrinter:
-    """Counts steps and prints their rate: a line every ten steps, or for each step if nothing else
-    reports steps to Headgate, and one at the end.
+    """Counts steps and prints their rate: a line every ten steps, and one at the end. If nothing
+    else reports steps to Headgate, it prints a line for each step.
 
     The rate is the job's if its workers train on one batch together, otherwise this worker's.
     """

@@ -166,10 +166,10 @@ class RayEngine(Engine):
             if (kept := self._slots.pop(task, None)) is not None:
                 given.setdefault(kept[1].key, []).append(task)
         used = {kept.key for _, kept in self._slots.values()}
-        for key, those in given.items():
+        for key, given_back in given.items():
             if key not in used:
                 del self._reservations[key]
-            self._pipe.send(wire.Release(key, tuple(those)))
+            self._pipe.send(wire.Release(key, tuple(given_back)))
 
     def waiting(self) -> frozenset[JobId]:
         with self._lock:

@@ -45,8 +45,8 @@ GROUP, TASK, OWNER, FOLDERS = (
     "headgate.owner",
     "headgate.recorded.folders",
 )
-"""Labels of a container besides `TOKEN`: the group of its hub, its task, the process that started
-it, and the cgroups to remove after it, one per line.
+"""Labels of a container besides `TOKEN`: its hub's group, its task, the process that started it,
+and the cgroups to remove after it (one per line).
 """
 SEEN_SECONDS = 2.0
 """Longest search for the cgroups of a first process. If it ends, they disappear with it."""

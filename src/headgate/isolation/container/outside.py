@@ -64,17 +64,17 @@ def copy_out(daemon: Daemon, id: str, mounted: Collection[str], to: str) -> Outs
     for _ in range(MOST_REQUESTS):
         if not asked:
             break
-        path, below = asked[0]
+        path, wanted_files = asked[0]
         try:
             with daemon.archive(id, path) as archive:
-                left = _read(archive, path, below, copies) if archive is not None else set()
+                left = _read(archive, path, wanted_files, copies) if archive is not None else set()
         except IsolationError:  # it is away: what it has handed out so far stays
             break
         asked.popleft()
         asked.extendleft(_parts(path, left))
     copies.link()
     return copies.told(
-        [*(file for _, below in asked for file in sorted(below)), *files[MOST_PATHS:]]
+        [*(file for _, wanted_files in asked for file in sorted(wanted_files)), *files[MOST_PATHS:]]
     )
 
 

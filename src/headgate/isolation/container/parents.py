@@ -91,14 +91,24 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
         first = "cpu" if "cpu" in roots else "unified"
         within = {first: layout.bases.get(first, roots[first])}
     else:
-        within = {each: Path(folder) for each, folder in place.cgroups.items() if each in roots}
+        within = {
+            hierarchy: Path(folder)
+            for hierarchy, folder in place.cgroups.items()
+            if hierarchy in roots
+        }
     # By the hierarchy of the CPU, because a hub's weights have to count, and so has a cap of its
     # own.
-    paths = {each: os.path.relpath(folder, roots[each]) for each, folder in within.items()}
+    paths = {
+        hierarchy: os.path.relpath(folder, roots[hierarchy]) for hierarchy, folder in within.items()
+    }
     leading = paths.get("cpu") or next(iter(paths.values()))
     path = os.path.normpath(f"/{leading}/{group}/{name}")
     everywhere = {controller: Path(f"{root}{path}") for controller, root in roots.items()}
-    unmanaged = {each: within[each] / group / name for each in paths if paths[each] != leading}
+    unmanaged = {
+        hierarchy: within[hierarchy] / group / name
+        for hierarchy in paths
+        if paths[hierarchy] != leading
+    }
     kept = {above for folder in within.values() for above in (folder, *folder.parents)}
     own = tuple(dict.fromkeys(everywhere.values()))
     every = dict.fromkeys([*own, *unmanaged.values()])
@@ -112,8 +122,8 @@ def find_parent(group: str, name: str, place: Place | None, driver: str) -> Pare
 
 
 def _missing_folders(folder: Path) -> Sequence[Path]:
-    """The folder of a task, that of its group, and parents that exist for nothing else: missing
-    ones, or those of a place in a hierarchy where it has none.
+    """The folder of a task, that of its group, and parents that exist for nothing else. These are
+    missing, or belong to a place in a hierarchy where it has none.
     """
     above = folder.parent.parent
     beyond = [

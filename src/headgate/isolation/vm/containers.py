@@ -115,8 +115,8 @@ class VmContainerIsolation(VmIsolation):
 
 
 def _binds(launch: Launch, program: str | None) -> list[Mount]:
-    """The paths of this machine that the container sees: no sockets, because nothing listens in the
-    guest, and no hosts file of a node, which the guest has.
+    """The paths of this machine that the container sees. It sees no sockets, because nothing
+    listens in the guest, and no hosts file, which the guest has.
     """
     all_binds = binds(replace(launch, place=None), program)
     return [bind for bind in all_binds if os.path.isdir(bind.source) or os.path.isfile(bind.source)]

@@ -329,8 +329,8 @@ def _prepare(
 
 
 def _size(memory: int | None, place: Place | None) -> int:
-    """Bytes of a guest's memory: the task's limit plus the guest's own need, or the free memory
-    minus the need of its programs on this machine.
+    """Bytes of a guest's memory: the task's limit plus the guest's own need. Without a limit: the
+    free memory minus the need of its programs on this machine.
     """
     if memory is not None:
         return memory + SYSTEM_BYTES

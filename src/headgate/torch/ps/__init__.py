@@ -1,8 +1,8 @@
 """Training over parameter servers. `python -m headgate.torch.ps` is a server; `backend` makes the
 workers' side.
 
-`transport` has the sockets, messages and calls, `rounds` the synchronous plans, `asynchronous` the
-plans whose workers do not wait, and `tables` the sparse tables. docs/parameter-servers.md follows
+`transport` has the sockets, messages and calls, and `tables` the sparse tables. `rounds` has the
+synchronous plans, `asynchronous` those whose workers do not wait. docs/parameter-servers.md follows
 one step through them.
 
 It needs pyzmq: the user's own, or the hub's, which `HEADGATE_ZMQ` points to.

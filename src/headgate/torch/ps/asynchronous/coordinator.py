@@ -1,5 +1,5 @@
-"""The decisions of server 0 in an asynchronous plan: how far workers may run ahead, which worker
-trains on which batch, and the values that all take from the worker with the lowest number.
+"""The decisions of server 0 in an asynchronous plan: how far workers may run ahead, and which
+worker trains on which batch. It also passes on values of the lowest worker to all.
 """
 
 from __future__ import annotations

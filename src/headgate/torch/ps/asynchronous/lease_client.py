@@ -83,7 +83,7 @@ class LeaseClient(Assigner):
         return given
 
     def take_positions(self, positions: Iterable[tuple[int, int, int, Sequence[int]]]) -> None:
-        """Set positions while the others are held: for each pass, by loader and number, the number
+        """Set positions while the others are held. Each pass, by loader and number, has the number
         below which all batches are done, and other done batches.
         """
         positions = list(positions)

@@ -1,5 +1,5 @@
-"""A worker's side of synchronous rounds: pushes chunks as buffers fill, takes sums, and keeps in
-agreement with the other workers when tasks come and go.
+"""A worker's side of synchronous rounds: pushes chunks as buffers fill, and takes sums. It agrees
+with the other workers when tasks come and go.
 """
 
 from __future__ import annotations

@@ -154,50 +154,52 @@ class LazyTensor(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given: dict[str, Any] = dict(kwargs or {})
-        this = args[0] if args else None
+        receiver = args[0] if args else None
         name = str(function.overloadpacket._qualified_op_name).rpartition("::")[2]
-        if isinstance(this, LazyTensor) and function in _ALIASES:
-            return this._like()
+        if isinstance(receiver, LazyTensor) and function in _ALIASES:
+            return receiver._like()
         if all(table.here is not None for table in _tables(args, given)):
             args, given = _pytree.tree_map_only(LazyTensor, lambda table: table.here, (args, given))
             done = function(*args, **given)
             return (
-                this
+                receiver
                 if function._schema.is_mutable and name.endswith("_")
                 else given.get("out", done)
             )
-        if isinstance(this, LazyTensor):
+        if isinstance(receiver, LazyTensor):
             if function is _aten._to_copy.default:
-                return this._converted(given)
+                return receiver._converted(given)
             if function is _aten.clone.default:
-                return this.whole()
-            if function in _LIKE and this._rows == (0, this._deferred.rows):
-                return this._alike(
+                return receiver.whole()
+            if function in _LIKE and receiver._rows == (0, receiver._deferred.rows):
+                return receiver._alike(
                     _LIKE[function] if len(args) == 1 else args[1], given.get("dtype")
                 )
-            if function is _aten.select.int and args[1] == 0 and this.dim() == 2:
-                number = args[2] % this.shape[0]
-                return this._like(
-                    rows=(this._rows[0] + number, this._rows[0] + number + 1), row=True
+            if function is _aten.select.int and args[1] == 0 and receiver.dim() == 2:
+                number = args[2] % receiver.shape[0]
+                return receiver._like(
+                    rows=(receiver._rows[0] + number, receiver._rows[0] + number + 1), row=True
                 )
             if (
                 function is _aten.slice.Tensor
-                and this.dim() == 2
+                and receiver.dim() == 2
                 and not args[4:5]
                 and (not args[1:2] or args[1] == 0)
             ):
-                first, last, _ = slice(*args[2:4]).indices(this.shape[0])
-                return this._like(rows=(this._rows[0] + first, this._rows[0] + max(first, last)))
+                first, last, _ = slice(*args[2:4]).indices(receiver.shape[0])
+                return receiver._like(
+                    rows=(receiver._rows[0] + first, receiver._rows[0] + max(first, last))
+                )
             if (
                 name == "copy_"
-                and this._rows == (0, this._deferred.rows)
-                and _is_whole(this, args[1])
+                and receiver._rows == (0, receiver._deferred.rows)
+                and _is_whole(receiver, args[1])
             ):
-                return this._copied(args[1])
+                return receiver._copied(args[1])
             if (written := _written(name, args, given)) is not None:
-                return this._indexed(name, *written)
+                return receiver._indexed(name, *written)
             if name in RANDOM or name in PLAIN:
-                return this._recorded(name, args[1:], given)
+                return receiver._recorded(name, args[1:], given)
         raise refused(name)
 
     @property

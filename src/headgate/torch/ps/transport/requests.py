@@ -237,9 +237,9 @@ class Dispatcher(Service):
 
     def _save(self) -> None:
         state = {
-            name: handled
+            name: handler_state
             for name, handler in self._handlers.items()
-            if (handled := handler.state())
+            if (handler_state := handler.state())
         }
         if state and self._writer is not None:
             self._writer.take(state)
