@@ -93,6 +93,7 @@ def test_a_command_and_its_hub_each_read_and_parse_a_script_once(watched: User) 
     ]
 
 
+@pytest.mark.slow
 def test_a_second_run_of_a_script_that_nobody_edited_has_the_hub_read_nothing(
     watched: User,
 ) -> None:
