@@ -464,3 +464,11 @@ def test_the_band_of_a_start_holds_it_however_seldom_a_script_prints(
     starting = account(run, "a").parts["starting"]
     assert starting.low <= 15.0 <= starting.high
     assert starting.high - starting.low == pytest.approx(2.0 * every, abs=3.5)
+
+
+def test_an_idle_job_on_full_cores_has_an_account_and_figures(tmp_path: Path) -> None:
+    jobs = {"a": MadeUp(ran=0.0), "b": MadeUp(ran=2.0)}
+    idle = account(recording(tmp_path / "run.sqlite", jobs), "a")
+    assert idle.parts["unexplained"].seconds == pytest.approx(40.0)
+    speedup = idle.around.speedups.figures["cores"]["x2"]
+    assert speedup is not None and speedup.speedup == pytest.approx(1.0)

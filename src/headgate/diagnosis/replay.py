@@ -244,7 +244,8 @@ def step_seconds(paths: Sequence[Path], beside: Surroundings, faster: Faster) ->
         else:
             own = own + reading
         own = own + np.array([path.waiting for path in paths])
-    busy = beside.cores.ran * now / (beside.most_cores * faster.cores)
+    # A job that uses no core may have none left by others.
+    busy = beside.cores.ran * now / max(beside.most_cores * faster.cores, _TINY)
     # The mean step cannot be shorter than its parallel parts; all steps are extended equally.
     return own + max(max(least, min(busy, now)) - mean(paths, own), 0.0)
 
