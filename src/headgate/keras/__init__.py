@@ -1,7 +1,7 @@
 """Two calls around `fit` of a Keras model, over each back end of Keras 3 and over `tf_keras`.
 
-Under an engine they tell it how the training goes, save and resume. Under plain `python` they pass
-everything through.
+Under an engine they report progress, save and resume. Under plain `python` they pass everything
+through.
 
     import headgate.keras as hg
 
@@ -103,7 +103,7 @@ def prepare(model: Any, optimizer: Any = None) -> Any:
         TypeError: The model has no variables.
         headgate.keras.checkpoints.ResumeError: The checkpoint to resume from does not fit.
     """
-    # asked for, they may want to be built first
+    # checked statically, because reading them may require the model to be built
     if inspect.getattr_static(model, "variables", None) is None:
         raise TypeError(
             f"prepare(model): found a {type(model).__name__}; expected a Keras model or a tf.Module"

@@ -86,7 +86,9 @@ class Agreement:
     # --- inside -----------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """On worker 0: where something is asked for, agree with the others on where it is done."""
+        """On worker 0: if there is a request, agree with the others on the step at which it is
+        handled.
+        """
         channel = self._channel
         if self._target is not None or not channel.pending:
             return

@@ -1,12 +1,11 @@
-"""Checkpoint files: written whole or not at all, and readable with `numpy.load(path)`, which runs
-no code.
+"""Checkpoint files, written atomically, and readable with `numpy.load(path)`, which runs no code.
 
 `step-<n>.npz` holds arrays named `models/<i>/<j>`, `optimizers/<i>/<j>`, `metrics/<i>/<j>`
-(variable j of object i, in the order that the framework lists them), `held/<i>/<k>/<j>` (of
-optimizer k that model i holds besides), `rates/<i>/0` and `held_rates/<i>/<k>/0` (a learning rate
-that is none of these), `random/...`, `ended/<phase>/...` (random states at the end of a training),
-and `headgate`: a JSON text as bytes, with the layout's version, the position in the training, and
-the types of arrays whose type NumPy lacks.
+(variable j of object i, in the framework's order). `held/<i>/<k>/<j>` are of optimizer k that model
+i holds besides. `rates/<i>/0` and `held_rates/<i>/<k>/0` are learning rates that are not among
+these variables. `random/...` and `ended/<phase>/...` are random states, now and at the end of a
+training. `headgate` is a JSON text as bytes. It has the layout's version, the position in the
+training, and types that NumPy lacks.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class CheckpointContents:
         return arrays
 
     def section(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
-        """The arrays `name/...` by what follows."""
+        """The arrays `name/...`, by the rest of their names."""
         prefix = f"{name}/"
         return {
             full_name[len(prefix) :]: array
@@ -74,13 +73,14 @@ def write(folder: Path, step: int, saved: CheckpointContents) -> tuple[Path, int
         Its path and size in bytes.
 
     Raises:
-        CheckpointError: It could not be written; what was there before is untouched.
+        CheckpointError: The checkpoint could not be written. Earlier ones are untouched.
     """
     path = folder / f"step-{step}.npz"
     types = {
         name: str(array.dtype) for name, array in saved.arrays.items() if array.dtype.kind == "V"
     }
-    # NumPy's files do not know bfloat16 and its like: they go as bytes, with their names beside.
+    # NumPy files do not support bfloat16 and similar types. They are saved as bytes, next to the
+    # names of the types.
     plain = {
         name: array.view(f"u{array.itemsize}") if name in types else array
         for name, array in saved.arrays.items()
@@ -92,10 +92,10 @@ def write(folder: Path, step: int, saved: CheckpointContents) -> tuple[Path, int
 
 
 def read(path: str) -> CheckpointContents:
-    """What `write` saved.
+    """Load what `write` saved.
 
     Raises:
-        ResumeError: There is no such file, or it is no checkpoint of this layout.
+        ResumeError: The checkpoint does not exist, or has another layout.
     """
     with saving.reading(path, *_DAMAGE):
         with np.load(path, allow_pickle=False) as file:

@@ -44,7 +44,7 @@ def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[st
     coordinates.
 
     Raises:
-        Stop: This task was asked to end meanwhile.
+        Stop: This task was asked to end while it waited.
         PeerLost: Not all tasks started.
         PlanError: The servers are another library's.
     """
@@ -70,10 +70,10 @@ def wait_for_all(channel: Channel, plan: Mapping[str, Any]) -> dict[str, list[st
 
 
 def _check_servers(members: Sequence[Mapping[str, Any]]) -> None:
-    """Whether the job's servers are TensorFlow's.
+    """Check that the job's servers are TensorFlow's.
 
     Raises:
-        PlanError: They are not: the engine takes the job for one of another library.
+        PlanError: They are not, because the engine takes the script for one of another library.
     """
     others = {m.get("framework") for m in members if m["role"] == "server"} - {"keras", "", None}
     if others:
@@ -113,7 +113,7 @@ def serve(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
     """
     import tensorflow as tf
 
-    # Kept for ever: what TensorFlow started for a server does not end with it.
+    # Kept for ever, because TensorFlow's threads for a server do not end with it.
     threads = allow_waiting(sum(len(places) for places in cluster.values()))
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     _serving.append(

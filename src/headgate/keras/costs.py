@@ -51,20 +51,20 @@ def layers_of(model: Any) -> list[Any]:
 
 
 class Costs:
-    """Collects what a profile needs, and writes it.
+    """Collects the measurements of a profile, and writes the profile.
 
     Args:
-        trained: What was prepared; may grow.
+        trained: The prepared models and optimizers; may grow.
         source: `run` or `profile`.
-        joins: Whether the script calls `strategy()` before all else.
+        joins: Whether the script calls `strategy()` first.
 
     Attributes:
-        samples: Samples in the training data, where known.
+        samples: Samples in the training data, if known.
         batch: Samples of the script's batch.
         flops: FLOPs of a sample: of the forward pass, and of forward and backward together.
-        timings: Of each timed step its samples, its compute seconds, and the part of them that
+        timings: For each timed step, its samples, compute seconds, and the fraction of them that
             threads waited for a core.
-        notes: What a reader of the profile should know.
+        notes: Notes for readers of the profile.
     """
 
     def __init__(self, trained: TrainingState, source: str, joins: bool) -> None:
@@ -108,8 +108,8 @@ class Costs:
         return sorted({max(1, batch // parts) for parts in (1, 2, 4, 8)}, reverse=True)
 
     def timed_enough(self) -> bool:
-        """Whether each of `sizes` was timed often enough. A machine that others use needs more
-        steps.
+        """Whether each of `sizes` was timed often enough. A machine that other programs use needs
+        more steps.
         """
         timed = Counter(samples for samples, *_ in self.timings)
         fewest = min((timed[size] for size in self.sizes()), default=0)
@@ -153,7 +153,7 @@ class Costs:
         }
 
     def _alone(self, backend: str) -> str:
-        """Why this training can have one task only; empty where it may have several."""
+        """Why this training can only have one task; empty if it may have several."""
         if backend == "torch":
             return "Keras over torch trains in one"
         if not self._joins:

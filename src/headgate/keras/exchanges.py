@@ -16,12 +16,12 @@ from types import FrameType
 from typing import Any
 
 _OPERATION = "Collective"
-"""What the names of TensorFlow's operations begin with that all workers take part in."""
+"""Prefix of the names of TensorFlow's collective operations."""
 
 
 def exchanging() -> str | None:
-    """Where the script called for the exchange that goes on, such as `train.py, line 7`; empty if
-    that cannot be told. None: no exchange goes on.
+    """Where the script called the running exchange, such as `train.py, line 7`; empty if that
+    cannot be told. None: no exchange goes on.
     """
     if "tensorflow" not in sys.modules:
         return None
@@ -33,7 +33,7 @@ def exchanging() -> str | None:
 
 
 def _exchanges(frame: FrameType) -> bool:
-    """Whether the innermost call of a thread is of such an operation, or of a function that has
+    """Whether the innermost call of a thread is such an operation, or a function that contains
     one.
     """
     file = frame.f_code.co_filename

@@ -49,9 +49,9 @@ _LAST = (
     "on_test_begin",
     "on_test_end",
 )
-"""What is done after the script's own callbacks."""
+"""Hooks that run after the script's own callbacks, and their methods."""
 _FIRST = {"on_epoch_end": "epoch_ends", "on_test_begin": "epoch_ends"}
-"""What is done before them: hook, and method."""
+"""Hooks that run before them, and their methods."""
 
 
 def callback_of(keras: Any, target: Any = None, hooks: Mapping[str, str] | None = None) -> Any:
@@ -173,7 +173,7 @@ class Fitting:
                 "call prepare(model) instead"
             )
 
-    # --- what the callback tells ------------------------------------------------------------------
+    # --- events of the callback -------------------------------------------------------------------
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._model.built:
@@ -202,13 +202,13 @@ class Fitting:
             self._session.rejoin()
         if self._session.boundary():
             if self._backend == "jax":
-                # the variables of a running epoch are in its compiled step's hands
+                # the compiled step holds the variables of a running epoch
                 self._model.jax_state_sync()
             self._session.obey(int(batch))
         self._session.begins()
 
     def epoch_ends(self, *args: Any, **kwargs: Any) -> None:
-        """The steps of an epoch are done, and no callback of the script knows it yet."""
+        """Note that the steps of an epoch are done, before any callback of the script runs."""
         if self._as_trained is None:
             self._as_trained = self._session.trained.sample(self._index)
 
@@ -314,7 +314,7 @@ class Fitting:
         return outputs
 
     def _skipping(self, state: tuple[Any, ...]) -> Any:
-        """Instead of a step that was done before the checkpoint was taken."""
+        """Replace a step that was done before the checkpoint was saved."""
         self._skip -= min(self._skip, self._at_once())
         logs = {
             name: np.float32(value) for name, value in self._start.place.get("logs", {}).items()
@@ -322,18 +322,16 @@ class Fitting:
         return (logs, state[0]) if self._backend == "jax" else logs
 
     def _pass_over(self, source: Any) -> None:
-        """Read, of batches that are divided among tasks, those of a step that was done before."""
+        """Read the divided batches of a step that was done before."""
         for _ in range(self._at_once()):
             batch = next(source)
             if self._metrics_wait:
                 self._build(backends.local_part(batch))
 
-    # --- what is seen of batches ------------------------------------------------------------------
+    # --- observing batches ------------------------------------------------------------------------
 
     def _see(self, state: tuple[Any, ...], batch: Any) -> None:
-        """A batch is about to be trained on: load what waited for one, and measure what needs
-        one.
-        """
+        """Note a batch that is about to be trained on: load and measure what needs a batch."""
         session = self._session
         if session.trained.pending(self._index) or self._metrics_wait:
             self._build(batch)
@@ -378,7 +376,7 @@ class Fitting:
         return unpack(batch)[0] if unpack is not None else batch[0]
 
     def _at_once(self) -> int:
-        """Steps that Keras does in one call."""
+        """Number of steps that Keras does in one call."""
         setting: Any = getattr(self._model, "steps_per_execution", None)
         if setting is None:  # of legacy Keras: a variable, once it is compiled
             setting = getattr(self._model, "_steps_per_execution", None)
@@ -394,7 +392,7 @@ class Fitting:
     # --- resuming ---------------------------------------------------------------------------------
 
     def _build(self, batch: Any) -> None:
-        """Make, and load, what is made from the first batch."""
+        """Build, and load, the parts that are made from the first batch."""
         symbolic = getattr(self._model, "_symbolic_build", None)
         if symbolic is not None:
             symbolic(data_batch=batch)  # of Keras 3: the metrics too
@@ -406,7 +404,7 @@ class Fitting:
             self._session.trained.load_metrics(self._index)
 
     def _build_legacy(self, batch: Any) -> None:
-        """The same with legacy Keras, which makes its metrics from what it first computes."""
+        """Build with legacy Keras, which makes its metrics from its first computation."""
         model = self._model
         features, labels, _ = self._keras.utils.unpack_x_y_sample_weight(batch)
         containers: list[Any] = [
@@ -435,7 +433,7 @@ class Fitting:
         trained.load(self._index)
 
     def _callbacks(self, given: Any) -> Any:
-        """The callbacks of the script, and ours after them: what they change is part of a
+        """The callbacks of the script, and ours after them, so that their changes are part of a
         checkpoint.
         """
         first, ours = callback_of(self._keras, self, _FIRST), callback_of(self._keras, self)
@@ -453,7 +451,7 @@ class Fitting:
         return [first, *others, ours]
 
     def _tell_stopping(self, callbacks: Iterable[Any]) -> None:
-        """Whether training ends before its last epoch where a callback sees no gain any more."""
+        """Report whether a callback ends training early when it sees no gain."""
         stopping = [
             callback
             for callback in callbacks
@@ -485,7 +483,7 @@ class Fitting:
 
 
 def _samples_of(x: Any) -> int | None:
-    """Samples of training data that is given as arrays."""
+    """Number of samples in training data given as arrays."""
     return next((int(leaf.shape[0]) for leaf in backends.leaves(x) if len(leaf.shape)), None)
 
 

@@ -1,5 +1,5 @@
-"""The optimizers that a Keras model holds besides the one that it was compiled with, as a pair of
-networks with a step of its own does; and what each of them trains.
+"""Other optimizers of a Keras model than the one that it was compiled with, and what each trains. A
+pair of networks with its own train step has some.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def held_by(model: Any, main: Any) -> dict[str, Any]:
 
 
 def trains(optimizer: Any, variables: Sequence[Any]) -> list[int] | None:
-    """The numbers, among these variables, of those that an optimizer was built for; None where it
-    does not tell.
+    """The indices, among these variables, of those that an optimizer was built for; None if
+    unknown.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     places = getattr(inner, "_index_dict", None)

@@ -21,11 +21,11 @@ _READERS = {
     "jax": "JAXEpochIterator",
     "torch": "TorchEpochIterator",
 }
-"""What Keras 3 reads its epochs through, by back end."""
+"""The classes with which Keras 3 reads its epochs, by back end."""
 
 
 class Reading:
-    """What one `fit` reads its training data through.
+    """The reader of a `fit`'s training data.
 
     Args:
         keras: The model's Keras.
@@ -133,5 +133,5 @@ class Reading:
 
 
 def _read(iterator: Any, count: int) -> None:
-    """Read so many batches, or those that there are."""
+    """Read up to `count` batches."""
     next(islice(iterator, count, count), None)

@@ -1,5 +1,5 @@
-"""How a Keras script is recorded for `headgate verify`: variables of its models and optimizers,
-after each step.
+"""Records a Keras script for `headgate verify`: variables of its models and optimizers, after each
+step.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _DRAWS = {
     "_dropout": DROPOUT,
     "stddev": NOISE,
 }
-"""Attributes of layers that say how much they draw."""
+"""Attributes of layers with the amount of their random draws."""
 _NAMED_ALIKE = frozenset({"dropout", "recurrent_dropout", "_dropout", "stddev"})
-"""Those that mean the same in every layer."""
+"""Attributes that mean the same in every layer."""
 _states: list[Any] = []
 
 
 def begin(recorder: TaskRecorder) -> None:
-    """Keras has been imported in a process that is to be recorded."""
+    """Start to record this process. Keras has just been imported."""
     for keras in (sys.modules[name] for name in _KERAS if name in sys.modules):
         keras.utils.set_random_seed(recorder.recipe.seed + recorder.worker)
         if recorder.recipe.double and hasattr(keras, "backend"):
@@ -37,8 +37,8 @@ def begin(recorder: TaskRecorder) -> None:
 
 
 def begins(recorder: TaskRecorder, trained: TrainingState) -> None:
-    """The first step is about to begin: nothing drops out where each worker draws for itself, and
-    the weights are some roundings away where the recipe says so.
+    """Prepare the first step. Each worker's own dropout is turned off, and the weights are
+    perturbed if the recipe says so.
     """
     global _states
     for model in trained.models if recorder.recipe.as_workers else ():
@@ -66,7 +66,7 @@ def _layers(model: Any) -> Iterator[Any]:
 
 
 def _without_draws(layer: Any, recorder: TaskRecorder) -> None:
-    """Set to 0 what a layer of Keras' own draws at random for each sample."""
+    """Turn off the random draws per sample of one of Keras' layers."""
     own = any(kind.__module__.partition(".")[0] in _KERAS for kind in type(layer).__mro__[:2])
     for name, what in _DRAWS.items() if own else ():
         value = getattr(layer, name, None)
@@ -89,7 +89,7 @@ def _drawn(trained: TrainingState) -> list[Any]:
 
 
 def stepped(recorder: TaskRecorder, steps: int, epoch: int | None, trained: TrainingState) -> None:
-    """A step is done."""
+    """Record a finished step."""
     global _states
     arrays = list(_arrays(trained))
     before, _states = _states, _drawn(trained)
@@ -103,7 +103,7 @@ def _arrays(trained: TrainingState) -> Iterator[tuple[str, str, Any]]:
         if backends.backend_of(backends.keras_of(model)) == "jax" and getattr(
             model, "_jax_state", None
         ):
-            # the variables of a running epoch are in its compiled step's hands
+            # the compiled step holds the variables of a running epoch
             model.jax_state_sync()
         prefix = f"model {number}: " if number > 1 else ""
         trains = {id(variable) for variable in model.trainable_variables}

@@ -1,14 +1,14 @@
-"""Corrects steps of legacy Keras over several replicas: each metric counts once, each sample weighs
-alike.
+"""Corrects steps of legacy Keras over several replicas: each metric counts once, and all samples
+have equal weight.
 
 Keras adds up what the steps of all replicas return. That is right for a loss: each replica has
 scaled it by their number. It is wrong for a metric: its result is that of all replicas already.
 
 Keras scales a mean loss by the number of replicas alone. That gives more weight to the samples of a
-smaller part. Say the last batch has three samples, and the second of two workers gets one of them:
-it counts as much as the other two together. So does a mean over the entries that a mask leaves, and
-what a layer adds to the loss. A loss that is a sum is reported as the mean of the parts' sums,
-weighed by their samples. That is no sum of the batch.
+smaller part. If the last batch has three samples, and the second of two workers gets one, it counts
+as much as the other two together. So does a mean over the entries that a mask leaves, and what a
+layer adds to the loss. A loss that is a sum is reported as the mean of the parts' sums, weighed by
+their samples. That is no sum of the batch.
 """
 
 from __future__ import annotations
@@ -219,8 +219,8 @@ _COMPUTED = threading.local()
 
 
 def _divide_masks(utils: Any) -> None:
-    """Have Keras divide what a mask leaves of a part's loss by what masks leave in a part on
-    average, and no longer by what it leaves in this one.
+    """Have Keras divide a part's masked loss by the mean number of unmasked entries in a part, and
+    not by the number in this one.
 
     Args:
         utils: Keras' module of what losses share. Before Keras 2.12 it counts what is masked, and

@@ -1,6 +1,7 @@
-"""One training script under an engine: what it does between steps, and what it tells the engine.
+"""One Keras script under an engine: its step boundaries, what happens there, and what the engine is
+told.
 
-A training is a `fit` of a prepared model, or a loop over `epochs`; a script may have several, one
+A training is a `fit` of a prepared model, or a loop over `epochs`. A script may have several, one
 after the other.
 """
 
@@ -166,7 +167,7 @@ class Session(TaskSession):
             recording.begins(self.recorder, self.trained)
 
     def _record(self) -> None:
-        """What was trained by the steps since the last time is recorded, where anything is."""
+        """Record the values trained by the steps since the last time, if the script is recorded."""
         if self.recorder is not None and self.steps > self._recorded:
             self._recorded = self.steps
             recording.stepped(self.recorder, self.steps, self._epoch, self.trained)
@@ -197,7 +198,7 @@ class Session(TaskSession):
         return super().epochs(count)
 
     def ended(self) -> None:
-        """A training is over: another one goes on from here with these random states."""
+        """End a training. The next one begins with these random states."""
         self._ends[self._phase :] = [random_states()]
 
     def left(self) -> None:
@@ -206,7 +207,7 @@ class Session(TaskSession):
             self._sync_points.left()  # in which epoch, where the script broke off one
 
     def report(self, loss: Any, step: int | None, metrics: Mapping[str, Any]) -> None:
-        """Take in a step of the script's own loop, or metrics of a step that `fit` did."""
+        """Take a step of the script's own loop, or metrics of a step of `fit`."""
         if loss is None or self.fitting or any(map(traced, (loss, *metrics.values()))):
             self._progress.report(loss, metrics)  # which says what is wrong with one that is traced
             return
@@ -233,7 +234,7 @@ class Session(TaskSession):
     def like(self, value: Any, number: float) -> Any:
         return backends.like(value, number)
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- messages to the engine -------------------------------------------------------------------
 
     def stops_after(self, patience: int | None, min_delta: float = 0.0, monitor: str = "") -> None:
         """Tell that the script ends by itself after `patience` epochs in which `monitor` did not
@@ -276,7 +277,7 @@ class Session(TaskSession):
     # --- inside -----------------------------------------------------------------------------------
 
     def _turn(self, latest: Any) -> None:
-        """One step is done, which computed `latest`, and the next one begins."""
+        """Note that a step is done, which computed `latest`, and the next one begins."""
         self._latest = latest
         self._gate.boundary()
         self.meter.begin(None)
@@ -338,7 +339,7 @@ class Session(TaskSession):
     def write(self, folder: Path, place: Mapping[str, Any]) -> tuple[Path, int]:
         done, inside = place["position"], place["epoch"] == self._epoch
         arrays = self.trained.arrays(metrics=bool(done))
-        # Before its first batch an epoch may have drawn already how it is shuffled.
+        # Before its first batch, an epoch may already have drawn its shuffle.
         states: Mapping[str, Any]
         present = self._epoch_random if inside and not done else random_states()
         for name, states in (("random", present), ("epoch_random", self._epoch_random)):
@@ -360,7 +361,7 @@ def framework_version(keras: Any, backend: str) -> str:
 
 
 def _parted(logs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The loss of Keras' logs, None where they have none, and the others."""
+    """The loss in Keras' logs, None without one, and the other values."""
     return logs.get("loss"), {name: value for name, value in logs.items() if name != "loss"}
 
 

@@ -27,7 +27,7 @@ the next.
 
 
 class Alone:
-    """Stands for a strategy in a job of one task, over a back end that needs none."""
+    """A stand-in for a strategy in a job of one task, over a back end that needs none."""
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """A context to make models in; it does nothing."""
@@ -226,11 +226,10 @@ def _failed(
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """An exception ends this worker."""
+    """End this worker after an exception."""
     import tensorflow as tf
 
-    # What TensorFlow raises where workers did not hear of each other for seconds, as on a machine
-    # that is too busy.
+    # TensorFlow's errors when workers did not hear of each other for seconds, as on a busy machine.
     apart = (tf.errors.DeadlineExceededError, tf.errors.UnavailableError, tf.errors.AbortedError)
     of_a_step, of_peers = issubclass(kind, tf.errors.OpError), issubclass(kind, apart)
     end_failed(channel, workers, kind, error, trace, of_a_step=of_a_step, of_peers=of_peers)

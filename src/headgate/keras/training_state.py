@@ -16,9 +16,11 @@ from headgate.keras.checkpoints import CheckpointContents
 from headgate.task.saving import ResumeError
 
 _COMPARED = 16
-"""Variables of a model that workers compare."""
+"""Number of a model's variables that workers compare."""
 _SMALL = 1 << 16
-"""Elements of the largest variable that is looked at for changes, where there are so small ones."""
+"""Elements of the largest variable that is checked for changes, if there are variables this
+small.
+"""
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any]:
@@ -101,7 +103,7 @@ class TrainingState:
         return number, True
 
     def gpus(self, computed: Any) -> set[int]:
-        """Numbers of the GPUs that its models are on, as this process sees them.
+        """Indices of the GPUs that hold its models, as this process numbers them.
 
         Args:
             computed: What the last step returned. Over JAX it tells the GPUs, because Keras'
@@ -241,8 +243,8 @@ class TrainingState:
         return arrays
 
     def trains(self) -> dict[str, dict[str, list[int] | None]]:
-        """By model the optimizers by name, in the order of `arrays`: which of its variables each
-        was made for.
+        """For each model, its optimizers by name, in the order of `arrays`, and the variables that
+        each was built for.
         """
         return {
             str(index): {
@@ -253,7 +255,7 @@ class TrainingState:
         }
 
     def sample(self, index: int) -> list[np.ndarray[Any, Any]]:
-        """Some of what model `index` trains, by which it is told whether that was changed."""
+        """Some values of what model `index` trains, by which changes are detected."""
         trained = [
             v for v in getattr(self.models[index], "trainable_variables", ()) if _elements(v.shape)
         ]
@@ -272,7 +274,7 @@ class TrainingState:
         return sum(bytes_of(variables(model)) for model in self.models)
 
     def _tell(self, text: str) -> None:
-        """Tell, once, that something starts afresh."""
+        """Tell the user, once, that something starts afresh."""
         if not self._told:
             self._told = True
             self._note(text)
@@ -283,7 +285,7 @@ class TrainingState:
 
 
 def assign(owned: Sequence[Any], saved: Sequence[np.ndarray[Any, Any]], what: str) -> None:
-    """Set variables to what was saved of them.
+    """Set variables to saved values.
 
     Raises:
         ResumeError: Their number or their shapes differ.
@@ -325,7 +327,7 @@ def random_states() -> dict[str, np.ndarray[Any, Any]]:
 
 
 def restore_random(states: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Set what `random_states` found."""
+    """Restore the states of `random_states`."""
     version, *words = states["python"].tolist()
     gauss = states["python_gauss"].tolist()
     random.setstate((version, tuple(words), gauss[0] if gauss else None))
@@ -337,7 +339,7 @@ def restore_random(states: Mapping[str, np.ndarray[Any, Any]]) -> None:
 
 
 def _size(variable: Any) -> float | None:
-    """The mean absolute value of a variable; None where no worker has all of it."""
+    """The mean absolute value of a variable; None if no single worker has all of it."""
     try:
         return float(np.abs(array_of(variable).astype(np.float64)).mean())
     except (RuntimeError, TypeError, ValueError):

@@ -116,8 +116,9 @@ class Files:
         self._read: set[str] = set()
 
     def allow(self, launch: Launch) -> None:
-        """From now on, allow to pack the job's folder, to read and write its folder of checkpoints,
-        and to read the checkpoint from which it goes on and the call that it makes.
+        """From now on, allow packing the job's folder, and reading and writing its folder of
+        checkpoints. Also allow reading the checkpoint from which it resumes, and the call that it
+        makes.
         """
         self._packed.add(launch.cwd)
         if folder := launch.env.get("HEADGATE_CHECKPOINTS"):
