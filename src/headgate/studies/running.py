@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from headgate.client import submitting
+from headgate.client.run import Run
 from headgate.client.watching import RunEvent, Watch
-from headgate.hub.connection import connect
 from headgate.hub.submission import reach
 from headgate.model.errors import HeadgateError, HubError, StorageError
 from headgate.model.events import ENDED
@@ -270,18 +270,11 @@ class StudyRun:
 
     def _attach(self, folder: Path, names: list[str]) -> None:
         """Wait for the end of a run that this study started before it was killed."""
-        hub = connect()
-        if hub is None:
-            return
-        with hub:
-            if folder.name in hub.ask("runs")["runs"]:
+        with Run(folder).watched() as watch:
+            if watch is not None:
                 states = {job.name: job.state for job in runs.summary(folder).jobs}
-                try:
-                    hub.ask("attach", run=folder.name)
-                except HeadgateError:  # it has ended meanwhile
-                    return
                 background = [name for name in states if name not in names]
-                _follow(Watch(hub, folder.name), names, background, states)
+                _follow(watch, names, background, states)
 
     def _mark(self, key: str, block: int, attempt: int) -> tuple[str, ...]:
         """The label by which a cell's run is found."""
