@@ -22,7 +22,7 @@ from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.findings import FindingKind, RemedyKind
 from headgate.model.reasons import CureKind, Reason
 from headgate.model.reasons import ReasonKind as Kind
-from headgate.reports import explained, findings
+from headgate.reports import explained, findings, remedies
 
 GOLDEN = Path(__file__).with_name("golden")
 SLOW = {"forward": 0.04, "backward": 0.04, "optimizer": 0.01, "push": 0.01}
@@ -178,4 +178,4 @@ def test_json_has_all_findings_of_a_job_as_values(tmp_path: Path) -> None:
 
 def test_every_kind_of_finding_and_remedy_has_its_words() -> None:
     assert set(findings.WHY) == set(FindingKind)
-    assert set(findings.NEXT_STEPS) == set(RemedyKind)
+    assert set(remedies.NEXT_STEPS) == set(RemedyKind)

@@ -1,6 +1,4 @@
-"""Sentences for findings: why a job was held back, and what to do next. One writer for each
-kind.
-"""
+"""Sentences for findings: why a job was held back. A template or a writer for each kind."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.attribution import OTHERS, Resource
 from headgate.diagnosis.findings import (
     LEAST_SECONDS_TOLD,
-    AloneFacts,
     BesidesFacts,
     CapFacts,
     DoubtfulLoss,
@@ -23,22 +20,13 @@ from headgate.diagnosis.findings import (
     MissingKind,
     MissingReading,
     NeighbourFacts,
-    NodesFacts,
-    OrderFacts,
     PlateauFacts,
-    ProgramFacts,
-    Remedy,
-    RemedyKind,
-    ResourceFacts,
     ServerFacts,
     SlowNicFacts,
     SlowNodeFacts,
-    StacksFacts,
     StepFacts,
     StragglerFacts,
-    TasksFacts,
     ThreadFacts,
-    ThreadSetting,
     UnknownFacts,
     WaitedFacts,
 )
@@ -48,20 +36,11 @@ from headgate.model.events import NAMED_BY_REASON
 from headgate.model.reason_text import in_words, what_happened, what_to_do
 from headgate.model.reasons import ReasonKind
 from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
-from headgate.recorded.jobs import CoresSetting
-from headgate.reports.commands import (
-    location_hint,
-    plan_command,
-    rerun_command,
-    single_worker_command,
-    with_workers_command,
-)
+from headgate.reports.remedies import setting_in_words
 from headgate.reports.words import say
 
 _LONGEST_FAILURE = 120
 """Most characters of a failure reason."""
-_NAMED = 8
-"""Most jobs named in an advice."""
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 _THROUGH: Mapping[Resource, str] = {
     "cores": "the cores they share",
@@ -77,31 +56,19 @@ _TOLD_BY: Mapping[Source, str] = {
     "runs-alone": "runs of it alone tell",
     "like-job": "another job of its script tells",
 }
-_TWICE: Mapping[Resource, str] = {
-    "cores": "cores",
-    "network": "NIC's rate",
-    "disk": "disk's rate",
-    "loader": "loader workers",
-    "servers": "servers",
-    "gpu": "GPU's speed",
-}
 _PROGRAMS, _OTHER_RUNS = "Programs outside Headgate", "Other runs, or programs outside Headgate,"
 
 Why = Callable[[Finding, Account], str]
-Advice = Callable[[Remedy, Finding, Account], str]
 
 
 def why(finding: Finding, account: Account) -> str:
     """What held a job back, in one or a few sentences."""
-    notes = (_note(note, account) for note in finding.notes)
-    return " ".join((WHY[finding.kind](finding, account), *notes))
-
-
-def next_step(finding: Finding, account: Account) -> str:
-    """What to do about a finding; empty: nothing."""
-    if isinstance(finding.facts, FailureFacts) and (cure := what_to_do(finding.facts.reason)):
-        return f"{_sentence(cure)}."
-    return _sentence(_advice(finding.remedy, finding, account))
+    write = WHY[finding.kind]
+    if isinstance(write, str):
+        text = write.format(job=account.job, cost=_cost(finding, account))
+    else:
+        text = write(finding, account)
+    return " ".join([text, *(_note(note, account) for note in finding.notes)])
 
 
 def missing_reading(missing: MissingReading) -> str:
@@ -145,10 +112,6 @@ _NO_FIGURE = {
     ),
     NoFigure.READERS_NOT_KNOWN: "how many processes its loader has is not known",
 }
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _part(seconds: float, account: Account) -> str:
@@ -235,7 +198,7 @@ def _outside(facts: NeighbourFacts) -> str:
 
 def _own_cap(finding: Finding, account: Account) -> str:
     facts: CapFacts = finding.facts
-    setting = _setting(facts.setting) if facts.setting is not None else "`limits`"
+    setting = setting_in_words(facts.setting) if facts.setting is not None else "`limits`"
     text = f"Its own {setting} held {account.job} back for {_cost(finding, account)}."
     if facts.fewer_threads is None:
         return text
@@ -243,15 +206,6 @@ def _own_cap(finding: Finding, account: Account) -> str:
         f"{text} It had fewer threads for that as well: if more bring it something, that cost "
         f"up to {say_seconds(facts.fewer_threads)}."
     )
-
-
-def _setting(setting: CoresSetting) -> str:
-    """A setting as in a job file."""
-    value = f"{setting.value:g}" if isinstance(setting.value, float) else setting.value
-    place, _, name = setting.field.rpartition(".")
-    if place == "limits":
-        return f"`limits: {{{name}: {value}}}`"
-    return f"`{name}: {value}`" + (f" of role `{setting.role}`" if setting.role else "")
 
 
 def _own_memory(finding: Finding, account: Account) -> str:
@@ -262,11 +216,6 @@ def _own_memory(finding: Finding, account: Account) -> str:
         f"Its own limit of memory, {full}, held {account.job} back for {cost}: pages that it "
         "needed were dropped and read again."
     )
-
-
-def _own_tasks(finding: Finding, account: Account) -> str:
-    cost = _cost(finding, account)
-    return f"The tasks of {account.job} share cores: they kept each other waiting for {cost}."
 
 
 def _own_threads(finding: Finding, account: Account) -> str:
@@ -292,11 +241,6 @@ def _takes(facts: StepFacts, account: Account) -> str:
 
 def _that_cost(finding: Finding, account: Account) -> str:
     return f": that cost {_cost(finding, account)}."
-
-
-def _hypervisor(finding: Finding, account: Account) -> str:
-    cost = _cost(finding, account)
-    return f"The hypervisor kept cores from the node: that cost {account.job} {cost}."
 
 
 def _input(finding: Finding, account: Account) -> str:
@@ -325,24 +269,6 @@ def _disk(finding: Finding, account: Account) -> str:
         f"{blocked}: it read what was not in memory. A second pass over data that fits into "
         "memory would not wait."
     )
-
-
-def _network(finding: Finding, account: Account) -> str:
-    cost = _cost(finding, account)
-    return f"{account.job} waited for its own traffic, which needs {cost} at the NIC's rate."
-
-
-def _checkpoints(finding: Finding, account: Account) -> str:
-    return f"{account.job} saved checkpoints for {_cost(finding, account)}."
-
-
-def _evaluation(finding: Finding, account: Account) -> str:
-    return f"{account.job} evaluated instead of training{_that_cost(finding, account)}"
-
-
-def _garbage_collection(finding: Finding, account: Account) -> str:
-    waited = f"Python collected garbage while {account.job} waited"
-    return f"{waited}{_that_cost(finding, account)}"
 
 
 def _between_steps(finding: Finding, account: Account) -> str:
@@ -424,16 +350,6 @@ def _dense_pulls(finding: Finding, account: Account) -> str:
     return f"{account.job} exchanges whole tables, and {touched}{_that_cost(finding, account)}"
 
 
-def _faults(finding: Finding, account: Account) -> str:
-    cost = _cost(finding, account)
-    return f"Faults cost {account.job} {cost}: it was started again, or did steps again."
-
-
-def _starting(finding: Finding, account: Account) -> str:
-    took = f"{account.job} took {_cost(finding, account)} to start"
-    return f"{took}: imports, data, and what comes before its first step."
-
-
 def _waiting(finding: Finding, account: Account) -> str:
     facts: WaitedFacts = finding.facts
     if facts.skipped is not None:
@@ -496,7 +412,7 @@ def _not_known(finding: Finding, account: Account) -> str:
     )
 
 
-WHY: Mapping[FindingKind, Why] = {
+WHY: Mapping[FindingKind, Why | str] = {
     FindingKind.NEIGHBOUR_CORES: _neighbour,
     FindingKind.NEIGHBOUR_MEMORY: _neighbour,
     FindingKind.NEIGHBOUR_DISK: _neighbour,
@@ -504,16 +420,20 @@ WHY: Mapping[FindingKind, Why] = {
     FindingKind.NEIGHBOUR_GPU: _neighbour,
     FindingKind.OWN_CAP: _own_cap,
     FindingKind.OWN_MEMORY: _own_memory,
-    FindingKind.OWN_TASKS: _own_tasks,
+    FindingKind.OWN_TASKS: (
+        "The tasks of {job} share cores: they kept each other waiting for {cost}."
+    ),
     FindingKind.OWN_THREADS: _own_threads,
-    FindingKind.HYPERVISOR: _hypervisor,
+    FindingKind.HYPERVISOR: "The hypervisor kept cores from the node: that cost {job} {cost}.",
     FindingKind.INPUT: _input,
     FindingKind.DISK: _disk,
     FindingKind.COMMUNICATION: _communication,
-    FindingKind.NETWORK: _network,
-    FindingKind.CHECKPOINTS: _checkpoints,
-    FindingKind.EVALUATION: _evaluation,
-    FindingKind.GARBAGE_COLLECTION: _garbage_collection,
+    FindingKind.NETWORK: "{job} waited for its own traffic, which needs {cost} at the NIC's rate.",
+    FindingKind.CHECKPOINTS: "{job} saved checkpoints for {cost}.",
+    FindingKind.EVALUATION: "{job} evaluated instead of training: that cost {cost}.",
+    FindingKind.GARBAGE_COLLECTION: (
+        "Python collected garbage while {job} waited: that cost {cost}."
+    ),
     FindingKind.BETWEEN_STEPS: _between_steps,
     FindingKind.LOADER: _loader,
     FindingKind.DECODING: _decoding,
@@ -523,362 +443,14 @@ WHY: Mapping[FindingKind, Why] = {
     FindingKind.SLOW_NIC: _slow_nic,
     FindingKind.DENSE_PULLS: _dense_pulls,
     FindingKind.SMALL_STEPS: _small_steps,
-    FindingKind.FAULTS: _faults,
-    FindingKind.STARTING: _starting,
+    FindingKind.FAULTS: "Faults cost {job} {cost}: it was started again, or did steps again.",
+    FindingKind.STARTING: (
+        "{job} took {cost} to start: imports, data, and what comes before its first step."
+    ),
     FindingKind.LEARNED: _learned,
     FindingKind.DIVERGED: _diverged,
     FindingKind.FAILED: _failed,
     FindingKind.WAITING: _waiting,
     FindingKind.HEALTHY: _healthy,
     FindingKind.NOT_KNOWN: _not_known,
-}
-
-
-# --- what to do -----------------------------------------------------------------------------------
-
-
-def _advice(remedy: Remedy, finding: Finding, account: Account) -> str:
-    """A remedy and its alternative, each in lower case where possible."""
-    write = NEXT_STEPS[remedy.kind]
-    text = write if isinstance(write, str) else write(remedy, finding, account)
-    if remedy.otherwise is None or remedy.kind is RemedyKind.ADD_LOADER_WORKERS:
-        return text
-    otherwise = _advice(remedy.otherwise, finding, account)
-    link = _link(remedy, finding)
-    return f"{text} {link} {otherwise}" if link else f"{text} {_sentence(otherwise)}"
-
-
-def _link(remedy: Remedy, finding: Finding) -> str:
-    """The words between a remedy and its alternative; empty: two sentences."""
-    if remedy.kind is RemedyKind.RAISE_SHARE:
-        return "Or else:"
-    if remedy.kind is RemedyKind.SINGLE_WORKER and remedy.speedup is not None:
-        return "Else"
-    if remedy.kind is not RemedyKind.ADD_RESOURCE:
-        return ""
-    if finding.kind in (FindingKind.COMMUNICATION, FindingKind.NETWORK):
-        return "Else"
-    return "Or" if finding.kind in (FindingKind.INPUT, FindingKind.LOADER) else ""
-
-
-def _more_cores(setting: CoresSetting | None) -> str:
-    if setting is None:
-        return "give the job more cores"
-    return f"raise or drop {_setting(setting)} of the job"
-
-
-def _add_cores(remedy: Remedy, finding: Finding, account: Account) -> str:
-    return f"{_more_cores(remedy.facts.setting)}."
-
-
-def _add_cores_or_remove_tasks(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: TasksFacts = remedy.facts
-    role = "fewer tasks: a lower `count:` of one of its roles"
-    fewer = role if facts.roles else "one task less"
-    if facts.setting is not None:
-        return f"{_more_cores(facts.setting)}, or {fewer}."
-    tasks = f"the {facts.cores:g} that its {facts.tasks} tasks share"
-    return f"give it more cores than {tasks}, or {fewer}."
-
-
-def _add_loader_workers(remedy: Remedy, finding: Finding, account: Account) -> str:
-    now = remedy.facts.now
-    if now == 0:
-        return "`DataLoader(..., num_workers=1)` reads beside it."
-    if now:
-        return f"more loader workers: `num_workers={2 * now}` instead of {now}."
-    otherwise = ", or prepare the data once" if remedy.otherwise is not None else ""
-    workers = "`DataLoader(..., num_workers=2)`, or twice as many as there are"
-    return f"more loader workers: {workers}{otherwise}."
-
-
-def _add_resource(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: ResourceFacts = remedy.facts
-    if facts.now is None:
-        twice = f"twice the {_TWICE[facts.resource]}"
-    elif facts.resource == "servers":
-        twice = f"`--servers {2 * facts.now}` instead of {facts.now}"
-    elif facts.now:
-        twice = f"`num_workers={2 * facts.now}` instead of {facts.now}"
-    else:
-        twice = "a loader worker (`num_workers=1`)"
-    return f"{twice}: {remedy.speedup:.1f} times the speed."
-
-
-def _add_server(remedy: Remedy, finding: Finding, account: Account) -> str:
-    if remedy.facts is not None:
-        return f"add one: a higher `count:` of its role `{remedy.facts.role}`."
-    servers = remedy.settings["plan.servers"]
-    return f"add a server: `--servers {servers}`, or `servers: {servers}` below `plan:`."
-
-
-def _ask_owner(remedy: Remedy, finding: Finding, account: Account) -> str:
-    program = remedy.facts.program
-    return (
-        f"ask {program.user}, whose {program.command} it is (process {program.pid}), or run the "
-        "job when that has ended."
-    )
-
-
-def _end_program(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: ProgramFacts = remedy.facts
-    ends = f"end {facts.program.command} (process {facts.program.pid})"
-    if facts.renice:
-        return f"{ends}, or lower its priority: `renice 19 -p {facts.program.pid}`."
-    return f"{ends}, or run the job when that has ended."
-
-
-def _decode_once(remedy: Remedy, finding: Finding, account: Account) -> str:
-    return f"decode the data once and store it, or {_more_cores(remedy.facts.setting)}."
-
-
-def _enlarge_steps(remedy: Remedy, finding: Finding, account: Account) -> str:
-    cores = remedy.settings.get("limits.cores")
-    frees = f"; `limits: {{cores: {cores}}}` frees them" if cores else ""
-    return f"use a larger batch or `torch.compile`. More cores do not help{frees}."
-
-
-def _leave_node_out(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: NodesFacts = remedy.facts
-    workers = remedy.settings.get("plan.workers")
-    if facts.listed:
-        batch = ", its part out of `batch_per_worker:`" if facts.parts else ""
-        return (
-            f"take it out of `worker_nodes:`{batch}, and have `workers: {workers}`, below `plan:`."
-        )
-    fewer = f" --workers {workers}" if workers else ""
-    return f"`--nodes {','.join(facts.nodes)}{fewer}` leaves that node out."
-
-
-def _leave_together(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: OrderFacts = remedy.facts
-    stay = (
-        "keep running them together. One after the other would be no faster on average: "
-        f"{_brings(facts)}"
-    )
-    if not remedy.job:
-        return stay
-    first = facts.order[0]
-    setting = f"give {remedy.job} `after: {first}`{_in_place(facts)}"
-    return f"{stay} If {first} matters more: in a job file, {setting}."
-
-
-def _run_in_turn(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: OrderFacts = remedy.facts
-    brings = _brings(facts)
-    then = f" Then {brings}" if brings else ""
-    first, second, *others = facts.order
-    if others:
-        names = ", ".join(facts.order[:_NAMED])
-        names += f" and {len(facts.order) - _NAMED} more" if len(facts.order) > _NAMED else ""
-        chain = "In a job file, give each `after:` with the name of the one before it."
-        shortest = ", the shortest first" if brings else ""
-        return f"run them one after the other{shortest}: {names}. {chain}{then}"
-    shorter = ", which is shorter" if facts.shorter else ""
-    setting = f"in a job file, give it `after: {first}`{_in_place(facts)}"
-    return f"run {second} after {first}{shorter}: {setting}.{then}"
-
-
-def _in_place(facts: OrderFacts) -> str:
-    return f", in place of `after: {facts.replaced}`" if facts.replaced else ""
-
-
-def _brings(facts: OrderFacts) -> str:
-    """The completion time of each job; empty: unknown, or too many jobs."""
-    if not facts.ends or len(facts.ends) > _NAMED:
-        return ""
-    changes = [
-        f"{end.job}{'' if index else ' would be done'} after {say_seconds(end.alone)} instead of "
-        f"{say_seconds(end.elapsed)}"
-        for index, end in enumerate(facts.ends)
-    ]
-    return f"{', '.join(changes[:-1])} and {changes[-1]}."
-
-
-def _lower_learning_rate(remedy: Remedy, finding: Finding, account: Account) -> str:
-    return f"{_stops(account, '. ')}A lower learning rate or clipped gradients may help."
-
-
-def _stop(remedy: Remedy, finding: Finding, account: Account) -> str:
-    goal = remedy.settings["progress.goal"]
-    stated = f"{goal:.4g}" if isinstance(goal, float) else "..."
-    return f"{_stops(account, '; ')}`progress: {{goal: {stated}}}` would have ended it there."
-
-
-def _stops(account: Account, end: str) -> str:
-    if account.record.ended is not None:
-        return ""
-    return f"`headgate stop {account.job}` ends it{end}"
-
-
-def _name_step(remedy: Remedy, finding: Finding, account: Account) -> str:
-    return (
-        "the `pattern` of its `progress` found no step: name the step in it, `(?P<step>\\d+)`. "
-        f"`headgate logs {account.job}` shows its lines."
-    )
-
-
-def _raise_memory(remedy: Remedy, finding: Finding, account: Account) -> str:
-    limit = remedy.settings.get("limits.memory")
-    memory = say_bytes(limit).replace(" ", "") if isinstance(limit, float) else "..."
-    return f"raise it: `limits: {{memory: {memory}}}` of the job."
-
-
-def _raise_share(remedy: Remedy, finding: Finding, account: Account) -> str:
-    return f"raise or drop {_setting(remedy.facts.setting)} of {account.job}."
-
-
-def _reduce_servers(remedy: Remedy, finding: Finding, account: Account) -> str:
-    return f"fewer servers: `servers: {remedy.settings['plan.servers']}` below `plan:`."
-
-
-def _reduce_threads(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: ThreadSetting = remedy.facts
-    count = facts.threads
-    if not remedy.settings:
-        limits = f"`torch.set_num_threads({count})`, or fewer loader workers"
-        already = f"its `OMP_NUM_THREADS` is {facts.stated} already"
-        return f"{already}, so the script starts more itself: {limits}."
-    return (
-        f'fewer threads: `env: {{OMP_NUM_THREADS: "{count}"}}` in its job, unless the script '
-        "sets their number itself."
-    )
-
-
-def _reduce_workers(remedy: Remedy, finding: Finding, account: Account) -> str:
-    count, job = remedy.settings["plan.workers"], account.record
-    command = with_workers_command(job, count)
-    run = f"`{command}`{location_hint(job)}, or " if command else ""
-    return f"fewer workers: {run}`workers: {count}` below `plan:` of the job."
-
-
-def _run_alone(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: AloneFacts = remedy.facts
-    once = f"run {account.job} alone once"
-    if not facts.threads:
-        only = "If only jobs of Headgate are beside it"
-        prove = f" {only}, `headgate explain --prove {account.job}` tells it."
-        return f"{once}.{prove if facts.provable else ''}"
-    rerun = rerun_command(account.record)
-    command = f", `{rerun}`" if rerun else ""
-    fixed = " No trial tells it while it runs, as its threads stay as they began."
-    return (
-        f"{once}{command}: Headgate then tells it, of this run too.{fixed if facts.fixed else ''}"
-    )
-
-
-def _run_apart(remedy: Remedy, finding: Finding, account: Account) -> str:
-    return f"run {remedy.facts.run} went on beside it: start one after the other."
-
-
-def _see_logs(remedy: Remedy, finding: Finding, account: Account) -> str:
-    failed = finding.kind is FindingKind.FAILED
-    return f"`headgate logs {account.job}` shows {'its output' if failed else 'what happened'}."
-
-
-def _see_plans(remedy: Remedy, finding: Finding, account: Account) -> str:
-    command = f"`{plan_command(account.record)}`{location_hint(account.record)}"
-    return f"{command} shows whether fewer workers, or other nodes, are faster."
-
-
-def _see_stacks(remedy: Remedy, finding: Finding, account: Account) -> str:
-    facts: StacksFacts = remedy.facts
-    if not facts.every_thread:
-        return f"`headgate stacks {account.job}` shows where it stands, while the job runs."
-    stacks = f"`headgate stacks {account.job} --all` shows"
-    if facts.libraries:
-        libraries = "`headgate.torch`, `headgate.keras` or `headgate.jax`"
-        return f"{stacks} where it stands, while it runs. With {libraries} its steps tell more."
-    they = "they" if facts.readers is None else f"its {facts.readers} loader workers"
-    return f"{stacks} for what {they} wait, while the job runs."
-
-
-def _see_status(remedy: Remedy, finding: Finding, account: Account) -> str:
-    priority = remedy.settings.get("priority")
-    first = f"; `priority: {priority:g}` of the job lets it go first" if priority else ""
-    return f"`headgate status` shows what it waited for{first}."
-
-
-def _single_worker(remedy: Remedy, finding: Finding, account: Account) -> str:
-    job, setting = account.record, "`strategy: single` below `plan:` of the job"
-    command = single_worker_command(job)
-    if remedy.speedup is None:
-        return f"one worker needs no server: `{command}`, or {setting}."
-    how = f"`{command}`{location_hint(job)}" if command else setting
-    return f"one worker waits for no other: {how}, has {remedy.speedup:.1f} times the speed."
-
-
-NEXT_STEPS: Mapping[RemedyKind, Advice | str] = {
-    RemedyKind.ADD_CORES: _add_cores,
-    RemedyKind.ADD_CORES_OR_REMOVE_TASKS: _add_cores_or_remove_tasks,
-    RemedyKind.ADD_LOADER_WORKERS: _add_loader_workers,
-    RemedyKind.ADD_RESOURCE: _add_resource,
-    RemedyKind.ADD_SERVER: _add_server,
-    RemedyKind.ASK_FOR_CORES: (
-        "ask the owner of the machine for cores that are not oversubscribed."
-    ),
-    RemedyKind.ASK_OWNER: _ask_owner,
-    RemedyKind.CACHE_DATA: (
-        "read the data into memory beforehand: `cat DATA > /dev/null`. Or store it once in a "
-        "smaller form."
-    ),
-    RemedyKind.CALIBRATE: (
-        "`headgate calibrate` measures that rate: the next run then tells who was to blame."
-    ),
-    RemedyKind.COMPARE_RUNS: "`headgate compare RUN RUN` shows which is faster.",
-    RemedyKind.DECODE_ONCE: _decode_once,
-    RemedyKind.END_OTHER_PROGRAMS: "`top` shows what else runs; end it.",
-    RemedyKind.END_PROGRAM: _end_program,
-    RemedyKind.ENLARGE_STEPS: _enlarge_steps,
-    RemedyKind.EVALUATE_LESS: (
-        "evaluate less often or on fewer samples, or in a job of its own that runs `after:` "
-        "this one."
-    ),
-    RemedyKind.EXCHANGE_ROWS: (
-        "set `sparse=True` in its `nn.Embedding` or `nn.EmbeddingBag`: then only the rows in "
-        "use move."
-    ),
-    RemedyKind.FREEZE_GARBAGE: (
-        "call `gc.freeze()` once the data is there, or `gc.disable()` while the job trains."
-    ),
-    RemedyKind.LEAVE_NODE_OUT: _leave_node_out,
-    RemedyKind.LEAVE_TOGETHER: _leave_together,
-    RemedyKind.LONGER_RUNS: (
-        "start one longer run instead of several short ones, or prepare the data once and store it."
-    ),
-    RemedyKind.LOWER_LEARNING_RATE: _lower_learning_rate,
-    RemedyKind.NAME_STEP: _name_step,
-    RemedyKind.NONE: "",
-    RemedyKind.PREPARE_DATA: "prepare the data once and store it.",
-    RemedyKind.PRINT_STEPS: (
-        "print a line for each step, such as `step 5 loss 0.31`, or name the pattern of its own "
-        "lines: `progress: {pattern: ...}` in its job."
-    ),
-    RemedyKind.RAISE_MEMORY: _raise_memory,
-    RemedyKind.RAISE_SHARE: _raise_share,
-    RemedyKind.REDUCE_SERVERS: _reduce_servers,
-    RemedyKind.REDUCE_THREADS: _reduce_threads,
-    RemedyKind.REDUCE_WORKERS: _reduce_workers,
-    RemedyKind.RUN_ALONE: _run_alone,
-    RemedyKind.RUN_APART: _run_apart,
-    RemedyKind.RUN_FEWER: (
-        "run fewer of these jobs at a time: in a job file, `after:` has one wait for another."
-    ),
-    RemedyKind.RUN_IN_TURN: _run_in_turn,
-    RemedyKind.SAVE_LESS: "save less often.",
-    RemedyKind.SEE_LOGS: _see_logs,
-    RemedyKind.SEE_PLANS: _see_plans,
-    RemedyKind.SEE_STACKS: _see_stacks,
-    RemedyKind.SEE_STATUS: _see_status,
-    RemedyKind.SINGLE_WORKER: _single_worker,
-    RemedyKind.STOP: _stop,
-    RemedyKind.TURN_ON_READINGS: "`headgate doctor` shows how to turn these readings on.",
-    RemedyKind.USE_ONE_HUB: (
-        "that is another hub: submit its jobs to this one (same HEADGATE_HOME), or run this when "
-        "they have ended."
-    ),
-    RemedyKind.WAIT_FOR_ENDS: (
-        "once these jobs have ended, `headgate explain` says what it would bring to run them one "
-        "after the other."
-    ),
 }
