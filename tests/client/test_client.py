@@ -60,7 +60,9 @@ def test_a_run_is_started_waited_for_and_read(
     assert (run.logs("a"), run.logs("b", tail=0)) == ("hello\n", "")
     assert [job.exit_code for job in run.status().jobs] == [0, 3]
     assert (run.path / "report.html").exists()
-    assert "<td>failed</td>" in run._repr_html_()
+    shown = run._repr_html_()
+    assert "<th>job</th><th>state</th><th>took</th>" in shown and "<td>failed</td>" in shown
+    assert "<th>loss</th>" not in shown
     events = list(run.events())
     assert next(event.name for event in run.events("b")) == "JobSubmitted"
     assert "TaskExited" in {event.name for event in events}

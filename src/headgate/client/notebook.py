@@ -12,11 +12,13 @@ _HEADINGS = ("job", "state", "took", "step", "loss", "share", "CPU", "memory", "
 
 
 def table(run: RunStatus) -> str:
-    """An HTML table of the state of each job of a run."""
+    """The state of a run's jobs as HTML; columns that are empty for all jobs are left out."""
     caption = f"run {run.id}: {run.state}, policy {run.policy}"
-    rows = "".join(f"<tr>{_cells('td', _row(job))}</tr>" for job in run.jobs)
-    head = f"<tr>{_cells('th', _HEADINGS)}</tr>"
-    return f"<table><caption>{escape(caption)}</caption>{head}{rows}</table>"
+    columns = [column for column in zip(_HEADINGS, *map(_row, run.jobs)) if any(column[1:])]
+    head, *rows = zip(*columns)
+    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in rows)
+    head_row = f"<tr>{_cells('th', head)}</tr>"
+    return f"<table><caption>{escape(caption)}</caption>{head_row}{body}</table>"
 
 
 def _cells(tag: str, texts: Iterable[str]) -> str:

@@ -161,9 +161,8 @@ class _Divisor:
             fractions=self.fractions if exact else self.fractions / value,
         )
 
-    def by_number(self, value: float, exact: bool = True) -> _Divisor:
-        read = normalisers.of_number(value) if exact else None
-        return replace(self.by(value, exact), read=self.read or read)
+    def by_number(self, value: float) -> _Divisor:
+        return replace(self.by(value), read=self.read or normalisers.of_number(value))
 
     def by_tensor(self, value: torch.Tensor) -> _Divisor:
         made = normalisers.of_tensor(value)

@@ -53,8 +53,6 @@ from headgate.task.membership import LOOPBACK
 
 _AGAIN_SECONDS = 1.0
 _EXACT = 1e-6
-_MOST_NAMED = 4
-"""Most edited files named in a warning."""
 
 
 class ActionExecutor(Component):
