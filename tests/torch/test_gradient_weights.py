@@ -207,7 +207,7 @@ class _Round:
 
     def _meet(self, value: Any) -> dict[int, Any]:
         return {
-            n: {"slots": loss_terms.told(worker._own), "said": False}
+            n: {"slots": loss_terms.as_message(worker._own), "said": False}
             for n, worker in enumerate(self.workers)
         }
 

@@ -164,7 +164,7 @@ def _guests() -> str:
 
 def _mpi() -> str:
     """The `mpirun` for `launch: mpi`, or how to get one."""
-    program, says = mpi.found()
+    program, says = mpi.find_mpirun()
     version = " ".join(line.strip() for line in says.splitlines()[:2] if line.strip())
     return f"{version} at {program}" if program else f"none: for launch mpi, {says}"
 

@@ -56,7 +56,6 @@ def jobs(
 
 
 def _profile_of(job: Job, this_node: Node) -> Profile:
-    """The stored profile of a job."""
     folder, key = runs.home() / "profiles", store.key(job, this_node)
     profile = store.load(folder, key)
     if profile is not None:

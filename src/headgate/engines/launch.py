@@ -393,7 +393,6 @@ def _leaving_memory(env: Mapping[str, str]) -> dict[str, str]:
 def _library_variables(
     task: TaskId, injected: Path, checkpoints: Path, resume: Checkpoint | None, mode: str
 ) -> dict[str, str]:
-    """The variables for the library in a task."""
     variables = {
         "HEADGATE_TASK": task,
         "HEADGATE_CHECKPOINTS": str(checkpoints),

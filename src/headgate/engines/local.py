@@ -234,7 +234,7 @@ class LocalEngine(Engine):
             _, task = self._tasks.popitem()
             if task.exit is not None:
                 self._listener.warned(task.id, Reason(ReasonKind.BOX_LEFT))
-            self._listener.exited(task.id, task.told())
+            self._listener.exited(task.id, task.presumed_exit())
 
     def _next_time(self) -> float | None:
         times = [t.kill_at for t in self._tasks.values() if t.kill_at is not None]
@@ -464,7 +464,7 @@ class LocalEngine(Engine):
 
     def _conclude(self, task: Task) -> None:
         """Finish a task that has ended, and report its end."""
-        exit = task.exit or task.told()
+        exit = task.exit or task.presumed_exit()
         try:
             if task.waits_until is not None:
                 exit = task.exit = replace(

@@ -62,7 +62,7 @@ class Task:
     told_of: set[Lever] = field(default_factory=set)  # what cannot be controlled
     exit: Exit | None = None  # None: it has not ended, as far as is known
 
-    def told(self) -> Exit:
+    def presumed_exit(self) -> Exit:
         """How the task ended. Nothing waits for it any longer."""
         if self.exit is not None:
             return self.exit

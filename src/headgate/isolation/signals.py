@@ -148,7 +148,6 @@ def _catches(process: Process, number: int) -> bool:
 
 
 def _has(process: Process, mask: str, number: int) -> bool:
-    """Whether a signal is in that mask of a process."""
     try:
         status = (PROC / str(process.pid) / "status").read_text(errors="replace")
     except OSError:

@@ -275,7 +275,7 @@ def _named_only(lab: str) -> Record:
 
 def _nodes_left(lab: Record) -> list[str]:
     """Nodes with remaining parts, even without a record."""
-    return sorted({*lab.nodes, *lab.names.nodes_found(), *limits.found(lab)})
+    return sorted({*lab.nodes, *lab.names.nodes_found(), *limits.nodes_found(lab)})
 
 
 def _remove_all(lab: Record) -> bool:

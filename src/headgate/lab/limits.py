@@ -222,7 +222,7 @@ def enter(record: Record, node: str) -> None:
         (folder / ("." if name == "blkio" else SHELL) / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def found(record: Record) -> list[str]:
+def nodes_found(record: Record) -> list[str]:
     groups = {Path(base) / record.names.group for base in record.bases.values()}
     return sorted(
         {

@@ -169,7 +169,6 @@ class ProgressReader:
             self._missing.passed(text, self._epoch)
 
     def _has_metric(self, reading: LineProgress) -> bool:
-        """Whether a reading has the job's metric."""
         return reading.loss is not None or self._rule.metric in reading.metrics
 
     def _scan(self, text: str) -> LineProgress | None:

@@ -175,7 +175,6 @@ def connections() -> Iterator[tuple[int, _Bytes]]:
 
 
 def _messages(asking: socket.socket) -> Iterator[bytes]:
-    """The messages of an answer."""
     while True:
         data = asking.recv(1 << 17)
         at = 0

@@ -150,7 +150,7 @@ class MpiDaemon:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def found() -> tuple[str, str]:
+def find_mpirun() -> tuple[str, str]:
     """The path of `mpirun` and its version text; without `mpirun`, an empty path and what to do."""
     program = shutil.which("mpirun") or shutil.which("mpiexec")
     if program is None:
@@ -207,7 +207,7 @@ def _mpirun(info: RankInfo, folder: Path) -> Sequence[str]:
     Raises:
         SystemExit: There is no `mpirun`.
     """
-    program, says = found()
+    program, says = find_mpirun()
     if not program:
         sys.exit(f"Error: found no mpirun on the PATH of this worker; {says}")
     us = (sys.executable, __file__)

@@ -115,7 +115,6 @@ def names(indices: Iterable[int]) -> str:
 
 
 def _differing_settings(positions: Mapping[int, Position]) -> list[str]:
-    """The differing settings, in words."""
     differing: list[str] = []
     of_workers = {index: position.get("settings") or [] for index, position in positions.items()}
     if len({len(optimizers) for optimizers in of_workers.values()}) > 1:

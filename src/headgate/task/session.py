@@ -51,7 +51,7 @@ class MeasuredStep(Protocol):
     @property
     def seconds(self) -> float: ...
 
-    def told(self) -> Mapping[str, Any]:
+    def as_message(self) -> Mapping[str, Any]:
         """Its `spans` and other fields, as the channel sends them."""
 
 
@@ -421,7 +421,7 @@ class TaskSession(ABC):
                 "step": self.steps,
                 "epoch": self._epoch,
                 "seconds": step.seconds,
-                **step.told(),
+                **step.as_message(),
             }
             self._channel.send({"type": "spans", **spans}, can_be_missed=True)
 

@@ -91,7 +91,7 @@ class Step:
         """Seconds without waiting for input."""
         return self.seconds - self.spans.get("input", 0.0)
 
-    def told(self) -> dict[str, Any]:
+    def as_message(self) -> dict[str, Any]:
         """The spans as the channel sends them."""
         names = [name for name in ("input", "compute", "other", "step") if name in self.spans]
         return {

@@ -136,7 +136,6 @@ class AddedGroups:
         return parameters
 
     def _added(self, group: dict[str, Any]) -> None:
-        """Note that the script has added a group."""
         given = group["params"]
         given = [given] if isinstance(given, torch.Tensor) else list(given)
         parameters = [entry[1] if isinstance(entry, tuple) else entry for entry in given]

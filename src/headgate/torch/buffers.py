@@ -131,7 +131,7 @@ class Buffers:
             if tensor is not None and (looks or not tensor.is_cuda)
         )
 
-    def told(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """For each buffer by name: its shape, whether a checkpoint holds it, and a few numbers of
         its contents.
         """

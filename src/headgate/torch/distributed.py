@@ -556,7 +556,7 @@ class Worker:
             WorkersDiffer: Something relevant differs.
             Stop: The job ends meanwhile.
         """
-        position = self._position.told(before)
+        position = self._position.exchanged(before)
         if alone:
             self.sync_points.fail(
                 f"worker-{self.index} does not do what the other workers do: it is "

@@ -369,7 +369,7 @@ class GradientWeights:
         }
 
     def _united(self) -> dict[tuple[str, int], Summed]:
-        given = self._barrier({"slots": loss_terms.told(self._own), "said": not self._weighs})
+        given = self._barrier({"slots": loss_terms.as_message(self._own), "said": not self._weighs})
         if given is None:
             return {}
         if any(answer["said"] for answer in given.values()):

@@ -291,7 +291,7 @@ def united(given: Mapping[int, Mapping[str, Any]]) -> tuple[dict[tuple[str, int]
     """Sum the terms if not all workers have the same ones.
 
     Args:
-        given: By worker, its slots in the form of `told`.
+        given: By worker, its slots in the form of `as_message`.
 
     Returns:
         The summed terms by key; and a reason why they are unknown, or empty.
@@ -318,6 +318,6 @@ def united(given: Mapping[int, Mapping[str, Any]]) -> tuple[dict[tuple[str, int]
     return {key: Summed.read(sums, workers[key]) for key, sums in numbers.items()}, ""
 
 
-def told(own: Sequence[TermSlot]) -> list[Any]:
+def as_message(own: Sequence[TermSlot]) -> list[Any]:
     """Slots in the form that `united` takes."""
     return [[*slot.form, slot.numbers()] for slot in own]

@@ -58,7 +58,7 @@ class Step:
         """Seconds without waiting for input or for other tasks."""
         return self.seconds - sum(self.spans.get(name, 0.0) for name in ("input", *_EXCHANGE))
 
-    def told(self) -> dict[str, Any]:
+    def as_message(self) -> dict[str, Any]:
         """Spans with their bytes, and transfers, as the channel sends them."""
         sent = sum(transfer["push"][2] for transfer in self.transfers if transfer["push"])
         received = sum(transfer["pull"][2] for transfer in self.transfers if transfer["pull"])

@@ -118,11 +118,11 @@ class WorkerPosition:
             "settings": [*(_columns(groups) for groups in self.used), sizes],
         }
 
-    def told(self, before: int = 0) -> dict[str, Any]:
+    def exchanged(self, before: int = 0) -> dict[str, Any]:
         """The position of the latest exchange's mark, or of the one before it."""
         position = dict(self._told[-1 - before])
         position["settings"] = [_columns(groups) for groups in position.pop("used")]
-        position["buffers"] = self._buffers.told()
+        position["buffers"] = self._buffers.described()
         position.pop("changed", None)
         return position
 

@@ -296,7 +296,6 @@ def _same_gradients(records: Records, step: int) -> bool:
 
 
 def _steps_up_to(record: TrainingRecord, key: Key) -> list[RecordedStep]:
-    """The steps of a record up to that one."""
     keys = list(record.steps)
     return [record.steps[record_key] for record_key in keys[: keys.index(key) + 1]]
 

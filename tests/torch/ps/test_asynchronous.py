@@ -245,7 +245,7 @@ def test_a_batch_counts_as_held_before_the_script_has_it() -> None:
     ) -> Answer:
         answer = Answer(caller, server, 0, then)
         caller.settle(answer, {"number": 7, "refresh": False}, None)
-        leases.extend(leased.told())  # to a server that is started just then
+        leases.extend(leased.progress())  # to a server that is started just then
         return answer
 
     with mock.patch.object(caller, "call", call):

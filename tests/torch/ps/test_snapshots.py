@@ -152,6 +152,6 @@ def test_what_was_not_packed_is_not_unpacked(text: bytes) -> None:
 
 def test_steps_that_workers_know_of_are_not_waited_for_after_a_restart() -> None:
     steps = Steps(taken=3)
-    steps.told(5)
+    steps.catch_up(5)
     assert steps.taken == 5
     assert steps.next(frozenset({0, 1}), None) is None

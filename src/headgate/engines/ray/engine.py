@@ -48,7 +48,7 @@ class _RayTask:
 class _PendingReservation:
     key: str
     granted: wire.Granted | None = None
-    told: str = ""
+    wait_reason: str = ""
     """The reason for the wait, as last reported."""
     refused: str = ""
     """Why the reservation is impossible."""
@@ -177,7 +177,7 @@ class RayEngine(Engine):
             jobs = {
                 id.job
                 for id, (_, reservation) in self._slots.items()
-                if id in self._tasks and reservation.granted is None and reservation.told
+                if id in self._tasks and reservation.granted is None and reservation.wait_reason
             }
             return frozenset(jobs - begun)
 
@@ -200,7 +200,7 @@ class RayEngine(Engine):
                 self._files.allow(launch)
                 held = reservation is not None and reservation.granted is None
                 made = self._tasks[task] = _RayTask(task, node, TaskLog(log), [] if held else None)
-                waits = reservation.told if reservation is not None and held else ""
+                waits = reservation.wait_reason if reservation is not None and held else ""
                 granted = None if reservation is None else reservation.granted
                 self._do(
                     made,
@@ -310,7 +310,7 @@ class RayEngine(Engine):
             case wire.FileAsked():
                 threading.Thread(target=self._give, args=(report,), daemon=True).start()
             case wire.Returned():
-                self._questions.told(report)
+                self._questions.answered(report)
             case _:
                 self._hear_of_nodes(report)
 
@@ -369,7 +369,7 @@ class RayEngine(Engine):
     def _waits(self, key: str, text: str) -> None:
         with self._lock:
             if key in self._reservations:
-                self._reservations[key].told = text
+                self._reservations[key].wait_reason = text
             waiting = self._waiting_for(key)
         for task in waiting:
             self._listener.waits(task.id, text)

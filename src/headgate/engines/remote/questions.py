@@ -40,7 +40,7 @@ class Questions:
         self._send(Ask(number, node, function, arguments))
         return answer.result()
 
-    def told(self, answer: Returned) -> None:
+    def answered(self, answer: Returned) -> None:
         """Take in an answer."""
         with self._lock:
             asked = self._open.pop(answer.number)
@@ -55,4 +55,4 @@ class Questions:
             self._ended = why
             left = list(self._open)
         for number in left:
-            self.told(Returned(number, None, why))
+            self.answered(Returned(number, None, why))

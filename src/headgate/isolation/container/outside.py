@@ -73,7 +73,7 @@ def copy_out(daemon: Daemon, id: str, mounted: Collection[str], to: str) -> Outs
         asked.popleft()
         asked.extendleft(_parts(path, left))
     copies.link()
-    return copies.told(
+    return copies.summary(
         [*(file for _, wanted_files in asked for file in sorted(wanted_files)), *files[MOST_PATHS:]]
     )
 
@@ -216,7 +216,7 @@ class _Copies:
         self._copied += len(left)
         self._astray = [path for path in self._links if path not in left]
 
-    def told(self, unseen: Sequence[str]) -> OutsideFiles | None:
+    def summary(self, unseen: Sequence[str]) -> OutsideFiles | None:
         """The record of all files, with those that were not examined; None if there are none."""
         paths = self._paths or unseen
         if not paths:

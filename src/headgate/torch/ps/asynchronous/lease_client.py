@@ -97,7 +97,7 @@ class LeaseClient(Assigner):
                 len(others) if number >= present else 0
             )
 
-    def told(self) -> list[tuple[int, int, list[int], list[int]]]:
+    def progress(self) -> list[tuple[int, int, list[int], list[int]]]:
         """The batches that this worker did and holds, for a restarted server."""
         keys = dict.fromkeys((*self._done, *self.held))
         return [(*key, list(self._done.get(key, ())), list(self.held.get(key, ()))) for key in keys]

@@ -196,7 +196,7 @@ class AsynchronousWorker(Asynchronous):
         if again and server == 0:
             calls.append(("broadcast.had", {"count": self._broadcasts}))
         if again and server == 0 and self._clock is not None:
-            leases, over = self._leased.told(), self._leased.over()
+            leases, over = self._leased.progress(), self._leased.over()
             calls.append(
                 ("coordinator.enter", {"clock": self._clock, "told": leases, "over": over})
             )

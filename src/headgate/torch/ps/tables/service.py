@@ -123,7 +123,7 @@ class Tables(Handler):
 
     def _open(self, name: str, request: Request) -> None:
         """Note that a worker uses a table, with the step that it knows of."""
-        self._steps[name].told(request.content["taken"])
+        self._steps[name].catch_up(request.content["taken"])
         request.answer()
         self._take_steps(name)
 

@@ -56,7 +56,7 @@ class Steps:
     def push(self, request: Request) -> None:
         self._waiting.setdefault(request.content["step"], {})[request.worker] = request
 
-    def told(self, step: int) -> None:
+    def catch_up(self, step: int) -> None:
         """Note a step known to a worker, which a former life of the server took."""
         self.taken = max(self.taken, step)
 
