@@ -46,7 +46,7 @@ def test_a_script_that_is_edited_while_its_job_waits_is_warned_of(user: User) ->
     user.types("run", str(user.write("jobs.yaml", jobs)))
     assert user.log("b") == "new\n"
     [warning] = warnings(user)
-    assert warning.startswith("b.py was edited since the job was handed in: ")
+    assert warning.startswith("b.py was edited since the job was submitted: ")
 
 
 @pytest.mark.slow

@@ -91,8 +91,8 @@ class Limits:
     gpu_memory_bytes: int | None = field(
         default=None,
         metadata=declared(
-            "The memory of each of its GPUs that each worker is expected to hold; the job waits "
-            "until that is free.",
+            "The memory that each worker is expected to hold on each of its GPUs; the job waits "
+            "until it is free.",
             key="gpu_memory",
             kind=Kind.MEMORY,
             option=CommandOption("Memory that each script is expected to hold on its GPU: 10GiB."),
@@ -153,7 +153,7 @@ class ProgressRule:
     metric: str = field(
         default="loss",
         metadata=declared(
-            "The name of the metric that tells the job's progress, as the script prints or reports "
+            "The name of the metric that shows the job's progress, as the script prints or reports "
             "it.",
             kind=Kind.PATH,
         ),
@@ -181,7 +181,7 @@ class ProgressRule:
     patience: int | None = field(
         default=None,
         metadata=declared(
-            "After so many epochs without a gain the script ends by itself (early stopping).",
+            "Epochs without a gain after which the script stops by itself (early stopping).",
             above=0,
         ),
     )
@@ -288,7 +288,7 @@ class Job:
     env: Mapping[str, str] = field(
         default_factory=dict,
         metadata=declared(
-            "Variables that are added to the environment of whoever submits the job.",
+            "Variables added to the environment of the user who submits the job.",
             example="{'SEED': '1'}",
         ),
     )
@@ -319,11 +319,12 @@ class Job:
     priority: float = field(
         default=1.0,
         metadata=declared(
-            "The job's claim on what is contended, relative to the others; above 0, at most 100.",
+            "The job's weight for contended resources, relative to other jobs; above 0, at most "
+            "100.",
             above=0,
             most=MOST_PRIORITY,
             option=CommandOption(
-                "Claim of each job on what is contended, relative to the others, up to 100: 3. "
+                "Weight of each job for contended resources, relative to others, up to 100: 3. "
                 "Default: 1.",
                 "N",
             ),
@@ -352,7 +353,7 @@ class Job:
     progress: ProgressRule = field(
         default=ProgressRule(),
         metadata=declared(
-            "Which metric tells the job's progress, and how it is read.",
+            "Which metric shows the job's progress, and how it is read.",
         ),
     )
     retries: int = field(
@@ -401,8 +402,8 @@ class Job:
     grace: float = field(
         default=60.0,
         metadata=declared(
-            "How long the job's tasks have to save once they are asked to end, in seconds or "
-            "with a unit such as `5m`.",
+            "How long the job's tasks have to save after a stop request, in seconds or with a unit "
+            "such as `5m`.",
             kind=Kind.SECONDS,
             above=0,
             most=3600,
@@ -411,8 +412,8 @@ class Job:
     moves: int = field(
         default=2,
         metadata=declared(
-            "How often Headgate may restart the job under a better plan, where it chose the plan "
-            "itself.",
+            "How often Headgate may restart the job under a better plan, if Headgate chose the "
+            "plan.",
             least=0,
             most=1000,
             option=CommandOption(
@@ -426,8 +427,8 @@ class Job:
             "The launcher whose variables workers get: `torchrun`, `deepspeed`, `tensorflow`, "
             "`jax`, `mpi`; or `none`.",
             option=CommandOption(
-                "Tell workers of each other as this launcher does: torchrun. none: as no other. "
-                "Default: as the script says."
+                "Set the variables that this launcher would set: torchrun. none: only Headgate's "
+                "own. Default: detected from the script."
             ),
         ),
     )
@@ -440,17 +441,17 @@ class Job:
     resumes: bool = field(
         default=False,
         metadata=declared(
-            "Whether the script goes on from a checkpoint of its own when it is started again.",
+            "Whether the script resumes from its own checkpoint when it is restarted.",
         ),
     )
     batch: BatchRule | None = field(
         default=None,
         metadata=declared(
-            "What another launcher's script does with its batch: `per-worker`, each worker has "
-            "all of it; `global`, a part.",
+            "How another launcher's script splits its batch: `per-worker`: each worker takes all "
+            "of it; `global`: a part.",
             option=CommandOption(
-                "What a script for another launcher does with its batch: each worker has all of "
-                "it, or a part."
+                "How a script for another launcher splits its batch: each worker takes all of it, "
+                "or a part."
             ),
         ),
     )
@@ -530,14 +531,14 @@ class Job:
     prove: bool = field(
         default=False,
         metadata=declared(
-            "Whether Headgate proves who slows the job, by holding each neighbour for moments of "
-            "at most a second.",
+            "Whether Headgate proves which jobs slow this one, by pausing each neighbour for at "
+            "most a second at a time.",
         ),
     )
     pausable: bool = field(
         default=True,
         metadata=declared(
-            "Whether the job may be held for such moments to prove whom it slows.",
+            "Whether the job may be paused for such moments to prove which jobs it slows.",
         ),
     )
     verify: VerifyRule = field(
@@ -546,8 +547,8 @@ class Job:
             "Whether several workers are compared with one: `auto` warns of a difference, "
             "`strict` stops it, `off`: no.",
             option=CommandOption(
-                "Compare what several workers train with what one does, and warn where it "
-                "differs (auto), or stop the job (strict), or do not (off). Default: auto."
+                "Compare several workers with one: warn of a difference (auto), stop the job "
+                "(strict), or do not compare (off). Default: auto."
             ),
         ),
     )

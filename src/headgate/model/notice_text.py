@@ -52,7 +52,7 @@ def _runs_deleted(facts: Facts) -> str:
 
 
 def _files_edited(facts: Facts) -> str:
-    files, since = facts["files"], "its last start" if facts["again"] else "the job was handed in"
+    files, since = facts["files"], "its last start" if facts["again"] else "the job was submitted"
     return (
         f"{_shortened(files)} {'were' if files[1:] else 'was'} edited since {since}: it runs as it "
         "is now, and the run records the commit of before"
@@ -200,7 +200,7 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     ),
     Kind.GUESTS_EMULATED: "{jobs:list}: {text}",
     Kind.INPUT_ENDS_EARLY: (
-        "the terminal is gone that gave it its standard input: what it reads may end too early"
+        "the terminal that gave it its standard input is gone: its input may end too early"
     ),
     Kind.CLIENT_SAYS: "{text}",
     Kind.FILES_EDITED: _files_edited,

@@ -109,7 +109,7 @@ class Plan:
 
     strategy: Layout = field(
         metadata=declared(
-            "How the workers learn together: `single`, `allreduce` or `ps` (parameter servers).",
+            "How the workers synchronize: `single`, `allreduce` or `ps` (parameter servers).",
             kind=Kind.STRATEGY,
         ),
     )
@@ -140,7 +140,7 @@ class Plan:
     backup_workers: int = field(
         default=0,
         metadata=declared(
-            "Number of workers whose gradients a synchronous step of `ps` need not wait for.",
+            "Number of workers whose gradients a synchronous step of `ps` does not wait for.",
         ),
     )
     staleness: int | None = field(

@@ -39,14 +39,14 @@ class Ready:
     port: int | bool = field(
         default=False,
         metadata=declared(
-            "The port at which a program of the task listens then; true stands for the one that "
-            "Headgate chose for it.",
+            "The port at which the task's program then listens; true: the port that Headgate chose "
+            "for it.",
         ),
     )
     line: str | None = field(
         default=None,
         metadata=declared(
-            "A regular expression that is found in a line of its output then.",
+            "A regular expression that then matches in a line of its output.",
             kind=Kind.EXPRESSION,
         ),
     )

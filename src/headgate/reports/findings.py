@@ -262,8 +262,8 @@ def _disk(finding: Finding, account: Account) -> str:
     blocked = f"{account.job} was blocked on the disk for {_cost(finding, account)}"
     if finding.facts.unsure:
         return (
-            f"{blocked}. Others moved more bytes meanwhile than it did, and nothing tells what "
-            "that cost it: it did not read without them, and the disk's rate is not known."
+            f"{blocked}. Others moved more bytes meanwhile than it did. The cost is unknown: it "
+            "never read without them, and the disk's rate is not known."
         )
     return (
         f"{blocked}: it read what was not in memory. A second pass over data that fits into "
