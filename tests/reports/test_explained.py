@@ -15,12 +15,15 @@ from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.cli.explain import command
 from headgate.diagnosis.attribution import NONE, exact
-from headgate.diagnosis.findings import MissingKind
+from headgate.diagnosis.findings import MissingKind, RemedyKind, RunFacts
 from headgate.diagnosis.own_steps import PARTS, Part
+from headgate.diagnosis.verdicts import verdict
 from headgate.diagnosis.what_if import Speedup
 from headgate.model.errors import NotFoundError
 from headgate.recorded.recording import read
 from headgate.reports import explained, html, sections
+from headgate.reports.findings import why
+from headgate.reports.remedies import next_step
 
 
 @pytest.fixture
@@ -186,7 +189,8 @@ def test_of_headlines_that_advise_the_same_the_first_says_it_and_a_job_that_did_
     } == {""}
     [once] = advice
     assert sorted(once.jobs) == ["a", "b", "c"]
-    assert once.text.startswith("Run them one after the other, the shortest first: a, b, c. ")
+    assert {next_step(verdict(account), account) for account in found} == {once.text}
+    assert verdict(found[0]).remedy.kind is RemedyKind.RUN_IN_TURN
     texts = [text for text, _ in explained.as_lines(found)]
     assert len(texts) == 4 and texts[-1] == f"For a, b and c: {once.text}"
 
@@ -205,9 +209,7 @@ def test_a_job_that_failed_comes_first_and_in_red_whatever_slowed_others(tmp_pat
     run = recording(tmp_path / "run.sqlite", jobs, cores=1.0)
     found = explained.explained(run)
     (text, failed), *others = explained.as_lines(found)
-    assert failed and text.startswith(
-        "died failed: exit code 1, after the line: FileNotFoundError: data."
-    )
+    assert failed and text.startswith(why(verdict(found[1]), found[1]))
     assert not any(failed for _, failed in others)
     lines, _ = explained.headlines(found)
     assert [line.job for line in lines] == ["died", "slowed"]
@@ -241,12 +243,16 @@ def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgat
             cores=1.0,
             outside=0.5,
         )
-    why, following, *lines = told("20260314-0900-ab12").splitlines()
-    assert why.startswith("Other runs, or programs outside Headgate, slowed a by 50 % ")
-    assert "Run 20260314-0900-cd34 went on beside it: start one after the other." in following
-    assert any(line.startswith("  other runs, programs outside ") for line in lines)
+    store = home / "runs" / "20260314-0900-ab12" / "run.sqlite"
+    [finding] = map(verdict, explained.explained(read(store)))
+    assert (finding.culprit, finding.facts.runs) == ("others", ("20260314-0900-cd34",))
+    assert finding.remedy.facts == RunFacts("20260314-0900-cd34")
+    [loss, *_] = explained.explained(read(store))[0].losses
+    assert explained.culprit(loss, finding.facts.runs) == "other runs, programs outside"
     shutil.rmtree(home / "runs" / "20260314-0900-cd34")
-    assert told("20260314-0900-ab12").startswith("Programs outside Headgate slowed a by 50 % ")
+    [finding] = map(verdict, explained.explained(read(store)))
+    assert (finding.culprit, finding.facts.runs) == ("others", ())
+    assert finding.remedy.kind is RemedyKind.END_OTHER_PROGRAMS
 
 
 def test_a_job_of_which_nothing_tells_what_its_neighbour_cost_says_so_in_the_summary_and_the_report(
@@ -254,8 +260,10 @@ def test_a_job_of_which_nothing_tells_what_its_neighbour_cost_says_so_in_the_sum
 ) -> None:
     jobs = {"a": MadeUp(ran=1.0, threads={0: 1}), "b": MadeUp(ran=1.0, threads={0: 2})}
     run = recording(tmp_path / "run.sqlite", jobs)
-    why = "a was on one of two cores beside b; what two would bring is not known."
-    texts = [text for text, _ in explained.as_lines(explained.explained(run))]
-    assert any(text.startswith(f"{why} Next: Run a alone once") for text in texts)
+    found = explained.explained(run)
+    sentence, advice = why(verdict(found[0]), found[0]), next_step(verdict(found[0]), found[0])
+    assert verdict(found[0]).remedy.kind is RemedyKind.RUN_ALONE
+    texts = [text for text, _ in explained.as_lines(found)]
+    assert any(text.startswith(f"{sentence} Next: {advice}") for text in texts)
     assert not any(text.startswith("not-known") for text in texts)
-    assert why in html.page(run)
+    assert sentence in html.page(run)
