@@ -69,6 +69,7 @@ class LabUser:
     def __init__(self, user: User) -> None:
         self.user = user
         user.variables.pop("HEADGATE_VERIFY")
+        user.variables.pop("HEADGATE_REPORT")
         user.write("train.py", SCRIPT)
         user.write("part.py", RIGHT)
         user.write("lab.yaml", LAB)
