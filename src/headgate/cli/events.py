@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from headgate.client.run import Run
 from headgate.model.errors import UsageError
 from headgate.recorded import runs
-from headgate.recorded.events import LoggedEvent, read_controller, read_events, read_hub_log
+from headgate.recorded.events import LoggedEvent, read_events, read_hub_log
 from headgate.reports import event_words
 
 
@@ -72,18 +73,13 @@ def _print(entries: Iterable[LoggedEvent], as_json: bool) -> None:
 
 
 def _explain(folder: Path, job: str, as_json: bool) -> None:
-    entries, shown = read_controller(folder), set[int]()
-    chains = [
-        list(event_words.chain(entries, last, shown))
-        for last in event_words.latest(entries, folder.name, job)
-    ]
+    chains = Run(folder).why(job)
     if as_json:
         click.echo(json.dumps([[_entry(entry) for entry in links] for links in chains], indent=2))
         return
     for links in chains:
-        for depth, entry in enumerate(links):
-            begin = f"{'   ' * (depth - 1)}└─ because " if depth else ""
-            click.echo(f"{begin}{event_words.text(entry)}  ({entry.id}, at {entry.t:.3f} s)")
+        for line in event_words.chain_lines(links):
+            click.echo(line)
 
 
 def _entry(entry: LoggedEvent) -> dict[str, Any]:

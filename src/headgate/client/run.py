@@ -6,22 +6,30 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from headgate.client import running_jobs
 from headgate.client.explaining import Explanation, Report, explain, report
 from headgate.client.logs import JobLogs
 from headgate.client.notebook import table
+from headgate.client.predicting import LossPrediction, predict
 from headgate.client.proving import ProofNews, Proofs, prove
 from headgate.client.running_jobs import JobEnd, RunningJobs
 from headgate.client.watching import Watch
 from headgate.hub.changes import Changes
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.model.identifiers import TaskName
+from headgate.model.jobs import Job
 from headgate.recorded import runs, status
-from headgate.recorded.events import LoggedEvent, read_events
+from headgate.recorded.events import LoggedEvent, chain, latest, read_controller, read_events
+from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.runs import RunSummary
-from headgate.recorded.status import RunStatus
+from headgate.recorded.status import NodeReading, RunStatus
+from headgate.recorded.store import RunReader
+
+if TYPE_CHECKING:
+    from headgate.recorded.recording import Recording
+    from headgate.reports.run_verdicts import RunVerdicts
 
 LOOK_SECONDS = 0.2
 
@@ -51,6 +59,11 @@ class Run:
         """The names of its jobs, in the order of submission."""
         return tuple(job.name for job in self.summary().jobs)
 
+    def specs(self) -> dict[str, Job]:
+        """Its jobs as they were handed in, by name."""
+        with RunReader(self.path / runs.STORE) as reader:
+            return {row.name: row.job() for row in reader.records(JobRow, order="position")}
+
     def summary(self) -> RunSummary:
         """The states of the run and its jobs; faster than `status`."""
         return runs.summary(self.path)
@@ -61,9 +74,7 @@ class Run:
         Raises:
             StorageError: The run's store cannot be read.
         """
-        from headgate.reports import run_verdicts
-
-        return status.read(self.path, verdicts=run_verdicts.read(self.path).verdicts)
+        return status.read(self.path, verdicts=self.verdicts().verdicts)
 
     def events(
         self, job: str | None = None, *, follow: bool = False, after: int = 0
@@ -159,6 +170,14 @@ class Run:
         """
         return running_jobs.stop([self._running(*jobs)], kill=kill)[self.id]
 
+    def ask_to_stop(self, *jobs: str, kill: bool = False) -> None:
+        """Ask for the end of jobs (none: all), as `stop` does, without waiting for it.
+
+        Raises:
+            NotFoundError: The run is not running, or has no such job.
+        """
+        self._running(*jobs).ask_to_stop(kill=kill)
+
     def checkpoint(self, *jobs: str) -> tuple[str, ...]:
         """Ask jobs to save a checkpoint at the end of their step and go on.
 
@@ -223,6 +242,59 @@ class Run:
             NotFoundError: The run has no such job.
         """
         return explain(self.path, job)
+
+    def why(self, job: str) -> list[list[LoggedEvent]]:
+        """The chains of events that led to the present state and share of a job, its own first.
+
+        Raises:
+            NotFoundError: The run has no such job, or no event log.
+        """
+        entries, seen = read_controller(self.path), set[int]()
+        return [list(chain(entries, last, seen)) for last in latest(entries, self.id, job)]
+
+    def recorded_events(self, last: int) -> list[EventRow]:
+        """The last events that its store has: states that jobs came to, warnings, faults."""
+        with RunReader(self.path / runs.STORE) as reader:
+            return list(reader.records(EventRow, order="t, rowid"))[-last:]
+
+    def verdicts(self) -> RunVerdicts:
+        """What held its jobs back most: over its last hour while it runs, else over all of it.
+
+        Raises:
+            StorageError: The run's store cannot be read.
+        """
+        from headgate.reports import run_verdicts
+
+        return run_verdicts.read(self.path)
+
+    def predict(self, job: str | None = None) -> LossPrediction:
+        """Predict how a job's loss goes on, and when the job would end.
+
+        Args:
+            job: Its name; None: the run's only job.
+
+        Raises:
+            NotFoundError: The run has recorded nothing of the job.
+            HeadgateError: The job has reported no loss yet.
+        """
+        return predict(self.path, self._only(job))
+
+    def nodes(self) -> tuple[NodeReading, ...]:
+        """The machines that it runs on, with what was used of each last."""
+        return status.nodes(self.path)
+
+    def recording(self, most: int | None = None) -> Recording:
+        """Read everything that was recorded.
+
+        Args:
+            most: Most readings of each task; None: all.
+
+        Raises:
+            StorageError: The run's store cannot be read.
+        """
+        from headgate.recorded import recording
+
+        return recording.read(self.path / runs.STORE, most=most)
 
     def report(self, to: str | Path | None = None) -> Report:
         """Write the run's report as one HTML page.

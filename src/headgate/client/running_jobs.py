@@ -62,6 +62,11 @@ class RunningJobs:
             answer = hub.ask("checkpoint", run=self.run, jobs=self.jobs)
         return CheckpointRequest(self.run, tuple(answer["jobs"]), tuple(answer["unconnected"]))
 
+    def ask_to_stop(self, *, kill: bool = False) -> None:
+        """Ask for the end of the jobs, as `stop` does, without waiting for it."""
+        with self.connect() as hub:
+            hub.ask("stop", run=self.run, jobs=self.jobs, kill=kill)
+
     def change(self, changes: Changes) -> None:
         """Change each job.
 

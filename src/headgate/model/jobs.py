@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -616,6 +617,12 @@ class Job:
         them.
         """
         return None if self.launch == "none" else self.launch
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of its script, or its command, as typed."""
+        command = self.run if isinstance(self.run, str) else shlex.join(self.run or ())
+        return " ".join(filter(None, [command, shlex.join(self.args)]))
 
     @property
     def first_task(self) -> TaskName:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from headgate.model import records
 from headgate.model.errors import HeadgateError, NotFoundError
-from headgate.model.events import Action, Event, Notice, subject
+from headgate.model.events import Action, Event, MarkJob, Notice, SetShare, StartTask, subject
 from headgate.model.identifiers import JobId, TaskId
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
@@ -201,3 +201,30 @@ def read_hub_log(hub: Path) -> Iterator[LoggedEvent]:
                 yield parse("", json.loads(line))
             except (KeyError, TypeError, ValueError):  # a partial last entry of a killed hub
                 continue
+
+
+def chain(
+    entries: Mapping[int, LoggedEvent], last: LoggedEvent, but: set[int]
+) -> Iterator[LoggedEvent]:
+    """An entry and what led to it, the latest first, up to the first one in `but`."""
+    at: LoggedEvent | None = last
+    while at is not None:
+        yield at
+        if at.id in but:
+            return
+        but.add(at.id)
+        at = entries.get(at.cause) if at.cause is not None else None
+
+
+def latest(entries: Mapping[int, LoggedEvent], run: str, job: str) -> list[LoggedEvent]:
+    """The actions that made a job's present state and its tasks' present shares."""
+    last: dict[str, LoggedEvent] = {}
+    for entry in entries.values():
+        if entry.job is None or (entry.job.run, entry.job.name) != (run, job):
+            continue
+        match entry.what:
+            case MarkJob():
+                last["state"] = entry
+            case StartTask(task=task) | SetShare(task=task):
+                last[task] = entry
+    return list(last.values())

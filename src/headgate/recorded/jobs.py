@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
@@ -260,9 +259,7 @@ class RecordedJob(_HasUsage):
     @property
     def arguments(self) -> str:
         """The arguments of its script, or its command, as typed."""
-        run = self.spec.run
-        command = run if isinstance(run, str) else shlex.join(run or ())
-        return " ".join(filter(None, [command, shlex.join(self.spec.args)]))
+        return self.spec.arguments
 
     @property
     def told_threads(self) -> str:

@@ -157,7 +157,7 @@ def read(
                 )
                 for row in rows
             ),
-            nodes=_nodes(description, usage),
+            nodes=recorded_nodes(description, usage),
             tasks={
                 TaskOfRun(target): signals
                 for target, signals in usage.items()
@@ -270,7 +270,10 @@ def _complete(usage: dict[str, dict[Column, Signal]], tasks: Sequence[TaskRow]) 
                 of_task["cpu_cores"] = cpu
 
 
-def _nodes(description: RunDescription, usage: Mapping[str, Usage]) -> tuple[RecordedNode, ...]:
+def recorded_nodes(
+    description: RunDescription, usage: Mapping[str, Usage]
+) -> tuple[RecordedNode, ...]:
+    """The nodes of a run, with what was used of each, by target."""
     nodes = {node.name: node for node in description.nodes}
     for target in usage:
         if target.startswith(NODE):

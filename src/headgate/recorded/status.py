@@ -17,6 +17,7 @@ from headgate.recorded.store import RunReader
 _USED = ("cpu_cores", "memory_bytes", "gpu_busy", "gpu_memory_bytes", "net_in", "net_out")
 _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fraction")
 _STEPS = ("step", "epoch", "epochs", "steps")
+_OF_NODE = (*_USED, "disk_read", "disk_write")
 _SUMMED = ("cpu_cores", "memory_bytes", "gpu_memory_bytes")
 
 
@@ -43,6 +44,29 @@ class TaskStatus:
     gpu_memory_bytes: float | None
     net_in: float | None
     net_out: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """A node of a run: what it has, and what was used of it last by all that runs there.
+
+    Rates are in bytes a second, `gpu_busy` is a part of time; None where it is not known.
+    """
+
+    name: str
+    description: str
+    cores: float | None
+    gpus: int | None
+    total_memory_bytes: float | None
+    nic_bytes_per_second: float | None
+    cpu_cores: float | None
+    memory_bytes: float | None
+    disk_read: float | None
+    disk_write: float | None
+    net_in: float | None
+    net_out: float | None
+    gpu_busy: float | None
+    gpu_memory_bytes: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +144,33 @@ def read(
         ]
     facts = _fields(summary, RunSummary) | {"jobs": tuple(jobs), "warnings": tuple(warnings)}
     return RunStatus(**facts)
+
+
+def nodes(folder: Path) -> tuple[NodeReading, ...]:
+    """The nodes of a run, with what was used of each last.
+
+    Raises:
+        NotFoundError, StorageError: Its store is not there, or cannot be read.
+    """
+    from headgate.recorded.descriptions import RunDescription
+    from headgate.recorded.recording import NODE, recorded_nodes  # takes its time
+
+    with RunReader(folder / runs.STORE) as reader:
+        described = recorded_nodes(
+            RunDescription.read(reader), {key: {} for key in reader.keys("usage")}
+        )
+        return tuple(
+            NodeReading(
+                name=node.name,
+                description=node.description,
+                cores=node.cores,
+                gpus=node.gpus,
+                total_memory_bytes=node.memory_bytes,
+                nic_bytes_per_second=node.nic_bytes_per_second,
+                **_newest(reader, "usage", "target", NODE + node.name, _OF_NODE),
+            )
+            for node in described
+        )
 
 
 def _fields(record: object, kind: type[Any]) -> dict[str, Any]:

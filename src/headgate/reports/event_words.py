@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from headgate.model import events
 from headgate.model.events import Action, Event, Notice, subject
@@ -50,31 +50,11 @@ def words(what: Event | Action | Notice | Unreadable) -> str:
     return f"{about.name}: {_told(what)}" if about is not None else _told(what)
 
 
-def chain(
-    entries: Mapping[int, LoggedEvent], last: LoggedEvent, but: set[int]
-) -> Iterator[LoggedEvent]:
-    """An entry and its causes, latest first, up to the first one in `but`."""
-    at: LoggedEvent | None = last
-    while at is not None:
-        yield at
-        if at.id in but:
-            return
-        but.add(at.id)
-        at = entries.get(at.cause) if at.cause is not None else None
-
-
-def latest(entries: Mapping[int, LoggedEvent], run: str, job: str) -> list[LoggedEvent]:
-    """The actions behind a job's present state and its tasks' present shares."""
-    last: dict[str, LoggedEvent] = {}
-    for entry in entries.values():
-        if entry.job is None or (entry.job.run, entry.job.name) != (run, job):
-            continue
-        match entry.what:
-            case events.MarkJob():
-                last["state"] = entry
-            case events.StartTask(task=task) | events.SetShare(task=task):
-                last[task] = entry
-    return list(last.values())
+def chain_lines(links: Iterable[LoggedEvent]) -> Iterator[str]:
+    """A line for an entry, and one for each that led to it, further to the right."""
+    for depth, entry in enumerate(links):
+        begin = f"{'   ' * (depth - 1)}└─ because " if depth else ""
+        yield f"{begin}{text(entry)}  ({entry.id}, at {entry.t:.3f} s)"
 
 
 def _told(what: object) -> str:

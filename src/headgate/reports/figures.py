@@ -59,7 +59,7 @@ class Plot:
     """A plot.
 
     Args:
-        x: `time`, seconds of the run; or `cpu`, CPU seconds of a job.
+        x: `time`, seconds of the run; `cpu`, CPU seconds of a job; or `step`, its steps.
         top: Least upper end of its scale.
         options: Options for the reader: `log`, `relative`.
         chosen: Options that are on at first.
@@ -158,6 +158,38 @@ def loss_plots(run: Recording) -> list[Plot]:
         ),
     ]
     return [plot for plot in plots if plot.lines]
+
+
+def prediction_plot(
+    metric: str,
+    seen: Sequence[tuple[float, float]],
+    ahead: Sequence[tuple[float, float, float, float]],
+    colour: str,
+) -> Plot:
+    """What a job has reported by its steps, and how that is expected to go on.
+
+    Args:
+        metric: What it is.
+        seen: Step and value of each report, at least one.
+        ahead: Step, middle, low and high end of a band of 90 %, by growing steps; may be empty.
+        colour: Of the job.
+    """
+    steps, values = np.array(seen, dtype=float).T
+    last = max(float(steps[-1]), ahead[-1][0] if ahead else 0.0, 1.0)
+    edges = np.linspace(0.0, last, BUCKETS + 1)
+    data = means(steps, values, np.ones_like(values), edges)
+    lines = [Line("reported", colour, data, (("last", float(values[-1])),))]
+    if ahead:
+        at, *curves = np.array(ahead, dtype=float).T
+        middles = (edges[:-1] + edges[1:]) / 2
+        middle, low, high = (
+            np.where(middles >= at[0], np.interp(middles, at, curve), np.nan) for curve in curves
+        )
+        summary = (("then", float(curves[0][-1])),)
+        lines.append(Line("expected", "ink-soft", TimeBuckets(low, middle, high), summary, 1))
+    return Plot(
+        "prediction", f"{metric} by steps", "loss", edges, lines, x="step", options=("log",)
+    )
 
 
 def _fine(run: Recording) -> Array:

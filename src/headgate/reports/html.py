@@ -6,9 +6,9 @@ import base64
 import hashlib
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -91,6 +91,27 @@ def write_at_end(store: Path, to: Path) -> None:
 
 def page(run: Recording, explain: Callable[[Recording], list[Account]] = explained) -> str:
     """The whole page; `explain` makes the accounts of a run's jobs."""
+    content = contents(run, explain)
+    return document(f"{content.title} – Headgate", content.body, content.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a page of a run shows.
+
+    Args:
+        title: The names of its jobs.
+        body: The sections.
+        data: What `report.js` draws in them.
+    """
+
+    title: str
+    body: Markup
+    data: Mapping[str, object]
+
+
+def contents(run: Recording, explain: Callable[[Recording], list[Account]] = explained) -> Contents:
+    """The sections of a run's page; `explain` makes the accounts of its jobs."""
     parts = _Parts()
     heading = parts.of("heading", sections.heading, run, [figures(job) for job in run.jobs])
     story = parts.section("What happened", sections.story, run, [figures(job) for job in run.jobs])
@@ -171,7 +192,7 @@ def page(run: Recording, explain: Callable[[Recording], list[Account]] = explain
         "report.html", heading=heading, broken=parts.broken, sections=shown, anchor=_anchor
     )
     data = {"id": run.id, "seconds": run.seconds, "plots": plots}
-    return document(f"{', '.join(job.name for job in jobs) or run.id} – Headgate", body, data)
+    return Contents(", ".join(job.name for job in jobs) or run.id, body, data)
 
 
 def shown_jobs(run: Recording) -> tuple[RecordedJob, ...]:

@@ -12,7 +12,13 @@ from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jinja2 import BaseLoader, Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2 import (
+    ChoiceLoader,
+    Environment,
+    FileSystemBytecodeCache,
+    PackageLoader,
+    StrictUndefined,
+)
 from jinja2.bccache import Bucket
 from markupsafe import Markup
 
@@ -23,7 +29,7 @@ from headgate.reports.figures import job_colour
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Markup", "render", "script_json"]
+__all__ = ["Markup", "render", "render_in", "script_json"]
 
 
 class _Joined(PackageLoader):
@@ -56,12 +62,18 @@ def render(template: str, **values: object) -> Markup:
     Raises:
         jinja2.UndefinedError: It uses a value that was not given.
     """
-    return Markup(_environment().get_template(template).render(values))
+    return render_in("reports", template, **values)
+
+
+def render_in(room: str, template: str, **values: object) -> Markup:
+    """A template of a room's `templates/`, filled in; those of `reports` serve every room."""
+    return Markup(_environment(room).get_template(template).render(values))
 
 
 @cache
-def _environment() -> Environment:
-    loader: BaseLoader = _Joined("headgate.reports")
+def _environment(room: str) -> Environment:
+    rooms = dict.fromkeys((room, "reports"))
+    loader = ChoiceLoader([_Joined(f"headgate.{name}") for name in rooms])
     made = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, bytecode_cache=_Compiled()
     )

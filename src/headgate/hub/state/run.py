@@ -388,7 +388,7 @@ class LiveRun:
         event = {"t": self.clock(), "kind": kind, "text": say_text(in_words(reason))}
         event |= {"job": job, "task": task, "why": reason.plain()}
         self.recorder.add("events", **event, **more)
-        return {"type": "event", **event}
+        return {"type": "event", "run": self.id, **event}
 
     def meet(self, node: Node) -> None:
         """Record the use of a node that joined or changed, from now on."""

@@ -1,43 +1,51 @@
 "use strict";
-// Draws the plots of a report. What there is to draw is in #data; `window.headgate` has it and the plots, for tests.
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// --- numbers as people read them ---
+const digits = (v) => {
+  const size = Math.abs(v);
+  if (v === 0) return "0";
+  if (size >= 1e6 || size < 1e-3) return v.toExponential(1).replace("e+", "e");
+  return size >= 1000 ? Math.round(v).toLocaleString("en") : String(Number(v.toPrecision(3)));
+};
+const bytes = (v) => {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  while (Math.abs(v) >= 1024 && i < 4) { v /= 1024; i++; }
+  return digits(v) + " " + units[i];
+};
+const say = {
+  "%": (v) => digits(v * 100) + " %",
+  "B": bytes,
+  "B/s": (v) => bytes(v) + "/s",
+};
+const told = (unit) => say[unit] || digits;
+const two = (n) => String(Math.floor(n)).padStart(2, "0");
+const clock = (t) => {
+  if (t === 0) return "0";
+  if (t < 60) return digits(t) + " s";
+  return t < 3600 ? Math.floor(t / 60) + ":" + two(t % 60) + " min" : Math.floor(t / 3600) + ":" + two(t / 60 % 60) + " h";
+};
+
+// Draws the plots of a report below `root`, and sorts its tables. `close` of what it returns undoes that, so that
+// newer sections can take the place of those. In a report of one file, what there is to draw is in #data.
+const drawReport = (root, data) => {
+  const ends = new AbortController();
+  const observers = [];
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
   const DASHES = [[], [6, 4], [2, 3]];
   const drawn = {};
+  const onResize = (place, then) => {
+    const observer = new ResizeObserver(then);
+    observer.observe(place);
+    observers.push(observer);
+  };
 
-  // --- numbers as people read them ---
-  const digits = (v) => {
-    const size = Math.abs(v);
-    if (v === 0) return "0";
-    if (size >= 1e6 || size < 1e-3) return v.toExponential(1).replace("e+", "e");
-    return size >= 1000 ? Math.round(v).toLocaleString("en") : String(Number(v.toPrecision(3)));
-  };
-  const bytes = (v) => {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let i = 0;
-    while (Math.abs(v) >= 1024 && i < 4) { v /= 1024; i++; }
-    return digits(v) + " " + units[i];
-  };
-  const say = {
-    "%": (v) => digits(v * 100) + " %",
-    "B": bytes,
-    "B/s": (v) => bytes(v) + "/s",
-  };
-  const told = (unit) => say[unit] || digits;
-  const two = (n) => String(Math.floor(n)).padStart(2, "0");
-  const clock = (t) => {
-    if (t === 0) return "0";
-    if (t < 60) return digits(t) + " s";
-    return t < 3600 ? Math.floor(t / 60) + ":" + two(t % 60) + " min" : Math.floor(t / 3600) + ":" + two(t / 60 % 60) + " h";
-  };
   const BINARY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
   const byteSteps = [0, 1, 2, 3, 4].flatMap((p) => BINARY.map((n) => n * 1024 ** p));
   const timeSteps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
 
   // --- the time under the cursor, marked in the timeline too ---
-  const gantt = document.querySelector(".gantt");
+  const gantt = root.querySelector(".gantt");
   const lines = gantt ? [...gantt.querySelectorAll(".track")].map((track) => {
     const line = document.createElement("span");
     line.className = "now";
@@ -72,6 +80,7 @@
     const hidden = new Set();
     const sparse = plot.unit === "loss" || plot.unit === "";  // single points, which have no natural zero
     const say = told(plot.unit);
+    const ofX = plot.x === "step" ? digits : clock;
     let u;
 
     function build() {
@@ -116,7 +125,7 @@
         },
         scales: { x: { time: false, range: (_, low, high) => (low === null ? [plot.from, plot.to] : [low, high]) }, y: chosen.log ? { distr: 3 } : { range: linear } },
         axes: [
-          { ...axis, size: 28, space: 70, incrs: timeSteps, values: (_, ticks) => ticks.map(clock) },
+          { ...axis, size: 28, space: 70, ...(plot.x === "step" ? {} : { incrs: timeSteps }), values: (_, ticks) => ticks.map(ofX) },
           {
             ...axis, size: plot.unit[0] === "B" ? 74 : 56, space: 34, ...(plot.unit[0] === "B" ? { incrs: byteSteps } : {}),
             values: (_, ticks) => ticks.map((v) => (v === null ? "" : say(v))),
@@ -126,7 +135,7 @@
           setCursor: [(self) => {
             const i = self.cursor.idx;
             const t = i === null || i === undefined || self.cursor.left < 0 ? null : columns[0][i];
-            when.textContent = t === null ? "" : "at " + clock(t) + (plot.x === "cpu" ? " of CPU time" : "");
+            when.textContent = t === null ? "" : "at " + (plot.x === "step" ? "step " : "") + ofX(t) + (plot.x === "cpu" ? " of CPU time" : "");
             if (plot.x === "time") markTimeline(t);
             buttons.forEach((button, n) => {
               const v = t === null ? null : nearest(columns[ofLine[n].mean], i);
@@ -172,10 +181,10 @@
       } else return;
       event.preventDefault();
     });
-    new ResizeObserver(() => {
+    onResize(place, () => {
       const width = Math.max(place.clientWidth, 120);
       if (u.width !== width) u.setSize({ width, height: place.clientHeight });
-    }).observe(place);
+    });
   }
 
   // --- tables: sorted by a click on a heading, and told to be wider than the screen where they are ---
@@ -191,7 +200,7 @@
     if ((a.number === null) !== (b.number === null)) return a.number === null ? 1 : -1;
     return a.text.localeCompare(b.text);
   };
-  for (const table of document.querySelectorAll(".scroll > table")) {
+  for (const table of root.querySelectorAll(".scroll > table")) {
     const headings = [...table.tHead.rows[0].cells];
     headings.forEach((heading, column) => {
       if (!heading.textContent) return;
@@ -209,14 +218,21 @@
       });
     });
     const place = table.parentElement;
-    new ResizeObserver(() => place.classList.toggle("wide", place.scrollWidth > place.clientWidth + 1)).observe(place);
+    onResize(place, () => place.classList.toggle("wide", place.scrollWidth > place.clientWidth + 1));
   }
 
   const redraws = new Map();
-  dark.addEventListener("change", () => redraws.forEach((redraw) => redraw()));
+  dark.addEventListener("change", () => redraws.forEach((redraw) => redraw()), { signal: ends.signal });
   for (const plot of data.plots) {
-    const figure = document.querySelector(`figure[data-plot="${plot.key}"]`);
+    const figure = root.querySelector(`figure[data-plot="${plot.key}"]`);
     if (figure) draw(figure, plot);
   }
-  window.headgate = { data, drawn };
-})();
+  const close = () => {
+    ends.abort();
+    for (const observer of observers) observer.disconnect();
+    for (const { u } of Object.values(drawn)) u.destroy();
+  };
+  return { data, drawn, close };
+};
+const embedded = document.getElementById("data");
+if (embedded) window.headgate = drawReport(document, JSON.parse(embedded.textContent));  // for tests

@@ -1,0 +1,116 @@
+"""`headgate web`."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import json
+import os
+import socket
+import webbrowser
+from getpass import getuser
+from pathlib import Path
+
+import click
+
+from headgate.model.errors import UsageError
+
+_NEEDED = ("starlette", "uvicorn", "prometheus_client")
+
+
+@click.command("web")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port. Default: 7411, or the next free one."
+)
+@click.option("--open", "show", is_flag=True, help="Open the page in a browser.")
+@click.option(
+    "--host", metavar="ADDRESS", default="127.0.0.1", help="Listen at this address of the machine."
+)
+@click.option(
+    "--name",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="A name that browsers may use for this machine, such as gpu1.example.org.",
+)
+@click.option(
+    "--certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file with the certificate for TLS.",
+)
+@click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="PEM file with its key, where the first has none.",
+)
+@click.option(
+    "--metrics-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write figures here every 15 s, for node_exporter: /var/lib/node_exporter/headgate.prom.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
+def command(
+    port: int | None,
+    show: bool,
+    host: str,
+    names: tuple[str, ...],
+    certificate: Path | None,
+    key: Path | None,
+    metrics_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Serve a page that shows what runs, and why it is slow, and acts on it.
+
+    The printed addresses have a token; whoever has the second one can look and not act. Ctrl-C ends
+    the page; jobs go on.
+
+    \b
+    Example: headgate web
+             headgate web --open
+             headgate web --port 8000 --metrics-file /var/lib/node_exporter/headgate.prom
+             headgate web --host 0.0.0.0 --certificate cert.pem --key key.pem
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"the page needs {', '.join(missing)}: pip install 'headgate-dl[web]'")
+    from headgate.web.serving import ServeSettings, Serving
+
+    serving = Serving(
+        ServeSettings(
+            host=host,
+            port=port,
+            names=names,
+            certificate=certificate,
+            key=key,
+            metrics_file=metrics_file,
+        )
+    )
+    addresses = serving.addresses
+    if not _is_loopback(host) and certificate is None:
+        click.echo(
+            f"at {host} without TLS, everybody on the way can read the token: give --certificate, "
+            "or leave out --host and forward the port over ssh",
+            err=True,
+        )
+    if as_json:
+        facts = {"act": addresses.act, "look": addresses.look, "port": addresses.port}
+        click.echo(json.dumps(facts))
+    else:
+        click.echo(f"open {addresses.act}")
+        click.echo(f"to look only: {addresses.look}")
+        if _is_loopback(host) and "SSH_CONNECTION" in os.environ:
+            here = f"{getuser()}@{socket.gethostname()}"
+            click.echo(
+                "on your own machine type this, then open one of them there: "
+                f"ssh -N -L {addresses.port}:127.0.0.1:{addresses.port} {here}"
+            )
+    if show and not webbrowser.open(addresses.act):
+        click.echo("no browser could be opened", err=True)
+    serving.run()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,423 @@
+"use strict";
+// The live parts of the pages. Text of jobs is only ever put into the page as text.
+(() => {
+  const facts = JSON.parse(document.getElementById("facts").textContent);
+  const at = (id) => document.getElementById(id);
+  const runs = new Map();  // id → { facts, jobs: Map(name → job) }
+  let nodes = {}, events = [];
+  const MOST_EVENTS = 200, MOST_LOG = 400000;
+
+  const element = (tag, properties = {}, ...children) => {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(properties)) {
+      if (name.includes("-") || name === "role") made.setAttribute(name, value); else made[name] = value;
+    }
+    made.append(...children.filter((child) => child !== null && child !== undefined));
+    return made;
+  };
+  const setText = (place, text) => { if (place.textContent !== text) place.textContent = text; };
+  const notice = (text) => {
+    const place = at("notice");
+    place.hidden = !text;
+    setText(place, text || "");
+    if (text) setTimeout(() => { if (place.textContent === text) place.hidden = true; }, 12000);
+  };
+  const jobPath = (run, job) => `/runs/${encodeURIComponent(run)}/jobs/${encodeURIComponent(job)}`;
+  const seconds = (value) => {
+    if (value < 1) return digits(value) + " s";
+    if (value < 90) return Math.round(value) + " s";
+    if (value < 5400) return Math.round(value / 60) + " min";
+    return value < 172800 ? digits(value / 3600) + " h" : digits(value / 86400) + " days";
+  };
+  const moment = (epoch) => {
+    const then = new Date(epoch * 1000), now = new Date();
+    const time = then.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+    return then.toDateString() === now.toDateString() ? time : then.toLocaleDateString([], { weekday: "short", day: "numeric", month: "short" }) + " " + time;
+  };
+  const coded = (text) => text.split("`").map((part, i) => (i % 2 ? element("code", { textContent: part }) : part));
+
+  // --- what a cell of the table of jobs says: text, and what it is sorted and filtered by ---
+  const progress = (job) => {
+    if (job.epochs) return [`epoch ${job.epoch ?? 0} of ${job.epochs}`, (job.epoch ?? 0) / job.epochs];
+    if (job.steps) return [`step ${(job.step ?? 0).toLocaleString("en")} of ${job.steps.toLocaleString("en")}`, (job.step ?? 0) / job.steps];
+    return job.step === null ? ["", -1] : [`step ${job.step.toLocaleString("en")}`, job.step];
+  };
+  const ending = (job, run) => {
+    if (job.state === "waiting" && job.expected) return ["starts " + moment(run.facts.began + job.expected), job.expected];
+    if (job.ends && job.state === "running") return [moment(job.ends.median), job.ends.median];
+    return ["", Infinity];
+  };
+  const elapsed = (job, run) => (job.started === null ? 0 : (job.ended ?? run.facts.t) - job.started);
+  const lost = (job, run) => (job.verdict && elapsed(job, run) > 0 ? Math.min((job.verdict.seconds || 0) / elapsed(job, run), 1) : 0);
+  const number = (value, say) => (value === null || value === undefined ? ["", -Infinity] : [say(value), value]);
+  const COLUMNS = [
+    ["job", "text", (job) => [job.name, job.name]],
+    ["state", "text", (job, run) => [job.state + (job.started === null ? "" : " " + seconds(elapsed(job, run))), job.state]],
+    ["progress", "text", progress],
+    ["until", "text", ending],
+    ["loss", "", (job) => number(job.loss, (v) => String(Number(v.toPrecision(4))))],
+    ["verdict", "text", (job, run) => (job.verdict ? [job.verdict.kind + (lost(job, run) > 0.01 ? ` −${digits(Math.round(lost(job, run) * 100))} %` : ""), lost(job, run)] : ["", -1])],
+    ["share", "", (job) => number(job.share || null, (v) => digits(v) + " cores")],
+    ["cpu", "", (job) => number(job.cpu, digits)],
+    ["memory", "", (job) => number(job.memory, bytes)],
+    ["gpu", "text", (job) => [job.gpus.length ? job.gpus.join(", ") + (job.gpu_busy === null ? "" : ` ${digits(job.gpu_busy * 100)} %`) : "", job.gpus.length]],
+    ["why", "text why", (job) => [job.reason, job.reason]],
+  ];
+  const FIGURES = { loss: "loss", cpu: "cpu", share: "share", memory: "memory", step: "step", epoch: "epoch", threads: "threads", workers: "workers" };
+
+  const spark = (losses) => {
+    const known = losses.filter((v) => v !== null);
+    if (known.length < 2) return "";
+    const low = Math.min(...known), span = Math.max(...known) - low || 1;
+    return losses.map((v, i) => (v === null ? "" : `${(i / (losses.length - 1) * 60).toFixed(1)},${(15 - (v - low) / span * 14).toFixed(1)}`)).join(" ");
+  };
+
+  // --- the table of jobs: a row is made once, and of it only what changed is written ---
+  class JobTable {
+    constructor(table) {
+      this.rows = new Map();
+      this.body = table.tBodies[0];
+      this.sorted = ["", 1];
+      this.words = [];
+      const row = table.tHead.insertRow();
+      this.shown = COLUMNS;
+      for (const [name, kind] of COLUMNS) {
+        const button = element("button", { type: "button", textContent: name });
+        const heading = element("th", { scope: "col", className: kind }, button);
+        row.append(heading);
+        button.addEventListener("click", () => this.sortBy(name, heading));
+      }
+      this.headings = [...row.cells];
+      at("filter").addEventListener("input", (event) => { this.words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean); this.filter(); });
+    }
+    sortBy(name, heading) {
+      const way = this.sorted[0] === name ? -this.sorted[1] : 1;
+      this.sorted = [name, way];
+      for (const other of this.headings) other.removeAttribute("aria-sort");
+      heading.setAttribute("aria-sort", way > 0 ? "ascending" : "descending");
+      this.sort();
+    }
+    sort() {
+      const column = COLUMNS.findIndex(([name]) => name === this.sorted[0]);
+      const rows = [...this.rows.values()];
+      if (column >= 0) {
+        rows.sort((a, b) => {
+          const [x, y] = [a.values[column], b.values[column]];
+          return (typeof x === "number" && typeof y === "number" ? (x === y ? 0 : x < y ? -1 : 1) : String(x).localeCompare(String(y))) * this.sorted[1];
+        });
+      }
+      rows.forEach((row, i) => { if (this.body.rows[i] !== row.place) this.body.insertBefore(row.place, this.body.rows[i] || null); });
+    }
+    update(run, job) {
+      const key = run.facts.id + "/" + job.name;
+      let row = this.rows.get(key);
+      if (!row) {
+        const place = element("tr", { className: "job" });
+        place.dataset.job = key;
+        const cells = COLUMNS.map(([name, kind], i) => {
+          const cell = element(i ? "td" : "th", { className: kind });
+          if (i === 0) { cell.scope = "row"; cell.append(element("a", { href: jobPath(run.facts.id, job.name) })); }
+          if (name === "loss") cell.innerHTML = '<svg class="spark" viewBox="0 0 60 16" aria-hidden="true"><polyline fill="none" stroke="currentColor" points=""></polyline></svg><span></span>';
+          place.append(cell);
+          return cell;
+        });
+        row = { place, cells, values: [], run: run.facts.id, job };
+        this.rows.set(key, row);
+        this.body.append(place);
+      }
+      row.job = job;
+      for (const [i, [name, , say]] of COLUMNS.entries()) {
+        const [text, value] = say(job, run);
+        row.values[i] = value;
+        const cell = row.cells[i];
+        if (name === "loss") {
+          const line = cell.firstChild.firstChild, points = spark(job.losses);
+          if (line.getAttribute("points") !== points) line.setAttribute("points", points);
+          setText(cell.lastChild, text);
+        } else setText(i === 0 ? cell.firstChild : cell, text);
+        if (name === "state") cell.className = "text state " + job.state;
+        if (name === "why" && cell.title !== text) cell.title = text;
+      }
+      this.match(row);
+    }
+    match(row) {
+      const text = row.cells.map((cell) => cell.textContent).join(" ").toLowerCase() + " " + (row.job.arguments || "").toLowerCase();
+      const fits = this.words.every((word) => {
+        const figure = /^([a-z_./-]+)(<=|>=|<|>|=)(-?[\d.]+(?:e-?\d+)?)$/.exec(word);
+        if (!figure) return text.includes(word);
+        const value = figure[1] in FIGURES ? row.job[FIGURES[figure[1]]] : row.job.metrics[figure[1]];
+        const limit = Number(figure[3]);
+        if (value === null || value === undefined) return false;
+        return { "<": value < limit, ">": value > limit, "<=": value <= limit, ">=": value >= limit, "=": value === limit }[figure[2]];
+      });
+      if (row.place.hidden === fits) row.place.hidden = !fits;
+    }
+    filter() { for (const row of this.rows.values()) this.match(row); this.tell(); }
+    tell() {
+      const rows = [...this.rows.values()], shown = rows.filter((row) => !row.place.hidden).length;
+      setText(at("count"), shown === rows.length ? `${rows.length} job${rows.length === 1 ? "" : "s"}` : `${shown} of ${rows.length} jobs`);
+    }
+    drop(run) {
+      for (const [key, row] of this.rows) if (row.run === run) { row.place.remove(); this.rows.delete(key); }
+    }
+    clear() { for (const row of this.rows.values()) row.place.remove(); this.rows.clear(); }
+  }
+  const table = at("jobs") && at("jobs").tagName === "TABLE" ? new JobTable(at("jobs")) : null;
+
+  // --- what is slow, and why: jobs by the part of their time that they lost ---
+  const showSlow = () => {
+    const every = [...runs.values()].flatMap((run) => [...run.jobs.values()].map((job) => ({ run, job, part: lost(job, run) })));
+    const worth = every.filter(({ job, part }) => job.verdict && (part > 0.02 || ["failed", "killed"].includes(job.state))).sort((a, b) => b.part - a.part).slice(0, 5);
+    const list = at("slow");
+    at("nothing").hidden = every.length > 0;
+    const lines = worth.map(({ run, job, part }) => {
+      const verdict = job.verdict;
+      const to = { "": "", others: " to programs outside Headgate" }[verdict.culprit || ""] ?? ` to ${verdict.culprit}`;
+      return [
+        `${run.facts.id}/${job.name}`,
+        () => [
+          element("a", { href: jobPath(run.facts.id, job.name), textContent: job.name, className: "name" }), " ",
+          element("span", { className: "badge held", textContent: verdict.kind }), " ",
+          element("b", { textContent: `lost ${digits(Math.round(part * 100))} % of its time${to}` }),
+          element("p", {}, ...coded(verdict.why)),
+          verdict.next ? element("p", {}, element("strong", { textContent: "Next: " }), ...coded(verdict.next)) : null,
+        ],
+        `${part.toFixed(2)} ${verdict.why} ${verdict.next}`,
+      ];
+    });
+    if (!lines.length && every.length) lines.push(["none", () => ["Nothing is held back by more than 2 % of its time, as far as it is known."], "none"]);
+    const mark = JSON.stringify(lines.map(([key, , text]) => [key, text]));
+    if (list.dataset.mark === mark) return;
+    list.dataset.mark = mark;
+    list.replaceChildren(...lines.map(([, make]) => element("li", {}, ...make())));
+  };
+
+  const bar = (name, part, text) => element("div", { className: "meter" },
+    element("span", { textContent: name }), element("meter", { min: 0, max: 1, value: Math.min(part, 1), "aria-label": `${name}: ${text}` }), element("span", { textContent: text }));
+  const showNodes = () => {
+    const every = Object.values(nodes);
+    at("nodes-section").hidden = every.length === 0;
+    at("nodes").replaceChildren(...every.map((node) => element("div", { className: "card" },
+      element("h3", { textContent: node.name }), element("small", { textContent: node.description }),
+      node.cores && node.cpu_cores !== null ? bar("CPU", node.cpu_cores / node.cores, `${digits(node.cpu_cores)} of ${digits(node.cores)} cores`) : null,
+      node.total_memory_bytes && node.memory_bytes !== null ? bar("memory", node.memory_bytes / node.total_memory_bytes, `${bytes(node.memory_bytes)} of ${bytes(node.total_memory_bytes)}`) : null,
+      node.gpus && node.gpu_busy !== null ? bar(`${node.gpus} GPUs`, node.gpu_busy, `${digits(node.gpu_busy * 100)} % busy`) : null,
+      node.nic_bytes_per_second && node.net_out !== null ? bar("network", Math.max(node.net_in, node.net_out) / node.nic_bytes_per_second, `${bytes(Math.max(node.net_in, node.net_out))}/s`) : null)));
+  };
+
+  const showEvents = () => {
+    at("events-section").hidden = events.length === 0;
+    at("events").tBodies[0].replaceChildren(...events.slice().reverse().map((event) => element("tr", {},
+      element("td", { className: "when", textContent: clock(event.t) }),
+      element("th", { scope: "row", className: "text" }, event.job ? element("a", { href: jobPath(event.run, event.job), textContent: event.job }) : event.run),
+      element("td", { className: "text" + (event.kind === "warning" ? " trouble" : ""), textContent: event.text }))));
+  };
+
+  const showJob = () => {
+    const run = runs.get(facts.run), job = run && run.jobs.get(facts.job);
+    if (!job) return;
+    setText(at("state"), job.state);
+    at("state").className = "state " + job.state;
+    setText(at("reason"), job.reason);
+    if (!at("figures")) return;
+    const lines = COLUMNS.slice(2).filter(([name]) => name !== "why").map(([name, , say]) => [name, say(job, run)[0]]);
+    lines.push(...Object.entries(job.metrics).map(([name, value]) => [name, value === null ? "nan" : digits(value)]));
+    at("figures").replaceChildren(...lines.filter(([, text]) => text).map(([name, text]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: text }))));
+    const tasks = job.tasks || [];
+    at("tasks-section").hidden = tasks.length < 2;
+    const columns = ["task", "node", "state", "share", "cpu", "memory", "net_in", "net_out"];
+    if (!at("tasks").tHead.rows.length) at("tasks").tHead.insertRow().append(...columns.map((name) => element("th", { scope: "col", className: "text", textContent: name.replace("_", " ") })));
+    at("tasks").tBodies[0].replaceChildren(...tasks.map((task) => element("tr", {}, ...columns.map((name) => element("td", { className: "text", textContent: typeof task[name] === "number" ? (name === "memory" || name.startsWith("net") ? bytes(task[name]) : digits(task[name])) : task[name] ?? "" })))));
+  };
+
+  // --- drawn at most four times a second, and not at all while nobody looks ---
+  const changed = new Set();
+  const parts = new Set();
+  let due = false, resorted = 0;
+  const show = () => {
+    due = false;
+    if (document.hidden) return;
+    if (table) {
+      for (const key of changed) {
+        const [id, name] = key, run = runs.get(id), job = run && run.jobs.get(name);
+        if (job) table.update(run, job);
+      }
+      at("jobs-section").hidden = table.rows.size === 0;
+      if (changed.size && table.sorted[0] && Date.now() - resorted > 2000) { resorted = Date.now(); table.sort(); }
+      table.tell();
+    }
+    changed.clear();
+    if (facts.kind === "now") {
+      showSlow();
+      if (parts.has("nodes")) showNodes();
+      if (parts.has("events")) showEvents();
+    }
+    if (facts.kind === "job") showJob();
+    parts.clear();
+  };
+  const keys = new Map();
+  const mark = (run, job) => {
+    const text = run + "/" + job;
+    if (!keys.has(text)) keys.set(text, [run, job]);
+    changed.add(keys.get(text));
+  };
+  const schedule = () => {
+    if (due) return;
+    due = true;
+    setTimeout(() => requestAnimationFrame(show), 250);
+  };
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) { for (const [id, run] of runs) for (const name of run.jobs.keys()) mark(id, name); schedule(); } });
+
+  const take = (message) => {
+    for (const [id, change] of Object.entries(message.runs)) {
+      if (!runs.has(id)) runs.set(id, { facts: { id, t: 0 }, jobs: new Map() });
+      const run = runs.get(id);
+      Object.assign(run.facts, change.facts);
+      for (const [name, fields] of Object.entries(change.jobs)) {
+        run.jobs.set(name, Object.assign(run.jobs.get(name) || {}, fields));
+        mark(id, name);
+      }
+    }
+    for (const id of message.gone || []) {
+      for (const name of runs.get(id)?.jobs.keys() || []) keys.delete(id + "/" + name);
+      runs.delete(id);
+      if (table) table.drop(id);
+      if (facts.kind === "now") loadPast();
+      if (facts.run === id) location.reload();
+    }
+    if (message.nodes) { nodes = message.nodes; parts.add("nodes"); }
+    if (message.events.length) { events = [...events, ...message.events].slice(-MOST_EVENTS); parts.add("events"); }
+    schedule();
+  };
+  const connect = () => {
+    const source = new EventSource("/live" + (facts.run ? "?run=" + encodeURIComponent(facts.run) : ""));
+    source.addEventListener("all", (event) => {
+      setText(at("connection"), "live");
+      at("connection").className = "connection live";
+      for (const id of runs.keys()) if (table) table.drop(id);
+      runs.clear();
+      keys.clear();
+      events = [];
+      take(JSON.parse(event.data));
+    });
+    source.addEventListener("change", (event) => take(JSON.parse(event.data)));
+    source.addEventListener("error", () => {
+      setText(at("connection"), "not connected; trying again");
+      at("connection").className = "connection lost";
+      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
+    });
+  };
+
+  // --- sections of what was recorded, made anew while a run goes on ---
+  let drawing = null;
+  const loadSections = async () => {
+    const path = facts.kind === "job" ? jobPath(facts.run, facts.job) : `/runs/${encodeURIComponent(facts.run)}`;
+    let wait = 10;
+    try {
+      if (!document.hidden || !drawing) {
+        const answer = await fetch(path + "/sections");
+        const made = await answer.json();
+        if (!answer.ok) throw new Error(made.error);
+        const place = at("sections");
+        const open = new Set([...place.querySelectorAll("details[open]")].map((line) => line.dataset.job));
+        if (drawing) drawing.close();
+        place.innerHTML = made.html;  // made by the server from templates that escape all text
+        for (const line of place.querySelectorAll("details")) line.open = open.has(line.dataset.job);
+        drawing = drawReport(place, made.data);
+        window.headgate = drawing;
+        if (!made.live) return;
+        wait = Math.max(10, 10 * made.took);
+      }
+    } catch (error) {
+      if (!drawing) setText(at("sections"), "This could not be read: " + error.message);
+    }
+    setTimeout(loadSections, wait * 1000);
+  };
+  const loadPast = async () => {
+    const answer = await fetch("/past");
+    if (!answer.ok) return;
+    at("past").innerHTML = await answer.text();  // as above
+    const boxes = [...at("past").querySelectorAll("input")], button = at("compare");
+    for (const box of boxes) {
+      box.addEventListener("change", () => {
+        const chosen = boxes.filter((other) => other.checked);
+        button.disabled = chosen.length !== 2;
+        for (const other of boxes) other.disabled = chosen.length === 2 && !other.checked;
+      });
+    }
+    if (button) {
+      button.addEventListener("click", () => {
+        const [second, first] = boxes.filter((box) => box.checked).map((box) => encodeURIComponent(box.value));
+        location.href = `/compare?first=${first}&second=${second}`;
+      });
+    }
+  };
+
+  // --- the log of a task, as it grows ---
+  let logSource = null;
+  const followLog = () => {
+    if (logSource) logSource.close();
+    const place = at("log"), task = at("task") ? "?task=" + encodeURIComponent(at("task").value) : "";
+    logSource = new EventSource(jobPath(facts.run, facts.job) + "/log" + task);
+    logSource.addEventListener("begin", () => { place.textContent = ""; });
+    logSource.addEventListener("text", (event) => {
+      const bottom = at("follow").checked;
+      place.append(JSON.parse(event.data));
+      if (place.textContent.length > MOST_LOG) place.textContent = place.textContent.slice(-MOST_LOG / 2);
+      if (bottom) place.scrollTop = place.scrollHeight;
+    });
+    logSource.addEventListener("end", () => logSource.close());
+  };
+
+  // --- what a user may do ---
+  const ask = (title, text, verb, field) => new Promise((resolve) => {
+    const dialog = at("ask"), place = at("ask-field"), input = place.querySelector("input");
+    setText(at("ask-title"), title);
+    setText(at("ask-text"), text);
+    setText(dialog.querySelector("button.main"), verb);
+    place.hidden = !field;
+    if (field) { setText(place.querySelector("span"), field.label); input.value = field.value; }
+    dialog.returnValue = "no";
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" ? { value: Number(input.value) } : null), { once: true });
+    dialog.showModal();
+  });
+  const ASKED = {
+    stop: (what) => [`Stop ${what}?`, "It saves a checkpoint at the end of its step, if it can, and ends.", "Stop"],
+    kill: (what) => [`Kill ${what}?`, "It ends at once, without a checkpoint.", "Kill"],
+    resize: (what, job) => [`Resize ${what}`, "It goes on from a checkpoint with so many workers.", "Resize", { label: "Workers", value: job?.workers || 1 }],
+    prove: (what) => [`Prove who slows ${what}?`, "Each neighbour is held for a moment, again and again, for at most 2 % of its time.", "Prove"],
+  };
+  const act = async (button) => {
+    const name = button.dataset.act, job = runs.get(facts.run)?.jobs.get(facts.job);
+    const what = facts.job || `all jobs of run ${facts.run}`;
+    const answer = name in ASKED ? await ask(...ASKED[name](what, job)) : { value: null };
+    if (!answer) return;
+    button.disabled = true;
+    try {
+      const response = await fetch(`/runs/${encodeURIComponent(facts.run)}/${name}`, {
+        method: "POST", headers: { "Content-Type": "application/json", "X-Headgate": "act" },
+        body: JSON.stringify({ job: facts.job || null, ...(name === "resize" ? { workers: answer.value } : {}) }),
+      });
+      const said = await response.json();
+      notice(said.error || said.done);
+    } catch (error) {
+      notice(`It could not be asked for: ${error.message}`);
+    }
+    button.disabled = false;
+  };
+  for (const button of document.querySelectorAll("[data-act]")) button.addEventListener("click", () => act(button));
+
+  if (["now", "run", "job"].includes(facts.kind)) connect();
+  if (facts.kind === "now") loadPast();
+  if (["run", "job"].includes(facts.kind)) loadSections();
+  if (facts.kind === "compare") drawReport(document, { plots: [], seconds: 0 });
+  if (facts.kind === "job") {
+    followLog();
+    at("task")?.addEventListener("change", followLog);
+    at("ask-why").addEventListener("click", async () => {
+      const answer = await fetch(jobPath(facts.run, facts.job) + "/why");
+      const said = await answer.json();
+      at("why").replaceChildren(element("pre", { className: "why", textContent: said.error || said.lines.join("\n") || "Nothing was decided yet." }));
+    });
+  }
+})();

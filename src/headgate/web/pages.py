@@ -1,0 +1,159 @@
+"""The pages: all that runs, a run, a job, two runs compared."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from headgate.client.client import Client
+from headgate.client.logs import JobLogs
+from headgate.client.predicting import LossPrediction
+from headgate.client.run import Run
+from headgate.model.errors import HeadgateError, NotFoundError
+from headgate.model.events import ENDED
+from headgate.model.units import say_seconds
+from headgate.recorded import runs
+from headgate.recorded.runs import RunSummary
+from headgate.reports import sections
+from headgate.reports.compared import compare
+from headgate.reports.explained import explained
+from headgate.reports.figures import job_colour, prediction_plot, share_plots, throughput_plot
+from headgate.reports.frames import frames, payload
+from headgate.reports.html import Contents, contents
+from headgate.reports.templates import Markup, render_in, script_json
+from headgate.web.access import Right
+
+MOST_RUNS = 200
+"""Past runs that the first page lists."""
+_MOST_READINGS = 3000
+"""Readings of each task that a page is made of: they show as much of a day as all would."""
+
+
+def page(title: str, body: Markup, *, right: Right, kind: str, run: str = "", job: str = "") -> str:
+    """A whole page around a body.
+
+    Args:
+        kind: Which page it is, for the script: `now`, `run`, `job` or `compare`.
+        run: The run that it is of; empty: of none.
+        job: And the job.
+    """
+    facts = {"kind": kind, "run": run, "job": job, "acts": right is Right.ACT}
+    return render_in(
+        "web", "frame.html", title=title, body=body, facts=script_json(facts), host=runs.host()
+    )
+
+
+def now(right: Right) -> str:
+    """The first page: what runs and waits, and past runs."""
+    body = render_in("web", "now.html", acts=right is Right.ACT)
+    return page("Headgate", body, right=right, kind="now")
+
+
+def past_runs(client: Client) -> Markup:
+    """The table of runs that have ended, the latest first."""
+    ended = [run for run in reversed(client.runs()) if run.state != "running"]
+    rows = [_row(run) for run in ended[:MOST_RUNS]]
+    return render_in("web", "past.html", runs=rows, left=max(len(ended) - MOST_RUNS, 0))
+
+
+def _row(run: RunSummary) -> dict[str, Any]:
+    began = datetime.fromtimestamp(run.began).astimezone()
+    return {
+        "id": run.id,
+        "state": run.state,
+        "began": f"{began:%Y-%m-%d %H:%M}",
+        "took": say_seconds(run.took) if run.took is not None else "",
+        "seconds": run.took,
+        "jobs": [job.name for job in run.jobs],
+        "policy": run.policy,
+        "command": run.command,
+    }
+
+
+def run(run: Run, right: Right) -> str:
+    """The page of a run; its sections come after it."""
+    summary = run.summary()
+    body = render_in(
+        "web", "run.html", run=summary, acts=right is Right.ACT, live=summary.state == "running"
+    )
+    return page(f"{run.id} – Headgate", body, right=right, kind="run", run=run.id)
+
+
+def run_sections(run: Run) -> dict[str, Any]:
+    """The sections of a run's page, what is drawn in them, and whether there will be newer ones."""
+    began = time.monotonic()
+    made = contents(run.recording(most=_MOST_READINGS))
+    return _sections(made, runs.alive(run.path), time.monotonic() - began)
+
+
+def _sections(made: Contents, live: bool, took: float) -> dict[str, Any]:
+    return {"html": made.body, "data": made.data, "live": live, "took": took}
+
+
+def job(run: Run, name: str, right: Right) -> str:
+    """The page of a job."""
+    summary = next((job for job in run.summary().jobs if job.name == name), None)
+    if summary is None:
+        raise NotFoundError(f"run {run.id} has no job {name!r}")
+    body = render_in(
+        "web",
+        "job.html",
+        run=run.id,
+        job=summary,
+        acts=right is Right.ACT,
+        live=summary.state not in ENDED and runs.alive(run.path),
+        tasks=[path.stem for path in JobLogs(run.path, name, None).paths()],
+    )
+    return page(f"{name} – Headgate", body, right=right, kind="job", run=run.id, job=name)
+
+
+def job_sections(run: Run, name: str) -> dict[str, Any]:
+    """Of one job: what held it back, its loss with the predicted band, where its time went."""
+    began = time.monotonic()
+    recording = run.recording(most=_MOST_READINGS)
+    recorded = recording.job(name)
+    if recorded is None:
+        raise NotFoundError(f"run {run.id} has no job {name!r}")
+    accounts = explained(recording, name)
+    alone = replace(recording, jobs=(recorded,))
+    colour = job_colour(recording.jobs.index(recorded))[0]
+    plots, prediction = [], _predicted(run, name)
+    if prediction is not None:
+        seen, ahead = prediction.expected.points, prediction.expected.curve
+        plots.append(prediction_plot(prediction.rule.metric, seen, ahead, colour))
+    plots += share_plots(alone)
+    if (throughput := throughput_plot(alone, 0)) is not None:
+        plots.append(throughput)
+    body = render_in(
+        "web",
+        "job_sections.html",
+        verdicts=sections.verdicts(recording, accounts),
+        accounts=sections.accounts(recording.jobs, accounts),
+        plots=frames(plots),
+        decisions=sections.decisions(alone),
+    )
+    data = {"seconds": recording.seconds, "plots": payload(plots)}
+    made = Contents(name, body, data)
+    return _sections(made, runs.alive(run.path), time.monotonic() - began)
+
+
+def _predicted(run: Run, job: str) -> LossPrediction | None:
+    try:
+        return run.predict(job)
+    except HeadgateError:  # it has reported no loss yet
+        return None
+
+
+def compared(first: Run, second: Run, right: Right) -> str:
+    """Two runs compared."""
+    comparison = compare(first.recording(), second.recording())
+    body = render_in("web", "compare.html", comparison=comparison)
+    title = f"{first.id} and {second.id} – Headgate"
+    return page(title, body, right=right, kind="compare")
+
+
+def trouble(text: str, right: Right) -> str:
+    """A page that says what is wrong."""
+    return page("Headgate", render_in("web", "trouble.html", text=text), right=right, kind="none")

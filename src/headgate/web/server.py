@@ -1,0 +1,271 @@
+"""The server of the pages."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from headgate.client.client import Client
+from headgate.client.logs import JobLogs
+from headgate.client.run import Run
+from headgate.model.errors import HeadgateError, NotFoundError, UsageError
+from headgate.reports.event_words import chain_lines
+from headgate.web import actions, metrics, pages
+from headgate.web.access import Access, Right, Tokens
+from headgate.web.board import Board
+from headgate.web.looking import Lookout
+
+_ALIVE_SECONDS = 15.0
+"""A browser that is told nothing for so long is told that, so that one that has gone is noticed."""
+_LOG_SECONDS = 0.5
+_LOG_BYTES = 200_000
+"""As much of a log is sent at first."""
+_KEPT_PAGES = 8
+_LEAST_SECONDS, _REST = 5.0, 10.0
+_METRICS_SECONDS = 15.0
+_ASSETS = {
+    "report.js": ("reports", "text/javascript"),
+    "report.css": ("reports", "text/css"),
+    "uplot.min.js": ("reports", "text/javascript"),
+    "uplot.min.css": ("reports", "text/css"),
+    "web.js": ("web", "text/javascript"),
+    "web.css": ("web", "text/css"),
+    "icon.svg": ("web", "image/svg+xml"),
+}
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class PageServer:
+    """Answers browsers.
+
+    Args:
+        metrics_file: Where figures are written for node_exporter; None: nowhere.
+    """
+
+    def __init__(self, metrics_file: Path | None = None) -> None:
+        self._board = Board()
+        self._client = Client()
+        self._metrics_file = metrics_file
+        self._sections: OrderedDict[tuple[str, str], tuple[float, dict[str, Any]]] = OrderedDict()
+        self._making = asyncio.Lock()
+
+    def app(self, tokens: Tokens, hosts: tuple[str, ...], port: int, secure: bool) -> Access:
+        """The ASGI application; see `Access` for the arguments."""
+        routes = [
+            Route("/", self._now),
+            Route("/live", self._live),
+            Route("/past", self._past),
+            Route("/compare", self._compare),
+            Route("/metrics", self._metrics),
+            Route("/assets/{name}", self._asset),
+            Route("/runs/{run}", self._run),
+            Route("/runs/{run}/sections", self._run_sections),
+            Route("/runs/{run}/jobs/{job}", self._job),
+            Route("/runs/{run}/jobs/{job}/sections", self._job_sections),
+            Route("/runs/{run}/jobs/{job}/log", self._log),
+            Route("/runs/{run}/jobs/{job}/why", self._why),
+            Route("/runs/{run}/{act}", self._act, methods=["POST"]),
+        ]
+        app = Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={HeadgateError: self._failed, 404: self._failed},
+        )
+        return Access(app, tokens, hosts, port, secure)
+
+    def end(self) -> None:
+        """Let browsers go."""
+        self._board.close()
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(Lookout(self._board).run())]
+        if self._metrics_file is not None:
+            tasks.append(asyncio.create_task(self._write_metrics(self._metrics_file)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._client.close()
+
+    # --- pages ------------------------------------------------------------------------------------
+
+    async def _now(self, request: Request) -> Response:
+        return HTMLResponse(pages.now(_right(request)))
+
+    async def _past(self, _request: Request) -> Response:
+        return HTMLResponse(await asyncio.to_thread(pages.past_runs, self._client))
+
+    async def _run(self, request: Request) -> Response:
+        run = self._found(request)
+        return HTMLResponse(await asyncio.to_thread(pages.run, run, _right(request)))
+
+    async def _job(self, request: Request) -> Response:
+        run, job = self._found(request), request.path_params["job"]
+        return HTMLResponse(await asyncio.to_thread(pages.job, run, job, _right(request)))
+
+    async def _compare(self, request: Request) -> Response:
+        first, second = (
+            self._client.find(request.query_params.get(name) or None)
+            for name in ("first", "second")
+        )
+        async with self._making:
+            text = await asyncio.to_thread(pages.compared, first, second, _right(request))
+        return HTMLResponse(text)
+
+    async def _run_sections(self, request: Request) -> Response:
+        run = self._found(request)
+        return JSONResponse(await self._made((run.id, ""), lambda: pages.run_sections(run)))
+
+    async def _job_sections(self, request: Request) -> Response:
+        run, job = self._found(request), request.path_params["job"]
+        return JSONResponse(await self._made((run.id, job), lambda: pages.job_sections(run, job)))
+
+    async def _made(
+        self, key: tuple[str, str], make: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Sections, made once for all browsers that ask at about the same time."""
+        async with self._making:
+            until, sections = self._sections.get(key, (0.0, {}))
+            if time.monotonic() >= until:
+                sections = await asyncio.to_thread(make)
+                rest = max(_LEAST_SECONDS, _REST * sections["took"]) if sections["live"] else 60.0
+                self._sections[key] = time.monotonic() + rest, sections
+                while len(self._sections) > _KEPT_PAGES:
+                    self._sections.popitem(last=False)
+            return sections
+
+    async def _why(self, request: Request) -> Response:
+        run, job = self._found(request), request.path_params["job"]
+        chains = await asyncio.to_thread(run.why, job)
+        return JSONResponse({"lines": [line for links in chains for line in chain_lines(links)]})
+
+    async def _asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _ASSETS:
+            raise NotFoundError(f"no file {name!r}")
+        room, kind = _ASSETS[name]
+        data = resources.files(f"headgate.{room}").joinpath("assets", name).read_bytes()
+        return Response(data, media_type=kind, headers={"cache-control": "no-cache"})
+
+    async def _metrics(self, _request: Request) -> Response:
+        return Response(metrics.exposition(self._board), media_type=metrics.CONTENT_TYPE)
+
+    async def _write_metrics(self, path: Path) -> None:
+        while True:
+            with contextlib.suppress(OSError):  # a full disk may have room again
+                await asyncio.to_thread(metrics.write, self._board, path)
+            await asyncio.sleep(_METRICS_SECONDS)
+
+    # --- streams ----------------------------------------------------------------------------------
+
+    async def _live(self, request: Request) -> Response:
+        run = request.query_params.get("run")
+        return _stream(self._changes(run))
+
+    async def _changes(self, run: str | None) -> AsyncIterator[bytes]:
+        subscription = self._board.subscribe(run)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(_ALIVE_SECONDS):
+                        message = await subscription.messages.get()
+                except TimeoutError:
+                    message = b": nothing new\n\n"
+                if message is None:
+                    return
+                yield message
+        finally:
+            self._board.unsubscribe(subscription)
+
+    async def _log(self, request: Request) -> Response:
+        run, job = self._found(request), request.path_params["job"]
+        log = run.job_logs(job, request.query_params.get("task") or None)
+        return _stream(_grown(log))
+
+    # --- what changes something -------------------------------------------------------------------
+
+    async def _act(self, request: Request) -> Response:
+        if _right(request) is not Right.ACT:
+            raise UsageError("this link is for looking only")
+        run, act = self._found(request), request.path_params["act"]
+        try:
+            body = await request.json()
+        except ValueError as error:
+            raise UsageError(f"found a request that is no JSON: {error}") from error
+        done = await asyncio.to_thread(actions.act, run, act, body)
+        return JSONResponse({"done": done})
+
+    def _found(self, request: Request) -> Run:
+        return self._client.find(request.path_params["run"])
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        status = 404 if not isinstance(error, HeadgateError) else _status(error)
+        text = str(error) if isinstance(error, HeadgateError) else "there is no such page"
+        if "text/html" in request.headers.get("accept", ""):
+            return HTMLResponse(pages.trouble(text, _right(request)), status)
+        return JSONResponse({"error": text}, status)
+
+
+def _right(request: Request) -> Right:
+    right: Right = request.state.right
+    return right
+
+
+def _status(error: HeadgateError) -> int:
+    if isinstance(error, NotFoundError):
+        return 404
+    return 400 if isinstance(error, UsageError) else 500
+
+
+def _stream(events: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+async def _grown(log: JobLogs) -> AsyncIterator[bytes]:
+    """The end of a log, and what is added to it, until its job has ended."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    inode, read, silent = 0, 0, 0.0
+    yield b"event: begin\ndata: \n\n"
+    while True:
+        ended = await asyncio.to_thread(log.ended)
+        text = ""
+        for path in log.paths()[:1]:
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != inode:
+                    read = max(status.st_size - _LOG_BYTES, 0) if not inode else 0
+                    inode = status.st_ino
+                file.seek(read)
+                data = file.read(_LOG_BYTES)
+                read += len(data)
+                text = decoder.decode(data)
+        if text:
+            silent = 0.0
+            yield f"event: text\ndata: {json.dumps(text)}\n\n".encode()
+        elif ended:
+            yield b"event: end\ndata: \n\n"
+            return
+        else:
+            await asyncio.sleep(_LOG_SECONDS)
+            silent += _LOG_SECONDS
+            if silent >= _ALIVE_SECONDS:
+                silent = 0.0
+                yield b": nothing new\n\n"

@@ -1,0 +1,180 @@
+"""Runs the page server until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from headgate.model.errors import HeadgateError, StorageError, UsageError
+from headgate.recorded import runs
+from headgate.web.access import PARAMETER, Tokens
+from headgate.web.server import PageServer
+
+PORT = 7411
+_TOKEN = "web.token"
+"""In `HEADGATE_HOME`: the token. It stays the same, so that a page that was left open goes on."""
+_TRIES = 20
+_LAST_SECONDS = 1
+"""How long answers that are under way have when it ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """How the pages are served.
+
+    Args:
+        host: Address to listen at.
+        port: Port; None: 7411, or the next one that is free.
+        names: Names of this machine that browsers may use beside `localhost`.
+        certificate: PEM file with the certificate, and the key where `key` is None; None: no TLS.
+        key: PEM file with its key.
+        metrics_file: Where figures are written for node_exporter; None: nowhere.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    names: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    metrics_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageAddresses:
+    """Where a browser finds the pages: to act, and only to look."""
+
+    act: str
+    look: str
+    port: int
+
+
+class Serving:
+    """A server that listens, and does not answer yet.
+
+    Args:
+        settings: How.
+
+    Raises:
+        UsageError: The port is taken, the address is not this machine's, or the certificate
+            cannot be used.
+    """
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._settings = settings
+        _check_certificate(settings)
+        self._socket = _listening(settings.host, settings.port)
+        self._tokens = Tokens(token())
+
+    @property
+    def addresses(self) -> PageAddresses:
+        port = self._socket.getsockname()[1]
+        scheme = "https" if self._settings.certificate is not None else "http"
+        any_host = self._settings.host in ("0.0.0.0", "::")
+        host = socket.gethostname() if any_host else self._settings.host
+        base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/?{PARAMETER}="
+        return PageAddresses(base + self._tokens.act, base + self._tokens.look, port)
+
+    def run(self) -> None:
+        """Answer until SIGINT or SIGTERM."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        settings, pages = self._settings, PageServer(self._settings.metrics_file)
+        names = (*settings.names, settings.host, socket.gethostname(), socket.getfqdn())
+        is_secure = settings.certificate is not None
+        app: Any = pages.app(self._tokens, names, self.addresses.port, is_secure)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                ssl_certfile=settings.certificate,
+                ssl_keyfile=settings.key,
+                timeout_graceful_shutdown=_LAST_SECONDS,
+                lifespan="on",
+            )
+        )
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            server.should_exit = True
+            pages.end()
+
+        with _without_handlers(server):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, end)
+            await server.serve(sockets=[self._socket])
+
+
+@contextlib.contextmanager
+def _without_handlers(server: uvicorn.Server) -> Any:
+    """Keep a server from handling signals by itself: streams have to end first."""
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
+    yield
+
+
+def token() -> str:
+    """The token of this user's pages, made at the first call.
+
+    Raises:
+        StorageError: It cannot be kept.
+    """
+    path = runs.home() / _TOKEN
+    with contextlib.suppress(FileNotFoundError):
+        if kept := path.read_text().strip():
+            return kept
+    made = secrets.token_urlsafe(32)
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            file.write(made + "\n")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error
+    return made
+
+
+def _listening(host: str, port: int | None) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    tries = [port] if port is not None else [*range(PORT, PORT + _TRIES), 0]
+    for number in tries:
+        listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, number))
+            listening.listen(128)
+        except OSError as error:
+            listening.close()
+            if port is not None or error.errno != 98:
+                cure = "give another --port" if port is not None else "give another --host"
+                raise UsageError(
+                    f"cannot listen at {host}:{number}: {error.strerror}; {cure}"
+                ) from error
+        else:
+            return listening
+    raise HeadgateError(f"no port of {host} is free")
+
+
+def _check_certificate(settings: ServeSettings) -> None:
+    if settings.certificate is None:
+        if settings.key is not None:
+            raise UsageError("found --key without --certificate; give both")
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(settings.certificate, settings.key)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"--certificate {settings.certificate}: {error.strerror or error}; expected PEM files "
+            "with a certificate and its key"
+        ) from error

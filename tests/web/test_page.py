@@ -1,0 +1,205 @@
+"""The pages in a real browser, while real jobs run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from tests.hub.user import SECONDS, User
+from tests.reports.browsing import seen_as
+from tests.web.conftest import Pages
+
+from headgate.testing.wait import until
+
+LEARNS = """
+    import pathlib, time
+    for epoch in range(1, 1000):
+        while not pathlib.Path(f"{NAME}-{epoch}").exists():
+            time.sleep(0.02)
+        print(f"epoch {epoch}/1000 loss {1 / epoch:.4f} <b id='evil'>x</b>", flush=True)
+"""
+
+
+class Page:
+    """A page as its reader sees it."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.browser = browser
+        browser.get("about:blank")  # what the page before still asks for is not this one's
+        browser.get_log("browser")
+        browser.get(address)
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.browser.find_elements("css selector", selector))
+
+    def text(self, selector: str) -> str:
+        """The text of the first element that fits; empty where there is none."""
+        script = "return document.querySelector(arguments[0])?.innerText ?? ''"
+        return str(self.browser.execute_script(script, selector))
+
+    def shows(self, selector: str, part: str) -> None:
+        until(
+            lambda: part in self.text(selector),
+            SECONDS,
+            f"{part!r} in {selector}, which has {self.text(selector)!r:.300}",
+        )
+
+    def sees(self, selector: str) -> Any:
+        """The first element that fits, once it is there."""
+        until(lambda: self.all(selector), SECONDS, selector)
+        return self.all(selector)[0]
+
+    def clicks(self, selector: str) -> None:
+        self.sees(selector).click()
+
+    def is_quiet(self) -> None:
+        """Whether its script met no error."""
+        assert [line for line in self.browser.get_log("browser") if line["level"] == "SEVERE"] == []
+
+
+def starts_three(user: User) -> str:
+    """Three jobs, each of which does an epoch once a file is there."""
+    for name in "abc":
+        user.write(f"{name}.py", LEARNS.replace("{NAME}", name))
+    jobs = "".join(f"  - {{name: {name}, script: {name}.py}}\n" for name in "abc")
+    user.write("jobs.yaml", f"jobs:\n{jobs}")
+    return user.detaches("jobs.yaml")
+
+
+def shown_jobs(page: Page) -> list[str]:
+    rows = page.all("#jobs tbody tr:not([hidden])")
+    return [place.get_attribute("data-job").rpartition("/")[2] for place in rows]
+
+
+def row(page: Page, run: str, job: str) -> str:
+    return page.text(f"tr[data-job='{run}/{job}']")
+
+
+def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user: User) -> None:
+    page = Page(browser, pages.act)
+    page.shows("#nothing", "Nothing runs")
+    run = starts_three(user)
+    for name in "abc":
+        user.touch(f"{name}-1")
+    until(lambda: all("epoch 1 of" in row(page, run, name) for name in "abc"), SECONDS, "epochs")
+    user.touch("b-2")
+    until(lambda: "0.5" in row(page, run, "b"), SECONDS, "the loss of b")
+    assert "epoch 1 of" in row(page, run, "a")
+    assert page.text("#count") == "3 jobs"
+    field = page.all("#filter")[0]
+    for words, names in (("loss<0.8", "b"), ("running", "abc"), ("running c/", "")):
+        field.clear()
+        field.send_keys(words)
+        assert "".join(sorted(shown_jobs(page))) == names, words
+    field.clear()
+    field.send_keys(" ")
+    page.shows("#nodes", "cores")
+    page.shows("#events", "started")
+    page.is_quiet()
+    user.types("stop", "--kill", "--run", run)
+    page.shows("#past", run)
+    page.shows("#nothing", "Nothing runs")
+
+
+def test_what_a_job_prints_stays_text(browser: Any, pages: Pages, user: User) -> None:
+    run = starts_three(user)
+    user.touch("a-1")
+    page = Page(browser, pages.act)
+    page.clicks(f"tr[data-job='{run}/a'] a")
+    page.shows("#log", "<b id='evil'>")
+    user.touch("a-2")
+    page.shows("#log", "epoch 2/1000")
+    assert page.all("#evil") == []
+    page.shows("#sections", "Where the time went")
+    page.clicks("#ask-why")
+    page.shows("#why", "handed in")
+    page.is_quiet()
+
+
+def test_buttons_do_what_they_say_after_a_question(browser: Any, pages: Pages, user: User) -> None:
+    run = starts_three(user)
+    user.sees_state("a", "running")
+    page = Page(browser, pages.act)
+    page.clicks(f"tr[data-job='{run}/a'] a")
+    page.clicks("[data-act=checkpoint]")
+    page.shows("#notice", "none can save a checkpoint")
+    page.clicks("[data-act=resize]")
+    page.clicks("dialog button.main")
+    page.shows("#notice", "runs as a single task")
+    page.clicks("[data-act=kill]")
+    page.clicks("dialog button[value=no]")
+    assert user.stands("a", run)["state"] == "running"  # type: ignore[index]
+    page.clicks("[data-act=kill]")
+    page.clicks("dialog button.main")
+    user.sees_state("a", "killed")
+    page.shows("#state", "killed")
+    Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}").clicks("[data-act=kill]")
+    page.clicks("dialog button.main")
+    user.sees_state("b", "killed")
+    user.sees_state("c", "killed")
+
+
+def test_a_hub_that_dies_and_one_that_comes_are_noticed(
+    browser: Any, pages: Pages, user: User
+) -> None:
+    page = Page(browser, pages.act)
+    first = starts_three(user)
+    until(lambda: row(page, first, "a"), SECONDS, "a row")
+    [hub] = user.traces.hubs()
+    os.kill(hub, signal.SIGKILL)
+    page.shows("#past", "interrupted")
+    until(lambda: not row(page, first, "a"), SECONDS, "no row")
+    second = starts_three(user)
+    until(lambda: row(page, second, "a"), SECONDS, "a row of the second")
+    page.is_quiet()
+
+
+def test_a_server_that_ends_and_comes_back_is_found_again(browser: Any, user: User) -> None:
+    run = starts_three(user)
+    served = Pages(user, "--port", "0")
+    page = Page(browser, served.act)
+    until(lambda: row(page, run, "a"), SECONDS, "a row")
+    assert served.ends() == 0
+    page.shows("#connection", "not connected")
+    again = Pages(user, "--port", str(served.port))
+    page.shows("#connection", "live")
+    user.touch("a-1")
+    until(lambda: "epoch 1 of" in row(page, run, "a"), SECONDS, "an epoch")
+    assert again.ends() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_pages_fit_a_phone_and_a_screen(
+    browser: Any, pages: Pages, user: User, width: int, scheme: str
+) -> None:
+    run = starts_three(user)
+    user.touch("a-1")
+    user.sees_state("a", "running")
+    page = Page(browser, pages.act)
+    with seen_as(browser, width, scheme):
+        for path, section in (
+            ("/", "#jobs tbody tr"),
+            (f"/runs/{run}", "#sections section"),
+            (f"/runs/{run}/jobs/a", "#sections section"),
+        ):
+            browser.get(f"http://127.0.0.1:{pages.port}{path}")
+            page.sees(section)
+            wide = "return document.documentElement.scrollWidth - innerWidth"
+            assert browser.execute_script(wide) <= 0, path
+            page.is_quiet()
+
+
+def test_two_runs_are_compared(browser: Any, pages: Pages, user: User) -> None:
+    for number in (1, 2):
+        user.write("job.yaml", f"jobs: [{{name: a, run: 'echo loss {number}'}}]")
+        user.types("run", "job.yaml")
+    page = Page(browser, pages.act)
+    until(lambda: len(page.all("#past input")) == 2, SECONDS, "two runs")
+    for box in page.all("#past input"):
+        box.click()
+    page.clicks("#compare")
+    page.shows("main", "Two runs compared")
+    page.shows("main", "elapsed")
