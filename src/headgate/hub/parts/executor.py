@@ -27,6 +27,7 @@ from headgate.hub.state.attempt import Attempt, LiveTask
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model import events
+from headgate.model.calls import RESULT
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError
 from headgate.model.events import (
@@ -186,7 +187,9 @@ class ActionExecutor(Component):
         run, live = self._live_runs.find(action.job)
         starts = Starts(run.submission, self._home)
         if live.current is None or live.current.number != action.attempt:
-            _remove_copies(run.checkpoints(action.spec.name))  # of the previous attempt
+            checkpoints = run.checkpoints(action.spec.name)
+            _remove_copies(checkpoints)  # of the previous attempt
+            (checkpoints / RESULT).unlink(missing_ok=True)
             send, ports = self._engines.of(run.id).send, starts.ports(action, self._used_ports())
             roles = task_names(action.spec.roles)
             attempt = Attempt(
