@@ -64,7 +64,7 @@ SLOW = (
     *("tests/keras/", "tests/jax/", "tests/isolation/containers/", "tests/isolation/guests/"),
     *(f"tests/test_docs.py::test_{name}" for name in ("command_lines_of", "python_blocks_run")),
     *(f"tests/torch/test_{name}.py" for name in ("together", "extra_state", "spinning")),
-    "tests/sampling/test_training_process.py",
+    *("tests/sampling/test_training_process.py", "tests/web/test_page.py"),
     *(f"tests/hub/test_{name}.py" for name in ("allocations", "delivered", "endings", "engines")),
     *(f"tests/hub/test_{name}.py" for name in ("explaining", "explaining_devices", "hosts", "lab")),
     *(f"tests/hub/test_{name}.py" for name in ("launched_plans", "many", "memory_by_learning")),
@@ -88,6 +88,7 @@ QUICK = (
     "tests/keras/test_together.py::test_a_job_of_tensorflow_s_parameter_servers",
     "tests/lab/test_commands.py::test_exec_hands_on_input_output_and_exit_code",
     "tests/sampling/test_training_process.py::test_a_process_that_trains_is_no_worker_of_a_loader[spawn",
+    "tests/web/test_page.py::test_three_jobs_are_followed_as_they_learn",
 )
 """Of these, the one of each capability that `make test` runs."""
 

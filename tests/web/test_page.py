@@ -170,8 +170,7 @@ def test_a_server_that_ends_and_comes_back_is_found_again(browser: Any, user: Us
     assert again.ends() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
 def test_pages_fit_a_phone_and_a_screen(
     browser: Any, pages: Pages, user: User, width: int, scheme: str
 ) -> None:
