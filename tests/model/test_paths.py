@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from headgate.config import clusterfile, jobfile, planfile
 from headgate.model import paths
 from headgate.model.errors import StorageError, UsageError
-from headgate.model.paths import below, exposure, opened, write_whole
+from headgate.model.paths import below, exposure, is_readable, opened, write_whole
 from headgate.planning.interference import read_pairs
 from headgate.profiling import store
 from headgate.recorded import runs
@@ -220,3 +222,18 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         write_whole(path, "new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["state.json"]
+
+
+def test_a_descriptor_above_1023_is_waited_for() -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most[1], most[1]))
+    try:
+        reading, writing = os.pipe()
+        high = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, 1500)
+        assert not is_readable(high, 0.0)
+        os.write(writing, b"x")
+        assert is_readable(high, 60.0)
+        for fd in (reading, writing, high):
+            os.close(fd)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)

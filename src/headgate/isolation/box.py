@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from headgate.machine.enclosure import Enclosure, MemoryRecord
 from headgate.model.errors import IsolationError
 from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
+from headgate.model.paths import is_readable
 from headgate.model.shares import Share, Uncontrolled
 from headgate.model.units import say_bytes
 
@@ -53,7 +53,7 @@ class EnclosedBox(Box):
 
     @property
     def _has_ended(self) -> bool:
-        return bool(select.select([self.exit_fd], [], [], 0)[0])
+        return is_readable(self.exit_fd, 0)
 
     @property
     def _is_over(self) -> bool:
@@ -207,7 +207,7 @@ class ProcessBox(EnclosedBox):
                 return
             self._ending = True
             self._enclosure.kill()
-            if not self._reaped and select.select([self._exit_fd], [], [], STUCK_SECONDS)[0]:
+            if not self._reaped and is_readable(self._exit_fd, STUCK_SECONDS):
                 self.reap()
             self._enclosure.remove()
             self._closed = True

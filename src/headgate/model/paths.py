@@ -20,6 +20,13 @@ writer.
 """
 
 
+def is_readable(fd: int, seconds: float) -> bool:
+    """Wait until a descriptor can be read: a pipe, a socket, a pidfd; false after `seconds`."""
+    waiting = select.poll()  # `select.select` takes no descriptor above 1023
+    waiting.register(fd, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
+
+
 def opened(
     path: str | Path, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None
 ) -> TextIO:
@@ -36,7 +43,7 @@ def opened(
         kind = stat.S_IFMT(os.fstat(fd).st_mode)
         if kind == stat.S_IFDIR:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if kind == stat.S_IFIFO and not select.select([fd], [], [], PIPE_SECONDS)[0]:
+        if kind == stat.S_IFIFO and not is_readable(fd, PIPE_SECONDS):
             raise OSError(
                 errno.ETIMEDOUT, f"nobody has written into this pipe for {PIPE_SECONDS:g} s"
             )
