@@ -1,5 +1,5 @@
-"""A finding: what held a job back, its cost, and a remedy. Values only; `headgate.reports.findings`
-has the sentences.
+"""A finding: what held a job back, its cost, and a remedy. Values only; `headgate.reports` has the
+sentences.
 """
 
 from __future__ import annotations
