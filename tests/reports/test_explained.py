@@ -267,3 +267,10 @@ def test_a_job_of_which_nothing_tells_what_its_neighbour_cost_says_so_in_the_sum
     assert any(text.startswith(f"{sentence} Next: {advice}") for text in texts)
     assert not any(text.startswith("not-known") for text in texts)
     assert sentence in html.page(run)
+
+
+@pytest.mark.parametrize("outside", [0.0, 1.0])
+def test_every_section_of_a_page_with_losses_can_be_drawn(tmp_path: Path, outside: float) -> None:
+    jobs = {"a": MadeUp(ran=0.5, waited=0.5), "b": MadeUp(ran=0.5, waited=0.5)}
+    page = html.page(recording(tmp_path / "run.sqlite", jobs, cores=1.0, outside=outside))
+    assert "could not be drawn" not in page
