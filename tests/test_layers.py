@@ -26,6 +26,7 @@ LAYERS = (
     "testing",
     "studies",
     "client",
+    "exports",
     "reports",
     "hub",
     "verification",

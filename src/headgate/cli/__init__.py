@@ -37,6 +37,7 @@ VERBS = {
     "stop": "Stop jobs, with a checkpoint.",
     "resume": "Go on with a run that was stopped or interrupted.",
     "report": "Write a run's report as one HTML page.",
+    "export": "Write a run for other tools: tables, traces, trackers.",
     "replay": "Feed a run's events to today's controller, and compare.",
     "rm": "Delete runs that have ended.",
     "plan": "Say how many tasks a script should have, and where.",

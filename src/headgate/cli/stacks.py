@@ -47,7 +47,7 @@ def command(job: str, run: str | None, every: bool, as_json: bool) -> None:
     with RunReader(folder / runs.STORE) as reader:
         rows = list(reader.records(TaskRow, "job = ? AND ended IS NULL", [name]))
         engine = RunDescription.read(reader).engine
-    if engine is not None:
+    if engine:
         raise HeadgateError(
             f"{name} runs on {engine}: stacks are read of processes of this machine alone"
         )

@@ -143,11 +143,7 @@ def _of_its_time(account: Account) -> Finding:
         )
         if worst is None or worst.cost.low < least:
             return _unknown(account, TimeEstimate(0.0, unexplained.low, elapsed))
-    large = [
-        cause
-        for cause in causes
-        if cause.cost.seconds >= max(cause.least * elapsed, LEAST_SECONDS_TOLD)
-    ]
+    large = [cause for cause in causes if _is_large(cause, elapsed)]
     # A start is paid once, what holds steps back as long as the job runs. In a short run the latter
     # may be less than a second.
     held = [cause for cause in large if cause.kind is not FindingKind.STARTING]
@@ -167,6 +163,12 @@ def _of_its_time(account: Account) -> Finding:
     if large:
         return _given(large[0], account)
     return _doubted(account) or _healthy(account, sum(cause.cost.seconds for cause in causes))
+
+
+def _is_large(cause: Finding, elapsed: float) -> bool:
+    if cause.kind is FindingKind.WAITING and cause.cost.seconds > elapsed / 2.0:
+        return True  # a job that has hardly begun did no work of its own
+    return cause.cost.seconds >= max(cause.least * elapsed, LEAST_SECONDS_TOLD)
 
 
 def _doubted(account: Account) -> Finding | None:

@@ -200,15 +200,19 @@ def sampled(
     every = [reported_step for task in tasks for reported_step in stepping.told.get(task, ())]
     workers = [reported_step for reported_step in every if reported_step.task.name.is_worker]
     servers = [reported_step for reported_step in every if not reported_step.task.name.is_worker]
-    result = []
-    for chosen in choose(workers, servers, synchronous=synchronous):
-        bars, transfers = _bars(reader, chosen.told), _transfers(reader, chosen.told)
-        parts = [
-            (reported_step, bars.get(reported_step, ()), transfers.get(reported_step, ()))
-            for reported_step in chosen.told
-        ]
-        result.append(assemble(chosen, parts, synchronous=synchronous))
-    return tuple(result)
+    return tuple(
+        assemble(chosen, list(drawn(reader, chosen.told)), synchronous=synchronous)
+        for chosen in choose(workers, servers, synchronous=synchronous)
+    )
+
+
+def drawn(
+    reader: RunReader, reported_steps: Sequence[ReportedStep]
+) -> Iterator[tuple[ReportedStep, tuple[Bar, ...], Sequence[StepTransfer]]]:
+    """Sampled steps with their spans in the order of time, and their traffic."""
+    bars, transfers = _bars(reader, reported_steps), _transfers(reader, reported_steps)
+    for step in reported_steps:
+        yield step, bars.get(step, ()), transfers.get(step, ())
 
 
 def _bars(

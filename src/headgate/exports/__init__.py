@@ -1,0 +1,1 @@
+"""What was recorded of a run, in the form that other tools read."""
