@@ -219,7 +219,7 @@ def test_a_terminal_that_goes_while_its_pipe_is_read_is_told(user: User) -> None
         user.sees("saw")
         process.kill()
     wait.until(
-        lambda: "it reads may end too early" in user.types("status").stdout,
+        lambda: "input may end too early" in user.types("status").stdout,
         SECONDS,
         "the run is told",
     )

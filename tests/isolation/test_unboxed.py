@@ -19,7 +19,7 @@ from headgate.machine import processes
 from headgate.machine.fallbacks import Cores, Fallbacks
 from headgate.machine.process_table import TAG, ProcessTable
 from headgate.model.identifiers import TaskId
-from headgate.model.shares import UNLIMITED, Lever, Share
+from headgate.model.shares import UNLIMITED, Lever, Share, Uncontrolled
 from headgate.testing import programs
 from headgate.testing.wait import until
 
@@ -123,8 +123,9 @@ def test_the_niceness_of_a_session_that_the_kernel_puts_off_follows(
 
     monkeypatch.setattr(Path, "write_text", puts_off)
     fallbacks = Fallbacks(Cores())
-    assert str(fallbacks.apply("cpu_weight", 80, [leader.pid])) == "CPU weight 80: by nice 1"
-    assert str(fallbacks.apply("cpu_weight", 30, [leader.pid])) == "CPU weight 30: by nice 5"
+    for weight, reason in ((80, "by nice 1"), (30, "by nice 5")):
+        limit = fallbacks.apply("cpu_weight", weight, [leader.pid])
+        assert limit == Uncontrolled(Lever.CPU_WEIGHT, reason, str(weight))
     taken.set()
     until(lambda: bool(written), what="the second attempt")
     assert written == [str(os.getpriority(os.PRIO_PROCESS, 0) + 5)]

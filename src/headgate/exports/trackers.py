@@ -68,7 +68,12 @@ def to_mlflow(run: Recording, to: str) -> str:
         tags = [RunTag(name, value) for name, value in _tags(verdicts.get(job.name)).items()]
         client.log_batch(made, params=params, tags=tags)
         metrics = [
-            Metric(_mlflow_name(figure.name), point.value, _milliseconds(run, point.t), _step(point, index))
+            Metric(
+                _mlflow_name(figure.name),
+                point.value,
+                _milliseconds(run, point.t),
+                _step(point, index),
+            )
             for figure in figures
             for index, point in enumerate(figure.points)
         ]

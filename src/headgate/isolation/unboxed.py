@@ -15,6 +15,7 @@ from headgate.machine.enclosure import FIELDS, Enclosure, MemoryRecord
 from headgate.machine.fallbacks import Fallbacks
 from headgate.machine.process_table import ProcessTable
 from headgate.model.errors import IsolationError
+from headgate.model.reason_text import in_words
 from headgate.model.shares import Share, Uncontrolled
 
 KILL_SECONDS = 10.0
@@ -47,7 +48,7 @@ class Unboxed(Enclosure):
     def plan(self, share: Share) -> Sequence[str]:
         given = [(field, getattr(share, field)) for field in FIELDS]
         return [
-            str(fallback)
+            in_words(fallback.warning())
             for field, value in given
             if value is not None
             and (fallback := self._fallbacks.describe(field, value)) is not None

@@ -17,6 +17,7 @@ from headgate.machine.cgroup_layout import CURE
 from headgate.machine.enclosure import FIELDS, Enclosure, Field
 from headgate.machine.fallbacks import Fallbacks
 from headgate.model.errors import IsolationError
+from headgate.model.reason_text import in_words
 from headgate.model.shares import WEIGHT_DEFAULT, Share, Uncontrolled, Unlimited
 from headgate.model.units import say_bytes
 
@@ -162,7 +163,8 @@ class Cgroups(Enclosure):
         for field, value in _given(share):
             writes = self.writes(field, value)
             if writes is None:
-                lines += map(str, filter(None, [self.fallbacks.describe(field, value)]))
+                fallback = self.fallbacks.describe(field, value)
+                lines += [in_words(fallback.warning())] if fallback is not None else []
             else:
                 lines += map(str, writes)
         if (cpu := self.folders.get("cpu")) is not None:

@@ -16,7 +16,7 @@ from headgate.isolation.vm import VmIsolation
 from headgate.isolation.vm.containers import VmContainerIsolation
 from headgate.isolation.vm.isolation import PREFIX
 from headgate.isolation.vm.machines import EMULATION
-from headgate.model.shares import UNLIMITED, Share
+from headgate.model.shares import UNLIMITED, Lever, Share, Uncontrolled
 from headgate.testing.isolation import MIB, IsolationContract
 
 GROUP = f"test-guests-{os.getpid()}"
@@ -75,10 +75,8 @@ class TestGuests(IsolationContract):
         assert running.box.apply(Share(memory_bytes=256 * MIB)) == ()
         for other in (32 * MIB, UNLIMITED):
             (line,) = running.box.apply(Share(memory_bytes=other))
-            assert (
-                str(line)
-                == "memory limit: a guest's is set when it starts, and stays as it is: 256 MiB"
-            )
+            reason = "a guest's is set when it starts, and stays as it is: 256 MiB"
+            assert line == Uncontrolled(Lever.MEMORY, reason)
         assert self.alive(running.box.pid)
 
     def test_04_shares_change_while_a_task_runs(self) -> None:
@@ -88,8 +86,9 @@ class TestGuests(IsolationContract):
             assert bool(running.box.apply(Share(cpu_cap_cores=cap))) != self.caps_fractions
             self.elapse(0.5)
             self.capped(running.box, cap)
-        limits = map(str, running.box.apply(Share(cpu_cap_cores=2.0)))
-        assert "CPU cap: its guest cannot use more cores than it has: 1" in limits
+        reason = "its guest cannot use more cores than it has: 1"
+        limits = running.box.apply(Share(cpu_cap_cores=2.0))
+        assert Uncontrolled(Lever.CPU_CAP, reason) in limits
 
     def test_12_daemons_are_seen_and_end_with_the_box(self) -> None:
         running = self.run(self.launch("daemon"))
