@@ -204,7 +204,7 @@ def _programs(targets: Sequence[str], asked: CommandLine) -> Iterator[tuple[str,
         with suppress(UsageError):  # it is told once all is known of the job
             # a launcher that Headgate replaces need not be installed
             if (launcher := parse_launcher(job)) is not None:
-                first = launcher.command[0]
+                job, first = replace(job, run=launcher.command), launcher.command[0]
         if shutil.which(first) is None:
             raise UsageError(f"found no program {first!r}, neither here nor on the PATH")
         yield python_name(job) or Path(first).name, {"run": asked.command}
