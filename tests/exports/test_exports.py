@@ -66,7 +66,9 @@ def test_tensorboard_reads_its_event_files(store: Path, tmp_path: Path) -> None:
         assert [event.value for event in losses] == pytest.approx(
             [value for _, value in known[job.name, "loss"]]
         )
-        assert losses[0].wall_time == pytest.approx(run.began + known[job.name, "loss"][0][0])
+        assert losses[0].wall_time == pytest.approx(
+            (run.began or 0.0) + known[job.name, "loss"][0][0]
+        )
         assert set(reader.Tags()["scalars"]) == {name for of, name in known if of == job.name}
 
 
@@ -101,7 +103,7 @@ def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_trace_has_the_steps_of_tasks_and_what_they_sent(
     distributed: Path, tmp_path: Path
 ) -> None:
-    run = read(shutil.copy(distributed, tmp_path / "run.sqlite"))
+    run = read(Path(shutil.copy(distributed, tmp_path / "run.sqlite")))
     trace = json.loads(perfetto.to_perfetto(run, tmp_path / "trace.json").read_text())
     events = trace["traceEvents"]
     names = {
