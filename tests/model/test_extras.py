@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import headgate
+from headgate.cli import web
 from headgate.engines.engine_options import declared
 from headgate.model.errors import MissingExtraError
 from headgate.model.extras import PACKAGES, install
@@ -26,6 +27,10 @@ def test_the_table_says_what_the_project_says() -> None:
             *PROJECT["dependencies"],
             *(each for listed in extras.values() for each in listed),
         ]
+
+
+def test_the_page_names_the_packages_of_its_extra() -> None:
+    assert list(web.NEEDED.values()) == PROJECT["optional-dependencies"]["web"]
 
 
 def test_a_missing_part_is_told_with_its_package() -> None:

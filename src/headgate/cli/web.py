@@ -15,7 +15,12 @@ import click
 
 from headgate.model.errors import UsageError
 
-_NEEDED = ("starlette", "uvicorn", "prometheus_client")
+NEEDED = {
+    "starlette": "starlette>=0.40",
+    "uvicorn": "uvicorn>=0.30",
+    "prometheus_client": "prometheus-client>=0.20",
+}
+"""Modules, and their packages as in the extra `web` of pyproject.toml."""
 
 
 @click.command("web")
@@ -70,9 +75,13 @@ def command(
              headgate web --port 8000 --metrics-file /var/lib/node_exporter/headgate.prom
              headgate web --host 0.0.0.0 --certificate cert.pem --key key.pem
     """
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = [
+        f"'{package}'"
+        for module, package in NEEDED.items()
+        if importlib.util.find_spec(module) is None
+    ]
     if missing:
-        raise UsageError(f"the page needs {', '.join(missing)}: pip install 'headgate-dl[web]'")
+        raise UsageError(f"the page needs more packages: pip install {' '.join(missing)}")
     from headgate.web.serving import ServeSettings, Serving
 
     serving = Serving(
