@@ -85,7 +85,7 @@ def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user:
         user.touch(f"{name}-1")
     until(lambda: all("epoch 1 of" in row(page, run, name) for name in "abc"), SECONDS, "epochs")
     user.touch("b-2")
-    until(lambda: "0.5" in row(page, run, "b"), SECONDS, "the loss of b")
+    until(lambda: "epoch 2 of" in row(page, run, "b"), SECONDS, "the second epoch of b")
     assert "epoch 1 of" in row(page, run, "a")
     assert page.text("#count") == "3 jobs"
     field = page.all("#filter")[0]
