@@ -102,12 +102,12 @@ def to_wandb(run: Recording, to: str) -> str:
             name=job.name,
             config=_parameters(run, job),
             reinit="finish_previous",
-        ) as there:
-            there.define_metric("seconds")
-            there.define_metric("*", step_metric="seconds")
+        ) as tracked:
+            tracked.define_metric("seconds")
+            tracked.define_metric("*", step_metric="seconds")
             for t, values in _by_time(figures):
-                there.log({"seconds": t, **values})
-            there.summary.update(_tags(verdicts.get(job.name)))
+                tracked.log({"seconds": t, **values})
+            tracked.summary.update(_tags(verdicts.get(job.name)))
     return to or PROJECT
 
 
@@ -178,5 +178,5 @@ def _tags(verdict: Mapping[str, Any] | None) -> dict[str, str]:
     """What held a job back most."""
     if verdict is None:
         return {}
-    said = {"verdict": verdict["kind"], "why": verdict["why"], "lost_seconds": verdict["seconds"]}
-    return {f"{PREFIX}{name}": str(value) for name, value in said.items() if value is not None}
+    facts = {"verdict": verdict["kind"], "why": verdict["why"], "lost_seconds": verdict["seconds"]}
+    return {f"{PREFIX}{name}": str(value) for name, value in facts.items() if value is not None}
