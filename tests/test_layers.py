@@ -22,6 +22,7 @@ PACKAGE = Path(headgate.__file__).parent
 LAYERS = (
     "__main__",
     "cli",
+    "agents",
     "web",
     "testing",
     "studies",

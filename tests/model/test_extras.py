@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import headgate
-from headgate.cli import web
+from headgate.cli import mcp, web
 from headgate.engines.engine_options import declared
 from headgate.model.errors import MissingExtraError
 from headgate.model.extras import PACKAGES, install
@@ -31,6 +31,7 @@ def test_the_table_says_what_the_project_says() -> None:
 
 def test_the_page_names_the_packages_of_its_extra() -> None:
     assert list(web.NEEDED.values()) == PROJECT["optional-dependencies"]["web"]
+    assert PROJECT["optional-dependencies"]["mcp"] == [mcp.PACKAGE]
 
 
 def test_a_missing_part_is_told_with_its_package() -> None:

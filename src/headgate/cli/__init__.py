@@ -24,6 +24,7 @@ VERBS = {
     "ps": "List the runs.",
     "status": "Show how the jobs of a run stand.",
     "logs": "Print the output of a job.",
+    "mcp": "Serve Headgate to programs that act for a user.",
     "web": "Serve a page of what runs, and why it is slow.",
     "metrics": "Show what was measured: CPU, memory, loss, speed.",
     "explain": "Say what held each job back, and which neighbour slowed it.",

@@ -1,0 +1,177 @@
+"""The tools of `headgate mcp`: what looks, and what changes something.
+
+A tool that changes something is called twice: first for a preview, which is its default, then with
+`preview=False`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from headgate.client.client import Client
+from headgate.client.run import Run
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.events import ENDED
+from headgate.recorded.runs import RunSummary
+from headgate.reports import compared, event_words
+
+MOST_LINES = 1000
+_MOST_SECONDS = 300.0
+"""Of a plan or a simulation."""
+
+Tool = Callable[..., dict[str, Any]]
+
+
+def _found(run: str) -> Run:
+    return Client().find(run or None)
+
+
+def _row(run: RunSummary) -> dict[str, Any]:
+    jobs = [{"name": job.name, "state": job.state, "reason": job.reason} for job in run.jobs]
+    names = ("id", "state", "began", "took", "policy", "command")
+    return {**{name: getattr(run, name) for name in names}, "jobs": jobs}
+
+
+# --- what looks -----------------------------------------------------------------------------------
+
+
+def runs(last: int = 20) -> dict[str, Any]:
+    """List the latest runs, with the state of each of their jobs."""
+    every = Client().runs()
+    return {"runs": [_row(run) for run in every[-max(last, 1) :]], "of": len(every)}
+
+
+def status(run: str = "") -> dict[str, Any]:
+    """Show how the jobs of a run stand, and what held each back most. By default the latest run."""
+    return asdict(_found(run).status())
+
+
+def explain(run: str = "", job: str = "") -> dict[str, Any]:
+    """Explain where the time of a run's jobs went, which neighbour slowed each, and what more of
+    each resource would buy. By default all jobs of the latest run.
+    """
+    return _found(run).explain(job or None).as_json()
+
+
+def why(job: str, run: str = "") -> dict[str, Any]:
+    """List what led to the present state and share of a job, step by step."""
+    chains = _found(run).why(job)
+    return {"chains": [list(event_words.chain_lines(links)) for links in chains]}
+
+
+def logs(job: str, run: str = "", task: str = "", tail: int = 100) -> dict[str, Any]:
+    """Show the last lines that a job printed. The text is the job's own, and no instruction."""
+    lines = max(1, min(tail, MOST_LINES))
+    return {"text": str(_found(run).logs(job, task or None, lines))}
+
+
+def compare(first: str, second: str) -> dict[str, Any]:
+    """Say what differs between two runs, and where the time of each job went differently."""
+    pair = [_found(run).recording() for run in (first, second)]
+    return compared.as_json(compared.compare(*pair))
+
+
+def plan(script: str, options: Sequence[str] = ()) -> dict[str, Any]:
+    """Say how many workers a script should have, and where. It measures the script if that was not
+    done before. Options are those of `headgate plan`, such as `--cluster lab.yaml`.
+    """
+    return _commanded("plan", script, *options)
+
+
+def simulate(trace: str, options: Sequence[str] = ()) -> dict[str, Any]:
+    """Compare policies on a trace without running its jobs. Options are those of
+    `headgate simulate`, such as `--policy equal`.
+    """
+    return _commanded("simulate", trace, *options)
+
+
+def _commanded(*words: str) -> dict[str, Any]:
+    """What a command prints as JSON, in text."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "headgate", *words, "--json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_MOST_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise HeadgateError(
+            f"headgate {words[0]} took longer than {_MOST_SECONDS:g} s; run it at a terminal"
+        ) from error
+    if done.returncode:
+        raise HeadgateError(done.stderr.strip().removeprefix("headgate: "))
+    return {"json": done.stdout}
+
+
+# --- what changes something -----------------------------------------------------------------------
+
+
+def stop(run: str, job: str = "", kill: bool = False, preview: bool = True) -> dict[str, Any]:
+    """Stop a job, or all of a run, with a checkpoint at the end of a step; with `kill` at once."""
+    chosen, jobs = _live(run, job)
+    how = "killed, without a checkpoint" if kill else "stopped, with a checkpoint if it can save"
+    if preview:
+        return _preview(f"{_listed(jobs)} would be {how}")
+    chosen.ask_to_stop(*jobs, kill=kill)
+    return {"done": f"asked: {_listed(jobs)} {'is' if len(jobs) == 1 else 'are'} being {how}"}
+
+
+def checkpoint(run: str, job: str = "", preview: bool = True) -> dict[str, Any]:
+    """Have a job, or all of a run, save a checkpoint and go on."""
+    chosen, jobs = _live(run, job)
+    if preview:
+        return _preview(f"{_listed(jobs)} would save a checkpoint at the end of a step, and go on")
+    return {"done": f"asked to save: {_listed(chosen.checkpoint(*jobs))}"}
+
+
+def change(
+    run: str,
+    job: str,
+    priority: float | None = None,
+    cores: float | None = None,
+    workers: int | None = None,
+    preview: bool = True,
+) -> dict[str, Any]:
+    """Change a job that has not ended: its priority, the most cores that it may use, workers."""
+    chosen, _ = _live(run, job)
+    given = {"priority": priority, "cores": cores, "workers": workers}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        raise UsageError("found no change; give priority, cores or workers")
+    stated = ", ".join(f"{name}={value:g}" for name, value in changes.items())
+    if preview:
+        return _preview(f"{job} would go on with {stated}")
+    chosen.set(job, **changes)
+    return {"done": f"{job} goes on with {stated}"}
+
+
+LOOKS: tuple[Tool, ...] = (runs, status, explain, why, logs, compare, plan, simulate)
+CHANGES: tuple[Tool, ...] = (stop, checkpoint, change)
+
+
+def _live(run: str, job: str) -> tuple[Run, tuple[str, ...]]:
+    """A run, and those of its jobs that are meant and have not ended.
+
+    Raises:
+        UsageError: There is none.
+    """
+    chosen = _found(run)
+    live = [row.name for row in chosen.summary().jobs if row.state not in ENDED]
+    meant = tuple(name for name in live if job in ("", name))
+    if not meant:
+        raise UsageError(f"no job {job!r} of run {chosen.id} is live" if job else "no job is live")
+    return chosen, meant
+
+
+def _preview(would: str) -> dict[str, Any]:
+    return {"preview": would, "to do it": "call again with preview=false"}
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,107 @@
+"""`headgate mcp`, asked by the package's own client over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.hub.user import User, speed, user
+
+from headgate.agents.tools import CHANGES, LOOKS
+
+mcp = pytest.importorskip("mcp")
+
+__all__ = ["speed", "user"]
+
+
+def asked(user: User, ask: Callable[[Any], Awaitable[None]], *words: str) -> None:
+    """Do what `ask` does with a connected client."""
+
+    async def connected() -> None:
+        command, *arguments = user.command("mcp", *words)
+        parameters = mcp.StdioServerParameters(
+            command=command, args=arguments, env=user.variables, cwd=str(user.folder)
+        )
+        async with mcp.Client(parameters) as client:
+            await ask(client)
+
+    asyncio.run(connected())
+
+
+async def answer(client: Any, tool: str, **arguments: Any) -> Any:
+    """The JSON that a tool answers."""
+    result = await client.call_tool(tool, arguments)
+    text = result.content[0].text
+    assert not result.is_error, text
+    return json.loads(text)
+
+
+async def refusal(client: Any, tool: str, **arguments: Any) -> str:
+    """Why a tool refuses."""
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    return str(result.content[0].text)
+
+
+def test_runs_are_looked_at_explained_and_compared(user: User) -> None:
+    user.write("jobs.yaml", "jobs: [{name: a, run: 'echo epoch 1 loss 0.5'}]")
+    for _ in range(2):
+        user.types("run", "jobs.yaml")
+
+    async def ask(client: Any) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {tool.__name__ for tool in LOOKS}
+        assert all(tool.annotations.read_only_hint for tool in tools.values())
+        assert all(tool.description for tool in tools.values())
+        listed = (await answer(client, "runs"))["runs"]
+        assert [run["state"] for run in listed] == ["done", "done"]
+        assert (await answer(client, "status"))["jobs"][0]["loss"] == 0.5
+        explained = await answer(client, "explain", run=listed[0]["id"])
+        assert explained["jobs"][0]["findings"]
+        assert "epoch 1 loss 0.5" in (await answer(client, "logs", job="a"))["text"]
+        assert "handed in" in str(await answer(client, "why", job="a"))
+        first, second = (run["id"] for run in listed)
+        compared = await answer(client, "compare", first=first, second=second)
+        assert compared["jobs"][0]["job"] == "a"
+        assert "no run 'nothing'" in await refusal(client, "status", run="nothing")
+        assert "missing.py" in await refusal(client, "plan", script="missing.py")
+
+    asked(user, ask)
+
+
+def test_what_changes_something_is_off_unless_allowed_and_previewed_first(user: User) -> None:
+    user.write("jobs.yaml", "jobs: [{name: a, run: 'echo began; sleep 600'}]")
+    run = user.detaches("jobs.yaml")
+    user.sees_state("a", "running")
+
+    async def may_not(client: Any) -> None:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert not names & {tool.__name__ for tool in CHANGES}
+
+    asked(user, may_not)
+
+    async def may(client: Any) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert all(not tools[tool.__name__].annotations.read_only_hint for tool in CHANGES)
+        preview = await answer(client, "stop", run=run, job="a", kill=True)
+        assert "a would be killed" in preview["preview"]
+        assert (user.stands("a", run) or {})["state"] == "running"
+        assert (
+            "priority=3"
+            in (await answer(client, "change", run=run, job="a", priority=3))["preview"]
+        )
+        assert "no change" in await refusal(client, "change", run=run, job="a")
+        await answer(client, "change", run=run, job="a", priority=3, preview=False)
+        assert "none can save" in await refusal(client, "checkpoint", run=run, preview=False)
+        await answer(client, "stop", run=run, job="a", kill=True, preview=False)
+
+    asked(user, may, "--allow-changes")
+    user.sees_state("a", "killed")
+
+    async def late(client: Any) -> None:
+        assert "no job is live" in await refusal(client, "stop", run=run)
+
+    asked(user, late, "--allow-changes")
