@@ -18,6 +18,7 @@ from headgate.machine.cgroup_v2 import CgroupsV2
 from headgate.model.cluster import Place
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
+from headgate.model.reason_text import in_words
 from headgate.model.shares import UNLIMITED, Share
 from headgate.sampling.base import Target
 from headgate.sampling.round import SamplingRound, samplers
@@ -37,7 +38,7 @@ def isolation() -> ProcessIsolation:
     except IsolationError as error:
         pytest.skip(str(error))
     if isolation.uncontrolled():
-        pytest.skip(str(isolation.uncontrolled()[0]))
+        pytest.skip(in_words(isolation.uncontrolled()[0].warning()))
     return isolation
 
 

@@ -20,7 +20,7 @@ PREFIX = "headgate/"
 """Begins the names of figures that Headgate measured, so that none is taken for a script's own."""
 
 
-class Point(NamedTuple):
+class SeriesPoint(NamedTuple):
     """A value at a time.
 
     Args:
@@ -46,7 +46,7 @@ class Series:
 
     job: str
     name: str
-    points: tuple[Point, ...]
+    points: tuple[SeriesPoint, ...]
 
 
 def series(run: Recording) -> Iterator[Series]:
@@ -55,7 +55,7 @@ def series(run: Recording) -> Iterator[Series]:
         for name, times, values in _figures(job):
             steps = _steps_at(job, times)
             points = tuple(
-                Point(float(t), step, float(value))
+                SeriesPoint(float(t), step, float(value))
                 for t, step, value in zip(times, steps, values, strict=True)
                 if math.isfinite(value)
             )

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headgate.exports.series import PREFIX, Point, Series, series
+from headgate.exports.series import PREFIX, Series, SeriesPoint, series
 from headgate.model.events import FAULTS
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
@@ -150,7 +150,7 @@ def _by_time(figures: list[Series]) -> Iterator[tuple[float, dict[str, float]]]:
     yield from sorted(at.items())
 
 
-def _step(point: Point, index: int) -> int:
+def _step(point: SeriesPoint, index: int) -> int:
     return point.step if point.step is not None else index
 
 
