@@ -57,9 +57,9 @@ def test_no_two_classes_are_called_the_same() -> None:
 
 
 def described(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
-    """Names below `Args:` in a docstring."""
+    """What stands for names below `Args:` in a docstring."""
     section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", ast.get_docstring(node) or "", re.MULTILINE)
-    return re.findall(r"^    \*{0,2}(\w+): ", section[1], re.MULTILINE) if section else []
+    return re.findall(r"^    \*{0,2}([^\s:][^:\n]*)", section[1], re.MULTILINE) if section else []
 
 
 def parameters(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
@@ -88,3 +88,5 @@ def test_docstrings_describe_the_arguments_that_there_are() -> None:
 def test_an_argument_that_was_renamed_is_seen() -> None:
     source = 'def f(a):\n    """Say it.\n\n    Args:\n        b: It.\n    """'
     assert list(undescribed(source)) == ["f: b"]
+    source = source.replace("b: It.", "As of `g`.")
+    assert list(undescribed(source)) == ["f: As of `g`."]

@@ -64,10 +64,7 @@ class Client:
         address: str = "",
         shared_files: bool = False,
     ) -> Run:
-        """Start jobs side by side and return at once.
-
-        Args:
-            As of `headgate.run`.
+        """Start jobs side by side and return at once. The arguments are those of `headgate.run`.
 
         Raises:
             UsageError: The input is invalid.

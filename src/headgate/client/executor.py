@@ -142,7 +142,10 @@ class Executor(futures.Executor):
         timeout: Most seconds that each call may run; None: no limit.
         retries: How often a call that raised or was killed is repeated.
         env: Variables added to the environment.
-        cluster, engine, address, shared_files: Where calls run, as of `headgate.run`.
+        cluster: A lab that is up, to run calls on its nodes; None: on this machine.
+        engine: What starts them: `local`, or another of those that `headgate doctor` lists.
+        address: Where the engine's cluster is reached; empty: where the environment says.
+        shared_files: Whether its nodes see this machine's files.
         job: Further fields of each call's `headgate.Job`, such as `priority`.
 
     Raises:
