@@ -68,6 +68,13 @@ def test_runs_are_looked_at_explained_and_compared(user: User) -> None:
         assert compared["jobs"][0]["job"] == "a"
         assert "no run 'nothing'" in await refusal(client, "status", run="nothing")
         assert "missing.py" in await refusal(client, "plan", script="missing.py")
+        for tool, name in (("plan", "script"), ("simulate", "trace")):
+            assert "expected a file" in await refusal(client, tool, **{name: "--output=x"})
+        (user.folder / "trace.csv").write_text(
+            "job_id,submit_time,duration,cores\n1,0,10,1\n2,1,5,1\n"
+        )
+        simulated = await answer(client, "simulate", trace="trace.csv", policies=["fifo", "equal"])
+        assert "equal" in simulated["json"]
 
     asked(user, ask)
 

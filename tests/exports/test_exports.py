@@ -13,6 +13,7 @@ from tests.hub.user import User
 
 from headgate.exports import files, perfetto, trackers
 from headgate.exports.series import series
+from headgate.model.errors import HeadgateError
 from headgate.recorded.recording import read
 
 Rows = dict[tuple[str, str], list[tuple[float, float]]]
@@ -94,6 +95,16 @@ def test_mlflow_has_a_run_for_each_job(
         assert made.data.params["policy"] == "equal"
         assert "headgate/verdict" in made.data.tags
         assert made.info.status == "FINISHED"
+
+
+def test_what_a_tracker_refuses_is_said_in_one_line(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow.tracking")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    with pytest.raises(HeadgateError, match="MLflow refuses it: ") as refused:
+        trackers.to_mlflow(read(store), "nonsense://nowhere")
+    assert "\n" not in str(refused.value)
 
 
 def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:

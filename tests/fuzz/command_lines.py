@@ -354,6 +354,13 @@ def _harmless(words: list[str], path: list[str]) -> list[str]:
         return [*words, "--cluster", "nowhere"]  # else it measures
     if path[0] == "report":
         return [word for word in words if word != "--open"]
+    if path[0] == "web":
+        return [*words, "--key", "nowhere"]  # else it serves
+    if path[0] == "mcp":
+        return [*words, "nowhere"]  # the same
+    if path[0] == "export":  # libraries of others take seconds to be imported
+        slow = ("parquet", "tensorboard", "mlflow", "wandb", "trackio")
+        return [word for word in words if not word.endswith(slow)]
     if path[0] == "logs":
         return [word for word in words if word not in ("-f", "--follow")]
     return words

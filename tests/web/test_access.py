@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import stat
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from tests.hub.user import User
 from tests.web.conftest import HTML, Pages
@@ -63,6 +63,21 @@ def test_a_page_of_another_site_cannot_act(pages: Pages) -> None:
 def test_a_name_made_to_mean_this_machine_is_refused(pages: Pages) -> None:
     for host in ("evil.example", "evil.example:80", "", "localhost.evil.example"):
         assert pages.asks("/", headers={"Host": host}).status == 421, host
+
+
+def test_no_other_file_is_read_as_a_log(pages: Pages, user: User) -> None:
+    user.write("job.yaml", "jobs: [{name: a, run: 'echo began'}]")
+    user.types("run", "job.yaml")
+    [folder] = (user.home / "runs").iterdir()
+    (user.folder / "secret.log").write_text("secret")
+    (user.home / "secret.log").write_text("secret")
+    log = f"/runs/{folder.name}/jobs/a/log"
+    assert "began" in pages.asks(log, token="look").text
+    for task in ("../../../../secret", str(user.folder / "secret"), "*", "../../*/a/worker-0"):
+        answer = pages.asks(f"{log}?task={quote(task, safe='')}", token="look")
+        assert (answer.status, "secret" in answer.text.replace(task, "")) == (404, False), task
+    for job in ("..", "%2e%2e", "a%2f..%2fa", "*"):
+        assert pages.asks(f"/runs/{folder.name}/jobs/{job}/log", token="look").status == 404, job
 
 
 def test_names_of_this_machine_are_known(pages: Pages) -> None:

@@ -75,22 +75,32 @@ def compare(first: str, second: str) -> dict[str, Any]:
     return compared.as_json(compared.compare(*pair))
 
 
-def plan(script: str, options: Sequence[str] = ()) -> dict[str, Any]:
-    """Say how many workers a script should have, and where. It measures the script if that was not
-    done before. Options are those of `headgate plan`, such as `--cluster lab.yaml`.
+def plan(script: str, cluster: str = "") -> dict[str, Any]:
+    """Say how many workers a script should have, and where, from its stored profile. It runs
+    nothing. By default for this machine; else for the nodes of a cluster file or lab.
     """
-    return _commanded("plan", script, *options)
+    return _commanded("plan", script, *_given("cluster", cluster))
 
 
-def simulate(trace: str, options: Sequence[str] = ()) -> dict[str, Any]:
-    """Compare policies on a trace without running its jobs. Options are those of
-    `headgate simulate`, such as `--policy equal`.
-    """
-    return _commanded("simulate", trace, *options)
+def simulate(trace: str, policies: Sequence[str] = (), cluster: str = "") -> dict[str, Any]:
+    """Compare policies on a trace without running its jobs. By default `fifo`, on this machine."""
+    named = [word for policy in policies for word in _given("policy", policy)]
+    return _commanded("simulate", trace, *named, *_given("cluster", cluster))
+
+
+def _given(option: str, value: str) -> list[str]:
+    return [f"--{option}={value}"] if value else []
 
 
 def _commanded(*words: str) -> dict[str, Any]:
-    """What a command prints as JSON, in text."""
+    """What a command prints as JSON, in text.
+
+    Raises:
+        UsageError: A file is called like an option.
+        HeadgateError: The command failed, or took too long.
+    """
+    if words[1].startswith("-"):
+        raise UsageError(f"found {words[1]!r}; expected a file")
     try:
         done = subprocess.run(
             [sys.executable, "-m", "headgate", *words, "--json"],

@@ -55,11 +55,11 @@ class JobLogs:
         Raises:
             NotFoundError: The named task has no log.
         """
-        logs = cls(folder, job, task or runs.first_task(folder, job))
-        if task is not None and not logs.paths():
-            known = ", ".join(path.stem for path in cls(folder, job, None).paths()) or "none yet"
-            raise NotFoundError(f"job {job!r} has no task {task!r} with a log; it has {known}")
-        return logs
+        known = [path.stem for path in cls(folder, job, None).paths()]
+        if task is not None and task not in known:  # it may also be a path, or a pattern
+            names = ", ".join(known) or "none yet"
+            raise NotFoundError(f"job {job!r} has no task {task!r} with a log; it has {names}")
+        return cls(folder, job, task or runs.first_task(folder, job))
 
     def paths(self) -> list[Path]:
         """The existing logs, workers first."""

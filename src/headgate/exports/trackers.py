@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from headgate.exports.series import PREFIX, Series, SeriesPoint, series
+from headgate.model.errors import HeadgateError
 from headgate.model.events import FAULTS
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
@@ -47,12 +49,29 @@ def to_tensorboard(run: Recording, to: Path) -> Path:
     return to
 
 
+@contextmanager
+def _told_by(library: str) -> Iterator[None]:
+    """Say what a library refuses in one line.
+
+    Raises:
+        HeadgateError: It refused something.
+    """
+    try:
+        yield
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # each has classes of its own
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise HeadgateError(f"{library} refuses it: {first}") from error
+
+
+@_told_by("MLflow")
 def to_mlflow(run: Recording, to: str) -> str:
     """Write to a tracking server or folder: its URI, empty: the one that MLflow is set to.
 
     Raises:
         ImportError: mlflow is not installed.
-        mlflow.exceptions.MlflowException: The server refuses it.
+        HeadgateError: The server refuses it.
     """
     from mlflow.entities import Metric, Param, RunTag
     from mlflow.tracking import MlflowClient
@@ -84,6 +103,7 @@ def to_mlflow(run: Recording, to: str) -> str:
     return to
 
 
+@_told_by("Weights & Biases")
 def to_wandb(run: Recording, to: str) -> str:
     """Write to a project of Weights & Biases; empty: `headgate`.
 
@@ -111,6 +131,7 @@ def to_wandb(run: Recording, to: str) -> str:
     return to or PROJECT
 
 
+@_told_by("Trackio")
 def to_trackio(run: Recording, to: str) -> str:
     """Write to a project of Trackio; empty: `headgate`.
 
