@@ -160,6 +160,18 @@ def test_what_happened_before_is_told_once() -> None:
     assert [told["text"] for told in everything["events"]] == ["1", "2"]
 
 
+def test_a_hub_that_cannot_be_followed_is_told_until_it_can() -> None:
+    board = Board()
+    browser = board.subscribe(None)
+    sent(browser)
+    board.take({"type": "silent", "run": "", "text": "a hub of Headgate 9 is running"})
+    board.publish()
+    assert sent(browser)[0][1]["trouble"] == "a hub of Headgate 9 is running"
+    board.take(snapshot(job("a")))
+    board.publish()
+    assert sent(browser)[0][1]["trouble"] == ""
+
+
 def test_everybody_is_let_go_also_whose_place_is_full() -> None:
     board = Board()
     full, empty = board.subscribe(None), board.subscribe(None)

@@ -26,7 +26,8 @@ class Follower:
 
     Args:
         tell: Called with each message, from several threads: those of `Watch.follow`, each with
-            `run`. Once a run's hub is gone without a word of its end, with `{"type": "gone"}`.
+            `run`. With `{"type": "gone"}` once a run's hub is gone without a word of its end; with
+            `{"type": "silent"}` and the reason as `text` while a hub cannot be followed.
     """
 
     def __init__(self, tell: Told) -> None:
@@ -46,14 +47,22 @@ class Follower:
 
     def _look(self) -> None:
         while not self._ending.is_set():
-            if any(map(runs.alive, runs.listing())):
-                for folder in runs.hubs():
-                    thread = self._followed.get(folder)
-                    if thread is None or not thread.is_alive():
-                        thread = threading.Thread(target=self._follow, args=(folder,), daemon=True)
-                        self._followed[folder] = thread
-                        thread.start()
+            try:
+                self._follow_all()
+            except (HeadgateError, OSError) as error:  # the next look tries again
+                self._tell({"type": "silent", "run": "", "text": str(error)})
             self._ending.wait(LOOK_SECONDS)
+
+    def _follow_all(self) -> None:
+        """Follow each hub, if any run is live."""
+        if not any(map(runs.alive, runs.listing())):
+            return
+        for folder in runs.hubs():
+            thread = self._followed.get(folder)
+            if thread is None or not thread.is_alive():
+                thread = threading.Thread(target=self._follow, args=(folder,), daemon=True)
+                self._followed[folder] = thread
+                thread.start()
 
     def _follow(self, folder: Path) -> None:
         """Pass on what a hub tells until it has no runs any more, or is gone."""
@@ -65,8 +74,9 @@ class Follower:
                     self._receive(hub, attached)
         except HubGoneError:
             pass
-        except HeadgateError:  # of another version, or it does not answer: the next look tries anew
-            self._ending.wait(LOOK_SECONDS)
+        except HeadgateError as error:  # of another version, or it does not answer
+            self._tell({"type": "silent", "run": "", "text": str(error)})
+            self._ending.wait(LOOK_SECONDS)  # then the next look tries again
         for run in attached:
             self._tell({"type": "gone", "run": run})
 

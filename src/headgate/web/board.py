@@ -88,6 +88,7 @@ class Board:
         run = str(message["run"])
         match message["type"]:
             case "snapshot" | "end":
+                self._facts["trouble"] = ""
                 known = self._runs.setdefault(run, _Run({"id": run}))
                 known.facts |= {"policy": message["policy"], "t": round(message["t"], 1)}
                 known.jobs = {
@@ -100,6 +101,8 @@ class Board:
                 self._unsent.append(event)
             case "reported" | "gone":
                 self._runs.pop(run, None)
+            case "silent":
+                self._facts["trouble"] = message["text"]
 
     def add_to_run(self, run: str, **facts: Any) -> None:
         """Say more of a live run."""

@@ -65,7 +65,8 @@ class Lookout:
         while True:
             began = time.monotonic()
             nodes: dict[str, dict[str, Any]] = {}
-            self._seen &= set(self._board.runs)
+            self._seen.intersection_update(self._board.runs)
+            self._predicted = {id: self._predicted.get(id, 0) for id in self._board.runs}
             for id in self._board.runs:
                 run = await _looked_up(self._client.find, id)
                 if run is not None:
@@ -122,9 +123,14 @@ def _pass(loop: asyncio.AbstractEventLoop, board: Board, message: Any) -> None:
 
 
 async def _looked_up(look: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """What a function returns, called beside the event loop; None where there is nothing to see."""
+    """What a function returns, called beside the event loop; None where there is nothing to see.
+
+    A run may be deleted meanwhile, and its records be damaged: the page goes on with the others.
+    """
     try:
         return await asyncio.to_thread(look, *args, **kwargs)
     except HeadgateError as error:
         _log.info("%s", error)
-        return None
+    except Exception:  # noqa: BLE001  # one run's fault must not stop the looks at others
+        _log.exception("a look failed")
+    return None

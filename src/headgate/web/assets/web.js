@@ -4,7 +4,7 @@
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const at = (id) => document.getElementById(id);
   const runs = new Map();  // id → { facts, jobs: Map(name → job) }
-  let nodes = {}, events = [];
+  let nodes = {}, events = [], trouble = "";
   const MOST_EVENTS = 200, MOST_LOG = 400000;
 
   const element = (tag, properties = {}, ...children) => {
@@ -170,6 +170,7 @@
     const worth = every.filter(({ job, part }) => job.verdict && (part > 0.02 || ["failed", "killed"].includes(job.state))).sort((a, b) => b.part - a.part).slice(0, 5);
     const list = at("slow");
     at("nothing").hidden = every.length > 0;
+    if (trouble) setText(at("nothing"), "What runs is not known: " + trouble);
     const lines = worth.map(({ run, job, part }) => {
       const verdict = job.verdict;
       const to = { "": "", others: " to programs outside Headgate" }[verdict.culprit || ""] ?? ` to ${verdict.culprit}`;
@@ -285,6 +286,7 @@
       if (facts.kind === "now") loadPast();
       if (facts.run === id) location.reload();
     }
+    if ("trouble" in message) { trouble = message.trouble; notice(trouble); }
     if (message.nodes) { nodes = message.nodes; parts.add("nodes"); }
     if (message.events.length) { events = [...events, ...message.events].slice(-MOST_EVENTS); parts.add("events"); }
     schedule();
