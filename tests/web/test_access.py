@@ -111,6 +111,14 @@ def test_the_token_is_the_users_alone_and_stays(pages: Pages, user: User, home: 
     assert other.ends() == 0
 
 
+def test_a_token_that_anybody_could_guess_is_not_taken(user: User, home: Path) -> None:
+    home.mkdir(exist_ok=True)
+    for text in ("", "short\n"):
+        (home / "web.token").write_text(text)
+        assert "holds no token" in user.types("web", code=4).message
+        assert (home / "web.token").read_text() == text
+
+
 def test_what_cannot_be_served_is_refused_in_one_line(user: User, tmp_path: Path) -> None:
     wrong = tmp_path / "cert.pem"
     wrong.write_text("no certificate")

@@ -23,6 +23,8 @@ from headgate.web.server import PageServer
 PORT = 7411
 _TOKEN = "web.token"
 """In `HEADGATE_HOME`: the token. It stays the same, so that a page that was left open goes on."""
+_LEAST_TOKEN = 32
+"""Characters of one that nobody guesses."""
 _TRIES = 20
 _LAST_SECONDS = 1
 """How long answers that are under way have when it ends."""
@@ -131,17 +133,21 @@ def token() -> str:
         StorageError: It cannot be kept.
     """
     path = runs.home() / _TOKEN
-    with contextlib.suppress(FileNotFoundError):
-        if kept := path.read_text().strip():
-            return kept
-    made = secrets.token_urlsafe(32)
+    fresh = path.with_name(f".{_TOKEN}.{os.getpid()}")
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(made + "\n")
+        if not path.exists():
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w") as file:
+                file.write(secrets.token_urlsafe(32) + "\n")
+            with contextlib.suppress(FileExistsError):  # another server was faster
+                os.link(fresh, path)
+            fresh.unlink()
+        kept = path.read_text().strip()
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error
-    return made
+        raise StorageError(f"cannot keep a token in {path}: {error.strerror}") from error
+    if len(kept) < _LEAST_TOKEN:
+        raise StorageError(f"{path} holds no token; delete it, and another one is made")
+    return kept
 
 
 def _listening(host: str, port: int | None) -> socket.socket:
