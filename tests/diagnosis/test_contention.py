@@ -81,6 +81,12 @@ def test_a_neighbour_cannot_have_taken_more_than_it_ran() -> None:
     assert found.by["b"][0] == pytest.approx(1.0 - 1.0 / 1.1)
 
 
+@pytest.mark.filterwarnings("error")
+def test_on_a_node_of_unknown_cores_a_task_that_does_nothing_loses_nothing() -> None:
+    assert second(0.0, 0.0, 0.0, 1.0, cores=np.inf).by["b"][0] == 0.0
+    assert second(1.0, 1.0, 1.0, 1.0, cores=np.inf).by["b"][0] == pytest.approx(0.5)
+
+
 def test_stolen_time_is_nobody_s_on_the_node() -> None:
     found = second(0.8, 0.0, 0.8, 0.0, stolen=0.2)
     assert (found.by["b"][0], found.stolen[0]) == (0.0, pytest.approx(0.8 * 0.2))

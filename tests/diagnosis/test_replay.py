@@ -72,6 +72,12 @@ def test_one_thread_alone_gains_nothing_by_more_cores() -> None:
     assert CoresUsed(ran=0.0, waited=0.0, threads=1.0, ready=0.0).speed(2.0) == 1.0
 
 
+def test_a_job_without_a_core_or_a_thread_in_its_records_gains_nothing_by_more_of_them() -> None:
+    assert CoresUsed(ran=1.0, waited=0.0, threads=0.0).speed(2.0) == 1.0
+    none_left = replace(CALM, cores=CoresUsed(0.0, 0.0, 1.0), most_cores=0.0)
+    assert replayed(Path(compute=0.5), none_left, cores=math.inf) == pytest.approx(0.5)
+
+
 def test_more_threads_speed_up_only_what_all_of_them_do() -> None:
     # Half of the time one thread computes, half of the time two: 1.5 on average (Amdahl).
     used = CoresUsed(ran=1.5, waited=0.0, threads=2.0, grows=True)

@@ -755,17 +755,17 @@ def test_a_process_that_ended_is_not_counted_again_when_its_parent_waits_for_it_
 def test_what_a_cap_holds_back_is_throttled_and_waiting(task: Task) -> None:
     folder = next(task.cgroups[name] for name in ("cpu", "unified") if name in task.cgroups)
     if (folder / "cpu.cfs_quota_us").exists():
-        (folder / "cpu.cfs_quota_us").write_text("20000")
+        (folder / "cpu.cfs_quota_us").write_text("2000")
     else:
-        (folder / "cpu.max").write_text("20000 100000")
+        (folder / "cpu.max").write_text("2000 100000")
     target = Target("a", task)
     cpu, waiting = CpuSampler(), WaitingSampler()
     cpu.read(0.0, [target]), waiting.read(0.0, [target])
     began = time.monotonic()
-    task.do("burn(0.2)")
+    task.do("burn(0.02)")
     took = time.monotonic() - began
     throttled = cpu.read(took, [target])["a"]["cpu_throttled"] * took
-    # at a fifth of a core; the more others keep it from running, the less its cap does
+    # 2 ms of each 100 ms: so little that its cap stops it first however many others run
     assert throttled > 0.15
     assert waiting.read(took, [target])["a"]["cpu_waiting"] * took >= throttled - 0.1
 

@@ -102,11 +102,12 @@ def contended(
     Args:
         neighbours: Cores used by each on the same node; NaN: not present.
         stolen: Cores that the hypervisor stole from the node.
-        cores: Cores of the node.
+        cores: Cores of the node; infinite: unknown.
     """
     ran, waited = np.nan_to_num(task.ran), np.nan_to_num(task.waited)
     ready = np.nan_to_num(task.ready)
-    free = np.maximum(np.minimum(ran + waited, ready * cores), ran)
+    runnable = np.multiply(ready, cores, where=ready > 0.0, out=np.zeros_like(ready))
+    free = np.maximum(np.minimum(ran + waited, runnable), ran)
     capped = np.maximum(np.minimum(free, task.cap), ran)
     kept = np.nan_to_num(stolen)
     used = {name: _beyond_noise(neighbour) for name, neighbour in neighbours.items()}

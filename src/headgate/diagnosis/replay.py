@@ -84,7 +84,8 @@ class CoresUsed:
                 return max(serial + parallel / threads, (serial + parallel) / cores)
             return serial / min(1.0, cores) + parallel / min(threads, cores)
 
-        now, then = seconds(self.threads, cores), seconds(max(threads, 1.0), cores * times)
+        now = seconds(max(self.threads, 1.0), cores)
+        then = seconds(max(threads, 1.0), cores * times)
         return max(now / then, 1.0) if then > 0.0 else math.inf
 
     def _work(self) -> tuple[float, float, float]:
@@ -245,7 +246,7 @@ def step_seconds(paths: Sequence[Path], beside: Surroundings, faster: Faster) ->
             own = own + reading
         own = own + np.array([path.waiting for path in paths])
     # A job that uses no core may have none left by others.
-    busy = beside.cores.ran * now / max(beside.most_cores * faster.cores, _TINY)
+    busy = beside.cores.ran * now / (max(beside.most_cores, _TINY) * faster.cores)
     # The mean step cannot be shorter than its parallel parts; all steps are extended equally.
     return own + max(max(least, min(busy, now)) - mean(paths, own), 0.0)
 

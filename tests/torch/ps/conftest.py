@@ -21,7 +21,7 @@ from tests.harness.gang import Gang
 from headgate.hub.state.peers import Peers
 from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan
-from headgate.task import Channel
+from headgate.task import Channel, Stop
 from headgate.testing import wait
 from headgate.torch import ps
 from headgate.torch.ps.rounds.dense import Dense
@@ -142,6 +142,8 @@ class Job:
 
     def close(self) -> None:
         for backend in self.backends.values():
+            # a test that failed may have left its thread waiting for sums
+            backend._loop.call(backend._client.fail, Stop())
             backend.close()
         for name, (_, ended) in self._servers.items():
             if not ended.done():

@@ -60,6 +60,12 @@ def push_and_block(backend: Dense, unblock: threading.Event) -> None:
     assert blocked.wait(60)
 
 
+def unblock_at_view(backend: Dense, unblock: threading.Event) -> None:
+    """Let it go on once it has been handed a view, which it then enters before it reads sums."""
+    wait.until(lambda: backend._loop._calls, what="a view of a blocked worker")
+    unblock.set()
+
+
 def equal(sums: Any, buffers: list[torch.Tensor], times: float) -> bool:
     return all(
         torch.allclose(total, buffer * times) for total, buffer in zip(sums, buffers, strict=True)
@@ -304,7 +310,7 @@ def test_a_server_that_is_replaced_gets_back_the_sums_that_only_some_have(job: M
     for total in fast.result().sums:
         total.div_(3)  # they are its to write to
     running.restart_server("server-1")
-    unblock.set()
+    unblock_at_view(slow, unblock)
     late = running.apart(lambda backend: backend.finish(), 1).result(30)
     assert all(torch.equal(a, b) for a, b in zip(late.sums, fast_sums, strict=True))
     (fault,) = running.told("worker-1", "fault")
@@ -370,7 +376,7 @@ def test_a_worker_that_only_lacks_sums_when_another_leaves_takes_them_as_they_we
     ended = running.apart(once(list(running.backends[0]._registered.buffers)), 0)
     assert equal(ended.result(30).sums, buffers, 3)
     running.lose_worker(0)  # it has all that it came for, and ends
-    unblock.set()
+    unblock_at_view(slow, unblock)
     late = running.apart(lambda backend: backend.finish(), 1).result(30)
     assert equal(late.sums, buffers, 3)
     assert running.tasks["worker-1"].of("fault") == []
