@@ -31,6 +31,7 @@ def test_the_table_says_what_the_project_says() -> None:
 
 def test_the_page_names_the_packages_of_its_extra() -> None:
     assert list(web.NEEDED.values()) == PROJECT["optional-dependencies"]["web"]
+    assert list(web.FOR_OTLP.values()) == PROJECT["optional-dependencies"]["otel"]
     assert PROJECT["optional-dependencies"]["mcp"] == [mcp.PACKAGE]
 
 

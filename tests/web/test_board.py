@@ -28,6 +28,7 @@ def job(name: str = "a", **fields: Any) -> dict[str, Any]:
         "epoch": None,
         "epochs": None,
         "loss": 1.0,
+        "nan": False,
         "losses": [1.0],
         "metrics": {},
         "entitled_cores": 1.0,

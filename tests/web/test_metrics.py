@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import shutil
+import signal
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,9 +16,17 @@ from tests.hub.user import User
 from tests.web.conftest import Pages
 from tests.web.test_board import job, snapshot
 
+from headgate.recorded.status import NodeReading
 from headgate.testing.wait import until
-from headgate.web import metrics
-from headgate.web.board import Board
+from headgate.web import metrics, sending
+from headgate.web.board import Board, RunDetails
+from headgate.web.sending import MetricsFile
+
+ACCOUNT = {
+    "account": {"waiting": {"seconds": 3.0}, "compute": {"seconds": 5.0}},
+    "lost": [{"to": 'b"\\\n', "resource": "cores", "seconds": 1.5}],
+}
+NODE = {field.name: 0.5 for field in fields(NodeReading)} | {"name": "n"}
 
 
 def series(text: str) -> dict[tuple[str, ...], float]:
@@ -49,6 +61,8 @@ def test_the_format_and_names_keep_prometheus_conventions() -> None:
     board.take(snapshot(job("a"), job('b"\\\n')))
     verdict = {"kind": "neighbour-cores", "resource": "cores", "culprit": "b", "seconds": 2.0}
     board.add_to_job("r", "a", verdict=verdict)
+    board.add(nodes={"n": NODE})
+    board.set_details("r", RunDetails({"a": 0.0}, {"a": ACCOUNT}, {"SetShare": 2}))
     checked = subprocess.run(
         [promtool, "check", "metrics"],
         input=metrics.exposition(board),
@@ -57,7 +71,9 @@ def test_the_format_and_names_keep_prometheus_conventions() -> None:
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     values = series(metrics.exposition(board).decode())
-    assert values["headgate_job_lost_seconds", "neighbour-cores", "a", "b", "cores", "r"] == 2.0
+    assert values["headgate_job_verdict_seconds", "neighbour-cores", "a", "r"] == 2.0
+    assert values["headgate_job_lost_seconds", "a", 'b"\\\n', "cores", "r"] == 1.5
+    assert values["headgate_job_time_seconds", "a", "waiting", "r"] == 3.0
 
 
 def test_very_many_jobs_have_no_more_series_than_the_bound() -> None:
@@ -73,10 +89,107 @@ def test_very_many_jobs_have_no_more_series_than_the_bound() -> None:
     assert values["headgate_jobs", "running"] == 2 * metrics.MOST_JOBS
 
 
-def test_a_file_is_written_whole(user: User, tmp_path: Path) -> None:
+def test_small_losses_of_a_job_are_added_up() -> None:
+    board = Board()
+    board.take(snapshot(job("a")))
+    lost = [{"to": f"j{i}", "resource": "cores", "seconds": 100.0 - i} for i in range(30)]
+    board.set_details("r", RunDetails(accounts={"a": ACCOUNT | {"lost": lost}}))
+    values = series(metrics.exposition(board).decode())
+    losses = {key[2]: value for key, value in values.items() if key[0].endswith("lost_seconds")}
+    assert len(losses) == metrics.MOST_LOSSES_OF_JOB + 1
+    assert losses["other jobs"] == sum(100.0 - i for i in range(metrics.MOST_LOSSES_OF_JOB, 30))
+
+
+def test_a_job_that_ended_some_minutes_ago_has_no_series_and_is_still_counted() -> None:
+    board = Board()
+    ended = {"state": "failed", "started": 0.0, "ended": 1.0}
+    board.take(snapshot(job("a"), job("b"), t=0.5))
+    board.take(snapshot(job("a", **ended), job("b"), t=2.0))
+    assert ("headgate_job_step", "a", "r") in series(metrics.exposition(board).decode())
+    board.take(snapshot(job("a", **ended), job("b"), t=2.0 + metrics.ENDED_SECONDS))
+    values = series(metrics.exposition(board).decode())
+    assert not [key for key in values if key[1:3] == ("a", "r")]
+    assert values["headgate_jobs", "failed"] == 1
+    assert values["headgate_jobs_ended_total", "failed"] == 1
+    assert values["headgate_jobs_without_series",] == 1
+
+
+def test_counters_go_on_when_a_run_ends() -> None:
+    board = Board()
+    board.take(snapshot(job("a"), t=0.0))
+    board.take(snapshot(job("a", state="done", ended=1.0), t=1.0) | {"type": "end"})
+    board.take({"type": "reported", "run": "r"})
+    board.take(snapshot(job("a"), run="s", t=0.0))
+    board.take({"type": "gone", "run": "s"})
+    values = series(metrics.exposition(board).decode())
+    assert values["headgate_jobs_ended_total", "done"] == 1
+    assert values["headgate_runs_lost_total",] == 1
+
+
+def test_jobs_that_ended_before_these_figures_began_are_not_counted() -> None:
+    board = Board()
+    before = job("a", state="done", started=0.0, ended=1.0)
+    board.take(snapshot(before, job("b", state="done", started=0.0, ended=90.0), t=50.0))
+    assert board.ends["done"] == 1
+
+
+def test_a_loss_that_is_not_a_number_is_nan() -> None:
+    board = Board()
+    board.take(snapshot(job("a", loss=None, nan=True)))
+    assert math.isnan(series(metrics.exposition(board).decode())["headgate_job_loss", "a", "r"])
+
+
+def test_a_file_is_written_whole_for_everybody_and_removed_in_the_end(
+    user: User, tmp_path: Path
+) -> None:
     file = tmp_path / "headgate.prom"
     served = Pages(user, "--port", "0", "--metrics-file", str(file))
-    until(file.exists, 60, "the file")
     assert series(file.read_text())["headgate_runs",] == 0
+    assert file.stat().st_mode & 0o777 == 0o644
     assert served.ends() == 0
-    assert list(tmp_path.glob(".headgate*")) == []
+    assert list(tmp_path.glob("*headgate*")) == []
+
+
+def test_a_file_is_written_without_a_page(user: User, tmp_path: Path) -> None:
+    file = tmp_path / "headgate.prom"
+    sender = user.starts("web", "--no-page", "--metrics-file", str(file))
+    until(file.exists, 60, "the file")
+    sender.send_signal(signal.SIGTERM)
+    assert sender.wait(60) == 0
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--metrics-file", "/proc/nowhere/a.prom"), "cannot write --metrics-file"),
+        (("--metrics-file", "figures.txt"), "ends in .prom"),
+        (("--no-page",), "expected --metrics-file or --otlp"),
+    ],
+)
+def test_what_cannot_take_figures_is_refused(
+    words: tuple[str, ...], error: str, user: User
+) -> None:
+    assert error in user.types("web", *words, code=2).stderr
+
+
+def test_a_file_that_cannot_be_written_is_told_once_and_when_it_can_again(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    receiver = MetricsFile(folder / "headgate.prom")
+    receiver.seconds = 0.0
+    lines: list[str] = []
+
+    async def send() -> None:
+        told = asyncio.Queue[str]()
+        (folder / "headgate.prom").unlink()
+        folder.rmdir()
+        task = asyncio.create_task(sending.send_on(Board(), receiver, told.put_nowait))
+        lines.append(await told.get())
+        folder.mkdir()
+        lines.append(await told.get())
+        task.cancel()
+
+    asyncio.run(send())
+    trouble = f"cannot write --metrics-file {folder}/headgate.prom: No such file or directory"
+    assert lines == [f"{trouble}; trying again", "figures are handed on again"]

@@ -21,6 +21,10 @@ NEEDED = {
     "prometheus_client": "prometheus-client>=0.20",
 }
 """Modules, and their packages as in the extra `web` of pyproject.toml."""
+FOR_OTLP = {
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http>=1.30"
+}
+"""The same of the extra `otel`."""
 
 
 @click.command("web")
@@ -53,6 +57,15 @@ NEEDED = {
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write figures here every 15 s, for node_exporter: /var/lib/node_exporter/headgate.prom.",
 )
+@click.option(
+    "--otlp",
+    metavar="[ENDPOINT]",
+    is_flag=False,
+    flag_value="",
+    help="Send figures to a receiver of OpenTelemetry, by default the one that "
+    "OTEL_EXPORTER_OTLP_ENDPOINT names, or http://localhost:4318.",
+)
+@click.option("--no-page", is_flag=True, help="Only hand figures on: --metrics-file or --otlp.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON.")
 def command(
     port: int | None,
@@ -62,6 +75,8 @@ def command(
     certificate: Path | None,
     key: Path | None,
     metrics_file: Path | None,
+    otlp: str | None,
+    no_page: bool,
     as_json: bool,
 ) -> None:
     """Serve a page that shows what runs, and why it is slow, and acts on it.
@@ -73,27 +88,34 @@ def command(
     Example: headgate web
              headgate web --open
              headgate web --port 8000 --metrics-file /var/lib/node_exporter/headgate.prom
+             headgate web --no-page --otlp http://collector.example.org:4318
              headgate web --host 0.0.0.0 --certificate cert.pem --key key.pem
     """
-    missing = [
-        f"'{package}'"
-        for module, package in NEEDED.items()
-        if importlib.util.find_spec(module) is None
-    ]
+    needed = NEEDED | (FOR_OTLP if otlp is not None else {})
+    missing = [f"'{package}'" for module, package in needed.items() if not _is_there(module)]
     if missing:
         raise UsageError(f"the page needs more packages: pip install {' '.join(missing)}")
-    from headgate.web.serving import ServeSettings, Serving
+    from headgate.web.serving import ServeSettings, Serving, send_only
 
-    serving = Serving(
-        ServeSettings(
-            host=host,
-            port=port,
-            names=names,
-            certificate=certificate,
-            key=key,
-            metrics_file=metrics_file,
-        )
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        names=names,
+        certificate=certificate,
+        key=key,
+        metrics_file=metrics_file,
+        otlp=otlp,
     )
+    if no_page:
+        if metrics_file is None and otlp is None:
+            raise UsageError("found --no-page alone; expected --metrics-file or --otlp with it")
+        click.echo("figures are handed on until Ctrl-C", err=True)
+        send_only(settings, tell)
+        return
+    serving = Serving(settings, tell)
     addresses = serving.addresses
     if not _is_loopback(host) and certificate is None:
         click.echo(
@@ -116,6 +138,13 @@ def command(
     if show and not webbrowser.open(addresses.act):
         click.echo("no browser could be opened", err=True)
     serving.run()
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package that it is in
+        return False
 
 
 def _is_loopback(host: str) -> bool:

@@ -27,7 +27,8 @@ class Follower:
     Args:
         tell: Called with each message, from several threads: those of `Watch.follow`, each with
             `run`. With `{"type": "gone"}` once a run's hub is gone without a word of its end; with
-            `{"type": "silent"}` and the reason as `text` while a hub cannot be followed.
+            `{"type": "silent"}` and the reason as `text` while a hub cannot be followed. With
+            `{"type": "hub"}`, the hub's name and its `pid` while it is followed, and None then.
     """
 
     def __init__(self, tell: Told) -> None:
@@ -71,12 +72,14 @@ class Follower:
             hub = connect(folder)
             if hub is not None:
                 with hub:
+                    self._tell({"type": "hub", "run": "", "hub": folder.name, "pid": hub.pid})
                     self._receive(hub, attached)
         except HubGoneError:
             pass
         except HeadgateError as error:  # of another version, or it does not answer
             self._tell({"type": "silent", "run": "", "text": str(error)})
             self._ending.wait(LOOK_SECONDS)  # then the next look tries again
+        self._tell({"type": "hub", "run": "", "hub": folder.name, "pid": None})
         for run in attached:
             self._tell({"type": "gone", "run": run})
 

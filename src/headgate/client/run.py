@@ -22,6 +22,7 @@ from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
 from headgate.recorded import runs, status
 from headgate.recorded.events import LoggedEvent, chain, latest, read_controller, read_events
+from headgate.recorded.queries import decisions_after
 from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.runs import RunSummary
 from headgate.recorded.status import NodeReading, RunStatus
@@ -256,6 +257,16 @@ class Run:
         """The last events that its store has: states that jobs came to, warnings, faults."""
         with RunReader(self.path / runs.STORE) as reader:
             return list(reader.records(EventRow, order="t, rowid"))[-last:]
+
+    def decisions(self, after: int = 0) -> tuple[dict[str, int], int]:
+        """How many decisions of each kind were made about its jobs, and the id of the last entry of
+        its log.
+
+        Args:
+            after: Only of entries with a greater id.
+        """
+        with RunReader(self.path / runs.STORE) as reader:
+            return decisions_after(reader, after)
 
     def verdicts(self) -> RunVerdicts:
         """What held its jobs back most: over its last hour while it runs, else over all of it.

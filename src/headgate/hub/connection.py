@@ -50,6 +50,7 @@ class HubConnection:
         self._poll = select.poll()  # `select` takes no descriptor above 1023
         self._poll.register(connection, select.POLLIN)
         hello = self.ask("hello")
+        self.pid = int(hello["pid"])
         if hello["headgate"] != headgate.__version__:
             raise HubError(
                 f"a hub of Headgate {hello['headgate']} is running (process {hello['pid']}), "

@@ -17,7 +17,7 @@ from headgate.recorded.store import RunReader
 _USED = ("cpu_cores", "memory_bytes", "gpu_busy", "gpu_memory_bytes", "net_in", "net_out")
 _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fraction")
 _STEPS = ("step", "epoch", "epochs", "steps")
-_OF_NODE = (*_USED, "disk_read", "disk_write")
+_OF_NODE = (*_USED, "disk_read", "disk_write", "psi_cpu", "psi_memory", "psi_io")
 _SUMMED = ("cpu_cores", "memory_bytes", "gpu_memory_bytes")
 
 
@@ -50,7 +50,8 @@ class TaskStatus:
 class NodeReading:
     """A node of a run: what it has, and what was used of it last by all that runs there.
 
-    Rates are in bytes a second, `gpu_busy` is a part of time; None where it is not known.
+    Rates are in bytes a second, `gpu_busy` is a part of time, and so are `psi_cpu`, `psi_memory`
+    and `psi_io`, in which a task waited for that; None where it is not known.
     """
 
     name: str
@@ -67,6 +68,9 @@ class NodeReading:
     net_out: float | None
     gpu_busy: float | None
     gpu_memory_bytes: float | None
+    psi_cpu: float | None
+    psi_memory: float | None
+    psi_io: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

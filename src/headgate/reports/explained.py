@@ -135,12 +135,10 @@ def _values(value: Any) -> Any:
     return [_values(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _job(account: Account) -> dict[str, Any]:
+def account_as_json(account: Account) -> dict[str, Any]:
+    """Where a job's time went: elapsed seconds, the parts that add up to them, and losses."""
     return {
-        "job": account.job,
         "elapsed": account.elapsed,
-        "verdict": verdict_as_json(account),
-        "findings": findings_as_json(account),
         "account": {part: estimate._asdict() for part, estimate in account.parts.items()},
         "lost": [
             {
@@ -151,6 +149,15 @@ def _job(account: Account) -> dict[str, Any]:
             }
             for loss in account.losses
         ],
+    }
+
+
+def _job(account: Account) -> dict[str, Any]:
+    return {
+        "job": account.job,
+        **account_as_json(account),
+        "verdict": verdict_as_json(account),
+        "findings": findings_as_json(account),
         "more": {
             name: {times: _values(speedup) for times, speedup in speedups.items()}
             for name, speedups in account.around.speedups.named().items()

@@ -38,21 +38,23 @@ class RunVerdicts:
     Args:
         lines: Sentences about that, each with whether its job failed.
         verdicts: Verdicts of its jobs, by name, as fields of `Verdict`.
+        accounts: Where the time of its jobs went, by name, as `account_as_json` gives it.
         recent: Whether they cover only the last hour.
     """
 
     lines: tuple[tuple[str, bool], ...]
     verdicts: Mapping[str, Mapping[str, Any]]
+    accounts: Mapping[str, Mapping[str, Any]]
     recent: bool
 
     @classmethod
     def of(cls, run: Recording, accounts: Sequence[Account]) -> RunVerdicts:
-        from headgate.reports.explained import as_lines, verdict_as_json
+        from headgate.reports.explained import account_as_json, as_lines, verdict_as_json
         from headgate.reports.words import counted
 
-        verdicts = {
-            account.job: verdict_as_json(account) for account in accounts if account.elapsed > 0.0
-        }
+        begun = [account for account in accounts if account.elapsed > 0.0]
+        verdicts = {account.job: verdict_as_json(account) for account in begun}
+        times = {account.job: account_as_json(account) for account in begun}
         lines = as_lines(accounts)
         if run.unread:
             more = (
@@ -60,7 +62,7 @@ class RunVerdicts:
                 "all, and takes longer."
             )
             lines.append((more, False))
-        return cls(tuple(lines), verdicts, run.since > 0.0)
+        return cls(tuple(lines), verdicts, times, run.since > 0.0)
 
 
 def read(folder: Path) -> RunVerdicts:

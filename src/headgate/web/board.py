@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.model.events import ENDED
 from headgate.model.identifiers import FIRST_WORKER
 
 MOST_EVENTS = 200
@@ -24,10 +26,28 @@ Key = str
 """Of a job: `RUN/JOB`."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunDetails:
+    """What figures for dashboards need of a run, and no page is sent.
+
+    Args:
+        submitted: When each job was submitted, in seconds of the run.
+        accounts: Where the time of its jobs went, by name; see `RunVerdicts`.
+        decisions: Number of decisions by kind.
+        last: The last entry of the log that was counted.
+    """
+
+    submitted: Mapping[str, float] = field(default_factory=dict)
+    accounts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    last: int = 0
+
+
 @dataclass(slots=True)
 class _Run:
     facts: dict[str, Any]
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    details: RunDetails = field(default=RunDetails(), compare=False)
 
 
 class Subscription:
@@ -60,6 +80,13 @@ class Board:
         self._facts: dict[str, Any] = {}
         self._sent_facts: dict[str, Any] = {}
         self._subscriptions: set[Subscription] = set()
+        self._began = time.monotonic()
+        self.hubs: dict[str, int] = {}
+        """Process ids of the hubs that are followed, by name."""
+        self.ends = dict.fromkeys(sorted(ENDED), 0)
+        """How many jobs have ended in each way since this board was made."""
+        self.lost_runs = 0
+        """How many runs have lost their hub since then."""
 
     @property
     def runs(self) -> tuple[str, ...]:
@@ -81,6 +108,10 @@ class Board:
         known = self._runs.get(run)
         return known.jobs if known is not None else {}
 
+    def run_facts(self, run: str) -> Mapping[str, Any]:
+        """What is known of a live run as a whole, such as `policy` and `t`, its seconds so far."""
+        return self._runs[run].facts
+
     # --- what comes in ----------------------------------------------------------------------------
 
     def take(self, message: Mapping[str, Any]) -> None:
@@ -89,6 +120,7 @@ class Board:
         match message["type"]:
             case "snapshot" | "end":
                 self._facts["trouble"] = ""
+                self._count_ends(run, message)
                 known = self._runs.setdefault(run, _Run({"id": run}))
                 known.facts |= {"policy": message["policy"], "t": round(message["t"], 1)}
                 known.jobs = {
@@ -99,10 +131,38 @@ class Board:
                 event = {name: message[name] for name in ("run", "t", "kind", "text", "job")}
                 self._events.append(event)
                 self._unsent.append(event)
-            case "reported" | "gone":
+            case "reported" | "gone" as kind:
+                self.lost_runs += kind == "gone" and run in self._runs
                 self._runs.pop(run, None)
+            case "hub":
+                self.hubs.pop(message["hub"], None)
+                if message["pid"] is not None:
+                    self.hubs[message["hub"]] = message["pid"]
             case "silent":
                 self._facts["trouble"] = message["text"]
+
+    def _count_ends(self, run: str, message: Mapping[str, Any]) -> None:
+        """Count the jobs that have ended since the last message; of a run that is new here, those
+        of its jobs that ended since this board was made.
+        """
+        known = self._runs.get(run)
+        began = time.monotonic() - message["t"]
+        for job in message["jobs"]:
+            before = known.jobs.get(job["name"]) if known is not None else None
+            is_seen = began + (job["ended"] or 0.0) >= self._began
+            if job["state"] in ENDED and (
+                is_seen if before is None else before["state"] not in ENDED
+            ):
+                self.ends[job["state"]] += 1
+
+    def details(self, run: str) -> RunDetails:
+        """What is known of a live run beside what pages show."""
+        return self._runs[run].details if run in self._runs else RunDetails()
+
+    def set_details(self, run: str, details: RunDetails) -> None:
+        """Replace what is known of a live run beside what pages show."""
+        if run in self._runs:
+            self._runs[run].details = details
 
     def add_to_run(self, run: str, **facts: Any) -> None:
         """Say more of a live run."""
@@ -251,6 +311,7 @@ def _shown(job: Mapping[str, Any]) -> dict[str, Any]:
         **{name: job[name] for name in ("name", "state", "reason", "why", "attempt", "gpus")},
         **{name: job[name] for name in ("started", "ended", "step", "steps", "epoch", "epochs")},
         "loss": _rounded(job["loss"]),
+        "nan": job["nan"],
         "losses": [_rounded(loss) for loss in _thinned(job["losses"])],
         "metrics": {name: _rounded(value) for name, value in job["metrics"].items()},
         "share": _rounded(job["entitled_cores"], 3),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from headgate.client.following import Follower
 from headgate.client.run import Run
 from headgate.model.errors import HeadgateError
 from headgate.recorded.rows import EventRow
-from headgate.web.board import MOST_EVENTS, Board
+from headgate.web.board import MOST_EVENTS, Board, RunDetails
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,6 +92,7 @@ class Lookout:
         if any("arguments" not in job for job in self._board.state(run.id).values()):
             for job, spec in (await _looked_up(run.specs) or {}).items():
                 self._board.add_to_job(run.id, job, arguments=spec.arguments)
+        details = self._board.details(run.id)
         verdicts = await _looked_up(run.verdicts)
         for job, verdict in verdicts.verdicts.items() if verdicts is not None else ():
             self._board.add_to_job(run.id, job, verdict=verdict)
@@ -100,6 +102,16 @@ class Lookout:
             self._board.add_to_run(run.id, **facts)
         for row in summary.jobs if summary is not None else ():
             self._board.add_to_job(run.id, row.name, expected=row.expected, waits=row.waits)
+        decided, last = await _looked_up(run.decisions, details.last) or ({}, details.last)
+        self._board.set_details(
+            run.id,
+            RunDetails(
+                {row.name: row.submitted or 0.0 for row in summary.jobs} if summary else {},
+                verdicts.accounts if verdicts is not None else details.accounts,
+                Counter(details.decisions) + Counter(decided),
+                last,
+            ),
+        )
         running = [name for name, job in self._board.state(run.id).items() if _is_running(job)]
         first = self._predicted.get(run.id, 0) % max(len(running), 1)
         for job in (running[first:] + running[:first])[:_MOST_PREDICTED]:

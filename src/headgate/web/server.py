@@ -9,9 +9,8 @@ import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -27,7 +26,7 @@ from headgate.reports.event_words import chain_lines
 from headgate.web import actions, metrics, pages
 from headgate.web.access import Access, Right, Tokens
 from headgate.web.board import Board
-from headgate.web.looking import Lookout
+from headgate.web.sending import Receiver, Tell, kept_up
 
 _ALIVE_SECONDS = 15.0
 """A browser that is told nothing for so long is told that, so that one that has gone is noticed."""
@@ -36,7 +35,6 @@ _LOG_BYTES = 200_000
 """As much of a log is sent at first."""
 _KEPT_PAGES = 8
 _LEAST_SECONDS, _REST = 5.0, 10.0
-_METRICS_SECONDS = 15.0
 _ASSETS = {
     "report.js": ("reports", "text/javascript"),
     "report.css": ("reports", "text/css"),
@@ -54,13 +52,14 @@ class PageServer:
     """Answers browsers.
 
     Args:
-        metrics_file: Where figures are written for node_exporter; None: nowhere.
+        receivers: What takes figures.
+        tell: Called with a line for people if that fails.
     """
 
-    def __init__(self, metrics_file: Path | None = None) -> None:
+    def __init__(self, receivers: Sequence[Receiver] = (), tell: Tell = print) -> None:
         self._board = Board()
         self._client = Client()
-        self._metrics_file = metrics_file
+        self._receivers, self._tell = receivers, tell
         self._sections: OrderedDict[tuple[str, str], tuple[float, dict[str, Any]]] = OrderedDict()
         self._making = asyncio.Lock()
 
@@ -94,15 +93,10 @@ class PageServer:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(Lookout(self._board).run())]
-        if self._metrics_file is not None:
-            tasks.append(asyncio.create_task(self._write_metrics(self._metrics_file)))
         try:
-            yield
+            async with kept_up(self._board, self._receivers, self._tell):
+                yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             self._client.close()
 
     # --- pages ------------------------------------------------------------------------------------
@@ -166,13 +160,8 @@ class PageServer:
         return Response(data, media_type=kind, headers={"cache-control": "no-cache"})
 
     async def _metrics(self, _request: Request) -> Response:
-        return Response(metrics.exposition(self._board), media_type=metrics.CONTENT_TYPE)
-
-    async def _write_metrics(self, path: Path) -> None:
-        while True:
-            with contextlib.suppress(OSError):  # a full disk may have room again
-                await asyncio.to_thread(metrics.write, self._board, path)
-            await asyncio.sleep(_METRICS_SECONDS)
+        text = metrics.exposition(self._board, process=True)
+        return Response(text, media_type=metrics.CONTENT_TYPE)
 
     # --- streams ----------------------------------------------------------------------------------
 

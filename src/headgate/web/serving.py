@@ -18,6 +18,8 @@ import uvicorn
 from headgate.model.errors import HeadgateError, StorageError, UsageError
 from headgate.recorded import runs
 from headgate.web.access import PARAMETER, Tokens
+from headgate.web.board import Board
+from headgate.web.sending import MetricsFile, Receiver, Tell, kept_up
 from headgate.web.server import PageServer
 
 PORT = 7411
@@ -41,6 +43,8 @@ class ServeSettings:
         certificate: PEM file with the certificate, and the key where `key` is None; None: no TLS.
         key: PEM file with its key.
         metrics_file: Where figures are written for node_exporter; None: nowhere.
+        otlp: Base address of a receiver of OTLP that gets figures; empty: as the environment says;
+            None: none does.
     """
 
     host: str = "127.0.0.1"
@@ -49,6 +53,22 @@ class ServeSettings:
     certificate: Path | None = None
     key: Path | None = None
     metrics_file: Path | None = None
+    otlp: str | None = None
+
+    def receivers(self) -> list[Receiver]:
+        """What takes figures.
+
+        Raises:
+            UsageError: One of them cannot be.
+        """
+        receivers: list[Receiver] = []
+        if self.otlp is not None:
+            from headgate.web.otlp import OtlpReceiver  # an extra of its own
+
+            receivers.append(OtlpReceiver(self.otlp))
+        if self.metrics_file is not None:
+            receivers.append(MetricsFile(self.metrics_file))
+        return receivers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +85,19 @@ class Serving:
 
     Args:
         settings: How.
+        tell: Called with a line for people if figures cannot be handed on.
 
     Raises:
         UsageError: The port is taken, the address is not this machine's, or the certificate
-            cannot be used.
+            or what takes figures cannot be used.
     """
 
-    def __init__(self, settings: ServeSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ServeSettings, tell: Tell) -> None:
+        self._settings, self._tell = settings, tell
         _check_certificate(settings)
         self._socket = _listening(settings.host, settings.port)
         self._tokens = Tokens(token())
+        self._receivers = settings.receivers()
 
     @property
     def addresses(self) -> PageAddresses:
@@ -91,7 +113,7 @@ class Serving:
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        settings, pages = self._settings, PageServer(self._settings.metrics_file)
+        settings, pages = self._settings, PageServer(self._receivers, self._tell)
         names = (*settings.names, settings.host, socket.gethostname(), socket.getfqdn())
         is_secure = settings.certificate is not None
         app: Any = pages.app(self._tokens, names, self.addresses.port, is_secure)
@@ -117,6 +139,27 @@ class Serving:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, end)
             await server.serve(sockets=[self._socket])
+
+
+def send_only(settings: ServeSettings, tell: Tell) -> None:
+    """Hand figures on without a page, until SIGINT or SIGTERM.
+
+    Args:
+        settings: Where to.
+        tell: Called with a line for people if that fails.
+
+    Raises:
+        UsageError: What takes figures cannot be used.
+    """
+
+    async def send() -> None:
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+        async with kept_up(Board(), settings.receivers(), tell):
+            await ended.wait()
+
+    asyncio.run(send())
 
 
 @contextlib.contextmanager

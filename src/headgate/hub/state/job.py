@@ -240,6 +240,7 @@ class LiveJob:
             "epochs": self.epochs,
             "steps": self.steps,
             "loss": None if self.loss is None or not math.isfinite(self.loss) else self.loss,
+            "nan": self.loss is not None and not math.isfinite(self.loss),
             "losses": tracker.course.means if tracker is not None else [],
             "metrics": self.metrics,
             "threads": sum(task.threads for task in running),
