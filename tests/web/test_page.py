@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -202,3 +207,80 @@ def test_two_runs_are_compared(browser: Any, pages: Pages, user: User) -> None:
     page.clicks("#compare")
     page.shows("main", "Two runs compared")
     page.shows("main", "elapsed")
+
+
+ATTACK = """
+    const done = arguments[arguments.length - 1], pages = arguments[0], answers = {};
+    const tries = {
+        read: () => fetch(pages + "/past", { credentials: "include" }).then((a) => a.text()),
+        act: () => fetch(pages + "/runs/x/stop", {
+            method: "POST", credentials: "include", headers: { "X-Headgate": "act" }, body: "{}",
+        }).then((a) => a.text()),
+        follow: () => new Promise((seen, failed) => {
+            const source = new EventSource(pages + "/live", { withCredentials: true });
+            source.addEventListener("all", seen);
+            source.addEventListener("error", () => { source.close(); failed(); });
+        }),
+    };
+    Promise.all(Object.entries(tries).map(([name, act]) => act().then(
+        () => { answers[name] = "got"; }, () => { answers[name] = "refused"; },
+    ))).then(() => done(answers));
+"""
+
+
+@pytest.fixture
+def other_site(tmp_path: Path) -> Iterator[int]:
+    """The port of a site of somebody else, whose page has a link."""
+
+    class Answers(SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(tmp_path))
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_a_link_in_a_mail_opens_the_page_and_leaves_no_token(
+    browser: Any, pages: Pages, other_site: int, tmp_path: Path
+) -> None:
+    (tmp_path / "mail.html").write_text(f"<a id=link href='{pages.look}'>look</a>")
+    page = Page(browser, f"http://localhost:{other_site}/mail.html")
+    page.clicks("#link")
+    page.shows("#connection", "live")
+    known = "return navigation.entries().map((entry) => entry.url).concat(document.referrer).join()"
+    assert pages.tokens["look"] not in browser.execute_script(known)
+
+
+def test_pages_of_other_sites_see_and_do_nothing(
+    browser: Any, pages: Pages, other_site: int, tmp_path: Path
+) -> None:
+    own = f"http://127.0.0.1:{pages.port}"
+    (tmp_path / "evil.html").write_text(f"<iframe src='{own}/'></iframe>")
+    Page(browser, pages.act).shows("#connection", "live")
+    for host in ("127.0.0.1", "localhost"):
+        browser.get(f"http://{host}:{other_site}/evil.html")
+        answers = browser.execute_async_script(ATTACK, own)
+        assert set(answers.values()) == {"refused"}, (host, answers)
+        browser.switch_to.frame(0)
+        assert browser.find_elements("css selector", "#main") == [], host
+
+
+def test_a_browser_is_opened_without_the_token_in_its_command(
+    browser: Any, user: User, tmp_path: Path
+) -> None:
+    opens = user.write("opens", '#!/bin/sh\nprintf %s "$1" > "$0.part"; mv "$0.part" "$0.typed"\n')
+    opens.chmod(0o755)
+    user.variables["BROWSER"] = f"{opens} %s"
+    served = Pages(user, "--port", "0", "--open")
+    address = user.sees("opens.typed")
+    assert served.tokens["act"] not in address
+    entrance = Path(address.removeprefix("file://"))
+    assert stat.S_IMODE(entrance.stat().st_mode) == 0o600
+    page = Page(browser, address)
+    page.shows("#connection", "live")
+    assert served.tokens["act"] not in browser.current_url
+    assert served.ends() == 0

@@ -135,7 +135,7 @@ def command(
                 "on your own machine type this, then open one of them there: "
                 f"ssh -N -L {addresses.port}:127.0.0.1:{addresses.port} {here}"
             )
-    if show and not webbrowser.open(addresses.act):
+    if show and not webbrowser.open(serving.entrance().as_uri()):
         click.echo("no browser could be opened", err=True)
     serving.run()
 

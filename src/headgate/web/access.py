@@ -2,7 +2,8 @@
 
 The first address carries a token, as Jupyter's does. The page keeps it in a cookie, so that the
 address that stays in the history and in logs has none. A second token, made from the first, allows
-to look and not to act.
+to look and not to act. A browser sends the cookie only where a page of the same site leads: an
+answer that leads on by itself (`Refresh`) does, and a redirect would not after a link in a mail.
 
 - A page of another site can neither read nor act: the cookie is `SameSite=Strict`, and a request
   that acts needs an `Origin` that is this page's own, and a header that no form can send.
@@ -16,11 +17,11 @@ import hashlib
 import hmac
 import ipaddress
 from enum import Enum
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PARAMETER = "token"
@@ -29,7 +30,8 @@ ACTS = "x-headgate"
 _SECONDS = 90 * 86_400
 _POLICY = "; ".join(
     (
-        *("default-src 'none'", "script-src 'self'", "style-src 'self' 'unsafe-inline'"),
+        *("default-src 'none'", "script-src 'self'"),
+        *("style-src 'self'", "style-src-attr 'unsafe-inline'"),  # widths of bars
         *("img-src 'self' data:", "connect-src 'self'", "manifest-src 'self'"),
         *("base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"),
     )
@@ -143,18 +145,14 @@ class Access:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return token.strip()
-        cookie: SimpleCookie = SimpleCookie()
-        try:
-            cookie.load(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        return cookie[self._cookie].value if self._cookie in cookie else ""
+        # of other programs of this host, too, whatever characters they have
+        return cookie_parser(headers.get("cookie", "")).get(self._cookie, "")
 
     def _entered(self, path: str, query: dict[str, str], token: str) -> Response:
         """The same address without the token, which a cookie has from now on."""
         # one slash: two would be another host's name
-        to = "/" + path.lstrip("/") + (f"?{urlencode(query)}" if query else "")
-        answer = RedirectResponse(to, 303)
+        to = "/" + quote(path.lstrip("/")) + (f"?{urlencode(query)}" if query else "")
+        answer = HTMLResponse("", headers={"refresh": f"0; url={to}"})
         answer.set_cookie(
             self._cookie,
             token,

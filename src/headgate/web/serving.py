@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import html
 import os
 import secrets
 import signal
@@ -25,6 +26,7 @@ from headgate.web.server import PageServer
 PORT = 7411
 _TOKEN = "web.token"
 """In `HEADGATE_HOME`: the token. It stays the same, so that a page that was left open goes on."""
+_ENTRANCE = "web.html"
 _LEAST_TOKEN = 32
 """Characters of one that nobody guesses."""
 _TRIES = 20
@@ -108,6 +110,21 @@ class Serving:
         base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/?{PARAMETER}="
         return PageAddresses(base + self._tokens.act, base + self._tokens.look, port)
 
+    def entrance(self) -> Path:
+        """A file that leads a browser to the pages. Its command line, which every user of the
+        machine can read, has no token then.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        address, path = html.escape(self.addresses.act), runs.home() / _ENTRANCE
+        try:
+            fresh = _private(path, f'<meta http-equiv="refresh" content="0; url={address}">\n')
+            fresh.replace(path)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+        return path
+
     def run(self) -> None:
         """Answer until SIGINT or SIGTERM."""
         asyncio.run(self._run())
@@ -176,12 +193,9 @@ def token() -> str:
         StorageError: It cannot be kept.
     """
     path = runs.home() / _TOKEN
-    fresh = path.with_name(f".{_TOKEN}.{os.getpid()}")
     try:
         if not path.exists():
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w") as file:
-                file.write(secrets.token_urlsafe(32) + "\n")
+            fresh = _private(path, secrets.token_urlsafe(32) + "\n")
             with contextlib.suppress(FileExistsError):  # another server was faster
                 os.link(fresh, path)
             fresh.unlink()
@@ -191,6 +205,15 @@ def token() -> str:
     if len(kept) < _LEAST_TOKEN:
         raise StorageError(f"{path} holds no token; delete it, and another one is made")
     return kept
+
+
+def _private(path: Path, text: str) -> Path:
+    """A file beside `path`, to take its place, that only this user can read."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+    return fresh
 
 
 def _listening(host: str, port: int | None) -> socket.socket:
