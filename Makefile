@@ -100,10 +100,11 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 # tf_keras asks for the whole of TensorFlow, with what it takes to compile for GPUs; tensorflow-cpu has all that it uses.
+# Of axe-playwright-python only the axe-core in it is used, in the browser that Selenium drives.
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Headgate, all frameworks and what tests and checks need into $(VENV) (once) ..."
 	@$(PIP) --editable '.[torch,jax,ray,docker,demo,explain,gpu,dev]'
-	@$(PIP) --no-deps tf_keras
+	@$(PIP) --no-deps tf_keras axe-playwright-python
 	@touch $(VENV)/demo.stamp $@
 
 $(VENV)/docs.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,24 @@ def seen_as(page: Any, width: int, scheme: str) -> Iterator[None]:
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def faults_by_axe(page: Any) -> list[str]:
+    """What axe-core finds serious or critical in the page: the rule, and where.
+
+    The test is skipped where axe-core is not installed.
+    """
+    package = find_spec("axe_playwright_python")  # whose axe-core it is; it is not imported
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("axe-core is not installed; see the Makefile")
+    script = Path(package.submodule_search_locations[0], "axe.min.js").read_text()
+    page.execute_script(script)
+    violations = page.execute_async_script(
+        "const done = arguments[0]; axe.run().then((told) => done(told.violations))"
+    )
+    return [
+        f"{violation['id']}: {node['html']} {node['failureSummary']}"
+        for violation in violations
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]

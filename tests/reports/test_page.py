@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reports.browsing import opened, seen_as
+from tests.reports.browsing import faults_by_axe, opened, seen_as
 from tests.reports.conftest import HOSTILE
 
 from headgate.diagnosis.job_figures import figures
@@ -244,6 +244,15 @@ def test_a_cursor_moves_in_all_time_plots_and_by_keyboard(page: Any) -> None:
         "return document.querySelector(\"figure[data-plot='node-0-cpu'] .legend .at\").textContent"
     )
     assert told == "90 %"
+    assert "all cores 90 %" in page.execute_script(
+        "return document.querySelector(\"figure[data-plot='node-0-cpu'] .canvas\").ariaValueText"
+    )
+    spans = []
+    for key in ("+", "-"):
+        canvas.send_keys(key)
+        scale = "const {min, max} = headgate.drawn['job-cpu'].u.scales.x; return max - min"
+        spans.append(page.execute_script(scale))
+    assert spans[0] < spans[1] <= 40
     canvas.send_keys("\ue00c")  # escape
     assert page.execute_script("return document.querySelector('.gantt .now').hidden")
 
@@ -378,3 +387,9 @@ def test_on_a_narrow_screen_a_wide_table_says_that_it_scrolls(page: Any) -> None
         until(lambda: told()[0] != "none", what="the summary to say that it scrolls")
     with seen_as(page, 1800, "light"):
         until(lambda: told() == ["none", "none"], what="nothing to scroll")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(page: Any, scheme: str) -> None:
+    with seen_as(page, 1280, scheme):
+        assert faults_by_axe(page) == []

@@ -137,12 +137,16 @@ const drawReport = (root, data) => {
             const t = i === null || i === undefined || self.cursor.left < 0 ? null : columns[0][i];
             when.textContent = t === null ? "" : "at " + (plot.x === "step" ? "step " : "") + ofX(t) + (plot.x === "cpu" ? " of CPU time" : "");
             if (plot.x === "time") markTimeline(t);
+            const values = [];
             buttons.forEach((button, n) => {
               const v = t === null ? null : nearest(columns[ofLine[n].mean], i);
+              if (v !== null) values.push(`${plot.lines[n].label} ${say(v)}`);
               button.querySelector(".at").textContent = v === null ? "" : say(v);
               const why = button.querySelector(".why");
               if (why) why.textContent = v === null ? "" : said(plot.lines[n].notes, i);
             });
+            place.setAttribute("aria-valuenow", i ?? 0);
+            place.setAttribute("aria-valuetext", t === null ? "no place chosen" : `${when.textContent}: ${values.join(", ") || "nothing"}`);
           }],
         },
       }, columns, place);
@@ -160,6 +164,7 @@ const drawReport = (root, data) => {
     // What was said last of a line by then.
     const said = (notes, i) => notes.reduce((found, [from, text]) => (from <= i ? text : found), "");
 
+    place.setAttribute("aria-valuemax", plot.count - 1);
     build();
     buttons.forEach((button, n) => button.addEventListener("click", () => {
       hidden.has(n) ? hidden.delete(n) : hidden.add(n);
@@ -170,11 +175,16 @@ const drawReport = (root, data) => {
       box.addEventListener("change", () => { chosen[box.dataset.option] = box.checked; build(); });
     }
     place.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
       const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
       if (step) {
         const from = u.cursor.idx ?? (step > 0 ? -1 : plot.count);
         const i = Math.min(Math.max(from + step, 0), plot.count - 1);
         u.setCursor({ left: u.valToPos(u.data[0][i], "x"), top: 1 }, true, true);
+      } else if ("+-".includes(event.key)) {
+        const { min, max } = u.scales.x, middle = u.data[0][u.cursor.idx] ?? (min + max) / 2;
+        const half = (max - min) * (event.key === "+" ? 0.25 : 1);
+        u.setScale("x", { min: Math.max(middle - half, plot.from), max: Math.min(middle + half, plot.to) });
       } else if (event.key === "Escape") {
         u.setScale("x", { min: plot.from, max: plot.to });
         u.setCursor({ left: -10, top: -10 }, true, true);

@@ -1,0 +1,71 @@
+"""A page as its reader sees it, and three jobs to look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.hub.user import SECONDS, User
+
+from headgate.testing.wait import until
+
+LEARNS = """
+    import pathlib, time
+    for epoch in range(1, 1000):
+        while not pathlib.Path(f"{NAME}-{epoch}").exists():
+            time.sleep(0.02)
+        print(f"epoch {epoch}/1000 loss {1 / epoch:.4f} <b id='evil'>x</b>", flush=True)
+"""
+
+
+class Page:
+    """A page as its reader sees it."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.browser = browser
+        browser.get("about:blank")  # what the page before still asks for is not this one's
+        browser.get_log("browser")
+        browser.get(address)
+
+    def all(self, selector: str) -> list[Any]:
+        return list(self.browser.find_elements("css selector", selector))
+
+    def text(self, selector: str) -> str:
+        """The text of the first element that fits; empty where there is none."""
+        return str(self.tells("document.querySelector(arguments[0])?.innerText ?? ''", selector))
+
+    def tells(self, expression: str, *arguments: object) -> Any:
+        """The value of an expression of its script."""
+        return self.browser.execute_script(f"return {expression}", *arguments)
+
+    def shows(self, selector: str, part: str) -> None:
+        until(
+            lambda: part in self.text(selector),
+            SECONDS,
+            f"{part!r} in {selector}, which has {self.text(selector)!r:.300}",
+        )
+
+    def sees(self, selector: str) -> Any:
+        """The first element that fits, once it is there."""
+        until(lambda: self.all(selector), SECONDS, selector)
+        return self.all(selector)[0]
+
+    def clicks(self, selector: str) -> None:
+        self.sees(selector).click()
+
+    def presses(self, *keys: str) -> None:
+        """Press keys, one after another, wherever the focus is."""
+        for key in keys:
+            self.browser.switch_to.active_element.send_keys(key)
+
+    def is_quiet(self) -> None:
+        """Whether its script met no error."""
+        assert [line for line in self.browser.get_log("browser") if line["level"] == "SEVERE"] == []
+
+
+def starts_three(user: User) -> str:
+    """Three jobs, each of which does an epoch once a file is there."""
+    for name in "abc":
+        user.write(f"{name}.py", LEARNS.replace("{NAME}", name))
+    jobs = "".join(f"  - {{name: {name}, script: {name}.py}}\n" for name in "abc")
+    user.write("jobs.yaml", f"jobs:\n{jobs}")
+    return user.detaches("jobs.yaml")
