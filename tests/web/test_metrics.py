@@ -193,3 +193,13 @@ def test_a_file_that_cannot_be_written_is_told_once_and_when_it_can_again(tmp_pa
     asyncio.run(send())
     trouble = f"cannot write --metrics-file {folder}/headgate.prom: No such file or directory"
     assert lines == [f"{trouble}; trying again", "figures are handed on again"]
+
+
+def test_the_page_of_the_documentation_lists_each_figure() -> None:
+    rows = [
+        f"| `{figure.prometheus_name}` | {' '.join(f'`{label}`' for label in figure.labels)} "
+        f"| {figure.meaning} |"
+        for figure in metrics.FIGURES
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "web.md").read_text()
+    assert [line for line in page.splitlines() if line.startswith("| `headgate_")] == rows

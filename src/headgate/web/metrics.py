@@ -125,7 +125,8 @@ class Figure:
         return "_".join(part for part in parts if part)
 
 
-_OF_RUN, _OF_JOB, _OF_NODE = ("run",), ("run", "job"), ("node",)
+# Prometheus has a label `job` of its own, of what is scraped, and would rename one of ours.
+_OF_RUN, _OF_JOB, _OF_NODE = ("run",), ("run", "job_name"), ("node",)
 
 
 def _job_figure(field: str, name: str, unit: str, meaning: str) -> Figure:

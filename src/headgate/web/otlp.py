@@ -82,7 +82,7 @@ class OtlpReceiver(Receiver):
 
     def _point(self, figure: Figure, sample: Sample, now: int) -> export.NumberDataPoint:
         values, value = sample
-        names = (f"headgate.{label}" for label in figure.labels)
+        names = (f"headgate.{label.replace('_', '.')}" for label in figure.labels)
         began = self._began if figure.is_counter else 0
         attributes = dict(zip(names, values, strict=True))
         return export.NumberDataPoint(attributes, began, now, float(value))
