@@ -70,27 +70,55 @@ def test_what_a_job_prints_stays_text(browser: Any, pages: Pages, user: User) ->
     page.is_quiet()
 
 
-def test_buttons_do_what_they_say_after_a_question(browser: Any, pages: Pages, user: User) -> None:
+def answers(page: Page, act: str, button: str = "button.main", **values: str) -> None:
+    """Press a button, fill in what it asks, and answer."""
+    page.clicks(f"[data-act={act}]")
+    for place, value in values.items():
+        field = page.sees(f"dialog {place}")
+        field.clear()
+        field.send_keys(value)
+    page.clicks(f"dialog {button}")
+
+
+def test_buttons_of_plain_scripts_do_what_they_say(browser: Any, pages: Pages, user: User) -> None:
     run = starts_three(user)
-    user.sees_state("a", "running")
-    page = Page(browser, pages.act)
+    for name in "abc":
+        user.sees_state(name, "running")
+    page = Page(browser, f"{pages.act}")
     page.clicks(f"tr[data-job='{run}/a'] a")
-    page.clicks("[data-act=checkpoint]")
-    page.shows("#notice", "none can save a checkpoint")
-    page.clicks("[data-act=resize]")
-    page.clicks("dialog button.main")
-    page.shows("#notice", "runs as a single task")
-    page.clicks("[data-act=kill]")
+    for act, reason in (("checkpoint", "uses none of"), ("resize", "as a single task")):
+        page.sees(f"[data-act={act}][aria-disabled=true]")
+        page.clicks(f"[data-act={act}]")
+        page.shows("#notice", reason)
+    answers(page, "set", **{"label:nth-child(1) input": "3", "label:nth-child(2) input": "0.5"})
+    page.shows("#notice", "a has from now on priority 3, cores 0.5")
+    page.shows("#figures", "most cores")
+    page.clicks("[data-act=set]")
+    assert page.sees("dialog input").get_attribute("value") == "3"
     page.clicks("dialog button[value=no]")
+    answers(page, "set", **{"label:nth-child(1) input": "0"})
+    page.shows("#notice", "Refused: ")
+    answers(page, "kill", "button[value=no]")
     assert user.stands("a", run)["state"] == "running"  # type: ignore[index]
-    page.clicks("[data-act=kill]")
-    page.clicks("dialog button.main")
-    user.sees_state("a", "killed")
+    answers(page, "kill")
+    page.shows("#notice", "a is killed")
     page.shows("#state", "killed")
-    Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}").clicks("[data-act=kill]")
-    page.clicks("dialog button.main")
-    user.sees_state("b", "killed")
-    user.sees_state("c", "killed")
+    Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}")
+    answers(page, "stop")
+    for name in "bc":
+        user.sees_state(name, "stopped")
+
+
+def test_a_link_to_look_says_why_its_buttons_do_nothing(
+    browser: Any, pages: Pages, user: User
+) -> None:
+    run = starts_three(user)
+    browser.get(pages.look)
+    page = Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}/jobs/a")
+    for act in ("checkpoint", "resize", "set", "prove", "stop", "kill"):
+        page.sees(f"[data-act={act}][title='This link is for looking only.']").click()
+        page.shows("#notice", "for looking only")
+    assert not page.all("dialog[open]")
 
 
 def test_a_hub_that_dies_and_one_that_comes_are_noticed(

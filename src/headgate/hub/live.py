@@ -378,14 +378,8 @@ class LiveHub:
         """
         asked = []
         for name, live in sorted(self.runs[run].jobs.items()):
-            lowest = live.current.lowest if live.current is not None else None
-            if (
-                (jobs is None or name in jobs)
-                and live.current
-                and lowest
-                and live.current.is_connected(lowest)
-            ):
-                self._engines.of(run).send(JobId.of(run, name).task(lowest), {"type": "checkpoint"})
+            if (jobs is None or name in jobs) and (saver := live.saver) is not None:
+                self._engines.of(run).send(JobId.of(run, name).task(saver), {"type": "checkpoint"})
                 asked.append(name)
         return asked
 

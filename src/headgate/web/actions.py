@@ -13,8 +13,9 @@ def act(run: Run, name: str, request: Any) -> str:
 
     Args:
         run: The run.
-        name: `stop`, `kill`, `checkpoint`, `resize` or `prove`.
-        request: The body: `job`, its name, or null for all; and `workers` to resize it.
+        name: `stop`, `kill`, `checkpoint`, `resize`, `set` or `prove`.
+        request: The body: `job`, its name, or null for all. `resize` has `workers` too, `set`
+            has `priority` or `cores`; `prove` may have `neighbour` and `pause_at_most`.
 
     Raises:
         UsageError: The request makes no sense, or the job cannot do that.
@@ -22,24 +23,42 @@ def act(run: Run, name: str, request: Any) -> str:
     """
     if not isinstance(request, dict):
         raise UsageError(f"found {request!r:.80}; expected an object")
-    job = request.get("job")
-    if job is not None and not isinstance(job, str):
-        raise UsageError(f"found job {job!r:.80}; expected a name, or null for all")
+    job = _name(request, "job")
     jobs = [] if job is None else [job]
+    subject = job or f"run {run.id}"
     match name:
-        case "stop" | "kill":
-            run.ask_to_stop(*jobs, kill=name == "kill")
-            return "it is being stopped" if name == "stop" else "it is being killed"
+        case "stop":
+            run.ask_to_stop(*jobs)
+            return f"{subject} is being stopped"
+        case "kill":
+            run.ask_to_stop(*jobs, kill=True)
+            return f"{subject} is being killed"
         case "checkpoint":
             return f"asked to save: {', '.join(run.checkpoint(*jobs))}"
         case "resize":
-            workers = request.get("workers")
-            if not isinstance(workers, int) or workers < 1:
-                raise UsageError(f"found workers {workers!r:.80}; expected a whole number from 1")
-            run.set(job, workers=workers)
-            return f"it goes on with {workers} workers"
+            run.set(job, workers=request.get("workers"))
+            return f"{subject} is being resized to {request['workers']} workers"
+        case "set":
+            changes = {
+                field: request[field]
+                for field in ("priority", "cores")
+                if request.get(field) is not None
+            }
+            run.set(job, **changes)
+            values = ", ".join(f"{field} {value:g}" for field, value in changes.items())
+            return f"{subject} has from now on {values}"
         case "prove":
-            proved = run.prove(job)
-            return " ".join([*(str(proof["text"]) for proof in proved.proofs), *proved.reasons])
+            neighbour, most = _name(request, "neighbour"), request.get("pause_at_most")
+            if most is not None and not isinstance(most, int | float):
+                raise UsageError(f"found pause_at_most {most!r:.80}; expected a part of time")
+            proofs = run.prove(job, neighbour=neighbour, pause_at_most=most)
+            return " ".join([*(str(proof["text"]) for proof in proofs.proofs), *proofs.reasons])
         case _:
             raise NotFoundError(f"a page cannot do {name!r}")
+
+
+def _name(request: dict[str, Any], field: str) -> str | None:
+    value = request.get(field)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"found {field} {value!r:.80}; expected a name, or null for all")
+    return value

@@ -47,7 +47,7 @@ def page(title: str, body: Markup, *, right: Right, kind: str, run: str = "", jo
 
 def now(right: Right) -> str:
     """The first page: what runs and waits, and past runs."""
-    body = render_in("web", "now.html", acts=right is Right.ACT)
+    body = render_in("web", "now.html")
     return page("Headgate", body, right=right, kind="now")
 
 
@@ -75,9 +75,7 @@ def _row(run: RunSummary) -> dict[str, Any]:
 def run(run: Run, right: Right) -> str:
     """The page of a run; its sections come after it."""
     summary = run.summary()
-    body = render_in(
-        "web", "run.html", run=summary, acts=right is Right.ACT, live=summary.state == "running"
-    )
+    body = render_in("web", "run.html", run=summary, live=summary.state == "running")
     return page(f"{run.id} – Headgate", body, right=right, kind="run", run=run.id)
 
 
@@ -102,7 +100,6 @@ def job(run: Run, name: str, right: Right) -> str:
         "job.html",
         run=run.id,
         job=summary,
-        acts=right is Right.ACT,
         live=summary.state not in ENDED and runs.alive(run.path),
         tasks=[path.stem for path in JobLogs(run.path, name, None).paths()],
     )

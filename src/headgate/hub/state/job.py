@@ -12,6 +12,7 @@ from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.state.attempt import Attempt
 from headgate.model.endings import Ending
 from headgate.model.events import ENDED, Checkpoint, JobState, Progress
+from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
@@ -135,6 +136,14 @@ class LiveJob:
         return bool(self.facts.named_libraries)
 
     @property
+    def saver(self) -> TaskName | None:
+        """The task that would save a checkpoint now; None: none can."""
+        lowest = self.current.lowest if self.current is not None else None
+        if self.current is None or lowest is None or not self.current.is_connected(lowest):
+            return None
+        return lowest
+
+    @property
     def attempt(self) -> int:
         """Number of the latest attempt; 0 before the first."""
         return self.current.number if self.current is not None else 0
@@ -235,6 +244,10 @@ class LiveJob:
             "started": self.started,
             "ended": self.ended,
             "attempt": self.attempt,
+            "saves": self.saver is not None,
+            "strategy": self.current.plan.strategy if self.current is not None else None,
+            "priority": self.spec.priority,
+            "most_cores": self.spec.limits.cores,
             "step": self.step,
             "epoch": self.epoch,
             "epochs": self.epochs,

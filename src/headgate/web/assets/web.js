@@ -222,6 +222,8 @@
     setText(at("reason"), job.reason);
     if (!at("figures")) return;
     const lines = COLUMNS.slice(2).filter(([name]) => name !== "why").map(([name, , say]) => [name, say(job, run)[0]]);
+    if (job.priority !== 1) lines.push(["priority", digits(job.priority)]);
+    if (job.most_cores !== null) lines.push(["most cores", digits(job.most_cores)]);
     lines.push(...Object.entries(job.metrics).map(([name, value]) => [name, value === null ? "nan" : digits(value)]));
     at("figures").replaceChildren(...lines.filter(([, text]) => text).map(([name, text]) => element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: text }))));
     const tasks = job.tasks || [];
@@ -254,6 +256,7 @@
       if (parts.has("events")) showEvents();
     }
     if (facts.kind === "job") showJob();
+    showRefusals();
     parts.clear();
   };
   const keys = new Map();
@@ -275,7 +278,9 @@
       const run = runs.get(id);
       Object.assign(run.facts, change.facts);
       for (const [name, fields] of Object.entries(change.jobs)) {
-        run.jobs.set(name, Object.assign(run.jobs.get(name) || {}, fields));
+        const job = Object.assign(run.jobs.get(name) || {}, fields);
+        run.jobs.set(name, job);
+        if (ENDED.includes(job.state) && awaited.delete(`${id}/${name}`)) notice(`${name} is ${job.state}: ${job.reason}`);
         mark(id, name);
       }
     }
@@ -371,43 +376,125 @@
     logSource.addEventListener("end", () => logSource.close());
   };
 
-  // --- what a user may do ---
-  const ask = (title, text, verb, field) => new Promise((resolve) => {
-    const dialog = at("ask"), place = at("ask-field"), input = place.querySelector("input");
+  // --- what a user may do: each button asks first, and says what came of it ---
+  const ask = ({ title, text, verb, fields = [] }) => new Promise((resolve) => {
+    const dialog = at("ask");
+    const inputs = fields.map(({ name, label, choices, ...properties }) => {
+      const input = choices ? element("select", {}, ...choices.map(([value, said]) => element("option", { value, textContent: said }))) : element("input", { type: "number", step: "any", ...properties });
+      return { name, input, label: element("label", {}, element("span", { textContent: label }), input) };
+    });
     setText(at("ask-title"), title);
     setText(at("ask-text"), text);
     setText(dialog.querySelector("button.main"), verb);
-    place.hidden = !field;
-    if (field) { setText(place.querySelector("span"), field.label); input.value = field.value; }
+    at("ask-fields").replaceChildren(...inputs.map(({ label }) => label));
     dialog.returnValue = "no";
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" ? { value: Number(input.value) } : null), { once: true });
+    dialog.addEventListener("close", () => {
+      const typed = inputs.filter(({ input }) => input.value !== "").map(({ name, input }) => [name, input.type === "number" ? Number(input.value) : input.value]);
+      resolve(dialog.returnValue === "yes" ? Object.fromEntries(typed) : null);
+    }, { once: true });
     dialog.showModal();
   });
-  const ASKED = {
-    stop: (what) => [`Stop ${what}?`, "It saves a checkpoint at the end of its step, if it can, and ends.", "Stop"],
-    kill: (what) => [`Kill ${what}?`, "It ends at once, without a checkpoint.", "Kill"],
-    resize: (what, job) => [`Resize ${what}`, "It goes on from a checkpoint with so many workers.", "Resize", { label: "Workers", value: job?.workers || 1 }],
-    prove: (what) => [`Prove who slows ${what}?`, "Each neighbour is held for a moment, again and again, for at most 2 % of its time.", "Prove"],
+  const ENDED = ["done", "failed", "stopped", "killed", "skipped", "interrupted"];
+  const beside = (run, job) => [...run.jobs.values()].filter((other) => other !== job && other.state === "running");
+  const isRunning = (job) => (job.state === "running" ? "" : `It is ${job.state}.`);
+  // Of each: its label, what is asked, and why it cannot be done to a job (`refused`) or to all of a run (`refusedAll`).
+  const ACTS = {
+    checkpoint: {
+      label: "Save a checkpoint",
+      asked: (what) => ({ title: `Have ${what} save a checkpoint?`, text: "It is saved at the end of the present step, and training goes on.", verb: "Save" }),
+      refused: (job) => isRunning(job) || (job.saves ? "" : "It cannot save a checkpoint: its script uses none of headgate.torch, .keras and .jax, or has not connected yet."),
+      refusedAll: (run) => ([...run.jobs.values()].some((job) => job.saves) ? "" : "None of its jobs can save a checkpoint: they use none of headgate.torch, .keras and .jax, or have not connected yet."),
+    },
+    resize: {
+      label: "Resize",
+      asked: (what, job) => ({ title: `Resize ${what}?`, text: "Workers of a parameter-server job join or leave while the others go on. A job that learns by all-reduce stops with a checkpoint, and goes on from it.", verb: "Resize", fields: [{ name: "workers", label: "Workers", value: job.workers, min: 1, step: 1, required: true }] }),
+      refused: (job, run) => {
+        if (job.strategy === "single") return `It runs as a single task. To have several, stop it, then type: headgate resume ${run.facts.id} --strategy allreduce --workers 2`;
+        return job.strategy === "roles" ? "It is made of roles: set their count in its job file, and run it again." : isRunning(job);
+      },
+    },
+    set: {
+      label: "Priority and cores",
+      asked: (what, job) => ({ title: `Change ${what}?`, text: "A job with a higher priority gets more where jobs contend. Both hold from now on, and when it is resumed. An empty field stays as it is.", verb: "Change", fields: [
+        { name: "priority", label: "Priority, up to 100", value: job.priority, min: 0, max: 100 },
+        { name: "cores", label: "Most cores", value: job.most_cores ?? "", placeholder: "no limit", min: 0 }] }),
+      refused: () => "",
+    },
+    prove: {
+      label: "Prove who slows it",
+      labelAll: "Prove who slows whom",
+      asked: (what, job, run) => ({ title: `Prove who slows ${what}?`, text: "Neighbours are held for short random moments, and it is measured whether its steps get faster. That takes some minutes. You may leave the page.", verb: "Prove", fields: [
+        { name: "neighbour", label: "Neighbour to hold", choices: [["", "each in turn"], ...beside(run, job).map(({ name }) => [name, name])] },
+        { name: "percent", label: "Most of its time, in %", value: 2, min: 0.1, max: 25 }] }),
+      refused: (job, run) => isRunning(job) || (beside(run, job).length ? "" : "No other job of its run runs beside it."),
+      refusedAll: (run) => (beside(run).length > 1 ? "" : "Two of its jobs have to run for that."),
+    },
+    stop: {
+      label: "Stop",
+      labelAll: "Stop all",
+      asked: (what) => ({ title: `Stop ${what}?`, text: "A job that can saves a checkpoint at the end of its step, and ends. “headgate resume” goes on from it. Other scripts get a signal to end.", verb: "Stop" }),
+      refused: (job) => (job.state === "stopping" ? "It is being stopped already." : ""),
+      refusedAll: () => "",
+    },
+    kill: {
+      label: "Kill",
+      labelAll: "Kill all",
+      asked: (what) => ({ title: `Kill ${what}?`, text: "It ends at once, without a checkpoint: what it learned since the last one is lost.", verb: "Kill" }),
+      refused: () => "",
+      refusedAll: () => "",
+    },
   };
-  const act = async (button) => {
-    const name = button.dataset.act, job = runs.get(facts.run)?.jobs.get(facts.job);
-    const what = facts.job || `all jobs of run ${facts.run}`;
-    const answer = name in ASKED ? await ask(...ASKED[name](what, job)) : { value: null };
-    if (!answer) return;
-    button.disabled = true;
+  const awaited = new Set();  // `RUN/JOB` of jobs whose end was asked for here
+  const refusal = (name, run, job) => {
+    if (!facts.acts) return "This link is for looking only.";
+    if (!run || !run.jobs.size) return "It is not known yet how it stands.";
+    if (!job) return ACTS[name].refusedAll(run);
+    return ENDED.includes(job.state) ? `It is ${job.state}.` : ACTS[name].refused(job, run);
+  };
+  const send = async (name, id, job, values) => {
+    const { percent, ...others } = values;
     try {
-      const response = await fetch(`/runs/${encodeURIComponent(facts.run)}/${name}`, {
+      const response = await fetch(`/runs/${encodeURIComponent(id)}/${name}`, {
         method: "POST", headers: { "Content-Type": "application/json", "X-Headgate": "act" },
-        body: JSON.stringify({ job: facts.job || null, ...(name === "resize" ? { workers: answer.value } : {}) }),
+        body: JSON.stringify({ job: job || null, ...others, ...(percent === undefined ? {} : { pause_at_most: percent / 100 }) }),
       });
-      const said = await response.json();
-      notice(said.error || said.done);
+      const text = await response.text();
+      if (!response.headers.get("Content-Type").includes("json")) return text;
+      const answer = JSON.parse(text);
+      if (response.ok && ["stop", "kill"].includes(name)) for (const known of job ? [job] : runs.get(id)?.jobs.keys() || []) awaited.add(`${id}/${known}`);
+      return answer.error ? "Refused: " + answer.error : answer.done;
     } catch (error) {
-      notice(`It could not be asked for: ${error.message}`);
+      return `It could not be asked for: ${error.message}`;
     }
+  };
+  const press = async (button) => {
+    const { act: name, run: id, job: jobName } = button.dataset;
+    const run = runs.get(id), job = run?.jobs.get(jobName);
+    const reason = refusal(name, run, job);
+    if (reason) { notice(reason); return; }
+    const values = await ask(ACTS[name].asked(jobName || `all jobs of run ${id}`, job, run));
+    if (!values) return;
+    button.disabled = true;
+    if (name === "prove") notice("It is being proved. The result is shown here.");
+    notice(await send(name, id, jobName, values));
     button.disabled = false;
   };
-  for (const button of document.querySelectorAll("[data-act]")) button.addEventListener("click", () => act(button));
+  // A button that does not apply can still be reached, and says why it does not.
+  const showRefusals = () => {
+    for (const button of document.querySelectorAll("[data-act]")) {
+      const { act: name, run: id, job } = button.dataset;
+      const reason = refusal(name, runs.get(id), runs.get(id)?.jobs.get(job));
+      if (button.title !== reason) { button.title = reason; button.setAttribute("aria-disabled", String(reason !== "")); }
+    }
+  };
+  const buttons = (names, id, job) => names.map((name) => {
+    const label = (job ? null : ACTS[name].labelAll) || ACTS[name].label;
+    const button = element("button", { type: "button", textContent: label, "aria-disabled": "false", "data-act": name, "data-run": id, "data-job": job || "" });
+    button.addEventListener("click", () => press(button));
+    return button;
+  });
+  const OF_A_JOB = ["checkpoint", "resize", "set", "prove", "stop", "kill"], OF_A_RUN = ["checkpoint", "prove", "stop", "kill"];
+  at("acts")?.append(...buttons(facts.kind === "job" ? OF_A_JOB : OF_A_RUN, facts.run, facts.job));
 
   if (["now", "run", "job"].includes(facts.kind)) connect();
   if (facts.kind === "now") loadPast();
