@@ -12,12 +12,19 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from tests.hub.team import Team
 from tests.hub.user import SECONDS, User
 from tests.reports.browsing import seen_as
 from tests.web.conftest import Pages
-from tests.web.watching import Page, starts_three
+from tests.web.watching import LEARNS, Page, starts_three
 
 from headgate.testing.wait import until
+
+NONE_IS_HELD = """
+    jobs:
+      - {name: a, script: a.py}
+      - {name: b, script: a.py, pausable: false}
+"""
 
 
 def shown_jobs(page: Page) -> list[str]:
@@ -107,6 +114,37 @@ def test_buttons_of_plain_scripts_do_what_they_say(browser: Any, pages: Pages, u
     answers(page, "stop")
     for name in "bc":
         user.sees_state(name, "stopped")
+
+
+def test_buttons_of_a_job_with_workers_do_what_they_say(
+    browser: Any, pages: Pages, user: User
+) -> None:
+    team = Team(user)
+    team.starts("--strategy", "ps", "--workers", "1", wait_for=("server-0", "worker-0"))
+    page = Page(browser, pages.act)
+    page.clicks(f"tr[data-job='{team.run}/team'] a")
+    page.sees("[data-act=checkpoint][aria-disabled=false]")
+    answers(page, "checkpoint")
+    page.shows("#notice", "asked to save: team")
+    page.sees("[data-act=prove][title^='No other job']")
+    answers(page, "resize", input="2")
+    page.shows("#notice", "team is being resized to 2 workers")
+    page.shows("#tasks", "worker-1")
+    page.is_quiet()
+
+
+def test_a_proof_asks_for_a_neighbour_and_a_refusal_is_shown(
+    browser: Any, pages: Pages, user: User
+) -> None:
+    user.write("a.py", LEARNS.replace("{NAME}", "a"))
+    run = user.detaches(user.write("jobs.yaml", NONE_IS_HELD).name)
+    browser.get(pages.act)
+    page = Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}/jobs/a")
+    page.sees("[data-act=prove][aria-disabled=false]")
+    page.clicks("[data-act=prove]")
+    assert [choice.text for choice in page.all("dialog option")] == ["each in turn", "b"]
+    page.clicks("dialog button.main")
+    page.shows("#notice", "Refused: run")
 
 
 def test_a_link_to_look_says_why_its_buttons_do_nothing(

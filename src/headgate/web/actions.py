@@ -36,8 +36,9 @@ def act(run: Run, name: str, request: Any) -> str:
         case "checkpoint":
             return f"asked to save: {', '.join(run.checkpoint(*jobs))}"
         case "resize":
-            run.set(job, workers=request.get("workers"))
-            return f"{subject} is being resized to {request['workers']} workers"
+            workers = request.get("workers", 0)
+            run.set(job, workers=workers)
+            return f"{subject} is being resized to {workers} workers"
         case "set":
             changes = {
                 field: request[field]

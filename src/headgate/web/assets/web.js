@@ -16,11 +16,11 @@
     return made;
   };
   const setText = (place, text) => { if (place.textContent !== text) place.textContent = text; };
-  const notice = (text) => {
+  const notice = (text, stays = false) => {
     const place = at("notice");
     place.hidden = !text;
     setText(place, text || "");
-    if (text) setTimeout(() => { if (place.textContent === text) place.hidden = true; }, 12000);
+    if (text && !stays) setTimeout(() => { if (place.textContent === text) place.hidden = true; }, 12000 + 60 * text.length);
   };
   const jobPath = (run, job) => `/runs/${encodeURIComponent(run)}/jobs/${encodeURIComponent(job)}`;
   const seconds = (value) => {
@@ -272,6 +272,16 @@
   };
   document.addEventListener("visibilitychange", () => { if (!document.hidden) { for (const [id, run] of runs) for (const name of run.jobs.keys()) mark(id, name); schedule(); } });
 
+  // The page of a run that has ended is another one; what was asked for meanwhile is answered first.
+  const requests = new Set();
+  const loadAgain = async () => {
+    await Promise.allSettled(requests);
+    if (!at("notice").hidden) sessionStorage.setItem("notice", at("notice").textContent);
+    location.reload();
+  };
+  notice(sessionStorage.getItem("notice"));
+  sessionStorage.removeItem("notice");
+
   const take = (message) => {
     for (const [id, change] of Object.entries(message.runs)) {
       if (!runs.has(id)) runs.set(id, { facts: { id, t: 0 }, jobs: new Map() });
@@ -289,9 +299,12 @@
       runs.delete(id);
       if (table) table.drop(id);
       if (facts.kind === "now") loadPast();
-      if (facts.run === id) location.reload();
+      if (facts.run === id) loadAgain();
     }
-    if ("trouble" in message) { trouble = message.trouble; notice(trouble); }
+    if ("trouble" in message) {
+      if (message.trouble || at("notice").textContent === trouble) notice(message.trouble);
+      trouble = message.trouble;
+    }
     if (message.nodes) { nodes = message.nodes; parts.add("nodes"); }
     if (message.events.length) { events = [...events, ...message.events].slice(-MOST_EVENTS); parts.add("events"); }
     schedule();
@@ -475,8 +488,11 @@
     const values = await ask(ACTS[name].asked(jobName || `all jobs of run ${id}`, job, run));
     if (!values) return;
     button.disabled = true;
-    if (name === "prove") notice("It is being proved. The result is shown here.");
-    notice(await send(name, id, jobName, values));
+    if (name === "prove") notice("It is being proved. The result will be shown here.", true);
+    const request = send(name, id, jobName, values).then((text) => notice(text));
+    requests.add(request);
+    await request;
+    requests.delete(request);
     button.disabled = false;
   };
   // A button that does not apply can still be reached, and says why it does not.
