@@ -65,6 +65,7 @@ SLOW = (
     *(f"tests/test_docs.py::test_{name}" for name in ("command_lines_of", "python_blocks_run")),
     *(f"tests/torch/test_{name}.py" for name in ("together", "extra_state", "spinning")),
     *("tests/sampling/test_training_process.py", "tests/web/test_page.py"),
+    "tests/web/test_accessible.py",
     *(f"tests/hub/test_{name}.py" for name in ("allocations", "delivered", "endings", "engines")),
     *(f"tests/hub/test_{name}.py" for name in ("explaining", "explaining_devices", "hosts", "lab")),
     *(f"tests/hub/test_{name}.py" for name in ("launched_plans", "many", "memory_by_learning")),
@@ -88,6 +89,7 @@ QUICK = (
     "tests/keras/test_together.py::test_a_job_of_tensorflow_s_parameter_servers",
     "tests/lab/test_commands.py::test_exec_hands_on_input_output_and_exit_code",
     "tests/sampling/test_training_process.py::test_a_process_that_trains_is_no_worker_of_a_loader[spawn",
+    "tests/web/test_accessible.py::test_axe_finds_nothing_serious_and_pages_fit[light-1280]",
     "tests/web/test_page.py::test_three_jobs_are_followed_as_they_learn",
 )
 """Of these, the one of each capability that `make test` runs."""

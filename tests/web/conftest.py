@@ -86,6 +86,24 @@ class Pages:
         return self._process.wait(1)
 
 
+@pytest.fixture(scope="module")
+def resident(tmp_path_factory: pytest.TempPathFactory, speed: Path) -> Iterator[User]:
+    """Somebody whose hub serves all tests of a module."""
+    folder = tmp_path_factory.mktemp("resident")
+    somebody = User(folder / "work", folder / "home", speed)
+    yield somebody
+    somebody.types("stop", "--all", "--kill")
+    somebody.leaves()
+
+
+@pytest.fixture(scope="module")
+def lasting(resident: User) -> Iterator[Pages]:
+    """The pages of that user."""
+    served = Pages(resident, "--port", "0")
+    yield served
+    assert served.ends() == 0
+
+
 @pytest.fixture
 def pages(user: User) -> Iterator[Pages]:
     served = Pages(user, "--port", "0")

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from tests.hub.team import Team
 from tests.hub.user import SECONDS, User
-from tests.reports.browsing import seen_as
 from tests.web.conftest import Pages
 from tests.web.watching import LEARNS, Page, starts_three
 
@@ -186,27 +185,6 @@ def test_a_server_that_ends_and_comes_back_is_found_again(browser: Any, user: Us
     user.touch("a-1")
     until(lambda: "epoch 1 of" in row(page, run, "a"), SECONDS, "an epoch")
     assert again.ends() == 0
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
-def test_pages_fit_a_phone_and_a_screen(
-    browser: Any, pages: Pages, user: User, width: int, scheme: str
-) -> None:
-    run = starts_three(user)
-    user.touch("a-1")
-    user.sees_state("a", "running")
-    page = Page(browser, pages.act)
-    with seen_as(browser, width, scheme):
-        for path, section in (
-            ("/", "#jobs tbody tr"),
-            (f"/runs/{run}", "#sections section"),
-            (f"/runs/{run}/jobs/a", "#sections section"),
-        ):
-            browser.get(f"http://127.0.0.1:{pages.port}{path}")
-            page.sees(section)
-            wide = "return document.documentElement.scrollWidth - innerWidth"
-            assert browser.execute_script(wide) <= 0, path
-            page.is_quiet()
 
 
 def test_two_runs_are_compared(browser: Any, pages: Pages, user: User) -> None:

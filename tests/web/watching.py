@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from selenium.webdriver import ActionChains
 from tests.hub.user import SECONDS, User
 
 from headgate.testing.wait import until
@@ -55,7 +56,7 @@ class Page:
     def presses(self, *keys: str) -> None:
         """Press keys, one after another, wherever the focus is."""
         for key in keys:
-            self.browser.switch_to.active_element.send_keys(key)
+            ActionChains(self.browser).send_keys(key).perform()
 
     def is_quiet(self) -> None:
         """Whether its script met no error."""

@@ -190,7 +190,7 @@
     const mark = JSON.stringify(lines.map(([key, , text]) => [key, text]));
     if (list.dataset.mark === mark) return;
     list.dataset.mark = mark;
-    list.replaceChildren(...lines.map(([, make]) => element("li", {}, ...make())));
+    keepFocus(list, () => list.replaceChildren(...lines.map(([, make]) => element("li", {}, ...make()))));
   };
 
   const bar = (name, part, text) => element("div", { className: "meter" },
@@ -328,6 +328,38 @@
     });
   };
 
+  // --- what a reader has chosen stays when its place is made anew ---
+  const FOCUSABLE = "a, button, input, select, summary, [tabindex]";
+  const keepFocus = (place, change) => {
+    const all = () => [...place.querySelectorAll(FOCUSABLE)];
+    const focused = document.activeElement, index = all().indexOf(focused), link = focused?.getAttribute("href");
+    change();
+    if (index < 0 || document.activeElement === focused) return;
+    const same = focused.isConnected ? focused : all().find((other, i) => (link ? other.getAttribute("href") === link : i === index));
+    same?.focus({ preventScroll: true });
+  };
+  const CHOICES = [
+    ["details", (part) => part.open, (part, value) => { part.open = value; }],
+    ["[data-option]", (part) => part.checked, (part, value) => { if (part.checked !== value) part.click(); }],
+    [".legend button", (part) => part.getAttribute("aria-pressed"), (part, value) => { if (value === "false") part.click(); }],
+    ["thead th", (part) => ["ascending", "descending"].indexOf(part.getAttribute("aria-sort")) + 1, (part, value) => { while (value-- > 0) part.querySelector("button").click(); }],
+    [".scroll", (part) => [part.scrollLeft, part.scrollTop], (part, value) => part.scrollTo(...value)],
+  ];
+  const choiceOf = (part) => [part.closest("[data-plot]")?.dataset.plot, part.closest("[role=region]")?.getAttribute("aria-label"), part.dataset.job, part.dataset.option, part.dataset.line, part.cellIndex].join();
+  const keepChoices = (place, change) => {
+    const chosen = CHOICES.map(([selector, read]) => new Map([...place.querySelectorAll(selector)].map((part) => [choiceOf(part), read(part)])));
+    const shown = Object.entries(drawing?.drawn || {}).map(([key, { u, plot }]) => [key, u.scales.x.min === plot.from && u.scales.x.max === plot.to ? null : { ...u.scales.x }, u.data[0][u.cursor.idx] ?? null]);
+    keepFocus(place, change);
+    for (const [i, [selector, , choose]] of CHOICES.entries()) {
+      for (const part of place.querySelectorAll(selector)) if (chosen[i].has(choiceOf(part))) choose(part, chosen[i].get(choiceOf(part)));
+    }
+    for (const [key, zoom, at] of shown) {
+      const u = drawing.drawn[key]?.u;
+      if (u && zoom) u.setScale("x", { min: zoom.min, max: zoom.max });
+      if (u && at !== null && place.querySelector(`[data-plot="${key}"]`).contains(document.activeElement)) u.setCursor({ left: u.valToPos(at, "x"), top: 1 }, true, true);
+    }
+  };
+
   // --- sections of what was recorded, made anew while a run goes on ---
   let drawing = null;
   const loadSections = async () => {
@@ -339,11 +371,11 @@
         const made = await answer.json();
         if (!answer.ok) throw new Error(made.error);
         const place = at("sections");
-        const open = new Set([...place.querySelectorAll("details[open]")].map((line) => line.dataset.job));
-        if (drawing) drawing.close();
-        place.innerHTML = made.html;  // made by the server from templates that escape all text
-        for (const line of place.querySelectorAll("details")) line.open = open.has(line.dataset.job);
-        drawing = drawReport(place, made.data);
+        keepChoices(place, () => {
+          if (drawing) drawing.close();
+          place.innerHTML = made.html;  // made by the server from templates that escape all text
+          drawing = drawReport(place, made.data);
+        });
         window.headgate = drawing;
         if (!made.live) return;
         wait = Math.max(10, 10 * made.took);
@@ -356,7 +388,8 @@
   const loadPast = async () => {
     const answer = await fetch("/past");
     if (!answer.ok) return;
-    at("past").innerHTML = await answer.text();  // as above
+    const made = await answer.text();
+    keepFocus(at("past"), () => { at("past").innerHTML = made; });  // as above
     const boxes = [...at("past").querySelectorAll("input")], button = at("compare");
     for (const box of boxes) {
       box.addEventListener("change", () => {
