@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -14,8 +16,12 @@ from tests.hub.user import User
 
 from headgate import policies
 from headgate.cli import VERBS, headgate
+from headgate.cli.completing import _BY_NAME, _BY_PLACE, ARGUMENTS
+from headgate.lab import record
 
 VARIABLE = "_HEADGATE_COMPLETE"
+SHELLS = {"bash": ("--norc", "--noprofile", "-i"), "zsh": ("-f", "-i"), "fish": ("-N", "-i")}
+"""Shells, and the words that start them without files of their user."""
 
 
 @pytest.fixture
@@ -84,6 +90,84 @@ def test_a_shell_is_answered_and_never_with_a_traceback(user: User) -> None:
         assert "headgate" in script
         if shell == "bash":
             subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+@pytest.mark.usefixtures("runs_of")
+def test_names_come_without_the_modules_of_verbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    known = headgate.get_command
+
+    def imports(ctx: click.Context, name: str) -> click.Command | None:
+        imported.append(name)
+        return known(ctx, name)
+
+    monkeypatch.setattr(headgate, "get_command", imports)
+    for words, names in (
+        (("logs", "v"), ["vae"]),
+        (("logs", "-n", "5", "v"), ["vae"]),
+        (("stop", "vae", "c"), ["cnn"]),
+        (("status", "20260315"), ["20260315-090000-000bb"]),
+        (("logs", "--run", "20260315"), ["20260315-090000-000bb"]),
+        (("logs", "--run=20260315"), ["20260315-090000-000bb"]),
+        (("explain", "--neighbour", "v"), ["vae"]),
+        (("sta",), ["status", "stacks"]),
+    ):
+        assert completions(*words) == names, words
+    assert imported == []
+    assert completions("logs", "--fol") == ["--follow"]
+    assert completions("metrics", "--since", "") == []
+    assert imported == ["logs", "metrics"]
+
+
+def test_names_that_come_without_a_verb_are_those_that_it_takes() -> None:
+    for verb, names in ARGUMENTS.items():
+        command = headgate.get_command(click.Context(headgate), verb)
+        assert command is not None
+        first = next(param for param in command.params if isinstance(param, click.Argument))
+        assert names == _BY_PLACE.get((verb, str(first.name)), _BY_NAME.get(str(first.name))), verb
+
+
+@pytest.mark.usefixtures("runs_of")
+def test_policies_nodes_labs_and_studies_are_no_runs(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labs = {name: SimpleNamespace(nodes=[f"{name}-0", f"{name}-1"]) for name in ("east", "west")}
+    monkeypatch.setattr(record, "names", lambda: list(labs))
+    monkeypatch.setattr(record, "read", labs.get)
+    (home / "studies" / "sparse-20260314").mkdir(parents=True)
+    (home / "studies" / "sparse-20260314" / "about.json").write_text("{}")
+    assert completions("lab", "exec", "ea") == ["east-0", "east-1"]
+    assert completions("run", "--nodes", "east-0,") == [
+        "east-0,east-1",
+        "east-0,west-0",
+        "east-0,west-1",
+    ]
+    assert completions("simulate", "t.csv", "--policy", "sr") == ["srpt"]
+    assert completions("web", "--name", "") == []
+    assert (
+        completions("study", "show", "")
+        == completions("study", "compare", "")
+        == ["sparse-20260314"]
+    )
+
+
+@pytest.mark.usefixtures("runs_of")
+@pytest.mark.parametrize("shell", [name for name in SHELLS if shutil.which(name)])
+def test_a_real_shell_completes_a_name(
+    user: User, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setattr(user, "command", lambda *words: list(words))
+    terminal = user.opens(shell, *SHELLS[shell])
+    script = f"_HEADGATE_COMPLETE={shell}_source headgate"
+    source = f"{script} | source" if shell == "fish" else f'eval "$({script})"'
+    if shell == "zsh":
+        source = f"autoload -U compinit && compinit -u && {source}"
+    terminal.press(f"{source}; echo re''ady\n".encode())
+    terminal.shows("ready")
+    terminal.press(b"headgate logs va\t")
+    terminal.shows("headgate logs vae")
+    terminal.press(b"\x15exit\n")
+    assert terminal.ends() == 0
 
 
 def test_what_completes_a_file_is_still_given_as_what_its_verb_expects(home: Path) -> None:

@@ -9,7 +9,7 @@ import errno
 import importlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from headgate import __version__
 from headgate.cli import streams
 from headgate.model.errors import HeadgateError
 from headgate.model.units import say_text
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 VERBS = {
     "run": "Run scripts or the jobs of a file.",
@@ -103,13 +106,26 @@ class _Verbs(click.Group):
         if isinstance(command, click.Command) and _COMPLETES in os.environ:
             from headgate.cli.completing import completed
 
-            return completed(command)
+            return completed(command, name)
         return command if isinstance(command, click.Command) else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        named = [name for name in VERBS if name.startswith(incomplete)]
+        verbs = [CompletionItem(name, help=VERBS[name]) for name in named]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if _COMPLETES in os.environ:
+            from headgate.cli.completing import named_after
+
+            names = named_after(name, args[1:], lambda: self.get_command(ctx, name))
+            if names is not None:
+                return name, names, args[1:]
         if name not in VERBS and not name.startswith("-"):
             close = [_VERBS_OF_OTHERS[name]] if name in _VERBS_OF_OTHERS else []
             close = close or [verb for verb in VERBS if verb.startswith(name)]

@@ -15,6 +15,7 @@ from headgate.model.errors import StorageError
 from headgate.model.paths import exposure
 
 HUB = "HEADGATE_HUB"
+STORE = "run.sqlite"
 _OWNER = "host"
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
 _SOCKET_BYTES = 100  # the kernel allows 107
@@ -61,6 +62,11 @@ def home() -> Path:
             f"no permission to write in {path}; set HEADGATE_HOME to a folder you can write"
         )
     return path
+
+
+def listing() -> list[Path]:
+    """Every run's folder, oldest first."""
+    return sorted(path for path in (home() / "runs").iterdir() if (path / STORE).exists())
 
 
 def hub() -> Path:

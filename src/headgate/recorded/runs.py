@@ -26,10 +26,12 @@ from headgate.model.jobs import NAME_PATTERN, Job
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.folders import (
     HUB,
+    STORE,
     home,
     host,
     hub,
     hubs,
+    listing,
     make_sockets,
     remove_sockets,
     sockets,
@@ -37,10 +39,10 @@ from headgate.recorded.folders import (
 from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
 
-__all__ = ["HUB", "home", "host", "hub", "hubs", "make_sockets", "remove_sockets", "sockets"]
+__all__ = ["HUB", "STORE", "home", "host", "hub", "hubs", "listing"]
+__all__ += ["make_sockets", "remove_sockets", "sockets"]
 """Names from `folders` that users of this module need."""
 
-STORE = "run.sqlite"
 LOCK = "lock"
 CALLS = "calls"
 """Empty file in the folder of a run whose jobs are function calls."""
@@ -112,11 +114,6 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def listing() -> list[Path]:
-    """Every run's folder, oldest first."""
-    return sorted(path for path in (home() / "runs").iterdir() if (path / STORE).exists())
 
 
 def find(prefix: str | None = None) -> Path:
