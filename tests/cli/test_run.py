@@ -43,6 +43,7 @@ def test_scripts_side_by_side_with_arguments(user: User) -> None:
     assert Path(user.json("report")["report"]).exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_prints_what_is_then_started(user: User) -> None:
     (user.folder / "below").mkdir()
     user.write("below/a.py", TELLS)

@@ -162,6 +162,7 @@ WAITS = (
 )
 
 
+@pytest.mark.slow
 def test_data_that_come_later_and_nobody_reads_are_told(user: User) -> None:
     user.write("waits.py", WAITS)
     assert "2 jobs cannot all read it" in typed(

@@ -140,6 +140,7 @@ def test_a_call_that_ends_before_the_hub_s_answer_is_read_has_its_result(
     assert executor.submit(divide, 1.0, by=4.0).result(SECONDS) == 0.25
 
 
+@pytest.mark.slow
 def test_a_message_that_makes_no_sense_fails_its_calls_alone(
     executor: Executor, user: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_message_that_makes_no_sense_fails_its_calls_alone(
     assert executor.submit(divide, 1.0).result(SECONDS) == 1.0
 
 
+@pytest.mark.slow
 def test_a_callback_of_a_call_that_is_cancelled_may_submit_another(executor: Executor) -> None:
     blocked = [executor.submit(wait_for, "go") for _ in range(2)]
     wait.until(Path("go-began").exists, SECONDS, "the call began")

@@ -64,6 +64,7 @@ def _log(run: Path) -> list[LoggedEvent]:
     return list(read_events(run))
 
 
+@pytest.mark.slow
 def test_a_run_is_replayed_with_the_same_actions(user: User) -> None:
     run = _two_jobs_of_which_one_is_stopped(user)
     log = _log(run)

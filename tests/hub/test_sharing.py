@@ -22,6 +22,7 @@ WAITS = """
 """
 
 
+@pytest.mark.slow
 def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
     user.write("a.py", WAITS)
     user.write("b.py", WAITS)
@@ -58,6 +59,7 @@ def test_two_terminals_share_one_hub_and_what_there_is(user: User) -> None:
     assert "b: stopped by its user" in out
 
 
+@pytest.mark.slow
 def test_whoever_starts_first_at_the_same_moment_one_hub_serves_all(user: User) -> None:
     user.write("a.py", WAITS)
     started = [user.starts("run", "--detach", "--json", "a.py") for _ in range(3)]
@@ -112,6 +114,7 @@ def test_a_hub_ends_when_there_is_nothing_to_do(user: User) -> None:
     assert user.types("doctor").stdout.find("not running; it starts with the first job") > 0
 
 
+@pytest.mark.slow
 def test_asked_to_end_a_hub_stops_its_jobs_first(user: User) -> None:
     user.variables.pop("HEADGATE_REPORT")
     user.write("a.py", WAITS)

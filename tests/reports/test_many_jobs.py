@@ -149,6 +149,7 @@ def test_of_very_many_jobs_that_go_on_a_few_are_looked_at_and_told_as_among_all(
     assert "96 jobs more of this run: `headgate explain` tells of all" in shown
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_run_that_has_ended_is_what_is_told_of_it(home: Path) -> None:
     run = many(home / "runs" / "20260101-000000-aaaa", 30)
     told = [

@@ -15,7 +15,7 @@ import pytest
 from headgate.workloads import lack
 
 LOSSES = Path(__file__).with_name("losses.py")
-STEPS = 20
+STEPS = 6
 SHORT = ("mlp", "sparse", "alexnet", "resnet50-short")
 LONG = ("resnet50", "inception3")
 TRAINED = {"keras": SHORT, "tensorflow": ("mlp", "sparse", "trace"), "torch": (*SHORT, "trace")}

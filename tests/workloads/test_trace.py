@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.workloads.test_alike import trained
+from tests.workloads import test_alike
 
 STEPS = 3
 BLOCK = 128 * 128 * 4
@@ -51,5 +51,5 @@ def test_blocks_that_lie_together_never_move(placed: str, blocks: int, tmp_path:
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("sent")]
     assert len(lines) == 2
     assert sum(int(words[1]) for words in lines) == blocks * BLOCK * STEPS
-    [alone, *_] = trained("numpy", 20, ("trace",))["trace"]
+    [alone, *_] = test_alike.trained("numpy", test_alike.STEPS, ("trace",))["trace"]
     assert all(float(words[3]) == pytest.approx(alone, abs=1e-3) for words in lines)

@@ -503,6 +503,7 @@ for _ in hg.epochs(1):
 """
 
 
+@pytest.mark.slow
 def test_servers_receive_what_workers_send(tmp_path: Path) -> None:
     (tmp_path / "mixed.py").write_text(MIXED)
     plan = Plan(strategy="ps", workers=2, servers=2, batch_per_worker=None)
