@@ -57,6 +57,7 @@ JOBS = """
 """
 
 
+@pytest.mark.long  # on one node: tests/engines/ray/test_calls.py
 def test_results_of_calls_come_back_from_nodes_without_shared_files(user: Somebody) -> None:
     script = user.write(
         "calls.py",

@@ -28,7 +28,9 @@ def agent_log(running: Running) -> Path:
     return path
 
 
-@pytest.mark.parametrize("levels", ["debug", "warning,engines.remote=debug"])
+@pytest.mark.parametrize(
+    "levels", [pytest.param("debug", marks=pytest.mark.long), "warning,engines.remote=debug"]
+)
 def test_agents_log_their_commands_when_asked(
     levels: str, ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
