@@ -27,6 +27,9 @@ VARIABLES = {
 }
 """How a script is told which Keras it trains with."""
 
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
+"""The same for all scripts, so that one interpreter that has imported TensorFlow serves them."""
+
 WARM = {
     "tensorflow": ("keras",),
     "jax": ("keras",),
@@ -62,12 +65,11 @@ def environment(backend: str, **more: str) -> dict[str, str]:
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")
     }
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
     return {
         **inherited,
         "PYTHONPATH": str(SOURCE),
         "OMP_NUM_THREADS": "1",
-        **quiet,
+        **QUIET,
         **VARIABLES[backend],
         **more,
     }

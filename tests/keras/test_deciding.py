@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.harness.gang import Gang
-from tests.keras.conftest import VARIABLES, WARM
+from tests.keras.conftest import QUIET, VARIABLES, WARM
 
 from headgate.model.plans import Plan
 
@@ -177,7 +177,7 @@ def gang(folder: Path, backend: str, script: str, parts: dict[str, str]) -> Gang
         script = script.replace(name, code)
     (folder / "script.py").write_text(script)
     plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
-    variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", **VARIABLES[backend]}
+    variables = {**QUIET, **VARIABLES[backend]}
     return Gang(
         folder, plan, [sys.executable, str(folder / "script.py")], variables, warm=WARM[backend]
     )

@@ -1,10 +1,8 @@
 """Losses of which the parts of a batch count unlike many entries, trained by `fit` of the tasks of
 a job or of one process: labels that are left out, masked steps of sequences, what a layer adds to
-the loss, and a
-    loss that is one
-number for a batch.
+the loss, and a loss that is one number for a batch.
 
-Argument: the folder to write the weights into.
+Arguments: the folder to write the weights into, and which of these to train.
 """
 
 from __future__ import annotations
@@ -96,18 +94,23 @@ def main() -> None:
     short = np.where(
         ((np.arange(SAMPLES) % 16 < 8)[:, None] | (np.arange(STEPS) < 2))[..., None], FEATURES, 0.0
     )
-    trained = [
-        train(
+    kinds: dict[str, Callable[[], list[Any]]] = {
+        "left_out": lambda: train(
             strategy,
             FEATURES,
             left_out,
             False,
             lambda: crossentropy(from_logits=True, ignore_class=-1),
         ),
-        train(strategy, short, LABELS, True, lambda: crossentropy(from_logits=True)),
-        train(strategy, FEATURES, LABELS, False, lambda: mean_of_labels),
-        train(strategy, FEATURES[:32], LABELS[:32], False, lambda: mean_of_labels, OwnStep),
-    ]
+        "masked_steps": lambda: train(
+            strategy, short, LABELS, True, lambda: crossentropy(from_logits=True)
+        ),
+        "one_number": lambda: train(strategy, FEATURES, LABELS, False, lambda: mean_of_labels),
+        "own_step": lambda: train(
+            strategy, FEATURES[:32], LABELS[:32], False, lambda: mean_of_labels, OwnStep
+        ),
+    }
+    trained = [kinds[kind]() for kind in sys.argv[2:]]
     name = os.environ.get("HEADGATE_TASK", "alone").rpartition("/")[2]
     with open(os.path.join(sys.argv[1], f"{name}.json"), "w") as file:
         json.dump(trained, file)
