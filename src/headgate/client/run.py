@@ -21,7 +21,14 @@ from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
 from headgate.recorded import runs, status
-from headgate.recorded.events import LoggedEvent, chain, latest, read_controller, read_events
+from headgate.recorded.events import (
+    LoggedEvent,
+    chain,
+    latest,
+    newest_decisions,
+    read_controller,
+    read_events,
+)
 from headgate.recorded.queries import decisions_after
 from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.runs import RunSummary
@@ -244,14 +251,31 @@ class Run:
         """
         return explain(self.path, job)
 
-    def why(self, job: str) -> list[list[LoggedEvent]]:
+    def why(self, job: str, event: int | None = None) -> list[list[LoggedEvent]]:
         """The chains of events that led to the present state and share of a job, its own first.
 
+        Args:
+            job: Its name.
+            event: Id of an entry of the log; None: those of its present state and share.
+
         Raises:
-            NotFoundError: The run has no such job, or no event log.
+            NotFoundError: The run has no such job, event, or no event log.
         """
         entries, seen = read_controller(self.path), set[int]()
-        return [list(chain(entries, last, seen)) for last in latest(entries, self.id, job)]
+        if event is not None and event not in entries:
+            raise NotFoundError(f"the log of run {self.id} has no event {event}")
+        ends = latest(entries, self.id, job) if event is None else [entries[event]]
+        return [list(chain(entries, end, seen)) for end in ends]
+
+    def newest_decisions(self, after: int, most: int) -> list[LoggedEvent]:
+        """The latest decisions about tasks and shares of its jobs, and checkpoints that these
+        saved.
+
+        Args:
+            after: Only entries of the log with a greater id.
+            most: Most entries.
+        """
+        return newest_decisions(self.path, after, most)
 
     def recorded_events(self, last: int) -> list[EventRow]:
         """The last events that its store has: states that jobs came to, warnings, faults."""

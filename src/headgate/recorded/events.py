@@ -16,7 +16,19 @@ from typing import Any, Literal, get_args
 
 from headgate.model import records
 from headgate.model.errors import HeadgateError, NotFoundError
-from headgate.model.events import Action, Event, MarkJob, Notice, SetShare, StartTask, subject
+from headgate.model.events import (
+    Action,
+    CheckpointDone,
+    Event,
+    MarkJob,
+    Notice,
+    Resize,
+    SetShare,
+    StartTask,
+    StopTask,
+    TryJob,
+    subject,
+)
 from headgate.model.identifiers import JobId, TaskId
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
@@ -28,6 +40,7 @@ CONTROLLER = "controller"
 HUB_LOG = "events.jsonl"
 """Log of entries without a run, in a hub's folder."""
 _FOLLOW_SECONDS = 0.2
+_ABOUT_SHARES = (StartTask, SetShare, TryJob, StopTask, Resize, CheckpointDone)
 _KINDS: Mapping[Kind, tuple[type, ...]] = {
     "event": get_args(Event),
     "action": get_args(Action),
@@ -201,6 +214,28 @@ def read_hub_log(hub: Path) -> Iterator[LoggedEvent]:
                 yield parse("", json.loads(line))
             except (KeyError, TypeError, ValueError):  # a partial last entry of a killed hub
                 continue
+
+
+def newest_decisions(run: Path, after: int, most: int) -> list[LoggedEvent]:
+    """The latest decisions about tasks and shares of a run's jobs, and checkpoints that these
+    saved, in their order.
+
+    Args:
+        run: The run's folder.
+        after: Only entries with a greater id.
+        most: Most entries.
+
+    Raises:
+        NotFoundError, StorageError: Its store is not there, or cannot be read.
+    """
+    names = [kind.__name__ for kind in _ABOUT_SHARES]
+    sql = (
+        "SELECT * FROM log WHERE id > ? AND job IS NOT NULL AND json_extract(value, '$.type') IN "
+        f"({', '.join('?' * len(names))}) ORDER BY id DESC LIMIT ?"
+    )
+    with RunReader(run / runs.STORE) as reader:
+        rows = reader.query(sql, (after, *names, most))
+    return [parse(run.name, row) for row in reversed(rows)]
 
 
 def chain(

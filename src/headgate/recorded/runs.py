@@ -228,6 +228,9 @@ class RunSummary:
         took: Seconds since `began`; of a live run up to now, unaffected by changes of the wall
             clock.
         host: Host on which it runs or ran; empty: unknown.
+        cluster: Its lab, if any.
+        engine: What starts its tasks; empty: this machine.
+        address: Address of the engine's cluster, if it was given.
     """
 
     id: str
@@ -240,6 +243,9 @@ class RunSummary:
     command: str
     jobs: tuple[JobSummary, ...]
     host: str = ""
+    cluster: str = ""
+    engine: str = ""
+    address: str = ""
 
     @property
     def elsewhere(self) -> str:
@@ -297,6 +303,9 @@ def summary(run: Path) -> RunSummary:
             command=description.command,
             jobs=tuple(jobs),
             host=description.host,
+            cluster=description.cluster,
+            engine=description.engine,
+            address=description.address,
         )
 
 

@@ -15,9 +15,12 @@ from headgate.client.client import Client
 from headgate.client.following import Follower
 from headgate.client.run import Run
 from headgate.model.errors import HeadgateError
+from headgate.recorded.events import LoggedEvent
 from headgate.recorded.rows import EventRow
+from headgate.reports import event_words
 from headgate.web.board import MOST_EVENTS, Board, RunDetails
 
+_OF_A_RUN = ("command", "began", "host", "cluster", "engine", "address")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -27,6 +30,8 @@ LOOK_SECONDS = 5.0
 """How often verdicts are made anew, at most."""
 _REST = 10.0
 """And so many times as long as making them took."""
+_MOST_DECISIONS = 30
+"""Latest decisions of all live runs that the first page shows."""
 _MOST_PREDICTED = 12
 """Jobs of a run whose end is predicted in one look; the others follow."""
 
@@ -43,6 +48,7 @@ class Lookout:
         self._client = Client()
         self._predicted: dict[str, int] = {}
         self._seen: set[str] = set()
+        self._decisions: list[dict[str, Any]] = []
 
     async def run(self) -> None:
         """Go on until it is cancelled."""
@@ -73,7 +79,7 @@ class Lookout:
                 if run is not None:
                     await self._look_at(run)
                     nodes |= {node.name: asdict(node) for node in await _looked_up(run.nodes) or ()}
-            self._board.add(nodes=nodes)
+            self._board.add(nodes=nodes, decisions=self._newest_decisions())
             took = time.monotonic() - began
             await self._wait(max(LOOK_SECONDS, _REST * took))
 
@@ -98,8 +104,8 @@ class Lookout:
             self._board.add_to_job(run.id, job, verdict=verdict)
         summary = await _looked_up(run.summary)
         if summary is not None:
-            facts = {"command": summary.command, "began": summary.began, "host": summary.host}
-            self._board.add_to_run(run.id, **facts)
+            self._board.add_to_run(run.id, **{name: getattr(summary, name) for name in _OF_A_RUN})
+            await self._look_at_decisions(run, summary.began)
         for row in summary.jobs if summary is not None else ():
             self._board.add_to_job(run.id, row.name, expected=row.expected, waits=row.waits)
         decided, last = await _looked_up(run.decisions, details.last) or ({}, details.last)
@@ -119,6 +125,24 @@ class Lookout:
             if prediction is not None:
                 self._board.add_to_job(run.id, job, ends=prediction.as_json()["ends"])
         self._predicted[run.id] = first + _MOST_PREDICTED
+
+    async def _look_at_decisions(self, run: Run, began: float) -> None:
+        after = max((line["id"] for line in self._decisions if line["run"] == run.id), default=0)
+        entries = await _looked_up(run.newest_decisions, after, _MOST_DECISIONS)
+        self._decisions += (_decision(entry, began) for entry in entries or () if entry.job)
+
+    def _newest_decisions(self) -> list[dict[str, Any]]:
+        """Decisions about live runs, the latest last."""
+        live = [line for line in self._decisions if line["run"] in self._board.runs]
+        self._decisions = sorted(live, key=lambda line: line["at"])[-_MOST_DECISIONS:]
+        return list(self._decisions)
+
+
+def _decision(entry: LoggedEvent, began: float) -> dict[str, Any]:
+    """A decision as a page shows it; `at` in seconds since the epoch."""
+    job = entry.job.name if entry.job is not None else ""
+    facts = {"run": entry.run, "id": entry.id, "job": job, "text": event_words.text(entry)}
+    return facts | {"at": round(began + entry.t, 2)}
 
 
 def _event(run: str, row: EventRow) -> dict[str, Any]:

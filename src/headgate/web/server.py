@@ -148,7 +148,8 @@ class PageServer:
 
     async def _why(self, request: Request) -> Response:
         run, job = self._found(request), request.path_params["job"]
-        chains = await asyncio.to_thread(run.why, job)
+        event = request.query_params.get("event", "")
+        chains = await asyncio.to_thread(run.why, job, int(event) if event.isdecimal() else None)
         return JSONResponse({"lines": [line for links in chains for line in chain_lines(links)]})
 
     async def _asset(self, request: Request) -> Response:

@@ -195,6 +195,13 @@
 
   const bar = (name, part, text) => element("div", { className: "meter" },
     element("span", { textContent: name }), element("meter", { min: 0, max: 1, value: Math.min(part, 1), "aria-label": `${name}: ${text}` }), element("span", { textContent: text }));
+  // Of a link whose speed is not known, its rate alone.
+  const network = (node, way) => {
+    const rate = node["net_" + way], speed = node.nic_bytes_per_second;
+    if (rate === null) return null;
+    if (speed) return bar(`net ${way}`, rate / speed, `${bytes(rate)}/s of ${bytes(speed)}/s`);
+    return element("div", { className: "meter" }, element("span", { textContent: `net ${way}` }), element("span", { textContent: `${bytes(rate)}/s` }));
+  };
   const showNodes = () => {
     const every = Object.values(nodes);
     at("nodes-section").hidden = every.length === 0;
@@ -202,16 +209,71 @@
       element("h3", { textContent: node.name }), element("small", { textContent: node.description }),
       node.cores && node.cpu_cores !== null ? bar("CPU", node.cpu_cores / node.cores, `${digits(node.cpu_cores)} of ${digits(node.cores)} cores`) : null,
       node.total_memory_bytes && node.memory_bytes !== null ? bar("memory", node.memory_bytes / node.total_memory_bytes, `${bytes(node.memory_bytes)} of ${bytes(node.total_memory_bytes)}`) : null,
-      node.gpus && node.gpu_busy !== null ? bar(`${node.gpus} GPUs`, node.gpu_busy, `${digits(node.gpu_busy * 100)} % busy`) : null,
-      node.nic_bytes_per_second && node.net_out !== null ? bar("network", Math.max(node.net_in, node.net_out) / node.nic_bytes_per_second, `${bytes(Math.max(node.net_in, node.net_out))}/s`) : null)));
+      node.gpus && node.gpu_busy !== null ? bar(`${node.gpus} GPU${node.gpus === 1 ? "" : "s"}`, node.gpu_busy, `${digits(node.gpu_busy * 100)} % busy${node.gpu_memory_bytes ? `, ${bytes(node.gpu_memory_bytes)}` : ""}`) : null,
+      ...["in", "out"].map((way) => network(node, way)))));
   };
 
   const showEvents = () => {
     at("events-section").hidden = events.length === 0;
+    const moments = (event) => { const began = runs.get(event.run)?.facts.began; return began ? time(began + event.t) : clock(event.t); };
     at("events").tBodies[0].replaceChildren(...events.slice().reverse().map((event) => element("tr", {},
-      element("td", { className: "when", textContent: clock(event.t) }),
+      element("td", { className: "when", textContent: moments(event) }),
       element("th", { scope: "row", className: "text" }, event.job ? element("a", { href: jobPath(event.run, event.job), textContent: event.job }) : event.run),
       element("td", { className: "text" + (event.kind === "warning" ? " trouble" : ""), textContent: event.text }))));
+  };
+
+  const time = (epoch) => new Date(epoch * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const whyDecided = async (decision, cell) => {
+    const answer = await fetch(`${jobPath(decision.run, decision.job)}/why?event=${decision.id}`);
+    const { lines, error } = await answer.json();
+    cell.replaceChildren(element("pre", { className: "why", textContent: error || lines.join("\n") }));
+  };
+  const decided = new Map();  // id of a decision → its row, which may have been opened
+  const showDecisions = (decisions) => {
+    const ids = new Set(decisions.map(({ run, id }) => `${run} ${id}`));
+    for (const [id, row] of decided) if (!ids.has(id)) { row.remove(); decided.delete(id); }
+    for (const decision of decisions) {
+      const id = `${decision.run} ${decision.id}`;
+      if (decided.has(id)) continue;
+      const button = element("button", { type: "button", textContent: "Show", "aria-label": `Show what led to this decision about ${decision.job}` });
+      const cell = element("td", { className: "text" }, button);
+      button.addEventListener("click", () => whyDecided(decision, cell));
+      const row = element("tr", {},
+        element("td", { className: "when", textContent: time(decision.at) }),
+        element("th", { scope: "row", className: "text" }, element("a", { href: jobPath(decision.run, decision.job), textContent: decision.job })),
+        element("td", { className: "text", textContent: decision.text }), cell);
+      decided.set(id, row);
+      at("decisions").tBodies[0].prepend(row);
+    }
+    at("decisions-section").hidden = decided.size === 0;
+  };
+
+  // --- live runs, and where each of them runs ---
+  const placeOf = ({ engine, address, cluster }) => {
+    if (engine) return engine[0].toUpperCase() + engine.slice(1) + (address ? ` at ${address}` : "");
+    return cluster ? `lab ${cluster}` : "this machine";
+  };
+  const counts = (run) => {
+    const states = new Map();
+    for (const { state } of run.jobs.values()) states.set(state, (states.get(state) || 0) + 1);
+    return [...states].map(([state, count]) => `${count} ${state}`).join(", ");
+  };
+  const cards = new Map();  // id of a run → what its card says of it
+  const showRuns = () => {
+    if (facts.kind === "run" && runs.has(facts.run)) setText(at("place"), `${placeOf(runs.get(facts.run).facts)}, ${counts(runs.get(facts.run))}`);
+    if (facts.kind !== "now") return;
+    for (const [id, place] of cards) if (!runs.has(id)) { place.parentElement.remove(); cards.delete(id); }
+    for (const [id, run] of runs) {
+      if (!cards.has(id)) {
+        const place = element("span", {});
+        at("live").append(element("li", {}, element("a", { href: `/runs/${encodeURIComponent(id)}`, textContent: id, className: "name" }), place,
+          element("div", { className: "tools" }, ...buttons(OF_A_RUN, id))));
+        cards.set(id, place);
+      }
+      const { policy, began, command } = run.facts;
+      setText(cards.get(id), [placeOf(run.facts), counts(run), `policy ${policy}`, began ? `since ${moment(began)}` : "", command].filter(Boolean).join(" · "));
+    }
+    at("live-section").hidden = cards.size === 0;
   };
 
   const showJob = () => {
@@ -256,6 +318,7 @@
       if (parts.has("events")) showEvents();
     }
     if (facts.kind === "job") showJob();
+    showRuns();
     showRefusals();
     parts.clear();
   };
@@ -305,6 +368,7 @@
       if (message.trouble || at("notice").textContent === trouble) notice(message.trouble);
       trouble = message.trouble;
     }
+    if (message.decisions && facts.kind === "now") showDecisions(message.decisions);
     if (message.nodes) { nodes = message.nodes; parts.add("nodes"); }
     if (message.events.length) { events = [...events, ...message.events].slice(-MOST_EVENTS); parts.add("events"); }
     schedule();
