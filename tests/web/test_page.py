@@ -47,12 +47,21 @@ def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user:
     assert "epoch 1 of" in row(page, run, "a")
     assert page.text("#count") == "3 jobs"
     field = page.all("#filter")[0]
-    for words, names in (("loss<0.8", "b"), ("running", "abc"), ("running c/", "")):
+    for words, names in (
+        ("loss<0.8", "b"),
+        ("running", "abc"),
+        ("running c/", ""),
+        ("lr<0.25", "bc"),
+    ):
         field.clear()
         field.send_keys(words)
         assert "".join(sorted(shown_jobs(page))) == names, words
     field.clear()
     field.send_keys(" ")
+    page.clicks("#chosen option[value=lr]")
+    page.shows(f"tr[data-job='{run}/b'] .of-choice", "0.2")
+    page.clicks("#jobs th.of-choice button")
+    until(lambda: shown_jobs(page) == ["c", "b", "a"], SECONDS, "the order of lr")
     page.shows("#nodes", "cores")
     page.shows("#events", "started")
     page.shows("#live", "this machine · 3 running")

@@ -67,6 +67,9 @@ def starts_three(user: User) -> str:
     """Three jobs, each of which does an epoch once a file is there."""
     for name in "abc":
         user.write(f"{name}.py", LEARNS.replace("{NAME}", name))
-    jobs = "".join(f"  - {{name: {name}, script: {name}.py}}\n" for name in "abc")
+    jobs = "".join(
+        f"  - {{name: {name}, script: {name}.py, args: [--lr, '{lr}']}}\n"
+        for name, lr in (("a", 0.3), ("b", 0.2), ("c", 0.1))
+    )
     user.write("jobs.yaml", f"jobs:\n{jobs}")
     return user.detaches("jobs.yaml")

@@ -50,12 +50,38 @@
   const elapsed = (job, run) => (job.started === null ? 0 : (job.ended ?? run.facts.t) - job.started);
   const lost = (job, run) => (job.verdict && elapsed(job, run) > 0 ? Math.min((job.verdict.seconds || 0) / elapsed(job, run), 1) : 0);
   const number = (value, say) => (value === null || value === undefined ? ["", -Infinity] : [say(value), value]);
+  // The arguments of a script by name: of `--lr 0.1 --fast depth=3` these are lr, fast and depth.
+  const parsed = new Map();
+  const givenTo = (job) => {
+    const text = job.arguments || "";
+    if (!parsed.has(text)) {
+      const words = text.split(/\s+/), given = {};
+      words.forEach((word, i) => {
+        const [, dashes, name, value] = /^(--?)?([a-z_][\w.-]*)(?:=(.*))?$/i.exec(word) || [];
+        const next = /^(-[a-z]|--)/i.test(words[i + 1] ?? "--") ? "yes" : words[i + 1];
+        if (name && (dashes || value !== undefined)) given[name.toLowerCase()] = value ?? next;
+      });
+      if (parsed.size > 2000) parsed.clear();
+      parsed.set(text, given);
+    }
+    return parsed.get(text);
+  };
+  // A figure of a job by name: what Headgate knows of it, a metric, or an argument.
+  const figureOf = (job, name) => {
+    if (name in FIGURES) return job[FIGURES[name]];
+    const metric = Object.keys(job.metrics).find((known) => known.toLowerCase() === name);
+    const value = metric === undefined ? givenTo(job)[name] : job.metrics[metric];
+    return value === undefined || value === null || value === "" || Number.isNaN(Number(value)) ? value : Number(value);
+  };
+  let chosen = "";  // the metric or argument that a column of its own shows
+  const CHOSEN = "chosen";
   const COLUMNS = [
     ["job", "text", (job) => [job.name, job.name]],
     ["state", "text", (job, run) => [job.state + (job.started === null ? "" : " " + seconds(elapsed(job, run))), job.state]],
     ["progress", "text", progress],
     ["until", "text", ending],
     ["loss", "", (job) => number(job.loss, (v) => String(Number(v.toPrecision(4))))],
+    [CHOSEN, "of-choice", (job) => { const value = figureOf(job, chosen); return number(value, (v) => (typeof v === "number" ? digits(v) : v)); }],
     ["verdict", "text", (job, run) => (job.verdict ? [job.verdict.kind + (lost(job, run) > 0.01 ? ` −${digits(Math.round(lost(job, run) * 100))} %` : ""), lost(job, run)] : ["", -1])],
     ["share", "", (job) => number(job.share || null, (v) => digits(v) + " cores")],
     ["cpu", "", (job) => number(job.cpu, digits)],
@@ -143,9 +169,9 @@
     match(row) {
       const text = row.cells.map((cell) => cell.textContent).join(" ").toLowerCase() + " " + (row.job.arguments || "").toLowerCase();
       const fits = this.words.every((word) => {
-        const figure = /^([a-z_./-]+)(<=|>=|<|>|=)(-?[\d.]+(?:e-?\d+)?)$/.exec(word);
+        const figure = /^([a-z_][a-z_0-9./-]*)(<=|>=|<|>|=)(-?[\d.]+(?:e-?\d+)?)$/.exec(word);
         if (!figure) return text.includes(word);
-        const value = figure[1] in FIGURES ? row.job[FIGURES[figure[1]]] : row.job.metrics[figure[1]];
+        const value = figureOf(row.job, figure[1]);
         const limit = Number(figure[3]);
         if (value === null || value === undefined) return false;
         return { "<": value < limit, ">": value > limit, "<=": value <= limit, ">=": value >= limit, "=": value === limit }[figure[2]];
@@ -163,6 +189,28 @@
     clear() { for (const row of this.rows.values()) row.place.remove(); this.rows.clear(); }
   }
   const table = at("jobs") && at("jobs").tagName === "TABLE" ? new JobTable(at("jobs")) : null;
+
+  // --- the metrics and arguments that there are, to choose one for a column ---
+  const choices = new Set();
+  const addChoices = (job) => {
+    for (const name of [...Object.keys(job.metrics).map((metric) => metric.toLowerCase()), ...Object.keys(givenTo(job))]) {
+      if (choices.has(name) || name in FIGURES || choices.size > 200) continue;
+      choices.add(name);
+      at("chosen").append(element("option", { value: name, textContent: name }));
+    }
+  };
+  const showChosen = () => {
+    const place = [...at("jobs").tHead.querySelectorAll("button")][COLUMNS.findIndex(([name]) => name === CHOSEN)];
+    place.textContent = chosen;
+    at("jobs").classList.toggle("chosen", chosen !== "");
+  };
+  at("chosen")?.addEventListener("change", (event) => {
+    chosen = event.target.value;
+    showChosen();
+    for (const [id, run] of runs) for (const name of run.jobs.keys()) mark(id, name);
+    schedule();
+  });
+  if (table) showChosen();
 
   // --- what is slow, and why: jobs by the part of their time that they lost ---
   const showSlow = () => {
@@ -305,7 +353,7 @@
     if (table) {
       for (const key of changed) {
         const [id, name] = key, run = runs.get(id), job = run && run.jobs.get(name);
-        if (job) table.update(run, job);
+        if (job) { addChoices(job); table.update(run, job); }
       }
       at("jobs-section").hidden = table.rows.size === 0;
       if (changed.size && table.sorted[0] && Date.now() - resorted > 2000) { resorted = Date.now(); table.sort(); }
