@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.hub.user import User
+from tests.hub.user import SECONDS, User
 from tests.web.conftest import Pages
 from tests.web.test_board import job, snapshot
 
@@ -38,6 +38,11 @@ def series(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
+def figures(board: Board) -> dict[tuple[str, ...], float]:
+    """What Prometheus would be served."""
+    return series(metrics.exposition(metrics.read(board)).decode())
+
+
 def test_live_jobs_and_their_losses_have_series(pages: Pages, user: User) -> None:
     user.write("job.yaml", "jobs: [{name: a, run: 'echo epoch 1 loss 0.25; sleep 600'}]")
     run = user.detaches("job.yaml")
@@ -53,6 +58,19 @@ def test_live_jobs_and_their_losses_have_series(pages: Pages, user: User) -> Non
     until(lambda: not has_loss(), 60, "the end of its series")
 
 
+def test_a_hub_that_dies_is_counted_and_no_series_of_its_jobs_stays(
+    pages: Pages, user: User
+) -> None:
+    user.write("job.yaml", "jobs: [{name: a, run: 'sleep 600'}]")
+    run = user.detaches("job.yaml")
+    state = ("headgate_job_state", "a", run, "running")
+    until(lambda: state in series(pages.asks("/metrics").text), SECONDS, "its series")
+    user.kills(user.traces.hub())
+    lost = ("headgate_runs_lost_total",)
+    until(lambda: series(pages.asks("/metrics").text)[lost] == 1, SECONDS, "the lost run")
+    assert state not in series(pages.asks("/metrics").text)
+
+
 def test_the_format_and_names_keep_prometheus_conventions() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -65,12 +83,12 @@ def test_the_format_and_names_keep_prometheus_conventions() -> None:
     board.set_details("r", RunDetails({"a": 0.0}, {"a": ACCOUNT}, {"SetShare": 2}))
     checked = subprocess.run(
         [promtool, "check", "metrics"],
-        input=metrics.exposition(board),
+        input=metrics.exposition(metrics.read(board)),
         capture_output=True,
         check=False,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    values = series(metrics.exposition(board).decode())
+    values = figures(board)
     assert values["headgate_job_verdict_seconds", "neighbour-cores", "a", "r"] == 2.0
     assert values["headgate_job_lost_seconds", "a", 'b"\\\n', "cores", "r"] == 1.5
     assert values["headgate_job_time_seconds", "a", "waiting", "r"] == 3.0
@@ -82,7 +100,7 @@ def test_very_many_jobs_have_no_more_series_than_the_bound() -> None:
     board.add_to_job(
         "r", "j999", verdict={"kind": "x", "resource": "", "culprit": "", "seconds": 9}
     )
-    values = series(metrics.exposition(board).decode())
+    values = figures(board)
     losses = [key for key in values if key[0] == "headgate_job_loss"]
     assert len(losses) == metrics.MOST_JOBS
     assert ("headgate_job_loss", "j999", "r") in losses
@@ -94,7 +112,7 @@ def test_small_losses_of_a_job_are_added_up() -> None:
     board.take(snapshot(job("a")))
     lost = [{"to": f"j{i}", "resource": "cores", "seconds": 100.0 - i} for i in range(30)]
     board.set_details("r", RunDetails(accounts={"a": ACCOUNT | {"lost": lost}}))
-    values = series(metrics.exposition(board).decode())
+    values = figures(board)
     losses = {key[2]: value for key, value in values.items() if key[0].endswith("lost_seconds")}
     assert len(losses) == metrics.MOST_LOSSES_OF_JOB + 1
     assert losses["other jobs"] == sum(100.0 - i for i in range(metrics.MOST_LOSSES_OF_JOB, 30))
@@ -105,9 +123,11 @@ def test_a_job_that_ended_some_minutes_ago_has_no_series_and_is_still_counted() 
     ended = {"state": "failed", "started": 0.0, "ended": 1.0}
     board.take(snapshot(job("a"), job("b"), t=0.5))
     board.take(snapshot(job("a", **ended), job("b"), t=2.0))
-    assert ("headgate_job_step", "a", "r") in series(metrics.exposition(board).decode())
+    assert ("headgate_job_step", "a", "r") in series(
+        metrics.exposition(metrics.read(board)).decode()
+    )
     board.take(snapshot(job("a", **ended), job("b"), t=2.0 + metrics.ENDED_SECONDS))
-    values = series(metrics.exposition(board).decode())
+    values = figures(board)
     assert not [key for key in values if key[1:3] == ("a", "r")]
     assert values["headgate_jobs", "failed"] == 1
     assert values["headgate_jobs_ended_total", "failed"] == 1
@@ -121,7 +141,7 @@ def test_counters_go_on_when_a_run_ends() -> None:
     board.take({"type": "reported", "run": "r"})
     board.take(snapshot(job("a"), run="s", t=0.0))
     board.take({"type": "gone", "run": "s"})
-    values = series(metrics.exposition(board).decode())
+    values = figures(board)
     assert values["headgate_jobs_ended_total", "done"] == 1
     assert values["headgate_runs_lost_total",] == 1
 
@@ -136,7 +156,7 @@ def test_jobs_that_ended_before_these_figures_began_are_not_counted() -> None:
 def test_a_loss_that_is_not_a_number_is_nan() -> None:
     board = Board()
     board.take(snapshot(job("a", loss=None, nan=True)))
-    assert math.isnan(series(metrics.exposition(board).decode())["headgate_job_loss", "a", "r"])
+    assert math.isnan(figures(board)["headgate_job_loss", "a", "r"])
 
 
 def test_a_file_is_written_whole_for_everybody_and_removed_in_the_end(

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from tests.hub.user import SECONDS, User
 from tests.web.test_board import job, snapshot
-from tests.web.test_metrics import ACCOUNT, series
+from tests.web.test_metrics import ACCOUNT, figures
 
 from headgate.model.errors import StorageError, UsageError
 from headgate.web import metrics
@@ -121,11 +121,11 @@ def test_otlp_and_prometheus_have_the_same_figures(receiving: Receiving) -> None
     board.take(snapshot(job("a")))
     board.set_details("r", RunDetails({"a": 0.0}, {"a": ACCOUNT}, {"SetShare": 2}))
     receiver = OtlpReceiver(receiving.endpoint)
-    receiver.send(receiver.read(board))
+    receiver.send(metrics.read(board))
     sent = receiving.exports.get(timeout=SECONDS).values()
     receiver.close()
     names = {f"headgate.{figure.name}": figure.prometheus_name for figure in FIGURES}
-    of_prometheus = series(metrics.exposition(board).decode())
+    of_prometheus = figures(board)
     of_prometheus.pop(("headgate_storage_free_bytes",))
     sent.pop(("headgate.storage.free",))
     assert {(names[name], *labels): value for (name, *labels), value in sent.items()} == (
@@ -139,7 +139,7 @@ def test_a_receiver_that_is_not_there_is_named(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     receiver = OtlpReceiver("http://127.0.0.1:9")
     with pytest.raises(StorageError, match=r"to http://127\.0\.0\.1:9/v1/metrics: "):
-        receiver.send(receiver.read(Board()))
+        receiver.send(metrics.read(Board()))
     receiver.close()
 
 

@@ -112,7 +112,7 @@ def test_prometheus_scrapes_jobs_and_evaluates_alerts_and_the_board(
     user.write("a.py", SCRIPT)
     user.write("job.yaml", JOBS)
     run = user.detaches("job.yaml")
-    prometheus = start(pages.port, user.home / "web.token")
+    prometheus = start(pages.port, user.home / "web-look.token")
     until(
         lambda: prometheus.query('headgate_job_time_seconds{job_name="a"}'), SECONDS, "an account"
     )

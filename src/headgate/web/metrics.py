@@ -125,6 +125,8 @@ class Figure:
         return "_".join(part for part in parts if part)
 
 
+Readings = list[tuple[Figure, list[Sample]]]
+"""Figures with their series at one moment."""
 # Prometheus has a label `job` of its own, of what is scraped, and would rename one of ours.
 _OF_RUN, _OF_JOB, _OF_NODE = ("run",), ("run", "job_name"), ("node",)
 
@@ -407,34 +409,39 @@ def _lost(job: Mapping[str, Any]) -> float:
     return float((job.get("verdict") or {}).get("seconds") or 0.0)
 
 
-class BoardCollector(Collector):
-    """Collects all figures of a board for Prometheus.
+def read(board: Board) -> Readings:
+    """All figures as they are now.
 
-    Args:
-        board: The board.
+    It is quick and must be called on the board's event loop; text may be made of them elsewhere.
     """
+    scene = Scene(board)
+    return [(figure, list(figure.read(scene))) for figure in FIGURES]
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+
+class _Read(Collector):
+    """What was read, for the client library."""
+
+    def __init__(self, readings: Readings) -> None:
+        self._readings = readings
 
     def collect(self) -> Iterator[Metric]:
-        scene = Scene(self._board)
-        for figure in FIGURES:
+        for figure, samples in self._readings:
             kind = CounterMetricFamily if figure.is_counter else GaugeMetricFamily
             family = kind(figure.prometheus_name, figure.meaning, labels=figure.labels)
-            for labels, value in figure.read(scene):
+            for labels, value in samples:
                 family.add_metric(labels, value)
             yield family
 
 
-def exposition(board: Board, *, process: bool = False) -> bytes:
-    """The figures in Prometheus' text format.
+def exposition(readings: Readings, *, process: bool = False) -> bytes:
+    """Figures in Prometheus' text format.
 
     Args:
+        readings: The figures.
         process: Whether to add what this program itself uses, as Prometheus' clients do.
     """
     registry = CollectorRegistry()
-    registry.register(BoardCollector(board))
+    registry.register(_Read(readings))
     if process:
         ProcessCollector(registry=registry)
     return generate_latest(registry)

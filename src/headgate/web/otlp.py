@@ -24,8 +24,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from headgate import __version__
 from headgate.model.errors import StorageError, UsageError
 from headgate.recorded import runs
-from headgate.web.board import Board
-from headgate.web.metrics import FIGURES, Figure, Sample, Scene
+from headgate.web.metrics import Figure, Readings, Sample
 from headgate.web.sending import Receiver
 
 _PATH = "v1/metrics"
@@ -59,19 +58,8 @@ class OtlpReceiver(Receiver):
         self._resource = Resource(own).merge(OTELResourceDetector().detect())
         self._began = time.time_ns()
 
-    def read(self, board: Board) -> export.MetricsData:
-        scene, now = Scene(board), time.time_ns()
-        figures = []
-        for figure in FIGURES:
-            points = [self._point(figure, sample, now) for sample in figure.read(scene)]
-            if points:
-                figures.append(_metric(figure, points))
-        scope = InstrumentationScope("headgate", __version__)
-        of_scope = export.ScopeMetrics(scope, figures, "")
-        return export.MetricsData([export.ResourceMetrics(self._resource, [of_scope], "")])
-
-    def send(self, figures: export.MetricsData) -> None:
-        if self._exporter.export(figures) is not export.MetricExportResult.SUCCESS:
+    def send(self, readings: Readings) -> None:
+        if self._exporter.export(self._data(readings)) is not export.MetricExportResult.SUCCESS:
             raise StorageError(
                 f"cannot send figures to {self.endpoint}: {self._errors.text or 'no answer'}"
             )
@@ -79,6 +67,17 @@ class OtlpReceiver(Receiver):
     def close(self) -> None:
         self._exporter.shutdown()
         logging.getLogger("opentelemetry").removeHandler(self._errors)
+
+    def _data(self, readings: Readings) -> export.MetricsData:
+        now = time.time_ns()
+        figures = [
+            _metric(figure, [self._point(figure, sample, now) for sample in samples])
+            for figure, samples in readings
+            if samples
+        ]
+        scope = InstrumentationScope("headgate", __version__)
+        of_scope = export.ScopeMetrics(scope, figures, "")
+        return export.MetricsData([export.ResourceMetrics(self._resource, [of_scope], "")])
 
     def _point(self, figure: Figure, sample: Sample, now: int) -> export.NumberDataPoint:
         values, value = sample

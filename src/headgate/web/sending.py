@@ -8,12 +8,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from headgate.model.errors import StorageError, UsageError
 from headgate.web import metrics
 from headgate.web.board import Board
 from headgate.web.looking import Lookout
+from headgate.web.metrics import Readings
 
 FILE_SECONDS = 15.0
 """How often a file for node_exporter is written."""
@@ -32,12 +32,8 @@ class Receiver(ABC):
         self.seconds = seconds
 
     @abstractmethod
-    def read(self, board: Board) -> Any:
-        """The figures as they are now, in the form that `send` takes; called on the event loop."""
-
-    @abstractmethod
-    def send(self, figures: Any) -> None:
-        """Hand them on; called in a thread.
+    def send(self, readings: Readings) -> None:
+        """Hand figures on; called in a thread.
 
         Raises:
             StorageError: That failed; it is tried again with the next ones.
@@ -69,18 +65,16 @@ class MetricsFile(Receiver):
                 "node_exporter reads no other"
             )
         try:
-            self.send(self.read(Board()))
+            self.send(metrics.read(Board()))
         except StorageError as error:
             raise UsageError(f"{error}; give a file in a folder that you can write") from error
 
-    def read(self, board: Board) -> bytes:
-        return metrics.exposition(board)
-
-    def send(self, figures: bytes) -> None:
+    def send(self, readings: Readings) -> None:
+        text = metrics.exposition(readings)
         try:
             with self._writing:
                 if not self._is_closed:
-                    metrics.write(figures, self._path)
+                    metrics.write(text, self._path)
         except OSError as error:
             raise StorageError(
                 f"cannot write --metrics-file {self._path}: {error.strerror}"
@@ -119,7 +113,7 @@ async def send_on(board: Board, receiver: Receiver, tell: Tell) -> None:
     while True:
         before, trouble = trouble, ""
         try:
-            await asyncio.to_thread(receiver.send, receiver.read(board))
+            await asyncio.to_thread(receiver.send, metrics.read(board))
         except (StorageError, OSError) as error:
             trouble = str(error)
         if trouble != before:

@@ -161,7 +161,8 @@ class PageServer:
         return Response(data, media_type=kind, headers={"cache-control": "no-cache"})
 
     async def _metrics(self, _request: Request) -> Response:
-        text = metrics.exposition(self._board, process=True)
+        readings = metrics.read(self._board)
+        text = await asyncio.to_thread(metrics.exposition, readings, process=True)
         return Response(text, media_type=metrics.CONTENT_TYPE)
 
     # --- streams ----------------------------------------------------------------------------------

@@ -29,6 +29,8 @@ _TOKEN = "web.token"
 _ENTRANCE = "web.html"
 _LEAST_TOKEN = 32
 """Characters of one that nobody guesses."""
+_LOOK_TOKEN = "web-look.token"
+"""In `HEADGATE_HOME`: the token that allows to look, for programs such as Prometheus."""
 _TRIES = 20
 _LAST_SECONDS = 1
 """How long answers that are under way have when it ends."""
@@ -99,6 +101,7 @@ class Serving:
         _check_certificate(settings)
         self._socket = _listening(settings.host, settings.port)
         self._tokens = Tokens(token())
+        _keep_look_token(self._tokens.look)
         self._receivers = settings.receivers()
 
     @property
@@ -205,6 +208,14 @@ def token() -> str:
     if len(kept) < _LEAST_TOKEN:
         raise StorageError(f"{path} holds no token; delete it, and another one is made")
     return kept
+
+
+def _keep_look_token(look: str) -> None:
+    path = runs.home() / _LOOK_TOKEN
+    try:
+        _private(path, look + "\n").replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot keep a token in {path}: {error.strerror}") from error
 
 
 def _private(path: Path, text: str) -> Path:
