@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from headgate.client.asynchronous import AsyncRun
+from headgate.client.notebook import runs_table
 from headgate.client.run import Run
 from headgate.client.starting import clean, connect_or_start
 from headgate.client.submitting import submission, submitted
@@ -35,6 +36,12 @@ class Client:
     def __init__(self) -> None:
         self._hub: HubConnection | None = None
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"Client({str(runs.home())!r})"
+
+    def _repr_html_(self) -> str:
+        return runs_table(self.runs())
 
     def __enter__(self) -> Client:
         return self

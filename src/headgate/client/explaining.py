@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headgate.client import notebook
 from headgate.model.errors import NotFoundError
 from headgate.recorded import runs
 from headgate.recorded.store import told_as_damage
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headgate.diagnosis.accounts import Account
     from headgate.diagnosis.fairness import RunSharing
 
-_MOST = 3000
+MOST_READINGS = 3000
 """Most readings of each task. They show as much of a day as all readings would."""
 _WIDTH = 100
 
@@ -60,7 +60,11 @@ class Explanation:
         return f"Explanation(run={self.path.name!r}, jobs={jobs})"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        from headgate.recorded.recording import read
+
+        store = self.path / runs.STORE
+        with told_as_damage(store):
+            return notebook.explanation(read(store, most=MOST_READINGS), self.accounts)
 
 
 def explain(folder: Path, job: str | None = None) -> Explanation:
@@ -74,7 +78,7 @@ def explain(folder: Path, job: str | None = None) -> Explanation:
     from headgate.reports import explained, sharing
 
     store = folder / runs.STORE
-    recording = read(store, most=_MOST)
+    recording = read(store, most=MOST_READINGS)
     if job is not None and recording.job(job) is None:
         names = ", ".join(recorded.name for recorded in recording.jobs)
         raise NotFoundError(f"run {folder.name} has no job {job!r}; it has {names}")
@@ -127,8 +131,8 @@ class Report:
         }
 
     def _repr_html_(self) -> str:
-        page = html.escape(self.path.read_text(encoding="utf-8"), quote=True)
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 40em; border: 0"></iframe>'
+        title = f"Report of run {self.run.name}"
+        return notebook.in_frame(title, self.path.read_text(encoding="utf-8"))
 
 
 def report(folder: Path, to: Path | None = None) -> Report:

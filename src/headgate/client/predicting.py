@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headgate.client import notebook
 from headgate.model.errors import HeadgateError, NotFoundError
 from headgate.model.events import ENDED, Progress
 from headgate.model.identifiers import JobId
@@ -20,13 +21,14 @@ from headgate.recorded.store import RunReader
 if TYPE_CHECKING:
     from headgate.forecast.expected import Expected
     from headgate.forecast.loss_history import Estimate
+    from headgate.reports.figures import Plot
 
 _READING_SECONDS = 5.0
 """What tasks used is read over so long at once: each was read several times."""
 _PLACE = ("step", "epoch", "epochs", "within", "steps", "remaining")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LossPrediction:
     """How a job's loss is expected to go on.
 
@@ -47,6 +49,20 @@ class LossPrediction:
     expected: Expected
     whole: str
     silent_seconds: float | None
+
+    def __repr__(self) -> str:
+        step, until = self.expected.step, self.expected.until
+        return f"LossPrediction(job={self.job!r}, step={step}, until={until!r})"
+
+    def _repr_html_(self) -> str:
+        return notebook.drawn(f"Prediction of {self.job}", self.plot())
+
+    def plot(self, colour: str = "job-0") -> Plot:
+        """The losses that it has reported, and the band in which they are expected to go on."""
+        from headgate.reports.figures import prediction_plot
+
+        expected = self.expected
+        return prediction_plot(self.rule.metric, expected.points, expected.curve, colour)
 
     def as_json(self) -> dict[str, Any]:
         """The output of `headgate predict --json`."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from headgate.client import running_jobs
-from headgate.client.explaining import Explanation, Report, explain, report
+from headgate.client.explaining import MOST_READINGS, Explanation, Report, explain, report
 from headgate.client.logs import JobLogs
-from headgate.client.notebook import table
+from headgate.client.notebook import course, table
 from headgate.client.predicting import LossPrediction, predict
 from headgate.client.proving import ProofNews, Proofs, prove
 from headgate.client.running_jobs import JobEnd, RunningJobs
@@ -56,7 +56,12 @@ class Run:
         return f"Run({self.id!r})"
 
     def _repr_html_(self) -> str:
-        return table(self.status())
+        status = self.status()
+        prediction = None
+        if len(status.jobs) == 1:
+            with suppress(HeadgateError):  # it has reported no loss
+                prediction = self.predict().plot()
+        return table(status) + course(self.recording(MOST_READINGS), prediction)
 
     @property
     def id(self) -> str:

@@ -19,7 +19,7 @@ from headgate.recorded.runs import RunSummary
 from headgate.reports import sections
 from headgate.reports.compared import compare
 from headgate.reports.explained import explained
-from headgate.reports.figures import job_colour, prediction_plot, share_plots, throughput_plot
+from headgate.reports.figures import job_colour, share_plots, throughput_plot
 from headgate.reports.frames import frames, payload
 from headgate.reports.html import Contents, contents
 from headgate.reports.templates import Markup, render_in, script_json
@@ -118,8 +118,7 @@ def job_sections(run: Run, name: str) -> dict[str, Any]:
     colour = job_colour(recording.jobs.index(recorded))[0]
     plots, prediction = [], _predicted(run, name)
     if prediction is not None:
-        seen, ahead = prediction.expected.points, prediction.expected.curve
-        plots.append(prediction_plot(prediction.rule.metric, seen, ahead, colour))
+        plots.append(prediction.plot(colour))
     plots += share_plots(alone)
     if (throughput := throughput_plot(alone, 0)) is not None:
         plots.append(throughput)

@@ -246,3 +246,7 @@ const drawReport = (root, data) => {
 };
 const embedded = document.getElementById("data");
 if (embedded) window.headgate = drawReport(document, JSON.parse(embedded.textContent));  // for tests
+// A frame in a notebook is as high as what it shows, up to its `max-height`.
+if (embedded && window.frameElement) {
+  new ResizeObserver(() => { frameElement.style.height = document.body.scrollHeight + 2 + "px"; }).observe(document.body);
+}
