@@ -65,6 +65,8 @@ class Connection:
         self.task: TaskId | None = None
         self.pid = 0
         """Process id in the hello; 0 if not given."""
+        self.observes = False
+        """Whether its script does not know of it, and is stopped as if there was none."""
         self.over = False
         """Whether the task has closed its end, as noticed by sending."""
         self.is_endless = False
@@ -117,6 +119,7 @@ class Connection:
             return False
         self.task = task
         self.pid = pid if isinstance(pid := hello.get("pid"), int) else 0
+        self.observes = hello.get("observes") is True
         return True
 
     def send(self, message: Mapping[str, object]) -> bool:

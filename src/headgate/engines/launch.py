@@ -24,6 +24,7 @@ from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import ScriptFacts
 from headgate.scripts.program import program
 from headgate.task.grants import TURNS
+from headgate.task.observing import THREADS
 from headgate.task.observing import VARIABLE as OBSERVE
 from headgate.task.recording import VARIABLE as RECORD
 
@@ -31,6 +32,7 @@ _THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
     *("NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"),
 )
+_TORCH_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 COLUMNS = "120"
 """Terminal width for the output of tasks, unless another is set. Otherwise bars and tables are
 cut.
@@ -189,7 +191,7 @@ def launch(
     attributes: Attributes | None = None,
     group: LaunchedGroup | None = None,
     addresses: Addresses | None = None,
-    observe: bool = False,
+    observe: Collection[str] = (),
     importable: bool = True,
     stdin: int | None = None,
     daemon: str = "",
@@ -214,7 +216,8 @@ def launch(
             another folder, or there are no turns.
         group: The workers of the attempt, if its job has another launcher's contract.
         addresses: Addresses of the attempt's tasks, if its job is made of roles.
-        observe: Whether to observe its steps, because it calls none of Headgate's libraries.
+        observe: How to observe it, because it calls none of Headgate's libraries: `STEPS` and
+            `PROFILE` of `headgate.task.observing`; empty: not at all.
         importable: Whether it may import `headgate`. It may not if its environment has another
             package of that name.
         stdin: Descriptor of its standard input; None: none.
@@ -241,7 +244,8 @@ def launch(
     if observe or RECORD in env:
         env["PYTHONPATH"] = f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}"
     if observe:
-        env[OBSERVE] = "headgate.torch.observer"
+        own_threads = any(name in job.env or name in environment for name in _TORCH_THREADS)
+        env[OBSERVE] = ",".join([*sorted(observe), *([] if own_threads else [THREADS])])
     if "PWD" not in job.env and not _is_folder(env.get("PWD"), job.workdir):
         env["PWD"] = job.workdir
         env.pop("OLDPWD", None)

@@ -391,7 +391,7 @@ class LocalEngine(Engine):
         if task.kill_at is None:
             connection = self._connections.of(id)
             task.kill_at, task.grace = kill_at, grace
-            if connection is None or not connection.send({"type": "stop"}):
+            if connection is None or connection.observes or not connection.send({"type": "stop"}):
                 task.box.ask(task.stop_signal)
                 task.rest_at = kill_at - min(REST_SECONDS, grace / 2)
             task.box.wake()
@@ -407,6 +407,8 @@ class LocalEngine(Engine):
         self._once_it_runs(id, lambda: self._welcome(id, connection))
 
     def _welcome(self, id: TaskId, connection: Connection) -> None:
+        if connection.observes:
+            return
         if self._registry is not None:
             self._registry.connected(id)
         if self._tasks[id].kill_at is not None:

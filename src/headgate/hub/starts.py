@@ -23,6 +23,7 @@ from headgate.scripts import contracts
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import ScriptFacts
 from headgate.task.membership import LOOPBACK
+from headgate.task.observing import PROFILE, STEPS
 
 Meeting = LaunchedGroup | Addresses
 """How the tasks of an attempt find each other without a library of Headgate's."""
@@ -122,7 +123,7 @@ class Starts:
             StorageError: The library for tasks cannot be installed.
         """
         environment = self.submission.environment
-        observe = not has_namesake and self._is_observed(start, facts, is_profiled)
+        observe = set() if has_namesake else self._observation(start, facts, is_profiled)
         if (role := start.spec.role_of(start.task.name)) is not None:
             facts = facts.roles[role.name]
         is_local = self.submission.engine == LOCAL
@@ -149,14 +150,21 @@ class Starts:
             daemon=environment.get("DOCKER_HOST", "") if is_local else "",
         )
 
-    def _is_observed(self, start: StartTask, facts: ScriptFacts, is_profiled: bool) -> bool:
-        """Whether Headgate observes the task's steps from outside. It does so for a single worker
-        that runs for a profile, or whose job has no profile yet and leaves its plan to Headgate.
+    def _observation(self, start: StartTask, facts: ScriptFacts, is_profiled: bool) -> set[str]:
+        """How Headgate observes the task of a script that imports none of its libraries: its steps
+        if it runs, and a profile of a single worker that runs for one, or whose job has none yet
+        and leaves its plan to Headgate.
         """
-        job = start.spec
-        if start.plan.workers > 1 or self.submission.engine != LOCAL or facts.file is None:
-            return False
-        if self.submission.mode != "run":
-            return self.submission.mode == "profile" and not facts.source.libraries
+        job, mode = start.spec, self.submission.mode
+        alone = (
+            start.plan.workers == 1 and self.submission.engine == LOCAL and facts.file is not None
+        )
+        if mode == "profile":
+            return {PROFILE} if alone and not facts.source.libraries else set()
+        if mode != "run" or facts.named_libraries:
+            return set()
         may_grow = job.contract is not None and job.batch is not None and job.plan is None
-        return may_grow and not is_profiled
+        observes = job.observe and not job.roles and not start.task.name.is_server
+        return ({PROFILE} if alone and may_grow and not is_profiled else set()) | (
+            {STEPS} if observes else set()
+        )

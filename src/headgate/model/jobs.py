@@ -542,6 +542,16 @@ class Job:
             "Whether the job may be paused for such moments to prove which jobs it slows.",
         ),
     )
+    observe: bool = field(
+        default=True,
+        metadata=declared(
+            "Whether Headgate sees the steps of a PyTorch script from within its process, if the "
+            "script calls none of Headgate's libraries.",
+            option=CommandOption(
+                "See the steps of plain scripts only in what they print, and change no threads."
+            ),
+        ),
+    )
     verify: VerifyRule = field(
         default="auto",
         metadata=declared(

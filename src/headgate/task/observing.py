@@ -1,26 +1,34 @@
-"""Observes the steps of an unchanged PyTorch script, which calls none of Headgate's libraries.
+"""Observes an unchanged PyTorch script, which calls none of Headgate's libraries.
 
-Each step of an optimizer ends a step of the script: PyTorch calls a hook after it. The batches of a
-`DataLoader` give the number of samples and the time spent waiting for them.
+Once the script has imported PyTorch, its loaders, backward passes and optimizers are watched. With
+the first step of an optimizer the process connects to its engine, as the script's own calls would.
+A process that takes no such step, as a loader's worker or a launcher, never connects.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
-from collections.abc import Sequence
 from importlib import import_module
-from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any, Callable
+from threading import get_ident
+from typing import Any, Callable, Protocol
 
 from headgate.task import recording
 from headgate.task.environment import TaskEnvironment
+from headgate.task.observed_steps import Marks, ObservedSteps
 
 VARIABLE = "HEADGATE_OBSERVE"
-"""The variable that names the module with the `StepObserver` of this task. It is set if the task is
-observed.
-"""
+"""The variable that tells how a task is observed: some of the words below, separated by commas."""
+STEPS = "steps"
+"""The steps of the task are reported while it runs, and it is held to its grant."""
+PROFILE = "profile"
+"""Its first steps are measured for a profile."""
+THREADS = "threads"
+"""Its compute threads follow its grant: the user has set none."""
+_FLUSH_SECONDS = 2.0
+_OPTIMIZER, _LOADER = "torch.optim.optimizer", "torch.utils.data.dataloader"
 
 
 class Loads:
@@ -34,8 +42,8 @@ class Loads:
         here: Whether the training process reads the data itself, without worker processes.
     """
 
-    def __init__(self) -> None:
-        self.open = True
+    def __init__(self, is_open: bool = True) -> None:
+        self.open = is_open
         self.here = True
         self.seconds = 0.0
         self.batches: list[Any] = []
@@ -54,31 +62,313 @@ class Loads:
         return taken
 
 
-def install() -> None:
-    """Observe this process if its task is to be observed. Programs that it starts are not."""
-    environment = TaskEnvironment.read()
-    if recording.VARIABLE in os.environ:
-        _record(environment)
-    observer = os.environ.pop(VARIABLE, "")
-    if not observer:
+class ObservedScript(Protocol):
+    """The session that reports what is observed."""
+
+    steps: int
+
+    def optimizer_ended(self, optimizer: Any) -> None: ...
+
+    def saw_loss(self, loss: Any) -> None: ...
+
+    def stepped(self, steps: int, marks: Marks) -> None: ...
+
+    def warn(self, message: dict[str, object]) -> None: ...
+
+
+class ScriptObserver:
+    """Watches one process, until its first own error.
+
+    Args:
+        torch: The module.
+        words: How the task is observed.
+        environment: This task's identity.
+    """
+
+    def __init__(self, torch: Any, words: frozenset[str], environment: TaskEnvironment) -> None:
+        self._torch = torch
+        self._words = words
+        self._environment = environment
+        self._is_compiling: Callable[[], bool] = getattr(
+            getattr(torch, "compiler", None), "is_compiling", bool
+        )
+        self._has_gradients: Callable[[], bool] = torch.is_grad_enabled
+        self._thread = 0  # that trains; 0: not known yet
+        self.session: ObservedScript | None = None
+        self._profile: Any = None
+        self._loads = Loads(PROFILE in words)
+        self._loading = False  # a dataset may read another loader
+        self._size: Callable[[Any], int | None] | None = None
+        self._batch: Any = None  # the latest, until its size can be told
+        self.is_on = True
+        self.steps = ObservedSteps(self._stepped)
+        self._unscaled: Any = None  # a loss that a gradient scaler has multiplied
+        self.wants_loss = False
+        """Whether the session reads what the next backward pass begins at."""
+        self.loader_workers: int | None = None
+        self.sets_threads = THREADS in words
+        """Whether the script has left its threads to Headgate."""
+        self.set_threads: Callable[[int], None] = torch.set_num_threads
+        os.register_at_fork(after_in_child=self._forked)
+
+    # --- hooks ------------------------------------------------------------------------------------
+
+    def watch(self, after_import: Callable[[Any], Any]) -> None:
+        """Hook PyTorch. `after_import` as of `watch` below."""
+        optimizers: Any = sys.modules[_OPTIMIZER]
+        optimizers.register_optimizer_step_pre_hook(self._optimizer_begins)
+        optimizers.register_optimizer_step_post_hook(self._optimizer_ended)
+        autograd, module = self._torch.autograd, self._torch.nn.Module
+        autograd.backward = self._around_backward(autograd.backward)
+        module.eval = self._before_eval(module.eval)
+        if self.sets_threads:
+            self._torch.set_num_threads = self._before_threads(self.set_threads)
+        if _LOADER in sys.modules:
+            self._watch_loaders(sys.modules[_LOADER])
+        else:
+            sys.meta_path.insert(0, after_import({_LOADER: self._watch_loaders}))
+        scaler = getattr(sys.modules.get("torch.amp.grad_scaler"), "GradScaler", None)
+        if scaler is not None:
+            scaler.scale = self._before_scale(scaler.scale)
+
+    def _optimizer_begins(self, optimizer: Any, *_: object) -> None:
+        if not self.is_on or self._is_compiling():
+            return
+        if not self._thread:
+            self._thread = get_ident()
+        if self._thread == get_ident():
+            try:
+                self.steps.optimizer_begins()
+            except Exception as error:  # noqa: BLE001
+                self.fail(error)
+
+    def _optimizer_ended(self, optimizer: Any, *_: object) -> None:
+        if not self.is_on or self._is_compiling() or self._thread != get_ident():
+            return
+        try:
+            if self.session is None and self._profile is None and not self._open():
+                return
+            if self._profile is not None:
+                self._profile.stepped(optimizer)
+            if self.session is not None:
+                self.session.optimizer_ended(optimizer)
+            self.steps.optimizer_ended(optimizer)
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def _around_backward(self, backward: Any) -> Any:
+        @functools.wraps(backward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if not self.is_on or self._is_compiling() or not self._is_mine():
+                return backward(*args, **kwargs)
+            try:
+                self.steps.backward_begins()
+                unscaled, self._unscaled = self._unscaled, None
+                if self.wants_loss and self.session is not None and args:
+                    self.session.saw_loss(args[0] if unscaled is None else unscaled)
+            except Exception as error:  # noqa: BLE001
+                self.fail(error)
+            try:
+                return backward(*args, **kwargs)
+            finally:
+                self._try(self.steps.backward_ends)
+
+        return watched
+
+    def _before_scale(self, scale: Any) -> Any:
+        @functools.wraps(scale)
+        def watched(scaler: Any, outputs: Any) -> Any:
+            if self.is_on and not self._is_compiling():
+                self._unscaled = outputs
+            return scale(scaler, outputs)
+
+        return watched
+
+    def _before_eval(self, evaluate: Any) -> Any:
+        kind: Any = self._torch.nn.Module
+
+        @functools.wraps(evaluate)
+        def watched(module: Any) -> Any:
+            if self.is_on and not self._is_compiling() and self._is_mine():
+                self._try(self.steps.evaluates, True)
+                train = kind.train
+                if not hasattr(train, "_headgate_train"):
+                    kind.train = self._before_train(train)
+            return evaluate(module)
+
+        return watched
+
+    def _before_train(self, train: Any) -> Any:
+        """Watch for the end of an evaluation. Without one, `train` is as it was: it is called for
+        each part of a model.
+        """
+        kind: Any = self._torch.nn.Module
+
+        @functools.wraps(train)
+        def watched(module: Any, mode: bool = True) -> Any:
+            if mode:
+                if kind.train is watched:
+                    kind.train = train
+                if self._is_mine():
+                    self._try(self.steps.evaluates, False)
+            return train(module, mode)
+
+        watched._headgate_train = True  # type: ignore[attr-defined]
+        return watched
+
+    def _before_threads(self, set_threads: Any) -> Any:
+        @functools.wraps(set_threads)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.sets_threads = False
+            return set_threads(*args, **kwargs)
+
+        return watched
+
+    def _watch_loaders(self, module: Any) -> None:
+        kind: Any = module._BaseDataLoaderIter
+        following = kind.__next__
+
+        @functools.wraps(following)
+        def watched(iterator: Any) -> Any:
+            if not self.is_on or self._loading or not self._is_mine():
+                return following(iterator)
+            return self._fetch(iterator, following)
+
+        kind.__next__ = watched
+
+    def _fetch(self, iterator: Any, following: Callable[[Any], Any]) -> Any:
+        began = 0.0
+        self._loading = True
+        try:
+            try:
+                self.steps.fetching()
+                if self._loads.open:
+                    began = time.perf_counter()
+            except Exception as error:  # noqa: BLE001
+                self.fail(error)
+            batch = following(iterator)
+        except StopIteration:
+            self._try(self.steps.exhausted)
+            raise
+        finally:
+            self._loading = False
+        try:
+            if self._loads.open:
+                self._loads.add(iterator, batch, time.perf_counter() - began)
+            if self._size is None:
+                self._batch, size = batch, None
+            else:
+                size = self._size(batch)
+            self.loader_workers = iterator._num_workers
+            self.steps.fetched(id(iterator._index_sampler), size, self._has_gradients())
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+        return batch
+
+    def _try(self, call: Callable[..., object], *args: object) -> None:
+        try:
+            call(*args)
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+
+    def _is_mine(self) -> bool:
+        """Whether this thread trains, as far as known."""
+        return self._thread in (0, get_ident())
+
+    # --- the session ------------------------------------------------------------------------------
+
+    def _open(self) -> bool:
+        """Connect. Returns whether this process goes on observing."""
+        if f"headgate.{self._torch.__name__}" in sys.modules:  # the script tells all by itself
+            self.off()
+            return False
+        if STEPS in self._words:
+            environment = TaskEnvironment.claim()  # before the library reads it
+            if environment.channel is None:
+                self.off()
+                return False
+            self.session = self._library("observed_session").opened(environment, self)
+        self._size = self._library("batches").size
+        if PROFILE in self._words:
+            self._profile = self._library("observer").StepObserver(
+                self._environment, self._loads, self.session
+            )
+        return True
+
+    def _library(self, name: str) -> Any:
+        return import_module(f"headgate.{self._torch.__name__}.{name}")
+
+    def first_samples(self) -> int | None:
+        """Samples of the latest batch of the first step."""
+        batch, self._batch = self._batch, None
+        return None if batch is None or self._size is None else self._size(batch)
+
+    def _stepped(self, steps: int, marks: Marks) -> None:
+        self._unscaled = None
+        if self.session is not None:
+            self.session.stepped(steps, marks)
+
+    def _forked(self) -> None:
+        """In a forked child, leave a connection to the parent."""
+        self._loading, self._thread = False, 0
+        if self.session is not None or self._profile is not None:
+            self.off()
+
+    def off(self) -> None:
+        """Observe no more. The hooks stay, and do nothing: others may be at work in their lists."""
+        self.is_on = self._loads.open = False
+        self._unscaled = self._batch = None
+
+    def fail(self, error: Exception) -> None:
+        """Observe no more, and warn once."""
+        self.off()
+        try:
+            warn(self._environment, self.session, f"its steps are no longer observed: {error!r}")
+        except Exception:  # noqa: BLE001 - the script goes on, whatever happens
+            return
+
+
+def warn(environment: TaskEnvironment, session: Any, text: str) -> None:
+    """Send the user a warning, over the session's channel if there is one."""
+    message = {"type": "note", "warns": True, "text": text}
+    if session is not None:
+        session.warn(message)
         return
-    loads = Loads()
-    sys.meta_path.insert(
-        0,
-        AfterImport(
-            {
-                "torch.optim.optimizer": lambda module: _watch_steps(
-                    module, observer, environment, loads
-                ),
-                "torch.utils.data.dataloader": lambda module: _watch_loaders(module, loads),
-            }
-        ),
-    )
+    from headgate.task.channel import Channel
+
+    channel = Channel.open(environment, "torch", "", None, observes=True)
+    channel.send(message)
+    channel.flush(_FLUSH_SECONDS)
+    channel.close()
 
 
-def _record(environment: TaskEnvironment) -> None:
-    """Record this process for `headgate verify`."""
-    recorder = recording.install(environment.task.rpartition("/")[2])
+observer: ScriptObserver | None = None
+"""The observer of this process."""
+
+
+def watch(torch: Any, after_import: Callable[[Any], Any]) -> None:
+    """Observe this process from now on. PyTorch has just been imported. `after_import` is
+    `AfterImport` of `headgate.task.sitecustomize`.
+    """
+    words = frozenset(os.environ.get(VARIABLE, "").split(","))
+    environment = TaskEnvironment.read()
+    if environment.channel is None or not words & {STEPS, PROFILE}:
+        return
+    if STEPS not in words:
+        del os.environ[VARIABLE]  # a profile is that of the first process
+    if not hasattr(sys.modules[_OPTIMIZER], "register_optimizer_step_post_hook"):
+        return  # an older PyTorch
+    global observer
+    try:
+        observer = ScriptObserver(torch, words, environment)
+        observer.watch(after_import)
+    except Exception as error:  # noqa: BLE001 - another PyTorch than is known
+        warn(environment, None, f"its steps are not observed: {error!r}")
+
+
+def record(after_import: Callable[[Any], Any]) -> None:
+    """Record this process for `headgate verify`. `after_import` as of `watch`."""
+    recorder = recording.install(TaskEnvironment.read().task.rpartition("/")[2])
     if recorder is None:
         return
 
@@ -89,68 +379,5 @@ def _record(environment: TaskEnvironment) -> None:
     def seed(numpy: Any) -> None:
         numpy.random.seed(recorder.recipe.seed + recorder.worker)
 
-    sys.meta_path.insert(
-        0,
-        AfterImport({**dict.fromkeys(("torch", "keras", "tf_keras", "jax"), begin), "numpy": seed}),
-    )
-
-
-class AfterImport:
-    """Calls a function once a module has been imported."""
-
-    def __init__(self, after: dict[str, Callable[[Any], None]]) -> None:
-        self._after = after
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: object = None
-    ) -> ModuleSpec | None:
-        if name not in self._after:
-            return None
-        spec, after = PathFinder.find_spec(name, path), self._after.pop(name)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            execute(module)
-            after(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-def _watch_steps(module: Any, name: str, environment: TaskEnvironment, loads: Loads) -> None:
-    register = getattr(module, "register_optimizer_step_post_hook", None)
-    if register is None:  # an older PyTorch
-        return
-    observer: Any = None
-
-    def stepped(optimizer: Any, *_: object) -> None:
-        nonlocal observer
-        if observer is None and "headgate.torch" in sys.modules:  # it tells all by itself
-            loads.open = False
-            handle.remove()
-            return
-        if observer is None:
-            # It needs PyTorch, which is imported by now.
-            observer = import_module(name).StepObserver(environment, loads, handle.remove)
-        observer.stepped(optimizer)
-
-    handle = register(stepped)
-
-
-def _watch_loaders(module: Any, loads: Loads) -> None:
-    kind: Any = getattr(module, "_BaseDataLoaderIter", None)
-    original = getattr(kind, "__next__", None)
-    if original is None:
-        return
-
-    def following(self: Any) -> Any:
-        if not loads.open:
-            return original(self)
-        begun = time.perf_counter()
-        batch = original(self)
-        loads.add(self, batch, time.perf_counter() - begun)
-        return batch
-
-    kind.__next__ = following
+    begins = dict.fromkeys(("torch", "keras", "tf_keras", "jax"), begin)
+    sys.meta_path.insert(0, after_import({**begins, "numpy": seed}))

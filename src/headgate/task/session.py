@@ -106,7 +106,7 @@ class TaskSession(ABC):
         self._channel = channel
         self.profiling = environment.mode == "profile"
         self.profiled = False
-        self.plan: Mapping[str, Any] = {} if self.profiling else plan_of(channel)
+        self.plan: Mapping[str, Any] = {} if self.profiling else self.planned()
         resume = self.join() or environment.resume
         self._saved: Any = None
         self._resume: Mapping[str, Any] | None = None
@@ -167,6 +167,10 @@ class TaskSession(ABC):
         """The measured costs of the job, as the fields of `headgate.Profile`. None: another task
         reports them.
         """
+
+    def planned(self) -> Mapping[str, Any]:
+        """The plan of several tasks that this one is part of; empty if it is alone."""
+        return plan_of(self._channel)
 
     def join(self) -> str:
         """Join the plan, before anything is loaded. Returns a checkpoint to start from in place of

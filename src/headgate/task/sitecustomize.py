@@ -1,29 +1,94 @@
 """Starts the observation of a script. Python imports this module at its start, because
 `engines.launch` puts its folder first on the path. It also runs the module of the same name that it
 hides.
+
+It imports nothing more until the script imports PyTorch, so that other programs start as fast as
+before.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_OBSERVE, _RECORD = "HEADGATE_OBSERVE", "HEADGATE_RECORD"
+"""Those of `headgate.task.observing` and `headgate.task.recording`, which import much."""
+
+
+class AfterImport:
+    """Calls a function once a module has been imported.
+
+    Args:
+        after: The function for each module.
+    """
+
+    def __init__(self, after: dict[str, Callable[[Any], object]]) -> None:
+        self._after = after
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: Any = None
+    ) -> ModuleSpec | None:
+        if name not in self._after:
+            return None
+        after = self._after.pop(name)
+        spec = self._next(name, path, target)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            loader.exec_module = execute  # type: ignore[method-assign]
+            execute(module)
+            after(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _next(self, name: str, path: Sequence[str] | None, target: Any) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+
+def _observe() -> None:
+    if _RECORD in os.environ:
+        from headgate.task.observing import record
+
+        record(AfterImport)
+    if os.environ.get(_OBSERVE) and os.environ.get("HEADGATE_CHANNEL"):
+        sys.meta_path.insert(0, AfterImport({"torch": _watch}))
+
+
+def _watch(torch: Any) -> None:
+    from headgate.task.observing import watch
+
+    watch(torch, AfterImport)
 
 
 def _run_next() -> None:
+    """Run the module that this one hides, in its place."""
     folder = os.path.dirname(os.path.abspath(__file__))
     spec = PathFinder.find_spec(
         "sitecustomize", [path for path in sys.path if os.path.abspath(path) != folder]
     )
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    if spec is None or spec.loader is None:
+        return
+    from importlib.util import module_from_spec
+
+    module = sys.modules["sitecustomize"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 if __name__ == "sitecustomize":
     try:
-        from headgate.task.observing import install
-
-        install()
+        _observe()
     finally:
         _run_next()

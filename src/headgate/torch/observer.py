@@ -9,8 +9,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ from headgate.torch import batches, costs
 from headgate.torch.profiling_sweep import BUDGET_SECONDS, thread_counts
 from headgate.torch.rng import cuda_in_use
 
+if TYPE_CHECKING:
+    from headgate.torch.observed_session import ObservedSession
+
 _IN_A_TURN = 4
 _ENOUGH_SECONDS = 5.0
 _MODEL_STEP = 2
@@ -31,21 +34,21 @@ SHARDS = ("_fsdp_flattened", "ds_id")
 
 
 class StepObserver:
-    """Times the first steps, sends a profile, and stops observing. Under `headgate profile` the
-    steps run with several numbers of threads, and then the script ends.
+    """Times the first steps, and sends a profile. Under `headgate profile` the steps run with
+    several numbers of threads, and then the script ends.
 
     Args:
         environment: The task.
         loads: The batches that its loaders yield.
-        remove: Stops the observation of steps.
+        session: What reports its steps; None: only the profile is wanted.
     """
 
     def __init__(
-        self, environment: TaskEnvironment, loads: Loads, remove: Callable[[], None]
+        self, environment: TaskEnvironment, loads: Loads, session: ObservedSession | None = None
     ) -> None:
         self._environment = environment
         self._loads = loads
-        self._remove = remove
+        self._session = session
         self._profiling = environment.mode == "profile"
         self._optimizers: dict[int, Any] = {}
         self._first = 0
@@ -65,6 +68,8 @@ class StepObserver:
         """Note an optimizer's step. With several optimizers, a step of the script ends with that of
         the first.
         """
+        if not self._loads.open:  # the profile is sent
+            return
         begins = not self._optimizers
         self._optimizers[id(optimizer)] = optimizer
         if begins:
@@ -134,9 +139,11 @@ class StepObserver:
             self._tell()
 
     def _tell(self) -> None:
-        self._remove()
         self._loads.open = False
         profile = self._profile()
+        if self._session is not None:
+            self._session.told_profile(profile)
+            return
         channel = Channel.open(self._environment, "torch", torch.__version__, None, observes=True)
         channel.send({"type": "profile", "profile": profile})
         channel.flush(_FLUSH_SECONDS)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headgate import isolation
 from headgate.engines.base import Listener
-from headgate.engines.launch import files_of, inject, transport
+from headgate.engines.launch import files_of, inject, observation, transport
 from headgate.engines.local import LocalEngine
 from headgate.engines.remote import files, speeds
 from headgate.engines.remote.outbox import Outbox, RelayedLog
@@ -198,10 +198,13 @@ class Agent:
         env, argv, reads, writes = dict(launch.env), launch.argv, launch.reads, launch.writes
         if brought := env.get("HEADGATE_ZMQ"):
             injected_folder = inject(self._folder / "inject")
-            removesuffix = brought.removesuffix("-zmq")
+            hubs_folder = Path(brought.removesuffix("-zmq"))
+            here = {
+                str(hubs_folder): str(injected_folder),
+                str(observation(hubs_folder)): str(observation(injected_folder)),
+            }
             env["PYTHONPATH"] = os.pathsep.join(
-                str(injected_folder) if part == removesuffix else part
-                for part in env.get("PYTHONPATH", "").split(os.pathsep)
+                here.get(part, part) for part in env.get("PYTHONPATH", "").split(os.pathsep)
             )
             env["HEADGATE_ZMQ"] = str(transport(injected_folder))
             reads = (*reads, *files_of(injected_folder))

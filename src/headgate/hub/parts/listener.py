@@ -159,7 +159,7 @@ class HubListener(Listener):
         if readings and not task_view.reports_itself:
             if task not in self._throttles:
                 self._throttles[task] = ProgressThrottle(
-                    lambda progress: self._try(self._progress, task, progress), self._loop
+                    lambda progress: self._try(self._progress, task, progress, True), self._loop
                 )
             for reading in readings:
                 self._throttles[task].add(reading)
@@ -182,12 +182,25 @@ class HubListener(Listener):
         job = live.spec.name
         try:
             match message["type"]:
-                case "hello" | "listening" | "gpus" | "joining" | "meet" | "position" | "elsewhere":
+                case (
+                    "hello"
+                    | "listening"
+                    | "gpus"
+                    | "joining"
+                    | "meet"
+                    | "position"
+                    | "elsewhere"
+                    | "threads"
+                ):
                     self._introduced(task, message)
                 case "progress":
-                    attempt.tasks[name].reports_itself = True
-                    self._tell_rest(task)
-                    self._progress(task, messages.progress(task, message))
+                    progress = messages.progress(task, message)
+                    if (observed := attempt.tasks[name].observed) is not None:
+                        progress = observed.counted(progress, run.clock())
+                    else:
+                        attempt.tasks[name].reports_itself = True
+                        self._tell_rest(task)
+                    self._progress(task, progress)
                 case "stopping":
                     live.stops_after(*messages.stopping(message))
                     run.record_job(job)
@@ -224,7 +237,10 @@ class HubListener(Listener):
         run, live, attempt, name = self._find(task)
         job = live.spec.name
         match message["type"]:
-            case "hello" if not message.get("observes"):
+            case "hello" if message.get("observes"):
+                run.note_seed(job, message.get("seed"))
+                attempt.observe(name)
+            case "hello":
                 run.note_seed(job, message.get("seed"))
                 framework = messages.text(message.get("framework") or "")
                 attempt.connect(name, framework)
@@ -237,6 +253,8 @@ class HubListener(Listener):
                 if attempt.listen(name, endpoints):
                     is_open = Reason.of(ReasonKind.OPEN_ENDPOINTS, endpoints=endpoints)
                     self._live_runs.event(run, "note", is_open, job, task)
+            case "threads" if attempt.tasks[name].observed is not None:
+                attempt.keeps_threads(name, max(int(message["threads"]), 1))
             case "gpus":
                 attempt.tasks[name].gpus = messages.gpus(message)
                 run.record_gpus(task, attempt.tasks[name].gpus)
@@ -334,9 +352,13 @@ class HubListener(Listener):
 
     # --- reports of tasks -------------------------------------------------------------------------
 
-    def _progress(self, task: TaskId, progress: events.Progress) -> None:
+    def _progress(self, task: TaskId, progress: events.Progress, is_printed: bool = False) -> None:
+        """Progress that a task reported, or that was read from its output."""
         run, live, attempt, name = self._find(task)
-        progress = attempt.tasks[name].mean.undone(progress)
+        task_view = attempt.tasks[name]
+        progress = task_view.mean.undone(progress)
+        if is_printed and task_view.observed is not None:
+            progress = task_view.observed.printed(progress)
         progress, excess = live.within_limits(live.length.complete(progress))
         if excess is not None:
             self._live_runs.event(run, "warning", excess, live.spec.name, task)

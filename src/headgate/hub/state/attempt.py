@@ -38,6 +38,9 @@ _SHOWN: tuple[Column, ...] = (
 APART_SECONDS = 10.0
 """Workers that report progress in their output for this long without connecting share nothing."""
 
+SILENT_SECONDS = 20.0
+"""Time in which an observed task may print its first loss, before others count."""
+
 _UNHEARD = 3
 """Reports of another worker before which the first worker may still report."""
 _MOST_FILES = 10_000
@@ -66,6 +69,37 @@ _FIXED_THREADS = frozenset({"keras", "jax"})
 
 
 @dataclass(slots=True)
+class ObservedTask:
+    """The progress of a task whose steps are seen in its process, and whose losses in its output.
+
+    If it prints none for a while, its losses are those that its backward passes begin at.
+    """
+
+    _step: int | None = None
+    _samples: int | None = None
+    _prints_loss: bool = False
+    _silent_until: float | None = None
+
+    def counted(self, progress: Progress, now: float) -> Progress:
+        """A report of its process, at `now` in seconds of any clock."""
+        self._step, self._samples = progress.step, progress.samples
+        if self._silent_until is None:
+            self._silent_until = now + SILENT_SECONDS
+        hides = self._prints_loss or now < self._silent_until
+        return replace(progress, loss=None) if hides else progress
+
+    def printed(self, progress: Progress) -> Progress:
+        """A report of its output, with the steps that its process counts."""
+        self._prints_loss = self._prints_loss or progress.loss is not None
+        if self._step is None:
+            return progress
+        steps = progress.steps
+        if steps is not None:  # in all, as the script counts
+            steps = round(steps * self._step / progress.step) if progress.step else None
+        return replace(progress, step=self._step, samples=self._samples, steps=steps)
+
+
+@dataclass(slots=True)
 class LiveTask:
     """The present state of a task; `state` is `running`, `joining`, `leaving` or `ended`."""
 
@@ -74,6 +108,7 @@ class LiveTask:
     reader: ProgressReader
     reader_failed: bool = False
     reports_itself: bool = False
+    observed: ObservedTask | None = None  # None: its script reports itself, or prints all
     complaints: int = 0  # warnings about its invalid messages
     failure: FailureReader = field(default_factory=FailureReader)
     state: str = "running"
@@ -161,6 +196,7 @@ class Attempt:
         self._send = send
         self._keyless = plan.strategy == "allreduce" or not encrypt
         self._connected: set[TaskName] = set()
+        self._observed: set[TaskName] = set()  # whose steps are seen without their scripts' doing
         self._course = MergedProgress()
         self._reports = Counter[TaskName]()
         self.sync_points = AttemptSyncPoints(
@@ -199,6 +235,10 @@ class Attempt:
 
     def is_connected(self, name: TaskName) -> bool:
         return name in self._connected
+
+    def hears(self, name: TaskName) -> bool:
+        """Whether a task follows threads and gates."""
+        return name in self._connected or name in self._observed
 
     # --- what happens to tasks --------------------------------------------------------------------
 
@@ -242,6 +282,24 @@ class Attempt:
         task.held_by = OPEN
         self.send_gates()
         self._order()
+
+    def observe(self, name: TaskName) -> None:
+        """A task reports what is observed of its script."""
+        self._observed.add(name)
+        task = self.tasks[name]
+        task.observed, task.follows_threads = ObservedTask(), True
+        task.grant_threads(task.granted_threads)
+        self._send(
+            self._job.task(name),
+            {"type": "welcome", "v": 1, "threads": task.threads, "spin": task.spin},
+        )
+        task.held_by = OPEN
+        self.send_gates()
+
+    def keeps_threads(self, name: TaskName, threads: int) -> None:
+        """The script of an observed task sets its threads itself."""
+        task = self.tasks[name]
+        task.follows_threads, task.threads = False, threads
 
     def listen(self, name: TaskName, endpoints: Sequence[str]) -> bool:
         """A task reported its address. Returns whether people beyond its machine can reach it
@@ -287,6 +345,7 @@ class Attempt:
         """A task has ended, successfully or not."""
         self.tasks[name].state, self.tasks[name].usage = "ended", None
         self._connected.discard(name)
+        self._observed.discard(name)
         if not well:
             self._course.drop(self._job.task(name))
             self._written = {
@@ -334,7 +393,7 @@ class Attempt:
 
     def thread(self, name: TaskName) -> None:
         """Tell a task how to use its threads."""
-        if name in self._connected:
+        if self.hears(name):
             task = self.tasks[name]
             order = {"type": "threads", "threads": task.threads, "spin": task.spin}
             self._send(self._job.task(name), order)
@@ -355,7 +414,7 @@ class Attempt:
             if together:
                 gate = common_gate if task.name == self.lowest else OPEN
             gate = PAUSED if self._paused else gate
-            if task.name in self._connected and gate != task.held_by:
+            if self.hears(task.name) and gate != task.held_by:
                 task.held_by = gate
                 self._send(self._job.task(task.name), gate)
 
@@ -367,9 +426,7 @@ class Attempt:
         workers = [
             task for name, task in self.tasks.items() if name.is_worker and task.state != "ended"
         ]
-        return any(task.gpus for task in workers) and all(
-            self.is_connected(task.name) for task in workers
-        )
+        return any(task.gpus for task in workers) and all(self.hears(task.name) for task in workers)
 
     def pause(self, paused: bool) -> None:
         """Keep its workers from starting a step, or let them."""

@@ -1,0 +1,216 @@
+"""Recognises the steps of a training loop that calls none of Headgate's libraries, from what hooks
+see of it: batches that are fetched, backward passes, and steps of optimizers.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+EVALUATION = "evaluation"
+_LEAST_OTHERS, _TIMES = 8, 4
+"""Another optimizer leads after this many steps of others, and this many times the most between two
+steps of the leader.
+"""
+
+
+@dataclass
+class Marks:
+    """What happened from the end of one step to the end of the next.
+
+    Args:
+        begin: When it began, in seconds of the clock.
+        names: The span that ended at each mark.
+        times: The time of each mark.
+        moments: The moments on a device: of the beginning, and of each mark; empty: not taken.
+        samples: Samples that were trained on; None: unknown.
+    """
+
+    begin: float
+    names: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    moments: list[Any] = field(default_factory=list)
+    samples: int | None = None
+
+    def add_to(self, sums: dict[str, float]) -> None:
+        """Add the seconds of each span, by the clock of this process."""
+        before = self.begin
+        for name, now in zip(self.names, self.times):
+            sums[name] = sums.get(name, 0.0) + now - before
+            before = now
+
+
+class LeadingOptimizer:
+    """Selects the optimizer whose steps are the steps of the script.
+
+    It is the first that takes a step. If it takes no more, or is gone, another one follows it.
+    """
+
+    def __init__(self) -> None:
+        self._leader: Callable[[], Any] = lambda: None
+        self._others: dict[int, int] = {}
+        self._most = 0
+
+    def steps(self, optimizer: Any) -> int:
+        """Steps of the script that end with a step of this optimizer: 0 or 1, and more if it has
+        followed another one unnoticed.
+        """
+        leader = self._leader()
+        if leader is optimizer:
+            if self._others:
+                self._most = max(self._most, sum(self._others.values()))
+                self._others = {}
+            return 1
+        number = id(optimizer)
+        if leader is not None:
+            self._others[number] = self._others.get(number, 0) + 1
+            if sum(self._others.values()) <= max(_LEAST_OTHERS, _TIMES * self._most):
+                return 0
+        steps = self._others.get(number, 1)
+        self._leader, self._others, self._most = weakref.ref(optimizer), {}, 0
+        return steps
+
+
+class ObservedSteps:
+    """Divides the time of a training loop into steps, and these into spans.
+
+    A step ends with that of the leading optimizer. A batch is evaluated, not trained on, if it was
+    fetched without gradients, between `eval()` and `train()`, or from a loader that feeds no
+    backward pass, and the next one is fetched before any backward pass.
+
+    Args:
+        ended: Called at the end of each step, with the number of steps that end and their marks.
+        clock: Seconds of a monotonic clock.
+
+    Attributes:
+        moment: Takes a moment on a device at each mark; None: none is taken.
+    """
+
+    def __init__(
+        self,
+        ended: Callable[[int, Marks], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.moment: Callable[[], Any] | None = None
+        self._ended = ended
+        self._clock = clock
+        self._leading = LeadingOptimizer()
+        self._training: set[int] = set()  # loaders that feed backward passes
+        self._source = 0  # the loader of the undecided batches
+        self._undecided: int | None = None  # the mark at which the first of these was fetched
+        self._unused: list[int | None] = []  # sizes of the undecided batches
+        self._gradients = True
+        self._evaluates = False
+        self._depth = 0  # of backward passes
+        self._optimizing = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step now, after a pause that is no part of it."""
+        self._marks = Marks(self._clock())
+        if self.moment is not None:
+            self._marks.moments.append(self.moment())
+        self._undecided = None
+
+    def take(self) -> Marks:
+        """Take what was marked since the last step."""
+        marks = self._marks
+        self._decide()
+        self.begin()
+        return marks
+
+    def _mark(self, name: str) -> None:
+        marks = self._marks
+        marks.names.append(name)
+        marks.times.append(self._clock())
+        if self.moment is not None:
+            marks.moments.append(self.moment())
+
+    # --- what hooks see ---------------------------------------------------------------------------
+
+    def fetching(self) -> None:
+        """A batch is about to be fetched."""
+        if self._undecided is not None:
+            self._mark("other")
+            self._decide()
+        else:
+            self._mark(EVALUATION if self._evaluates else "other")
+
+    def fetched(self, loader: int, size: int | None, gradients: bool) -> None:
+        """A batch was fetched.
+
+        Args:
+            loader: A number of its loader.
+            size: Its number of samples; None: unknown.
+            gradients: Whether gradients are computed.
+        """
+        self._mark("input")
+        if self._undecided is None:
+            self._undecided = len(self._marks.names) - 1
+        self._source, self._gradients = loader, gradients
+        self._unused.append(size)
+
+    def exhausted(self) -> None:
+        """A loader has no more batches."""
+        self._mark(EVALUATION if self._evaluates else "input")
+
+    def backward_begins(self) -> None:
+        """A backward pass begins, perhaps within another one."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._trains()
+        closure = self._optimizing and self._marks.names[-1:] == ["backward"]
+        self._mark("optimizer" if closure else "forward")
+
+    def backward_ends(self) -> None:
+        """A backward pass has ended."""
+        self._depth = max(self._depth - 1, 0)
+        if not self._depth:
+            self._mark("backward")
+
+    def optimizer_begins(self) -> None:
+        """An optimizer begins its step."""
+        self._mark("other" if self._undecided is None else "forward")
+        self._trains()
+        self._optimizing = True
+
+    def optimizer_ended(self, optimizer: Any) -> None:
+        """An optimizer has ended its step."""
+        self._optimizing, self._depth = False, 0
+        self._mark("optimizer")
+        steps = self._leading.steps(optimizer)
+        if steps:
+            self._ended(steps, self._marks)
+            self.begin()
+
+    def evaluates(self, evaluates: bool) -> None:
+        """A model was set to evaluation mode, or back to training mode."""
+        if evaluates != self._evaluates:
+            self._mark(EVALUATION if self._evaluates else "other")
+            self._evaluates = evaluates
+
+    # --- which batches train ----------------------------------------------------------------------
+
+    def _trains(self) -> None:
+        """The latest batch is trained on."""
+        self._evaluates = False
+        if self._undecided is None:
+            return
+        self._training.add(self._source)
+        known = [size for size in self._unused if size is not None]
+        if known:
+            self._marks.samples = (self._marks.samples or 0) + sum(known)
+        self._undecided, self._unused = None, []
+
+    def _decide(self) -> None:
+        """Decide on fetched batches that no backward pass has followed."""
+        evaluated = not self._gradients or self._evaluates or self._source not in self._training
+        if self._undecided is not None and evaluated:
+            names = self._marks.names
+            names[self._undecided :] = [EVALUATION] * (len(names) - self._undecided)
+            self._unused = []
+            self._undecided = None
