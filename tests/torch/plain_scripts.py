@@ -136,7 +136,7 @@ def critic_with_gradient_penalty() -> list[Any]:
 @steps(24)
 def two_phases() -> list[Any]:
     model, batches = network(), loader()
-    warm_up = torch.optim.SGD(model[-1].parameters(), lr=0.1)  # type: ignore[index, union-attr]
+    warm_up = torch.optim.SGD(model[-1].parameters(), lr=0.1)  # type: ignore[index]
     return loop(model, batches, warm_up) + loop(model, batches, sgd(model), epochs=4)
 
 
@@ -158,7 +158,7 @@ def closures() -> list[Any]:
             loss.backward()
             return loss
 
-        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        optimizer.step(closure)
     return list(model.parameters())
 
 

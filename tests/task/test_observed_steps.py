@@ -1,0 +1,180 @@
+"""Steps and spans of a training loop, from what hooks see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from headgate.task.observed_steps import EVALUATION, LeadingOptimizer, Marks, ObservedSteps
+
+TRAINING, VALIDATION = 1, 2
+"""Numbers of loaders."""
+
+
+class Optimizer:
+    """Can be referred to weakly, as PyTorch's."""
+
+
+class Loop:
+    """A training loop in which each event comes a second after the one before."""
+
+    def __init__(self) -> None:
+        self.optimizer, self.other = Optimizer(), Optimizer()
+        self.ended: list[tuple[int, dict[str, float], int | None]] = []
+        seconds: Iterator[int] = count()
+        self.steps = ObservedSteps(self._ended, lambda: float(next(seconds)))
+
+    def _ended(self, steps: int, marks: Marks) -> None:
+        spans: dict[str, float] = {}
+        marks.add_to(spans)
+        self.ended.append((steps, spans, marks.samples))
+
+    def fetch(self, loader: int = TRAINING, size: int = 8, gradients: bool = True) -> None:
+        self.steps.fetching()
+        self.steps.fetched(loader, size, gradients)
+
+    def backward(self) -> None:
+        self.steps.backward_begins()
+        self.steps.backward_ends()
+
+    def optimize(self, optimizer: Optimizer | None = None) -> None:
+        self.steps.optimizer_begins()
+        self.steps.optimizer_ended(optimizer or self.optimizer)
+
+    def step(self) -> None:
+        self.fetch()
+        self.backward()
+        self.optimize()
+
+    def evaluate(self, batches: int = 3, **how: Any) -> None:
+        for _ in range(batches):
+            self.fetch(VALIDATION, **how)
+        self.steps.fetching()
+        self.steps.exhausted()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    loop = Loop()
+    loop.step()
+    loop.ended.clear()
+    return loop
+
+
+def test_a_step_divides_into_its_spans(loop: Loop) -> None:
+    loop.step()
+    spans = {"other": 2.0, "input": 1.0, "forward": 1.0, "backward": 1.0, "optimizer": 1.0}
+    assert loop.ended == [(1, spans, 8)]
+
+
+def test_a_step_has_the_samples_of_all_batches_that_it_accumulates(loop: Loop) -> None:
+    for _ in range(3):
+        loop.fetch()
+        loop.backward()
+    loop.optimize()
+    [(steps, spans, samples)] = loop.ended
+    assert (steps, samples, spans["input"], spans["backward"]) == (1, 24, 3.0, 3.0)
+
+
+def test_batches_that_are_read_ahead_are_trained_on(loop: Loop) -> None:
+    for _ in range(3):
+        loop.fetch()
+    for _ in range(3):
+        loop.backward()
+    loop.optimize()
+    [(_, spans, samples)] = loop.ended
+    assert samples == 24
+    assert EVALUATION not in spans
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_batches_that_feed_no_backward_pass_are_evaluated(loop: Loop, gradients: bool) -> None:
+    loop.evaluate(gradients=gradients)
+    loop.step()
+    [(_, spans, samples)] = loop.ended
+    assert samples == 8
+    assert spans[EVALUATION] == 6.0  # three batches, each fetched and computed
+    assert spans["input"] == 2.0  # that of the step, and the end of the other loader
+
+
+def test_the_training_data_are_evaluated_where_no_gradients_are_computed(loop: Loop) -> None:
+    loop.fetch(gradients=False)
+    loop.step()
+    assert loop.ended[0][1][EVALUATION] == 2.0
+
+
+def test_an_evaluation_without_a_loader_lasts_from_eval_to_train(loop: Loop) -> None:
+    loop.steps.evaluates(True)
+    loop.steps.evaluates(False)
+    loop.step()
+    assert loop.ended[0][1][EVALUATION] == 1.0
+
+
+def test_a_model_in_evaluation_mode_may_train(loop: Loop) -> None:
+    loop.steps.evaluates(True)
+    loop.step()
+    loop.step()
+    assert EVALUATION not in loop.ended[1][1]
+
+
+def test_a_batch_that_is_left_out_counts_with_the_next_one(loop: Loop) -> None:
+    loop.fetch()
+    loop.step()
+    assert EVALUATION not in loop.ended[0][1]
+
+
+def test_a_backward_pass_within_another_is_part_of_it(loop: Loop) -> None:
+    loop.fetch()
+    loop.steps.backward_begins()
+    loop.backward()
+    loop.steps.backward_ends()
+    loop.optimize()
+    assert loop.ended[0][1]["backward"] == 1.0
+
+
+def test_passes_of_a_closure_are_those_of_the_step(loop: Loop) -> None:
+    loop.fetch()
+    loop.steps.optimizer_begins()
+    loop.backward()
+    loop.backward()
+    loop.steps.optimizer_ended(loop.optimizer)
+    [(_, spans, _)] = loop.ended
+    assert (spans["backward"], spans["optimizer"]) == (2.0, 2.0)
+
+
+def test_marks_after_the_last_step_are_taken_with_their_evaluation(loop: Loop) -> None:
+    loop.fetch(VALIDATION)
+    sums: dict[str, float] = {}
+    loop.steps.take().add_to(sums)
+    assert sums[EVALUATION] == 1.0
+
+
+def test_the_step_of_a_second_optimizer_is_no_step(loop: Loop) -> None:
+    for _ in range(20):
+        loop.step()
+        loop.optimize(loop.other)
+    assert sum(steps for steps, *_ in loop.ended) == 20
+
+
+def test_no_step_is_lost_where_another_optimizer_follows() -> None:
+    leading, first, second = LeadingOptimizer(), Optimizer(), Optimizer()
+    steps = [leading.steps(optimizer) for optimizer in [first] * 5 + [second] * 30]
+    assert sum(steps) == 35
+
+
+def test_the_next_optimizer_leads_at_once_if_the_first_is_gone() -> None:
+    leading = LeadingOptimizer()
+    assert leading.steps(Optimizer()) == 1
+    second = Optimizer()
+    assert leading.steps(second) == 1
+
+
+def test_a_rare_second_optimizer_does_not_lead() -> None:
+    leading, often, seldom = LeadingOptimizer(), Optimizer(), Optimizer()
+    assert [leading.steps(often) for _ in range(5)] == [1] * 5
+    for _ in range(10):
+        assert leading.steps(seldom) == 0
+        assert sum(leading.steps(often) for _ in range(5)) == 5
