@@ -65,6 +65,7 @@ def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user:
     page.shows("#nodes", "cores")
     page.shows("#events", "started")
     page.shows("#live", "this machine · 3 running")
+    page.sees("#sections .stack canvas")
     page.shows("#decisions", "cores when all are busy")
     page.clicks("#decisions button")
     page.shows("#decisions .why", "because")

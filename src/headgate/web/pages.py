@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -19,9 +20,15 @@ from headgate.recorded.runs import RunSummary
 from headgate.reports import sections
 from headgate.reports.compared import compare
 from headgate.reports.explained import explained
-from headgate.reports.figures import job_colour, share_plots, throughput_plot
+from headgate.reports.figures import (
+    entitled_plot,
+    job_colour,
+    loss_plots,
+    share_plots,
+    throughput_plot,
+)
 from headgate.reports.frames import frames, payload
-from headgate.reports.html import Contents, contents
+from headgate.reports.html import Contents, contents, shown_jobs
 from headgate.reports.templates import Markup, render_in, script_json
 from headgate.web.access import Right
 
@@ -84,6 +91,26 @@ def run_sections(run: Run) -> dict[str, Any]:
     began = time.monotonic()
     made = contents(run.recording(most=_MOST_READINGS))
     return _sections(made, runs.alive(run.path), time.monotonic() - began)
+
+
+def courses(runs: Sequence[Run]) -> dict[str, Any]:
+    """Shares above losses of live runs, as in their reports."""
+    began = time.monotonic()
+    shown, drawn = [], []
+    for run in runs:
+        recording = run.recording(most=_MOST_READINGS)
+        few = replace(recording, jobs=shown_jobs(recording))
+        plots = [
+            replace(plot, key=f"{run.id}-{plot.key}")
+            for plot in (entitled_plot(few), *loss_plots(few)[:1])
+            if plot is not None
+        ]
+        if plots:
+            shown.append((run.id, frames(plots, "stack")))
+            drawn += plots
+    body = render_in("web", "courses.html", courses=shown)
+    made = Contents("", body, {"seconds": 0, "plots": payload(drawn)})
+    return _sections(made, True, time.monotonic() - began)
 
 
 def _sections(made: Contents, live: bool, took: float) -> dict[str, Any]:

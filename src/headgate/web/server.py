@@ -34,6 +34,8 @@ _LOG_SECONDS = 0.5
 _LOG_BYTES = 200_000
 """As much of a log is sent at first."""
 _KEPT_PAGES = 8
+_MOST_COURSES = 3
+"""Live runs whose shares and losses are drawn on the first page."""
 _LEAST_SECONDS, _REST = 5.0, 10.0
 _ASSETS = {
     "report.js": ("reports", "text/javascript"),
@@ -69,6 +71,7 @@ class PageServer:
             Route("/", self._now),
             Route("/live", self._live),
             Route("/past", self._past),
+            Route("/sections", self._courses),
             Route("/compare", self._compare),
             Route("/metrics", self._metrics),
             Route("/assets/{name}", self._asset),
@@ -123,6 +126,10 @@ class PageServer:
         async with self._making:
             text = await asyncio.to_thread(pages.compared, first, second, _right(request))
         return HTMLResponse(text)
+
+    async def _courses(self, _request: Request) -> Response:
+        live = [self._client.find(id) for id in self._board.runs[-_MOST_COURSES:]]
+        return JSONResponse(await self._made(("", ""), lambda: pages.courses(live)))
 
     async def _run_sections(self, request: Request) -> Response:
         run = self._found(request)

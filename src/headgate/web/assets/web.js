@@ -475,7 +475,7 @@
   // --- sections of what was recorded, made anew while a run goes on ---
   let drawing = null;
   const loadSections = async () => {
-    const path = facts.kind === "job" ? jobPath(facts.run, facts.job) : `/runs/${encodeURIComponent(facts.run)}`;
+    const path = { now: "", run: `/runs/${encodeURIComponent(facts.run)}`, job: jobPath(facts.run, facts.job) }[facts.kind];
     let wait = 10;
     try {
       if (!document.hidden || !drawing) {
@@ -659,7 +659,7 @@
 
   if (["now", "run", "job"].includes(facts.kind)) connect();
   if (facts.kind === "now") loadPast();
-  if (["run", "job"].includes(facts.kind)) loadSections();
+  if (["now", "run", "job"].includes(facts.kind)) loadSections();
   if (facts.kind === "compare") drawReport(document, { plots: [], seconds: 0 });
   if (facts.kind === "job") {
     followLog();
