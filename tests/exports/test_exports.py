@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from tests.hub.user import User
 
-from headgate.exports import files, perfetto, trackers
+from headgate.exports import files, perfetto, tracking
 from headgate.exports.series import series
 from headgate.model.errors import HeadgateError
+from headgate.model.trackers import Destination, Tracker
 from headgate.recorded.recording import read
 
 Rows = dict[tuple[str, str], list[tuple[float, float]]]
@@ -58,7 +59,7 @@ def test_tables_have_a_row_for_each_point(store: Path, tmp_path: Path) -> None:
 def test_tensorboard_reads_its_event_files(store: Path, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run = read(store)
-    trackers.to_tensorboard(run, tmp_path / "runs")
+    tracking.export(run, Destination(Tracker.TENSORBOARD, str(tmp_path / "runs")))
     known = expected(store)
     for job in run.jobs:
         reader = accumulator.EventAccumulator(str(tmp_path / "runs" / job.name))
@@ -70,19 +71,22 @@ def test_tensorboard_reads_its_event_files(store: Path, tmp_path: Path) -> None:
         assert losses[0].wall_time == pytest.approx(
             (run.began or 0.0) + known[job.name, "loss"][0][0]
         )
-        assert set(reader.Tags()["scalars"]) == {name for of, name in known if of == job.name}
+        names = {name for of, name in known if of == job.name}
+        assert set(reader.Tags()["scalars"]) == {*names, "headgate/lost_seconds"}
+        [verdict] = reader.Tensors("headgate/verdict")
+        assert b"waited for its input" in verdict.tensor_proto.string_val[0]
 
 
 def test_mlflow_has_a_run_for_each_job(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tracking = pytest.importorskip("mlflow.tracking")
+    mlflow = pytest.importorskip("mlflow.tracking")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # a server keeps them in a database
     uri = (tmp_path / "mlruns").as_uri()
     run = read(store)
-    trackers.to_mlflow(run, uri)
-    client = tracking.MlflowClient(uri)
-    experiment = client.get_experiment_by_name(trackers.PROJECT)
+    tracking.export(run, Destination(Tracker.MLFLOW, uri))
+    client = mlflow.MlflowClient(uri)
+    experiment = client.get_experiment_by_name("headgate")
     found = {made.info.run_name: made for made in client.search_runs([experiment.experiment_id])}
     assert set(found) == {f"{run.id}/{job.name}" for job in run.jobs}
     known = expected(store)
@@ -103,7 +107,7 @@ def test_what_a_tracker_refuses_is_said_in_one_line(
     pytest.importorskip("mlflow.tracking")
     monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
     with pytest.raises(HeadgateError, match="MLflow refuses it: ") as refused:
-        trackers.to_mlflow(read(store), "nonsense://nowhere")
+        tracking.export(read(store), Destination(Tracker.MLFLOW, "nonsense://nowhere"))
     assert "\n" not in str(refused.value)
 
 

@@ -11,19 +11,14 @@ import click
 
 from headgate.client.client import Client
 from headgate.model.errors import StorageError, UsageError
+from headgate.model.trackers import Destination, Tracker
 
 if TYPE_CHECKING:
     from headgate.recorded.recording import Recording
 
 _FILES = {"csv": "csv", "parquet": "parquet", "perfetto": "json"}
 """Forms that are one file, and how its name ends."""
-_NEEDS = {
-    "parquet": "pyarrow",
-    "tensorboard": "tensorboard",
-    "mlflow": "mlflow",
-    "wandb": "wandb",
-    "trackio": "trackio",
-}
+_NEEDS = {"parquet": "pyarrow", **{str(tracker): str(tracker) for tracker in Tracker}}
 """The library that writes a form."""
 
 
@@ -79,17 +74,21 @@ def _usual(run: str, form: str) -> str:
 
 
 def _forms() -> Mapping[str, Callable[[Recording, str], str]]:
-    from headgate.exports import files, perfetto, trackers
+    from headgate.exports import files, perfetto, tracking
 
     def at_path(write: Callable[[Recording, Path], Path]) -> Callable[[Recording, str], str]:
         return lambda recording, to: str(write(recording, Path(to)))
+
+    def tracked(tracker: Tracker) -> Callable[[Recording, str], str]:
+        def write(recording: Recording, to: str) -> str:
+            tracking.export(recording, Destination(tracker, to))
+            return to
+
+        return write
 
     return {
         "csv": at_path(files.to_csv),
         "parquet": at_path(files.to_parquet),
         "perfetto": at_path(perfetto.to_perfetto),
-        "tensorboard": at_path(trackers.to_tensorboard),
-        "mlflow": trackers.to_mlflow,
-        "wandb": trackers.to_wandb,
-        "trackio": trackers.to_trackio,
+        **{tracker: tracked(tracker) for tracker in Tracker},
     }

@@ -13,6 +13,7 @@ from headgate.model.declarations import Kind
 from headgate.model.jobs import NAME_PATTERN, NO_NUL, SIGNALS, VARIABLES, is_variable, signal_name
 from headgate.model.plans import Strategy
 from headgate.model.shares import FRACTIONS, is_fraction
+from headgate.model.trackers import Destination, Tracker
 from headgate.output.expressions import check_expression
 
 
@@ -87,6 +88,21 @@ def _forerunners(value: object) -> object:
     return tuple(names) if isinstance(value, list) else value
 
 
+def _trackers(value: object) -> tuple[str, ...]:
+    return tuple(
+        str(_destination(tracker)) for tracker in (value if isinstance(value, list) else [value])
+    )
+
+
+def _destination(value: object) -> Destination:
+    keys: dict[str, Any] = value if isinstance(value, dict) else {"to": value}
+    if not all(isinstance(text, str) for text in keys.values()) or not (
+        {"to"} <= keys.keys() <= {"to", "output"}
+    ):
+        raise ValueError("expected the name of a tracker, or {to: tensorboard, output: runs/}")
+    return Destination.of("=".join(filter(None, (keys["to"], keys.get("output")))))
+
+
 def _batch(value: object) -> object:
     sizes = value if isinstance(value, list) and value else [value]
     if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
@@ -149,6 +165,22 @@ _BATCH = {
         {"type": "null"},
     ]
 }
+_TRACKER = {
+    "anyOf": [
+        {"type": "string", "examples": list(Tracker)},
+        {
+            "type": "object",
+            "properties": {"to": {"enum": list(Tracker)}, "output": {"type": "string"}},
+            "required": ["to"],
+            "additionalProperties": False,
+        },
+    ]
+}
+Trackers = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_trackers),
+    WithJsonSchema({"anyOf": [*_TRACKER["anyOf"], {"type": "array", "items": _TRACKER}]}),
+]
 Batch = Annotated[int | list[int], BeforeValidator(_batch), WithJsonSchema(_BATCH)]
 OF_KINDS: Mapping[Kind, Any] = {
     Kind.NAME: Name,
@@ -164,6 +196,7 @@ OF_KINDS: Mapping[Kind, Any] = {
     Kind.WORKERS: Workers,
     Kind.STRATEGY: Strategy,
     Kind.BATCH: Batch,
+    Kind.TRACKERS: Trackers,
     Kind.EXPRESSION: Annotated[str, AfterValidator(_expression)],
 }
 """How values of each kind are written in files."""

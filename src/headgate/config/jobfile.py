@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from headgate.config import planfile, sparkfile, userfile
+from headgate.config.fields import Trackers
 from headgate.config.planfile import PlanEntry
 from headgate.config.records import entry_of
 from headgate.config.sparkfile import SparkEntry
@@ -85,6 +86,8 @@ class JobFile(Entry):
 
     jobs: Annotated[list[JobEntry], Field(min_length=1)]
     """The jobs, in the order in which they are submitted."""
+    track: Trackers = ()
+    """Trackers of the jobs that name none of their own."""
 
 
 def field_of_a_job(name: str) -> str:
@@ -112,8 +115,9 @@ def load(path: str) -> list[Job]:
     """
     file = UserFile(path, JobFile)
     entries, wrong = file.valid_entries("jobs")
+    track = [] if any(place[:1] == ("track",) for place in wrong) else file.data.get("track", [])
     drafts = [
-        JobDraft(file, wrong, "jobs", i, JobEntry.model_validate(entry))
+        JobDraft(file, wrong, "jobs", i, JobEntry.model_validate({"track": track, **entry}))
         for i, entry in entries.items()
     ]
     check(drafts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Collection, Mapping
@@ -19,6 +20,7 @@ from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.jobs import Job, signal_number
 from headgate.model.mounts import Mount
 from headgate.model.roles import Addresses
+from headgate.model.trackers import JOB_TAG, Destination, Tracker
 from headgate.scripts import contracts
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import ScriptFacts
@@ -251,6 +253,9 @@ def launch(
         env.pop("OLDPWD", None)
     env.pop("HEADGATE_RESUME", None)
     env |= _library_variables(task, injected, checkpoints, resume, mode)
+    if any(Destination.of(text).tracker is Tracker.MLFLOW for text in job.track):
+        # MLflow gives these tags to runs that the script opens
+        env.setdefault("MLFLOW_RUN_CONTEXT", json.dumps({JOB_TAG: task.job}))
     if gpus is not None:
         env |= _with_gpus(gpus, gpu_names or {}, env)
     path = env.get("PATH")

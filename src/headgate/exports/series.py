@@ -25,7 +25,7 @@ class SeriesPoint(NamedTuple):
 
     Args:
         t: Seconds since the run began.
-        step: The step that the job had done by then; None: it reported none.
+        step: The step, or else epoch, that the job had done by then; None: it has reported none.
         value: What it was.
     """
 
@@ -77,7 +77,7 @@ def _figures(job: RecordedJob) -> Iterator[tuple[str, Array, Array]]:
 
 
 def _steps_at(job: RecordedJob, times: Array) -> list[int | None]:
-    """The last step, or else epoch, that a job had reported by each time."""
+    """The last step, or else epoch, that a job had reported by each time; 0 before the first."""
     progress = job.progress
     counter = progress.step if any(map(math.isfinite, progress.step)) else progress.epoch
     known = [
@@ -86,7 +86,7 @@ def _steps_at(job: RecordedJob, times: Array) -> list[int | None]:
         if math.isfinite(step)
     ]
     steps: list[int | None] = []
-    at, last = 0, None
+    at, last = 0, 0 if known else None
     for t in times:
         while at < len(known) and known[at][0] <= t:
             last = known[at][1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from headgate import isolation
@@ -12,8 +13,9 @@ from headgate.engines.launch import command
 from headgate.engines.namesakes import kept_out_by
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Cluster, Node
-from headgate.model.errors import UsageError
+from headgate.model.errors import MissingExtraError, UsageError
 from headgate.model.jobs import Job
+from headgate.model.trackers import Destination
 from headgate.planning import candidates
 from headgate.profiling import store as profiles
 from headgate.sampling.gpu_holders import missing_nvml
@@ -55,6 +57,7 @@ def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str
         HeadgateError: A job cannot run there.
     """
     _check_isolations(submission)
+    _check_trackers(submission)
     look = FileLook()
     inspected = {}
     for job in submission.jobs:
@@ -91,6 +94,20 @@ def _check_fit(submission: Submission, cluster: Cluster, job: Job) -> None:
         if missing is None:
             raise
         raise UsageError(f"{error}; {missing.in_words()}") from None
+
+
+def _check_trackers(submission: Submission) -> None:
+    """Check that the libraries of the jobs' trackers are installed beside Headgate.
+
+    Raises:
+        MissingExtraError: One is not.
+    """
+    for job in submission.jobs:
+        for text in job.track:
+            tracker = Destination.of(text).tracker
+            if find_spec(tracker) is None:
+                needs = f"job {job.name!r}: `track: {tracker}`, in Headgate's own Python,"
+                raise MissingExtraError(tracker, needs)
 
 
 def _check_isolations(submission: Submission) -> None:

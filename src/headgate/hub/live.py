@@ -39,6 +39,7 @@ from headgate.hub.parts.nodes import HealthChecks, Nodes
 from headgate.hub.parts.outside import OutsideKilled, OutsideUse
 from headgate.hub.parts.planning import InitialPlanner, Replanning
 from headgate.hub.parts.proving import InterferenceProber
+from headgate.hub.parts.tracking import ExperimentTracking
 from headgate.hub.parts.verifying import Verifying
 from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
@@ -135,6 +136,7 @@ class LiveHub:
             barred,
         )
         self.proving = InterferenceProber(self._live_runs, self._tracker, engine.boxes)
+        self._tracking = ExperimentTracking(self._live_runs)
         self._components: tuple[Component, ...] = (
             self._nodes,
             # reserve before starting
@@ -166,7 +168,7 @@ class LiveHub:
                 self._live_runs, self._tracker, lambda run: run.submission.engine == LOCAL
             ),
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
-            self.proving,
+            *(self.proving, self._tracking),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -564,6 +566,8 @@ class LiveHub:
         except (OSError, sqlite3.Error, TimeoutError) as error:
             # watchers go on without a report
             traceback.print_exception(error)
+        else:
+            await self._tracking.ended(run.id)
         finally:
             self._ending.discard(run)
             report = str(page) if page.exists() else None

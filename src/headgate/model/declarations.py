@@ -36,6 +36,7 @@ class Kind(Enum):
     STRATEGY = auto()
     BATCH = auto()
     EXPRESSION = auto()
+    TRACKERS = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from headgate.model.plans import Plan
 from headgate.model.records import FORMER_NAME
 from headgate.model.roles import Role
 from headgate.model.shares import FRACTIONS, is_fraction, slice_of
+from headgate.model.trackers import Destination
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Valid job names: each names a folder and a cgroup."""
@@ -563,6 +564,20 @@ class Job:
             ),
         ),
     )
+    track: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "Trackers of experiments that get the job's figures while it runs: `mlflow`, "
+            "`tensorboard`, `trackio`, `wandb`.",
+            kind=Kind.TRACKERS,
+            example="['mlflow']",
+            option=CommandOption(
+                "Send figures of each job, while it runs, to mlflow, tensorboard, trackio or "
+                "wandb; once for each.",
+                "TRACKER[=OUTPUT]",
+            ),
+        ),
+    )
 
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):
@@ -576,6 +591,7 @@ class Job:
             object.__setattr__(self, "after", names if len(names) > 1 else next(iter(names), None))
         object.__setattr__(self, "allow", frozenset(self.allow))
         object.__setattr__(self, "mounts", tuple(str(Mount.of(mount)) for mount in self.mounts))
+        object.__setattr__(self, "track", _destinations(self))
         if isinstance(self.run, Sequence) and not isinstance(self.run, str):
             object.__setattr__(self, "run", tuple(self.run))
         if not NAME_PATTERN.fullmatch(self.name):
@@ -734,6 +750,14 @@ def against_plan(
     if not plan.synchronous and "async" not in allow:
         cure = "add `allow: [async]` to the job, which says that its mathematics may change"
         yield "synchronous", "found an asynchronous plan", cure
+
+
+def _destinations(job: Job) -> tuple[str, ...]:
+    """Where its figures go, each place once."""
+    try:
+        return tuple(dict.fromkeys(str(Destination.of(text)) for text in job.track))
+    except ValueError as error:
+        raise ValueError(f"job {job.name!r}: `track`: {error}") from None
 
 
 def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:

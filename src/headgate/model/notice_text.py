@@ -310,5 +310,12 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.SOCKET_MADE_AGAIN: "somebody removed {path}; it is made again",
     Kind.STORE_FAILS: "{text}",
     Kind.STORE_WRITES: "the store is written again",
+    Kind.TRACKER_FAILS: "{tracker} takes no figures: {error}; they are kept, and sent again",
+    Kind.TRACKER_WRITES: "{tracker} takes figures again",
+    Kind.TRACKER_MISSES: lambda facts: (
+        f"{facts['tracker']} did not get the last figures{': ' if facts.get('error') else ''}"
+        f"{facts.get('error', '')}; send them again: headgate export {facts['run']} --to "
+        f"{facts['tracker'].partition('=')[0]}"
+    ),
     Kind.INTERNAL_ERROR: "{text}: {error}",
 }

@@ -189,6 +189,9 @@ class ReasonKind(StrEnum):
     SOCKET_MADE_AGAIN = "socket-made-again"
     STORE_FAILS = "store-fails"
     STORE_WRITES = "store-writes"
+    TRACKER_FAILS = "tracker-fails"
+    TRACKER_WRITES = "tracker-writes"
+    TRACKER_MISSES = "tracker-misses"
 
     # nodes, and what else runs there
     NODE_JOINED = "node-joined"
