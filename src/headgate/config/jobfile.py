@@ -115,7 +115,8 @@ def load(path: str) -> list[Job]:
     """
     file = UserFile(path, JobFile)
     entries, wrong = file.valid_entries("jobs")
-    track = [] if any(place[:1] == ("track",) for place in wrong) else file.data.get("track", [])
+    invalid = not isinstance(file.data, dict) or any(place[:1] == ("track",) for place in wrong)
+    track = [] if invalid else file.data.get("track", [])
     drafts = [
         JobDraft(file, wrong, "jobs", i, JobEntry.model_validate({"track": track, **entry}))
         for i, entry in entries.items()

@@ -174,13 +174,13 @@ class Following:
         self._over, self._is_through = threading.Event(), threading.Event()
         run = read(folder / runs.STORE, since=0.0)
         former = run.description.resumed_from
-        self._every = [
-            TrackedFigures(folder, name, destination, _former(folder.parent / former, name, text))
-            for name in jobs
-            if (job := run.job(name)) is not None
-            for text in job.spec.track
-            for destination in [Destination.of(text)]
-        ]
+        self._every: list[TrackedFigures] = []
+        for name in jobs:
+            job = run.job(name)
+            for text in job.spec.track if job is not None else ():
+                earlier = _former(folder.parent / former, name, text) if former else None
+                figures = TrackedFigures(folder, name, Destination.of(text), earlier)
+                self._every.append(figures)
         self._failing: dict[str, float] = {}
         """By destination: seconds to wait until it is tried again."""
         self._again: dict[str, float] = {}

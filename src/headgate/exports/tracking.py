@@ -13,7 +13,7 @@ from dataclasses import asdict
 from headgate.diagnosis.accounts import Account
 from headgate.exports.series import PREFIX, Series, SeriesPoint, series
 from headgate.exports.trackers import TrackedJob, run_type
-from headgate.exports.trackers.base import Outcome, points_of
+from headgate.exports.trackers.base import TrackedEnd, points_of
 from headgate.model.errors import HeadgateError
 from headgate.model.trackers import Destination, Tracker
 from headgate.recorded.jobs import RecordedJob
@@ -26,7 +26,7 @@ _LIBRARIES = {
     Tracker.TRACKIO: "Trackio",
     Tracker.WANDB: "Weights & Biases",
 }
-_OUTCOMES = {"done": Outcome.FINISHED, "failed": Outcome.FAILED, "skipped": Outcome.FAILED}
+_OUTCOMES = {"done": TrackedEnd.FINISHED, "failed": TrackedEnd.FAILED, "skipped": TrackedEnd.FAILED}
 
 
 def export(run: Recording, destination: Destination) -> None:
@@ -86,9 +86,9 @@ def tracked_job(run: Recording, job: RecordedJob) -> TrackedJob:
     return TrackedJob(run.id, job.name, began, parameters)
 
 
-def outcome(state: str) -> Outcome:
+def outcome(state: str) -> TrackedEnd:
     """How a tracker calls the state of a job that has ended, or was left by its hub."""
-    return _OUTCOMES.get(state, Outcome.KILLED)
+    return _OUTCOMES.get(state, TrackedEnd.KILLED)
 
 
 def lost_seconds(run: Recording, account: Account) -> Iterator[Series]:

@@ -15,7 +15,7 @@ PROJECT = "headgate"
 """Project or experiment, unless another is named."""
 
 
-class Outcome(Enum):
+class TrackedEnd(Enum):
     """How a job ended."""
 
     FINISHED = auto()
@@ -109,7 +109,7 @@ class TrackerRun(ABC):
         """Write the job's verdict, in place of an earlier one."""
 
     @abstractmethod
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: TrackedEnd | None) -> None:
         """Write what is left and close it; None: its state is left as it is."""
 
     @classmethod

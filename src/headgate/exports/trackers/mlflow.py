@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from headgate.exports.trackers.base import (
     PROJECT,
     MetricPoint,
-    Outcome,
+    TrackedEnd,
     TrackedJob,
     TrackerRun,
 )
@@ -56,7 +56,7 @@ class MlflowRun(TrackerRun):
     def note(self, tags: Mapping[str, str]) -> None:
         self._client.log_batch(self._id, tags=[RunTag(name, text) for name, text in tags.items()])
 
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: TrackedEnd | None) -> None:
         if outcome is not None:
             self._client.set_terminated(self._id, outcome.name)
 

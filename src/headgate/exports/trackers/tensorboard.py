@@ -15,7 +15,7 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from headgate.exports.series import PREFIX
-from headgate.exports.trackers.base import MetricPoint, Outcome, TrackedJob, TrackerRun
+from headgate.exports.trackers.base import MetricPoint, TrackedEnd, TrackedJob, TrackerRun
 
 _DEEPEST = 4
 """How many folders below its own a script's event files are looked for."""
@@ -64,7 +64,7 @@ class TensorBoardRun(TrackerRun):
     def _write(self, event: Event) -> None:
         self._writer.write(event.SerializeToString())
 
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: TrackedEnd | None) -> None:
         self._writer.close()
 
     @classmethod

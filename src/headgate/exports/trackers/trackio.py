@@ -11,7 +11,7 @@ from headgate.exports.series import PREFIX
 from headgate.exports.trackers.base import (
     PROJECT,
     MetricPoint,
-    Outcome,
+    TrackedEnd,
     TrackedJob,
     TrackerRun,
     by_time,
@@ -47,5 +47,5 @@ class TrackioRun(TrackerRun):
         rows = "\n".join(f"- {name}: {text}" for name, text in tags.items())
         self._run.log({f"{PREFIX}verdict": trackio.Markdown(rows)})
 
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: TrackedEnd | None) -> None:
         self._run.finish()

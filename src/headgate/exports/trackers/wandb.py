@@ -11,14 +11,14 @@ from wandb.sdk.wandb_settings import Settings
 from headgate.exports.trackers.base import (
     PROJECT,
     MetricPoint,
-    Outcome,
+    TrackedEnd,
     TrackedJob,
     TrackerRun,
     by_time,
 )
 
 _START_SECONDS = 30.0
-_CODES = {Outcome.FINISHED: 0, Outcome.FAILED: 1, Outcome.KILLED: 255}
+_CODES = {TrackedEnd.FINISHED: 0, TrackedEnd.FAILED: 1, TrackedEnd.KILLED: 255}
 """Exit codes by which it knows how a run ended."""
 
 
@@ -58,8 +58,8 @@ class WandbRun(TrackerRun):
     def note(self, tags: Mapping[str, str]) -> None:
         self._run.summary.update(dict(tags))
 
-    def end(self, outcome: Outcome | None) -> None:
-        self._run.finish(exit_code=_CODES[outcome or Outcome.FINISHED])
+    def end(self, outcome: TrackedEnd | None) -> None:
+        self._run.finish(exit_code=_CODES[outcome or TrackedEnd.FINISHED])
 
     @classmethod
     def of_script(
