@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import json
 import signal
+import ssl
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from tests.hub.user import SECONDS, User, speed, user
+from tests.hub.user import SECONDS, User, headgate, speed, user
 from tests.reports.browsing import chromium
 
 __all__ = ["speed", "user"]
@@ -30,8 +31,10 @@ class Answer:
 class Pages:
     """A running `headgate web`, asked as any program on this machine could."""
 
-    def __init__(self, user: User, *words: str) -> None:
-        self._process = user.starts("web", "--json", *words)
+    def __init__(self, user: User, *words: str, certificate: Path | None = None) -> None:
+        self._trusted = certificate
+        tls = () if certificate is None else ("--certificate", str(certificate))
+        self._process = user.starts("web", "--json", *tls, *words)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, self._process.communicate()[1]
@@ -58,6 +61,9 @@ class Pages:
         """Ask with one of the tokens, `act` or `look`; None: with none."""
         given = {"Authorization": f"Bearer {self.tokens[token]}"} if token is not None else {}
         connection = HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        if self._trusted is not None:
+            trusting = ssl.create_default_context(cafile=self._trusted)
+            connection = HTTPSConnection("127.0.0.1", self.port, timeout=SECONDS, context=trusting)
         data = json.dumps(body).encode() if body is not None else None
         connection.request(method, path, data, given | (headers or {}))
         response: HTTPResponse = connection.getresponse()
@@ -92,8 +98,13 @@ def resident(tmp_path_factory: pytest.TempPathFactory, speed: Path) -> Iterator[
     folder = tmp_path_factory.mktemp("resident")
     somebody = User(folder / "work", folder / "home", speed)
     yield somebody
-    somebody.types("stop", "--all", "--kill")
+    ends_all(somebody)
     somebody.leaves()
+
+
+def ends_all(user: User) -> None:
+    """End what runs, if anything does."""
+    headgate(("stop", "--all", "--kill"), user.folder, user.variables)
 
 
 @pytest.fixture(scope="module")

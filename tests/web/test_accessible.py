@@ -116,6 +116,15 @@ def test_a_job_is_killed_by_keys_alone(browser: Any, site: Site) -> None:
     page.shows("#state", "killed")
 
 
+def test_a_number_is_given_by_keys_alone(browser: Any, site: Site) -> None:
+    page = site.open(browser, f"/runs/{site.live}/jobs/a", "[data-act=set]")
+    until(lambda: page.text("#figures"), SECONDS, "how it stands")
+    page.tells("arguments[0].focus()", page.sees("[data-act=set]"))
+    page.presses(Keys.ENTER, Keys.END, Keys.BACKSPACE, "3", Keys.ENTER)
+    page.shows("#notice", "priority 3")
+    assert page.tells("document.activeElement.dataset.act") == "set"
+
+
 def test_the_focus_stays_while_rows_move(browser: Any, site: Site) -> None:
     page = site.open(browser, "/", "#jobs tbody tr")
     page.shows("#jobs", "epoch 1 of")

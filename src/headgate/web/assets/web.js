@@ -546,6 +546,7 @@
     setText(dialog.querySelector("button.main"), verb);
     at("ask-fields").replaceChildren(...inputs.map(({ label }) => label));
     dialog.returnValue = "no";
+    dialog.querySelector("[value=no]").onclick = () => dialog.close("no");  // no submit button: Enter in a field says yes
     dialog.addEventListener("close", () => {
       const typed = inputs.filter(({ input }) => input.value !== "").map(({ name, input }) => [name, input.type === "number" ? Number(input.value) : input.value]);
       resolve(dialog.returnValue === "yes" ? Object.fromEntries(typed) : null);
@@ -639,6 +640,7 @@
     await request;
     requests.delete(request);
     button.disabled = false;
+    if (document.activeElement === document.body) button.focus();  // which it had
   };
   // A button that does not apply can still be reached, and says why it does not.
   const showRefusals = () => {
