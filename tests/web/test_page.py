@@ -107,7 +107,7 @@ def test_what_a_job_prints_stays_text(browser: Any, pages: Pages, user: User) ->
 
 def answers(page: Page, act: str, button: str = "button.main", **values: str) -> None:
     """Press a button, fill in what it asks, and answer."""
-    page.clicks(f"[data-act={act}]")
+    page.clicks(f"[data-act={act}][aria-disabled=false]")
     for place, value in values.items():
         field = page.sees(f"dialog {place}")
         field.clear()

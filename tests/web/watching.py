@@ -60,7 +60,8 @@ class Page:
 
     def is_quiet(self) -> None:
         """Whether its script met no error."""
-        assert [line for line in self.browser.get_log("browser") if line["level"] == "SEVERE"] == []
+        lines = self.browser.get_log("browser")
+        assert [line["message"] for line in lines if line["level"] == "SEVERE"] == []
 
 
 def starts_three(user: User) -> str:

@@ -604,9 +604,10 @@
     },
   };
   const awaited = new Set();  // `RUN/JOB` of jobs whose end was asked for here
+  const UNKNOWN = "It is not known yet how it stands.";
   const refusal = (name, run, job) => {
     if (!facts.acts) return "This link is for looking only.";
-    if (!run || !run.jobs.size) return "It is not known yet how it stands.";
+    if (!run || !run.jobs.size) return UNKNOWN;
     if (!job) return ACTS[name].refusedAll(run);
     return ENDED.includes(job.state) ? `It is ${job.state}.` : ACTS[name].refused(job, run);
   };
@@ -652,7 +653,7 @@
   };
   const buttons = (names, id, job) => names.map((name) => {
     const label = (job ? null : ACTS[name].labelAll) || ACTS[name].label;
-    const button = element("button", { type: "button", textContent: label, "aria-disabled": "false", "data-act": name, "data-run": id, "data-job": job || "" });
+    const button = element("button", { type: "button", textContent: label, title: UNKNOWN, "aria-disabled": "true", "data-act": name, "data-run": id, "data-job": job || "" });
     button.addEventListener("click", () => press(button));
     return button;
   });
