@@ -80,6 +80,12 @@ def test_the_name_of_a_job_stays_in_sight_on_a_phone(browser: Any, site: Site) -
         page.tells("document.querySelector('#jobs').parentElement.scrollTo(300, 0)")
         at = page.tells("arguments[0].getBoundingClientRect().left", name)
         assert 0 <= at < 50
+        compared = next(path for path in site.kinds() if path.startswith("/compare"))
+        page = site.open(browser, compared, "tbody th")
+        heights = page.tells(
+            "[...document.querySelectorAll('tbody th')].map((h) => h.offsetHeight)"
+        )
+        assert max(heights) < 130
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/{}/jobs/a"])
