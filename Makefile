@@ -25,7 +25,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make docs      run every code block of the README and of docs/"
 	@echo "make docs-site the documentation as a site, under build/site"
-	@echo "make images    the README's pictures, from a new run of the demo"
+	@echo "make images    the pictures of the README and of docs/web.md, from new runs of the demo"
 	@echo "make bench     the benchmarks: tables here, JSON under build/bench/"
 	@echo "make studies   the studies that come with Headgate, half an hour; their pages under docs/studies/"
 	@echo "make clean     remove everything that make made"
@@ -109,7 +109,7 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/docs.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Headgate and what builds the site into $(VENV) (once) ..."
-	@$(PIP) --editable '.[docs]'
+	@$(PIP) --editable '.[docs,web]'
 	@touch $@
 
 $(VENV)/pytest.stamp: constraints.txt | $(VENV)/bin/python

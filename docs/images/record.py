@@ -1,32 +1,41 @@
-"""Make the README's pictures from a real run of the demo: the terminal while it runs, and its
-report.
+"""Make the README's pictures and the gallery from real runs of the demo: the terminal while it
+runs, its report, and the pages of `headgate web`.
 
     make images            # or: python docs/images/record.py
 
 It runs `headgate run examples/jobs.yaml` in a terminal of its own, keeps what the terminal shows,
 and writes it as an animated picture, `run.svg`. Then it opens the run's `report.html` in a headless
-Chromium and writes `report.png`.
+Chromium and writes `report.png`. The jobs run once more under another policy, and `headgate web`
+shows them: pages are written at the widths of a screen and of a phone, light and dark.
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import html
+import json
 import os
 import pty
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import termios
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pyte
+from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -53,6 +62,13 @@ COLORS = {
 }
 
 REPORT_SIZE = (1180, 1440)
+
+PAGE_SIZES = {"screen": (1280, 1000), "phone": (400, 860)}
+SCHEMES = ("light", "dark")
+QUALITY = 80
+WAIT_SECONDS = 600.0
+SEEN_SECONDS = 40.0  # how long the jobs have run when they are shown
+FLAGS = "--headless --no-sandbox --disable-gpu --disable-background-networking --hide-scrollbars"
 
 
 @dataclass(frozen=True)
@@ -207,16 +223,20 @@ def piece_drawn(piece: Piece) -> str:
     )
 
 
-def photograph(page: Path, picture: Path) -> None:
-    """Write what a browser shows of a page as a PNG."""
+def browser_program() -> str:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        sys.exit("needs chromium or google-chrome to show the report; install one of them")
+        sys.exit("needs chromium or google-chrome to show pages; install one of them")
+    return browser
+
+
+def photograph(page: Path, picture: Path) -> None:
+    """Write what a browser shows of a page as a PNG."""
     width, height = REPORT_SIZE
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(
             [
-                browser,
+                browser_program(),
                 "--headless",
                 "--no-sandbox",
                 "--disable-gpu",
@@ -236,6 +256,69 @@ def photograph(page: Path, picture: Path) -> None:
         )
 
 
+@contextmanager
+def served(environment: dict[str, str]) -> Iterator[str]:
+    """The address of a running `headgate web`."""
+    words = ["headgate", "web", "--json", "--port", "0"]
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield json.loads(server.stdout.readline())["act"]
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+@contextmanager
+def chromium() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser_program()
+    for flag in FLAGS.split():
+        options.add_argument(flag)
+    driver = shutil.which("chromedriver")
+    if driver is None:
+        sys.exit("needs chromedriver to show the pages; install it")
+    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as browser:
+        yield browser
+
+
+def page_pictures(browser: webdriver.Chrome, name: str, address: str, ready: str) -> None:
+    """Write a page in each width and scheme, once the expression `ready` is true in it."""
+    for size, (width, height) in PAGE_SIZES.items():
+        for scheme in SCHEMES:
+            metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+            media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+            browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+            browser.get(address)
+            WebDriverWait(browser, WAIT_SECONDS).until(lambda page: page.execute_script(ready))
+            shot: Any = {"format": "webp", "quality": QUALITY}
+            picture = browser.execute_cdp_cmd("Page.captureScreenshot", shot)["data"]
+            (HERE / f"web-{name}-{size}-{scheme}.webp").write_bytes(base64.b64decode(picture))
+
+
+def gallery(home: Path) -> None:
+    """Write the pages of `headgate web`: of the demo as it runs, and compared with its last run."""
+    environment = {**os.environ, "HEADGATE_HOME": str(home)}
+    first = max(path.name for path in (home / "runs").iterdir())
+    words = [*COMMAND, "--policy", "equal", "--detach", "--json"]
+    answer = subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True)
+    run = json.loads(answer.stdout)["run"]
+    with served(environment) as address, chromium() as browser:
+        site = address.partition("/?")[0]
+        browser.get(address)
+        rows = "return document.querySelectorAll('#jobs .spark polyline[points*=\",\"]').length"
+        three = WebDriverWait(browser, WAIT_SECONDS)
+        three.until(lambda page: page.execute_script(rows) == 3)
+        time.sleep(SEEN_SECONDS)
+        sections = "return document.querySelectorAll('#sections .u-over').length > 0"
+        page_pictures(browser, "first", f"{site}/", f"{rows} > 0")
+        page_pictures(browser, "job", f"{site}/runs/{run}/jobs/vae", sections)
+        page_pictures(browser, "run", f"{site}/runs/{run}", sections)
+        subprocess.run(["headgate", "attach", run], env=environment, check=True)
+        compared = f"{site}/compare?first={first}&second={run}"
+        page_pictures(browser, "compare", compared, "return document.querySelector('table')")
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="headgate-") as folder:
         home = Path(folder)
@@ -243,6 +326,7 @@ def main() -> None:
         (HERE / "run.svg").write_text(drawn(frames))
         [report] = home.glob("runs/*/report.html")
         photograph(report, HERE / "report.png")
+        gallery(home)
 
 
 if __name__ == "__main__":
