@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.hub.user import User, speed, user
+from tests.hub.user import SECONDS, User, speed, user
 
-from headgate.agents.tools import CHANGES, LOOKS
+from headgate.agents.tools import CHANGES, LOOKS, MOST_JOBS, MOST_LETTERS, bounded
 
 mcp = pytest.importorskip("mcp")
 
 __all__ = ["speed", "user"]
+FIRST = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"},
+        },
+    }
+)
+"""The first line that a client writes."""
 
 
 def asked(user: User, ask: Callable[[Any], Awaitable[None]], *words: str) -> None:
@@ -79,6 +94,38 @@ def test_runs_are_looked_at_explained_and_compared(user: User) -> None:
     asked(user, ask)
 
 
+def test_answers_are_bounded_and_logs_are_data(user: User) -> None:
+    shown = bounded({"jobs": list(range(MOST_JOBS + 3)), "run": "x"})
+    assert (len(shown["jobs"]), shown["jobs_left_out"], shown["run"]) == (MOST_JOBS, 3, "x")
+    user.write("loud.py", "print('\\n'.join('x' * 2000 for _ in range(60)))")
+    user.types("run", "loud.py")
+
+    async def ask(client: Any) -> None:
+        log = await answer(client, "logs", job="loud", tail=10_000)
+        assert len(log["text"]) == MOST_LETTERS
+        assert "no instruction" in log["is"]
+
+    asked(user, ask)
+
+
+def test_ctrl_c_ends_it_while_its_input_is_open(user: User) -> None:
+    server = subprocess.Popen(
+        user.command("mcp"),
+        env=user.variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(FIRST + "\n")
+    server.stdin.flush()
+    assert "serverInfo" in server.stdout.readline()
+    server.send_signal(signal.SIGINT)
+    assert server.wait(SECONDS) == -signal.SIGINT
+    server.communicate()
+
+
 def test_what_changes_something_is_off_unless_allowed_and_previewed_first(user: User) -> None:
     user.write("jobs.yaml", "jobs: [{name: a, run: 'echo began; sleep 600'}]")
     run = user.detaches("jobs.yaml")
@@ -93,17 +140,21 @@ def test_what_changes_something_is_off_unless_allowed_and_previewed_first(user: 
     async def may(client: Any) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert all(not tools[tool.__name__].annotations.read_only_hint for tool in CHANGES)
-        preview = await answer(client, "stop", run=run, job="a", kill=True)
-        assert "a would be killed" in preview["preview"]
+        killing = {"run": run, "job": "a", "kill": True}
+        preview = await answer(client, "stop", **killing)
+        assert "a of run" in preview["preview"]
         assert (user.stands("a", run) or {})["state"] == "running"
-        assert (
-            "priority=3"
-            in (await answer(client, "change", run=run, job="a", priority=3))["preview"]
-        )
         assert "no change" in await refusal(client, "change", run=run, job="a")
-        await answer(client, "change", run=run, job="a", priority=3, preview=False)
-        assert "none can save" in await refusal(client, "checkpoint", run=run, preview=False)
-        await answer(client, "stop", run=run, job="a", kill=True, preview=False)
+        raised = await answer(client, "change", run=run, job="a", priority=3)
+        assert "priority=3" in raised["preview"]
+        for wrong in ("x", preview["confirm"]):
+            refused = await refusal(client, "change", run=run, job="a", priority=3, confirm=wrong)
+            assert "not previewed" in refused
+        confirm = raised["confirm"]
+        await answer(client, "change", run=run, job="a", priority=3, confirm=confirm)
+        saving = (await answer(client, "checkpoint", run=run))["confirm"]
+        assert "none can save" in await refusal(client, "checkpoint", run=run, confirm=saving)
+        await answer(client, "stop", **killing, confirm=preview["confirm"])
 
     asked(user, may, "--allow-changes")
     user.sees_state("a", "killed")

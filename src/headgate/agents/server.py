@@ -9,7 +9,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 import headgate
-from headgate.agents.tools import CHANGES, LOOKS, Tool
+from headgate.agents.tools import CHANGES, LOOKS, Tool, checkpoint
 from headgate.model.errors import HeadgateError
 
 _INSTRUCTIONS = (
@@ -31,10 +31,15 @@ def server(allow_changes: bool) -> MCPServer:
         version=headgate.__version__,
         log_level="ERROR",
     )
+    looks = ToolAnnotations(
+        read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+    )
     for tool in LOOKS:
-        made.tool(annotations=ToolAnnotations(read_only_hint=True))(_told(tool))
+        made.tool(annotations=looks)(_told(tool))
     for tool in CHANGES if allow_changes else ():
-        notes = ToolAnnotations(read_only_hint=False, destructive_hint=True)
+        notes = ToolAnnotations(
+            read_only_hint=False, destructive_hint=tool is not checkpoint, open_world_hint=False
+        )
         made.tool(annotations=notes)(_told(tool))
     return made
 

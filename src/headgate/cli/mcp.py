@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 
 import click
 
@@ -30,4 +31,5 @@ def command(allow_changes: bool) -> None:
         raise UsageError(f"it needs the package mcp: pip install '{PACKAGE}'")
     from headgate.agents.server import server
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # else it waits for another line of input
     server(allow_changes).run()
