@@ -15,7 +15,7 @@ from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.run import LiveRuns
 from headgate.model.cluster import Node
-from headgate.model.events import Exit, NodeJoined, StartTask, TaskExited
+from headgate.model.events import Exit, NodeJoined, StartTask, TaskExited, Wake
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan
@@ -58,11 +58,13 @@ class Hub:
             reserve=self._reserve,
             release=lambda job, attempt, tasks: self.given_back.extend(tasks),
         )
-        engines = cast(Engines, SimpleNamespace(of=lambda _: engine, spec_of=lambda _: ENGINE))
+        self.engines = SimpleNamespace(of=lambda _: engine, spec_of=lambda _: ENGINE)
         self.set_aside: dict[str, tuple[str, float]] = {}
         self.nodes = Nodes(node("here"), live_runs, lambda _: None)
         self.nodes.add(ENGINE, cast(Any, SimpleNamespace(nodes=nodes)))
-        self.reservations = TaskReservations(live_runs, engines, self.nodes, lambda _: None)
+        self.reservations = TaskReservations(
+            live_runs, cast(Engines, self.engines), self.nodes, lambda _: None
+        )
 
     def _reserve(self, job: JobId, attempt: int, slots: Mapping[str, Slot]) -> None:
         self.set_aside |= {task: (slot.node, slot.cores) for task, slot in slots.items()}
@@ -159,3 +161,10 @@ def test_what_finds_no_room_anywhere_stays() -> None:
     hub.starts("waits", plan("a", "b", cores_per_worker=2.0), waits=True)
     assert hub.meets(node("c")) == {}
     assert hub.meets(node("d")) == {"waits": (("d", "c"), ())}
+
+
+def test_an_event_that_starts_nothing_looks_at_no_reservation() -> None:
+    hub = Hub(node("a"))
+    hub.starts("runs", plan("a"))
+    hub.engines.spec_of = lambda _: pytest.fail("it looked")
+    hub.reservations.hear(Wake(), ())

@@ -400,7 +400,8 @@ class TaskReservations(Component):
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
         starts = [action for action in actions if isinstance(action, StartTask)]
-        self.reserve(starts)
+        if starts:  # it looks at all jobs, and most events start none
+            self.reserve(starts)
         match event:
             case TaskExited(task):
                 self._give_back(task.job, starts)
