@@ -6,22 +6,30 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from tests.torch.plain_scripts import SCRIPTS
 
 from headgate.engines.launch import inject, observation
+from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
 
 KINDS = Path(__file__).with_name("plain_scripts.py")
 
 
 def start(
-    folder: Path, *command: str, channel: ChannelListener | None = None, **more: str
+    folder: Path,
+    *command: str,
+    channel: ChannelListener | None = None,
+    paths: tuple[str, ...] = (),
+    **more: str,
 ) -> subprocess.Popen[str]:
-    """A script under Python, observed if a channel is given."""
+    """A script under Python, observed if a channel is given. `paths` follow on its PYTHONPATH."""
     injected = inject(folder / "inject")
     path = [str(injected)] if channel is None else [str(observation(injected)), str(injected)]
     observed = {} if channel is None else channel.environment(HEADGATE_OBSERVE="steps,threads")
@@ -29,7 +37,7 @@ def start(
         [sys.executable, *command],
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(path),
+            "PYTHONPATH": os.pathsep.join([*path, *paths]),
             "OMP_NUM_THREADS": "1",
             **observed,
             **more,
@@ -76,3 +84,185 @@ def test_the_steps_of_a_script_are_those_it_takes(name: str, results: dict[str, 
 
 def test_nothing_warns_of_these_scripts(results: dict[str, Any]) -> None:
     assert results["warnings"] == []
+
+
+TRAIN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+whole = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+
+def train(model=model, workers=0):
+    for features, targets in DataLoader(whole, batch_size=8, num_workers=workers):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(features), targets).backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[ChannelListener]:
+    with ChannelListener(tmp_path, welcome={"type": "welcome", "threads": 1}) as listener:
+        yield listener
+
+
+def steps_of(channel: ChannelListener) -> int:
+    """How many steps a script has told, once it has hung up."""
+    channel.finish()
+    return max((message["step"] for message in channel.of("progress")), default=0)
+
+
+def test_a_program_without_pytorch_imports_nothing_of_headgate(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    line = "import sys; print({'headgate', 'torch'} & {name[:8] for name in sys.modules})"
+    assert finish(start(tmp_path, "-c", line, channel=channel)) == "set()\n"
+
+
+@pytest.mark.parametrize("options", [["-S"], ["-I"], ["-E"]])
+def test_python_starts_with_any_options(
+    tmp_path: Path, channel: ChannelListener, options: list[str]
+) -> None:
+    assert finish(start(tmp_path, *options, "-c", "print(1)", channel=channel)) == "1\n"
+
+
+def test_an_archive_with_a_sitecustomize_that_executes_itself_is_observed(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    again = (
+        "import os, sys\nif 'again' not in sys.argv:\n"
+        "    os.execv(sys.executable, [sys.executable, *sys.argv, 'again'])\n"
+    )
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("mine = True\n")
+    check = "import sitecustomize\nprint(sitecustomize.mine)\n"
+    with ZipFile(tmp_path / "app.zip", "w") as archive:
+        archive.writestr("__main__.py", f"{again}{TRAIN}\ntrain()\n{check}")
+    process = start(tmp_path, "app.zip", channel=channel, paths=(str(own),))
+    assert finish(process) == "True\n"
+    assert steps_of(channel) == 8
+
+
+def test_the_process_that_trains_is_observed_and_no_worker_of_its_loader(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""{TRAIN}
+import multiprocessing
+multiprocessing.set_start_method("spawn")
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork").Process(target=train, args=(model, 1))
+    fork.start()
+    fork.join()
+""")
+    finish(start(tmp_path, str(script), channel=channel))
+    assert steps_of(channel) == 8
+    assert [message["observes"] for message in channel.of("hello")] == [True]
+
+
+GROUP = (
+    TRAIN
+    + """
+import os, sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+def work(rank):
+    meeting = f"file://{os.path.abspath(sys.argv[1])}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
+    whole.tensors[0].add_(rank)
+    train(DistributedDataParallel(model))
+    if rank == 0:
+        print(model.weight.tolist(), model.bias.tolist())
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs=2)
+"""
+)
+
+
+def test_processes_of_a_group_compute_the_same_bits(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(GROUP)
+    observed = start(tmp_path, str(script), "a", channel=channel)
+    plain = start(tmp_path, str(script), "b")
+    assert finish(observed) == finish(plain)
+    assert steps_of(channel) == 8
+
+
+def test_an_error_of_the_observation_ends_it_with_a_warning(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""{TRAIN}
+train()
+from headgate.task.observed_steps import ObservedSteps
+def fetched(self, *about):
+    raise ValueError("planted")
+ObservedSteps.fetched = fetched
+train()
+print("trained")
+""")
+    assert finish(start(tmp_path, str(script), channel=channel)) == "trained\n"
+    assert steps_of(channel) == 8
+    [warning] = channel.of("note")
+    assert warning["warns"]
+    assert "planted" in warning["text"]
+
+
+def test_a_script_with_calls_is_not_observed_besides(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import headgate.torch as hg\n{TRAIN}\nhg.prepare(model, optimizer)\ntrain()\n"
+    )
+    finish(start(tmp_path, str(script), channel=channel))
+    channel.finish()
+    assert [message["observes"] for message in channel.of("hello")] == [False]
+
+
+def test_a_script_follows_threads_until_it_sets_its_own_and_takes_turns(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    script, own, ends = tmp_path / "script.py", tmp_path / "own", tmp_path / "ends"
+    script.write_text(f"""{TRAIN}
+import pathlib
+while torch.get_num_threads() != 2:
+    train()
+torch.set_num_threads(1)
+pathlib.Path("own").touch()
+while not pathlib.Path("ends").exists():
+    train()
+print(torch.get_num_threads())
+""")
+    process = start(tmp_path, str(script), channel=channel, HEADGATE_TURNS=str(tmp_path))
+    channel.wait_for("progress")
+    channel.send({"type": "threads", "threads": 2})
+    wait.until(own.exists, 60, "threads of its own")
+    channel.send({"type": "threads", "threads": 2})
+    assert channel.wait_for("threads")[0]["threads"] == 1
+
+    with open(tmp_path / "gpu-0", "w") as lock:
+
+        def has_turn() -> bool:
+            try:
+                flock(lock, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                return True
+            flock(lock, LOCK_UN)
+            return False
+
+        channel.send({"type": "gate", "fraction": 0.9, "turns": ["gpu-0"]})
+        wait.until(has_turn, 60, "a turn")
+    ends.touch()
+    assert finish(process) == "1\n"
