@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -296,6 +297,7 @@ def main(control: str, *modules: str) -> None:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads do not outlive a fork
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()  # a collection in a child, as at its end, would look at all and so copy all
     with socket.socket(fileno=int(control)) as requests:
         run = _serve(requests, keeps_headgate)
     if run is not None:
