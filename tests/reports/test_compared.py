@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.cli.compare import command
+from headgate.diagnosis.step_times import UsualStep, of_reports, ratio
 from headgate.model.errors import NotFoundError
 
 CROWDED = {"a": MadeUp(ran=0.5, waited=0.5, steps=5.0), "b": MadeUp(ran=1.5)}
@@ -132,3 +134,58 @@ def test_values_have_their_units_and_differences_those_of_what_they_are_of(home:
     said = CliRunner().invoke(command, ["aaaa", "bbbb"], catch_exceptions=False).stdout
     [elapsed] = (line for line in said.splitlines() if line.startswith("  elapsed"))
     assert "2 min 0 s" in elapsed and "+1 min 30 s" in elapsed
+
+
+@pytest.mark.parametrize(
+    ("rate", "code", "says"),
+    [
+        (8.0, 1, "slower by more than 10 %: a: +25.0 % time a step (90 % band: +"),
+        (10.0, 0, "not slower by more than 10 %: a: +0.0 % time a step"),
+        (9.0, 10, "cannot be told whether it is slower by more than 10 %: a: +11.1 % time a step"),
+    ],
+)
+@pytest.mark.parametrize("limit", ["10%", "0.1"])
+def test_a_slower_run_fails_in_ci(
+    home: Path, limit: str, rate: float, code: int, says: str
+) -> None:
+    made(home, "20260314-0900-aaaa", {"a": MadeUp(ran=1.0, steps=10.0)})
+    made(home, "20260315-0900-bbbb", {"a": MadeUp(ran=1.0, steps=rate)})
+    result = CliRunner().invoke(command, ["aaaa", "bbbb", "--fail-if-slower", limit])
+    assert (result.exit_code, result.stdout.count("\n")) == (code, 1)
+    assert result.stdout.startswith(says)
+    result = CliRunner().invoke(command, ["aaaa", "bbbb", "--json", "--fail-if-slower", limit])
+    judged = json.loads(result.stdout)["fail_if_slower"]
+    assert (result.exit_code, judged["limit"]) == (code, 0.1)
+    assert judged["why"].startswith(says)
+    assert judged["jobs"] == {"a": judged["result"]}
+
+
+def test_a_run_with_few_steps_cannot_be_told(home: Path) -> None:
+    made(home, "20260314-0900-aaaa", {"a": MadeUp(ran=1.0, steps=10.0)})
+    made(home, "20260315-0900-bbbb", {"a": MadeUp(ran=1.0, steps=0.4)})
+    result = CliRunner().invoke(command, ["aaaa", "bbbb", "--fail-if-slower", "10%"])
+    assert result.exit_code == 10 and "it takes 20 reported steps" in result.stdout
+    made(home, "20260315-0901-cccc", {"b": MadeUp(ran=1.0), "c": MadeUp(ran=1.0)})
+    result = CliRunner().invoke(command, ["aaaa", "cccc", "--fail-if-slower", "10%"])
+    assert result.exit_code == 10 and "has the name" in result.stdout
+
+
+@pytest.mark.parametrize("limit", ["ten", "-1%", "nan", ""])
+def test_a_limit_that_is_no_part_is_refused(home: Path, limit: str) -> None:
+    made(home, "20260314-0900-aaaa", {"a": MadeUp(ran=1.0)})
+    result = CliRunner().invoke(command, ["aaaa", "aaaa", "--fail-if-slower", limit])
+    assert result.exit_code == 2 and "such as 10% or 0.1" in result.stderr
+
+
+def test_steps_of_other_sizes_are_compared_by_sample() -> None:
+    small, large = UsualStep(0.1, 0.01, 32.0), UsualStep(0.22, 0.01, 64.0)
+    times = ratio(small, large)
+    assert times.per_sample and times.times == pytest.approx(1.1)
+
+
+def test_the_pauses_of_a_run_do_not_make_its_steps_longer() -> None:
+    t = np.arange(1.0, 41.0)
+    paused = np.where(t > 20.0, t + 100.0, t)
+    steps = [of_reports(at, 10.0 * t, np.full(40, np.nan)) for at in (t, paused)]
+    assert steps[0] is not None and steps[1] is not None
+    assert steps[1].seconds == pytest.approx(steps[0].seconds)

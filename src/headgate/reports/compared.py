@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.attribution import TimeEstimate, exact
 from headgate.diagnosis.job_figures import figures
 from headgate.diagnosis.own_steps import PARTS
+from headgate.diagnosis.step_times import FEWEST_STEPS, TimeRatio, ratio, step_time
 from headgate.model.plans import APART
 from headgate.model.records import plain
-from headgate.model.units import say_bits, say_bytes, say_seconds
+from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
@@ -76,12 +78,15 @@ class ComparedJob:
 
     Args:
         steps_per_second: In the first and the second run; None: no steps reported.
+        step_time: The time of a step in the second run over that in the first; None: too few steps
+            to tell.
     """
 
     job: str
     differs: tuple[Difference, ...]
     steps_per_second: tuple[float | None, float | None]
     time: tuple[Shift, ...]
+    step_time: TimeRatio | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +128,78 @@ def compare(first: Recording, second: Recording) -> Comparison:
     )
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """The output of `headgate compare --json`; keys are only ever added."""
+class Pace(StrEnum):
+    """Whether the steps of the second run are slower than a limit allows."""
+
+    SLOWER = "slower"
+    NOT_SLOWER = "not-slower"
+    NOT_KNOWN = "cannot-be-told"
+
+
+def pace(job: ComparedJob, limit: float) -> Pace:
+    """Whether a step takes longer by more than `limit`, a fraction. It cannot be told if the band
+    of the ratio holds the limit.
+    """
+    times = job.step_time
+    if times is None:
+        return Pace.NOT_KNOWN
+    if times.low > 1.0 + limit:
+        return Pace.SLOWER
+    return Pace.NOT_SLOWER if times.high <= 1.0 + limit else Pace.NOT_KNOWN
+
+
+def judged(comparison: Comparison, limit: float) -> Pace:
+    """The same for two runs: `SLOWER` if one of their jobs is."""
+    paces = {pace(job, limit) for job in comparison.jobs} or {Pace.NOT_KNOWN}
+    return next(kind for kind in (Pace.SLOWER, Pace.NOT_KNOWN, Pace.NOT_SLOWER) if kind in paces)
+
+
+def pace_line(comparison: Comparison, limit: float) -> str:
+    """One line about that, which names the jobs and by how much their steps differ."""
+    kind = judged(comparison, limit)
+    named = [job for job in comparison.jobs if pace(job, limit) is kind]
+    jobs = "; ".join(f"{job.job}: {_pace_of(job)}" for job in named)
+    return f"{_PACES[kind].format(limit=say_percent(limit))}: {jobs or _NO_JOB}"
+
+
+_NO_JOB = "no job of one run has the name of a job of the other"
+_PACES: Mapping[Pace, str] = {
+    Pace.SLOWER: "slower by more than {limit}",
+    Pace.NOT_SLOWER: "not slower by more than {limit}",
+    Pace.NOT_KNOWN: "cannot be told whether it is slower by more than {limit}",
+}
+
+
+def _pace_of(job: ComparedJob) -> str:
+    times = job.step_time
+    if times is None:
+        return f"it takes {FEWEST_STEPS} reported steps in each run, after the first"
+    unit = "sample" if times.per_sample else "step"
+    longer = f"{_percent(times.times)} time a {unit}"
+    return f"{longer} (90 % band: {_percent(times.low)} to {_percent(times.high)})"
+
+
+def _percent(times: float) -> str:
+    return f"{(times - 1.0) * 100.0:+.1f} %"
+
+
+def as_json(comparison: Comparison, limit: float | None = None) -> dict[str, Any]:
+    """The output of `headgate compare --json`; keys are only ever added.
+
+    Args:
+        limit: The fraction by which a step may take longer; None: none was given.
+    """
     printed = asdict(comparison)
-    for job in printed["jobs"]:
+    if limit is not None:
+        printed["fail_if_slower"] = {
+            "limit": limit,
+            "result": judged(comparison, limit),
+            "why": pace_line(comparison, limit),
+            "jobs": {job.job: pace(job, limit) for job in comparison.jobs},
+        }
+    for job, compared_job in zip(printed["jobs"], comparison.jobs, strict=True):
+        times = compared_job.step_time
+        job["step_time"] = times._asdict() if times is not None else None
         for shift in job["time"]:
             shift["first"], shift["second"] = (
                 TimeEstimate(*shift[key])._asdict() for key in ("first", "second")
@@ -148,7 +221,7 @@ def tell(comparison: Comparison, console: Console) -> None:
         _differences(job.differs, console)
         console.print(_time(job))
     if not comparison.jobs:
-        console.print("  no job of one run has the name of a job of the other")
+        console.print(f"  {_NO_JOB}")
 
 
 def _differences(differs: tuple[Difference, ...], console: Console) -> None:
@@ -195,6 +268,7 @@ def _job(
     accounts_of_job: tuple[Account, Account],
 ) -> ComparedJob:
     jobs = _find(first, pair[0]), _find(second, pair[1])
+    steps = step_time(jobs[0]), step_time(jobs[1])
     most = max(account.elapsed for account in accounts_of_job)
     return ComparedJob(
         job=pair[0] if pair[0] == pair[1] else " against ".join(pair),
@@ -212,6 +286,7 @@ def _job(
                 for part in PARTS
             ),
         ),
+        step_time=ratio(steps[0], steps[1]) if steps[0] and steps[1] else None,
     )
 
 
