@@ -135,7 +135,9 @@ def reach(cluster: str, names: Sequence[str] | None = None) -> tuple[str, tuple[
 
 
 def nodes_there(cluster: str) -> frozenset[str]:
-    """Names of a lab's nodes that exist and are not being removed."""
+    """Names of a lab's nodes that exist and are not being removed; none of no lab."""
+    if not cluster:
+        return frozenset()
     from headgate.lab import record
 
     try:
