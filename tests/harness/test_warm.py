@@ -58,7 +58,10 @@ def test_a_program_has_its_arguments_folder_variables_and_output(
     body = """
     import atexit, os, sys
     import beside, farther
-    atexit.register(print, "at exit")
+    import wave
+    atexit.register(lambda: print("at exit", wave.__name__))
+    kept = open("kept", "w")
+    kept.write("whole")
     names = beside.name, farther.name
     print(__name__, sys.argv[1:], os.getcwd(), sorted(os.environ), *names, "wave" in sys.modules)
     print("headgate" in sys.modules, os.getppid() != os.getpid(), file=sys.stderr)
@@ -67,8 +70,13 @@ def test_a_program_has_its_arguments_folder_variables_and_output(
     names = ["COLOR", "PATH", "PYTHONPATH"]
     told = (tmp_path / "log").read_text().splitlines()
     assert sorted(told) == sorted(
-        [f"__main__ ['a', 'b'] {tmp_path} {names} beside farther True", "False True", "at exit"]
+        [
+            f"__main__ ['a', 'b'] {tmp_path} {names} beside farther True",
+            "False True",
+            "at exit wave",
+        ]
     )
+    assert (tmp_path / "kept").read_text() == "whole"
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,15 @@ torch` alone would take most. Here one interpreter imports what they need, runs 
 no thread, and forks one child for each program, in which that program then runs as if Python had
 been started for it: its own process, environment, folder, arguments, output and exit code, and its
 own import of Headgate. Three things differ from a fresh interpreter: the framework is already in
-`sys.modules`, all children share one seed of string hashes, and `ps` shows the command line of the
-interpreter they came from.
+`sys.modules` and is not taken apart at the end, all children share one seed of string hashes, and
+`ps` shows the command line of the interpreter they came from.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -28,7 +29,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import NamedTuple
 
 import headgate
@@ -47,6 +48,7 @@ is too late.
 """
 _MESSAGE = 1 << 17  # bytes; an environment has to fit
 _START_SECONDS = 100.0
+_imported: dict[str, ModuleType] = {}  # before the first fork
 
 
 class WarmProcess:
@@ -287,6 +289,14 @@ def _become(request: Mapping[str, object], streams: Sequence[int], keeps_headgat
         runpy.run_path(script, run_name="__main__")
 
 
+def _leave_imported() -> None:
+    """Leave what was imported before the fork to the kernel: to take it apart would copy it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_imported))
+    for name in _imported.keys() - {"__main__", "builtins", "sys"}:
+        if sys.modules.get(name) is _imported[name]:
+            del sys.modules[name]
+
+
 def main(control: str, *modules: str) -> None:
     """Import, then serve; a child goes on from here as if it had just been started."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for whoever started this
@@ -295,8 +305,10 @@ def main(control: str, *modules: str) -> None:
     keeps_headgate = any(name.startswith("headgate.") for name in modules)
     if keeps_headgate:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"  # threads do not outlive a fork
+    atexit.register(_leave_imported)  # before all others, so that it is the last that is called
     for name in modules:
         importlib.import_module(name)
+    _imported.update(sys.modules)
     gc.freeze()  # a collection in a child, as at its end, would look at all and so copy all
     with socket.socket(fileno=int(control)) as requests:
         run = _serve(requests, keeps_headgate)
