@@ -63,6 +63,12 @@ def test_threads_that_no_core_could_run_are_in_excess() -> None:
     assert second(1.0, 1.0, 1.0, 1.0).excess[0] == 0.0
 
 
+def test_on_a_node_of_unknown_size_nothing_is_in_excess() -> None:
+    beside = second(1.0, 1.0, 0.0, 1.0, cores=np.inf)  # pytest makes a warning an error
+    assert (beside.by["b"][0], beside.excess[0]) == (0.0, 1.0)
+    assert second(1.0, 1.0, 1.0, 1.0, cores=np.inf).excess[0] == 0.0
+
+
 def test_what_its_own_cap_held_back_is_no_neighbour_s_doing() -> None:
     alone = second(0.5, 0.5, 1.0, 0.0, cap=0.5, throttled=0.5)
     assert (alone.by["b"][0], alone.by_cap[0]) == (0.0, pytest.approx(0.5))

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from tests.hub.traces import variables
 from tests.hub.user import SOURCE
-from tests.keras.test_together import QUIET, distance
+from tests.keras.conftest import QUIET
+from tests.keras.test_together import distance
 from tests.ray.hill import RAY, Hill, Somebody
 
 from headgate.testing import wait

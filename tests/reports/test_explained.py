@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
+import sqlite3
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +26,7 @@ from headgate.recorded.recording import read
 from headgate.reports import explained, html, sections
 from headgate.reports.findings import why
 from headgate.reports.remedies import next_step
+from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
 
 
 @pytest.fixture
@@ -253,6 +256,21 @@ def test_another_run_at_the_same_time_is_not_taken_for_a_program_outside_headgat
     [finding] = map(verdict, explained.explained(read(store)))
     assert (finding.culprit, finding.facts.runs) == ("others", ())
     assert finding.remedy.kind is RemedyKind.END_OTHER_PROGRAMS
+
+
+def test_the_hub_of_another_home_is_not_taken_for_the_run_beside(home: Path) -> None:
+    for name, job in (("20260314-0900-ab12", "a"), ("20260314-0900-cd34", "b")):
+        (home / "runs" / name / "jobs" / job).mkdir(parents=True)
+        store = home / "runs" / name / "run.sqlite"
+        recording(store, {job: MadeUp(ran=0.5, waited=0.5)}, cores=1.0, outside=0.5)
+    hub = OutsideProgram("anna", "hub", 5, 0, 50.0, is_mine=True, may_renice=True, is_hub=True)
+    with closing(sqlite3.connect(store)) as rows, rows:
+        rows.execute("INSERT INTO meta VALUES (?, ?)", [PROGRAMS, json.dumps([asdict(hub)])])
+    [account] = explained.explained(read(store))
+    assert next_step(verdict(account), account) == (
+        "Run 20260314-0900-ab12 went on beside it: start one after the other. Process 5 is the hub "
+        "of another HEADGATE_HOME: submit its jobs to this one, or run this when they have ended."
+    )
 
 
 def test_a_job_of_which_nothing_tells_what_its_neighbour_cost_says_so_in_the_summary_and_the_report(

@@ -125,6 +125,16 @@ def test_what_a_child_used_is_not_counted_again_for_the_shell_that_waited_for_it
     assert program.seconds == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
 
 
+def test_what_processes_below_own_ones_use_is_not_outside(tmp_path: Path) -> None:
+    """A hub's helper writes to trackers."""
+    reader = OutsideProgramsReader(tmp_path)
+    for ticks in (0, 300):
+        for pid, parent in ((6, 1), (7, 6), (8, 7), (9, 1)):
+            made(tmp_path, pid, ticks=ticks, parent=parent)
+        programs = reader.look([6])
+    assert [program.pid for program in programs] == [9]
+
+
 def gone(root: Path, *pids: int) -> None:
     for pid in pids:
         shutil.rmtree(root / "proc" / str(pid))

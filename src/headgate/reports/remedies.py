@@ -389,8 +389,8 @@ NEXT_STEPS: Mapping[RemedyKind, Advice | str] = {
     RemedyKind.STOP: _stop,
     RemedyKind.TURN_ON_READINGS: "`headgate doctor` shows how to turn these readings on.",
     RemedyKind.USE_ONE_HUB: (
-        "that is another hub: submit its jobs to this one (same HEADGATE_HOME), or run this when "
-        "they have ended."
+        "process {facts.program.pid} is the hub of another HEADGATE_HOME: submit its jobs to this "
+        "one, or run this when they have ended."
     ),
     RemedyKind.WAIT_FOR_ENDS: (
         "once these jobs have ended, `headgate explain` says what it would bring to run them one "

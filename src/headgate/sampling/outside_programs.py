@@ -38,7 +38,8 @@ class OutsideProgram:
         is_mine: Whether it belongs to this user, or this user is root.
         may_renice: Whether this user can usefully lower its priority: it does not have the lowest,
             and the kernel does not group processes by session (autogroup).
-        is_hub: Whether it is another home's hub. CPU time of its ended jobs counts as its own.
+        is_hub: Whether it is the hub of another HEADGATE_HOME. CPU time of its ended jobs counts as
+            its own.
     """
 
     user: str
@@ -80,7 +81,7 @@ class OutsideProgramsReader:
         """The programs that used cores since the last look; empty at the first.
 
         Args:
-            own: Processes that do not count as outside.
+            own: Processes that do not count as outside, and neither do those below them.
         """
         before = self._seen
         self._seen = {(process.pid, process.began): process for process in self._processes()}
@@ -88,12 +89,13 @@ class OutsideProgramsReader:
             return []
         grouped = content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
         reaped = self._reaped(before)
+        parents = {process.pid: process.parent for process in self._seen.values()}
         outside_programs: dict[tuple[str, str], OutsideProgram] = {}
         for key, program_entry in self._seen.items():
             last = before.get(key)
             own_ticks = program_entry.ticks - (last.ticks if last is not None else 0)
             spent = (own_ticks + reaped.get(program_entry.pid, 0)) / _TICKS
-            if spent <= 0.0 or program_entry.pid in own:
+            if spent <= 0.0 or not _line(program_entry.pid, parents).isdisjoint(own):
                 continue
             with suppress(OSError):  # it has just ended
                 owner = (self._proc / str(program_entry.pid)).stat().st_uid
@@ -166,6 +168,15 @@ class OutsideProgramsReader:
                 yield _ProcessTimes(
                     int(entry), parent, int(words[19]), name, own, children, int(words[16])
                 )
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> set[int]:
+    """A process and those above it."""
+    line: set[int] = set()
+    while pid in parents and pid not in line:  # parents are read one after the other
+        line.add(pid)
+        pid = parents[pid]
+    return line
 
 
 def _command(words: Sequence[str], name: str) -> str:
