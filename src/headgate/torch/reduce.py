@@ -22,7 +22,7 @@ from torch import nn
 
 from headgate.torch import gradient_hooks, gradient_weights
 from headgate.torch.accumulated_gradients import AccumulatedGradients
-from headgate.torch.backend import REMOTE, Backend, RoundResult, TimedRound
+from headgate.torch.backend import REMOTE, Backend, Movement, RoundResult, TimedRound
 from headgate.torch.buckets import GradientBuckets, rows, sparse_parameters
 from headgate.torch.control_vector import (
     HEAD,
@@ -255,7 +255,12 @@ class Reducer:
         self._weight = self._weigher.weigh()
         self._begin_exchange()
         if self._weigher.asks:
-            self._weight = self._weigher.agree(self._backend.sum_of(0).tolist())
+            begin = time.perf_counter()
+            head = self._backend.sum_of(0).tolist()
+            if self._backend.observer is not None:
+                waited = time.perf_counter() - begin
+                self._backend.observer.moved(Movement((("wait", begin, waited),)))
+            self._weight = self._weigher.agree(head)
 
     def _begin_exchange(self) -> None:
         self._backend.begin(self._weight.counts, self._weight.samples)
