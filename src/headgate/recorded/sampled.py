@@ -313,6 +313,35 @@ def assemble(
     )
 
 
+def placed(
+    steps: Mapping[ReportedStep, Sequence[Bar]], *, synchronous: bool
+) -> dict[ReportedStep, float]:
+    """The start of each step, in seconds of the run, such that no two of a task overlap.
+
+    A report comes late, never early. So a step ends before the next of its task begins, and
+    synchronous workers end their exchange when the first of them is known to have ended it.
+
+    Args:
+        steps: Steps of a job with their bars.
+        synchronous: As for `choose`.
+    """
+    together = {step for step in steps if synchronous and step.task.name.is_worker}
+    groups = [*_shared(list(together)), *((step,) for step in steps if step not in together)]
+    starts: dict[ReportedStep, float] = {}
+    limits: dict[TaskOfRun, float] = {}
+    for group in sorted(groups, key=max, reverse=True):
+        latest = {
+            step: min(step.start, limits.get(step.task, step.t) - step.seconds) for step in group
+        }
+        ends = {step: _exchanged(steps[step]) for step in group}
+        met = min(
+            (latest[step] + end for step, end in ends.items() if end is not None), default=0.0
+        )
+        for step, end in ends.items():
+            starts[step] = limits[step.task] = latest[step] if end is None else met - end
+    return starts
+
+
 def _exchanged(bars: Sequence[Bar]) -> float | None:
     """When a worker had all sums, in seconds from the start of its step; None: it exchanged
     nothing.
