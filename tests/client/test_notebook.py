@@ -22,7 +22,7 @@ INK = "return getComputedStyle(document.body).color"
 def test_cells_of_a_notebook_are_drawn_side_by_side(client: Client, tmp_path: Path) -> None:
     run = client.run(Job(name="a", run=LEARNS))
     run.wait(SECONDS)
-    shown: list[Any] = [client, run, run.predict(), run.explain()]
+    shown: list[Any] = [client, run, run.predict(), run.explain(), client.compare(run.id, run.id)]
     assert all("\n" not in repr(cell) and len(repr(cell)) < 120 for cell in shown)
     cells = [cell._repr_html_() for cell in shown]
     assert run.id in cells[0]

@@ -22,7 +22,7 @@ from headgate.client.run import Run
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import ENDED
 from headgate.recorded.runs import RunSummary
-from headgate.reports import compared, event_words
+from headgate.reports import event_words
 
 MOST_LINES = 1000
 MOST_LETTERS = 50_000
@@ -84,8 +84,7 @@ def logs(job: str, run: str = "", task: str = "", tail: int = 100) -> dict[str, 
 
 def compare(first: str, second: str) -> dict[str, Any]:
     """Say what differs between two runs, and where the time of each job went differently."""
-    pair = [_found(run).recording() for run in (first, second)]
-    return bounded(compared.as_json(compared.compare(*pair)))
+    return bounded(Client().compare(first, second).as_json())
 
 
 def plan(script: str, cluster: str = "") -> dict[str, Any]:

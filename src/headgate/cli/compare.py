@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from headgate.cli.live_view import wide_console
-from headgate.recorded import runs
 
 _CANNOT_BE_TOLD = 10
 """The exit code if it cannot be told whether the second run is slower."""
@@ -61,14 +60,10 @@ def command(first: str, second: str, limit: float | None, as_json: bool) -> None
                                       1  slower by more
                                       10 it cannot be told
     """
-    from headgate.recorded.recording import read
-    from headgate.recorded.store import told_as_damage
+    from headgate.client.client import Client
     from headgate.reports import compared
 
-    stores = [runs.find(run) / runs.STORE for run in (first, second)]
-    recordings = [read(store) for store in stores]
-    with told_as_damage(stores[0]):
-        comparison = compared.compare(*recordings)
+    comparison = Client().compare(first, second).comparison
     if as_json:
         click.echo(json.dumps(compared.as_json(comparison, limit), indent=2))
     elif limit is not None:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from headgate.client.asynchronous import AsyncRun
+from headgate.client.explaining import RunComparison, compare
 from headgate.client.notebook import runs_table
 from headgate.client.run import Run
 from headgate.client.starting import clean, connect_or_start
@@ -99,6 +100,18 @@ class Client:
         """
         return Run(runs.find(run))
 
+    def compare(self, first: str, second: str) -> RunComparison:
+        """Say what differs between two runs, given by their ids or parts of them.
+
+        Jobs of the same name are compared; if each run has one job, those two.
+
+        Raises:
+            NotFoundError: No run matches.
+            UsageError: Several runs match.
+            StorageError: A run's store cannot be read.
+        """
+        return compare(runs.find(first), runs.find(second))
+
     def runs(self) -> tuple[RunSummary, ...]:
         """All runs, oldest first, except those with a damaged store."""
         clean()
@@ -152,6 +165,9 @@ class AsyncClient:
 
     async def find(self, run: str | None = None) -> AsyncRun:
         return AsyncRun(await asyncio.to_thread(self._client.find, run))
+
+    async def compare(self, first: str, second: str) -> RunComparison:
+        return await asyncio.to_thread(self._client.compare, first, second)
 
     async def runs(self) -> tuple[RunSummary, ...]:
         return await asyncio.to_thread(self._client.runs)

@@ -1,4 +1,4 @@
-"""What held the jobs of a run back: the results of `explain` and `report`."""
+"""What held the jobs of a run back: the results of `explain`, `compare` and `report`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from headgate.recorded.store import told_as_damage
 if TYPE_CHECKING:
     from headgate.diagnosis.accounts import Account
     from headgate.diagnosis.fairness import RunSharing
+    from headgate.reports.compared import Comparison
 
 MOST_READINGS = 3000
 """Most readings of each task. They show as much of a day as all readings would."""
@@ -88,6 +89,50 @@ def explain(folder: Path, job: str | None = None) -> Explanation:
             tuple(explained.explained(recording, job)),
             sharing.shared(recording),
         )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunComparison:
+    """Two runs compared: what differs, and how the time of each job shifted."""
+
+    comparison: Comparison
+
+    def as_json(self) -> dict[str, Any]:
+        """The output of `headgate compare --json`."""
+        from headgate.reports import compared
+
+        return compared.as_json(self.comparison)
+
+    def __str__(self) -> str:
+        """The output of `headgate compare`."""
+        from rich.console import Console
+
+        from headgate.reports import compared
+
+        text = StringIO()
+        compared.tell(self.comparison, Console(file=text, width=_WIDTH))
+        return text.getvalue()
+
+    def __repr__(self) -> str:
+        return f"RunComparison(runs={self.comparison.runs})"
+
+    def _repr_html_(self) -> str:
+        return notebook.comparison(self.comparison)
+
+
+def compare(first: Path, second: Path) -> RunComparison:
+    """Compare the runs of two folders.
+
+    Raises:
+        StorageError: A run's store cannot be read.
+    """
+    from headgate.recorded.recording import read
+    from headgate.reports import compared
+
+    stores = [folder / runs.STORE for folder in (first, second)]
+    recordings = [read(store) for store in stores]
+    with told_as_damage(stores[0]):
+        return RunComparison(compared.compare(*recordings))
 
 
 @dataclass(frozen=True, slots=True)

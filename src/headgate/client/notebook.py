@@ -19,6 +19,7 @@ from headgate.recorded.status import JobStatus, RunStatus
 if TYPE_CHECKING:
     from headgate.diagnosis.accounts import Account
     from headgate.recorded.recording import Recording
+    from headgate.reports.compared import Comparison
     from headgate.reports.figures import Plot
     from headgate.reports.templates import Markup
 
@@ -74,6 +75,13 @@ def explanation(recording: Recording, accounts: Sequence[Account]) -> str:
 
     parts = [sections.verdicts(recording, accounts), sections.accounts(recording.jobs, accounts)]
     return _frame(f"What held jobs of run {recording.id} back", parts, [], recording.seconds)
+
+
+def comparison(pair: Comparison) -> str:
+    """Two runs compared."""
+    from headgate.reports import compared
+
+    return _frame("{} against {}".format(*pair.runs), [compared.section(pair)], [], 0.0)
 
 
 def drawn(title: str, plot: Plot) -> str:

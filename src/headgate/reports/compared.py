@@ -24,6 +24,7 @@ from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
+from headgate.reports.templates import Markup, render
 from headgate.reports.words import MISSING, listed, said_threads, say, say_moment
 from headgate.scripts import variables
 
@@ -205,6 +206,11 @@ def as_json(comparison: Comparison, limit: float | None = None) -> dict[str, Any
                 TimeEstimate(*shift[key])._asdict() for key in ("first", "second")
             )
     return printed
+
+
+def section(comparison: Comparison) -> Markup:
+    """The same for pages."""
+    return render("comparison.html", comparison=comparison)
 
 
 def tell(comparison: Comparison, console: Console) -> None:

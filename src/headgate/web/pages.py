@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from headgate.client.client import Client
+from headgate.client.explaining import RunComparison
 from headgate.client.logs import JobLogs
 from headgate.client.predicting import LossPrediction
 from headgate.client.run import Run
@@ -17,8 +18,7 @@ from headgate.model.events import ENDED
 from headgate.model.units import say_seconds
 from headgate.recorded import runs
 from headgate.recorded.runs import RunSummary
-from headgate.reports import sections
-from headgate.reports.compared import compare
+from headgate.reports import compared, sections
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
     entitled_plot,
@@ -169,11 +169,11 @@ def _predicted(run: Run, job: str) -> LossPrediction | None:
         return None
 
 
-def compared(first: Run, second: Run, right: Right) -> str:
+def comparison(pair: RunComparison, right: Right) -> str:
     """Two runs compared."""
-    comparison = compare(first.recording(), second.recording())
-    body = render_in("web", "compare.html", comparison=comparison)
-    title = f"{first.id} and {second.id} – Headgate"
+    ids = pair.comparison.runs
+    body = render_in("web", "compare.html", ids=ids, sections=compared.section(pair.comparison))
+    title = "{} and {} – Headgate".format(*ids)
     return page(title, body, right=right, kind="compare")
 
 

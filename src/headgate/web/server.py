@@ -33,6 +33,8 @@ _ALIVE_SECONDS = 15.0
 _LOG_SECONDS = 0.5
 _LOG_BYTES = 200_000
 """As much of a log is sent at first."""
+_REQUEST_SECONDS, _MOST_REQUEST_BYTES = 10.0, 65_536
+"""How long a request that acts may take to come, and how much it may be."""
 _KEPT_PAGES = 8
 _MOST_COURSES = 3
 """Live runs whose shares and losses are drawn on the first page."""
@@ -119,13 +121,12 @@ class PageServer:
         return HTMLResponse(await asyncio.to_thread(pages.job, run, job, _right(request)))
 
     async def _compare(self, request: Request) -> Response:
-        first, second = (
-            self._client.find(request.query_params.get(name) or None)
-            for name in ("first", "second")
-        )
+        ids = [request.query_params.get(name, "") for name in ("first", "second")]
+        if not all(ids):
+            raise UsageError("found no two runs; choose them on the first page")
         async with self._making:
-            text = await asyncio.to_thread(pages.compared, first, second, _right(request))
-        return HTMLResponse(text)
+            pair = await asyncio.to_thread(self._client.compare, *ids)
+        return HTMLResponse(pages.comparison(pair, _right(request)))
 
     async def _courses(self, _request: Request) -> Response:
         live = [self._client.find(id) for id in self._board.runs[-_MOST_COURSES:]]
@@ -204,11 +205,7 @@ class PageServer:
         if _right(request) is not Right.ACT:
             raise UsageError("this link is for looking only")
         run, act = self._found(request), request.path_params["act"]
-        try:
-            body = await request.json()
-        except ValueError as error:
-            raise UsageError(f"found a request that is no JSON: {error}") from error
-        done = await asyncio.to_thread(actions.act, run, act, body)
+        done = await asyncio.to_thread(actions.act, run, act, await _asked_for(request))
         return JSONResponse({"done": done})
 
     def _found(self, request: Request) -> Run:
@@ -231,6 +228,26 @@ def _status(error: HeadgateError) -> int:
     if isinstance(error, NotFoundError):
         return 404
     return 400 if isinstance(error, UsageError) else 500
+
+
+async def _asked_for(request: Request) -> Any:
+    """The JSON that a request brings.
+
+    Raises:
+        UsageError: It is none, is too much, or does not come.
+    """
+    data = bytearray()
+    try:
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            async for part in request.stream():
+                data += part
+                if len(data) > _MOST_REQUEST_BYTES:
+                    raise UsageError(f"found a request of more than {_MOST_REQUEST_BYTES} bytes")
+        return json.loads(data)
+    except TimeoutError as error:
+        raise UsageError(f"found a request without its end in {_REQUEST_SECONDS:g} s") from error
+    except ValueError as error:
+        raise UsageError(f"found a request that is no JSON: {error}") from error
 
 
 def _stream(events: AsyncIterator[bytes]) -> Response:

@@ -20,6 +20,7 @@ from headgate.model.errors import HeadgateError, StorageError, UsageError
 from headgate.recorded import runs
 from headgate.web.access import PARAMETER, Tokens
 from headgate.web.board import Board
+from headgate.web.connections import LimitedProtocol
 from headgate.web.sending import MetricsFile, Receiver, Tell, kept_up
 from headgate.web.server import PageServer
 
@@ -140,6 +141,7 @@ class Serving:
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http=LimitedProtocol,
                 log_level="critical",
                 access_log=False,
                 server_header=False,
@@ -231,7 +233,8 @@ def _listening(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tries = [port] if port is not None else [*range(PORT, PORT + _TRIES), 0]
     for number in tries:
-        listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # asyncio sends without delay (TCP_NODELAY) only where the protocol is named
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, number))
