@@ -103,3 +103,29 @@ def test_a_job_that_waits_for_its_loader_is_told_what_twice_the_workers_buy(tmp_
     assert twice["low"] < 2.0 < twice["high"]
     assert twice["speedup"] > 1.6
     assert job["verdict"]["next"].startswith("`num_workers=2` instead of 1"), job["verdict"]
+
+
+LEAKING = """
+import time
+kept, end, step = [], time.monotonic() + 16.0, 0
+while time.monotonic() < end:
+    kept.append(b"x" * (4 << 20))
+    step += 1
+    print(f"step {step} loss 0.5", flush=True)
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+def test_a_leak_is_told_with_what_a_step_leaks(tmp_path: Path) -> None:
+    """Memory is read once a second, and ten readings after a warm-up tell: 16 s."""
+    (tmp_path / "leak.py").write_text(LEAKING)
+    headgate = [sys.executable, "-m", "headgate"]
+    run = [*headgate, "run", "leak.py", "--memory", "2GiB"]
+    subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    asked = [*headgate, "explain", "--json"]
+    output = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout
+    (job,) = json.loads(output)["jobs"]
+    (creep,) = (item for item in job["findings"] if item["kind"] == "memory-creeps")
+    assert creep["facts"]["bytes_per_step"] == pytest.approx(4 << 20, rel=0.1)
+    assert creep["facts"]["limit"] == 2 << 30 and creep["facts"]["seconds_left"] > 0.0

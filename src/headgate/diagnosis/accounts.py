@@ -35,6 +35,7 @@ from headgate.diagnosis.attribution import (
 from headgate.diagnosis.circumstances import Circumstances, before_start, on_nodes
 from headgate.diagnosis.comparing import slower_steps
 from headgate.diagnosis.convergence import plateau
+from headgate.diagnosis.creeping import creeping
 from headgate.diagnosis.device_contention import Devices, Outside
 from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.findings import OF_COMMUNICATION, MissingKind, MissingReading
@@ -403,6 +404,7 @@ def _account(
             on_nodes(before, job, others, grid, held_back),
             own_causes=own_findings,
             plateau=plateau(job),
+            creep=creeping(job, grid.nodes, time.stretches),
             excess_threads=_mean(lost.excess, stepping),
             helper_cores=helped_by(job, time.stretches),
             grant=fewer.grant,

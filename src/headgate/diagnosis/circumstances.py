@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from headgate.diagnosis.convergence import Plateau
-from headgate.diagnosis.findings import Finding
+from headgate.diagnosis.findings import CreepFacts, Finding
 from headgate.diagnosis.granted import ThreadGrant
 from headgate.diagnosis.grid import Grid
 from headgate.diagnosis.sequencing import SoloTime
@@ -29,6 +29,7 @@ class Circumstances:
     Args:
         own_causes: Causes within the job, regardless of cost.
         plateau: Where it stopped learning; None: it did not.
+        creep: How its memory creeps up; None: it does not.
         waited_for: Why it waited before its start; None: neither for a job nor for room.
         overtaken_by: Jobs that came later and started before it.
         excess_threads: Mean number of waiting threads beyond those that the cores could run.
@@ -50,6 +51,7 @@ class Circumstances:
 
     own_causes: Sequence[Finding] = ()
     plateau: Plateau | None = None
+    creep: CreepFacts | None = None
     waited_for: Reason | None = None
     overtaken_by: tuple[str, ...] = ()
     excess_threads: float = 0.0

@@ -30,6 +30,7 @@ class FindingKind(StrEnum):
     NEIGHBOUR_GPU = "neighbour-gpu"
     OWN_CAP = "own-cap"
     OWN_MEMORY = "own-memory"
+    MEMORY_CREEPS = "memory-creeps"
     OWN_TASKS = "own-tasks"
     OWN_THREADS = "own-threads"
     HYPERVISOR = "hypervisor"
@@ -61,7 +62,12 @@ class FindingKind(StrEnum):
     @property
     def has_cost(self) -> bool:
         """Whether it names a cause that cost time."""
-        return self not in (FindingKind.HEALTHY, FindingKind.NOT_KNOWN, FindingKind.FAILED)
+        return self not in (
+            FindingKind.HEALTHY,
+            FindingKind.NOT_KNOWN,
+            FindingKind.FAILED,
+            FindingKind.MEMORY_CREEPS,
+        )
 
 
 OF_COMMUNICATION = frozenset(
@@ -96,6 +102,7 @@ class RemedyKind(StrEnum):
     ENLARGE_STEPS = "enlarge-steps"
     EVALUATE_LESS = "evaluate-less"
     EXCHANGE_ROWS = "exchange-rows"
+    FIND_LEAK = "find-leak"
     FREEZE_GARBAGE = "freeze-garbage"
     LEAVE_NODE_OUT = "leave-node-out"
     LEAVE_TOGETHER = "leave-together"
@@ -262,6 +269,24 @@ class MemoryFacts:
     """Memory limit of each task in bytes."""
 
     limit: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreepFacts:
+    """Memory of a task that creeps up over its steps.
+
+    Args:
+        bytes_per_second: The rate since its warm-up.
+        bytes_per_step: None: its steps are unknown.
+        limit: The job's own limit for each task in bytes; None: that of its node counts.
+        seconds_left: From the last reading until the limit is full at this rate; None: unknown.
+    """
+
+    task: TaskName
+    bytes_per_second: float
+    bytes_per_step: float | None
+    limit: float | None
+    seconds_left: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from headgate.diagnosis.findings import (
     BesidesFacts,
     CapFacts,
     CoresFacts,
+    CreepFacts,
     DiskFacts,
     DoubtfulLoss,
     FailureFacts,
@@ -61,6 +62,8 @@ from headgate.recorded.jobs import CoresSetting
 
 _LEAST_STARTING = 0.2
 """Every job has to start: only a start of at least this fraction of the time is worth a verdict."""
+_SOON_SECONDS = 3600.0
+"""If memory is full this soon, that comes before all that only costs time."""
 _UNTOLD = 0.1
 """Fraction of a job's time: with more unexplained, it is not called healthy."""
 _MANY_THREADS = 0.8
@@ -118,12 +121,17 @@ def findings(account: Account) -> tuple[Finding, ...]:
     first, causes = verdict(account), [*_causes(account)]
     if (plateau := account.around.plateau) is not None:
         causes.append(_learned(account, plateau))
+    besides = [_creeps(account, creep)] if (creep := account.around.creep) is not None else []
     others = [
         _given(cause, account)
         for cause in causes
         if cause.kind is not first.kind and cause.cost.seconds >= LEAST_SECONDS
     ]
-    return first, *sorted(others, key=lambda cause: -cause.cost.seconds)
+    return (
+        first,
+        *sorted(others, key=lambda cause: -cause.cost.seconds),
+        *(finding for finding in besides if finding.kind is not first.kind),
+    )
 
 
 def _of_its_time(account: Account) -> Finding:
@@ -134,6 +142,10 @@ def _of_its_time(account: Account) -> Finding:
     )
     if learned is not None and learned.kind is FindingKind.DIVERGED:
         return learned
+    creep = account.around.creep
+    left = creep.seconds_left if creep is not None and account.record.ended is None else None
+    if creep is not None and left is not None and left < _SOON_SECONDS:
+        return _creeps(account, creep)
     causes = list(_causes(account))
     missing = bool(account.missing_readings)
     if missing or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
@@ -162,6 +174,8 @@ def _of_its_time(account: Account) -> Finding:
         return _too_many_threads(account)
     if large:
         return _given(large[0], account)
+    if creep is not None:
+        return _creeps(account, creep)
     return _doubted(account) or _healthy(account, sum(cause.cost.seconds for cause in causes))
 
 
@@ -486,6 +500,19 @@ def _learned(account: Account, plateau: Plateau) -> Finding:
         remedy=Remedy(kind=RemedyKind.LOWER_LEARNING_RATE)
         if diverged
         else Remedy(kind=RemedyKind.STOP, settings={"progress.goal": goal}),
+    )
+
+
+def _creeps(account: Account, creep: CreepFacts) -> Finding:
+    """A finding about memory that creeps up. It costs no time until it is full."""
+    limit = account.record.limit("memory_bytes")
+    return Finding(
+        kind=FindingKind.MEMORY_CREEPS,
+        cost=NONE,
+        facts=creep,
+        remedy=Remedy(
+            kind=RemedyKind.FIND_LEAK, settings={"limits.memory": 2 * limit} if limit else {}
+        ),
     )
 
 

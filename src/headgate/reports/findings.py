@@ -11,6 +11,7 @@ from headgate.diagnosis.findings import (
     LEAST_SECONDS_TOLD,
     BesidesFacts,
     CapFacts,
+    CreepFacts,
     DoubtfulLoss,
     FailureFacts,
     Finding,
@@ -41,6 +42,7 @@ from headgate.reports.words import say
 
 _LONGEST_FAILURE = 120
 """Most characters of a failure reason."""
+_HOUR = 3600.0
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 _THROUGH: Mapping[Resource, str] = {
     "cores": "the cores they share",
@@ -216,6 +218,21 @@ def _own_memory(finding: Finding, account: Account) -> str:
         f"Its own limit of memory, {full}, held {account.job} back for {cost}: pages that it "
         "needed were dropped and read again."
     )
+
+
+def _memory_creeps(finding: Finding, account: Account) -> str:
+    facts: CreepFacts = finding.facts
+    task = account.job if len(account.record.tasks) == 1 else facts.task
+    of_step = f"{say_bytes(facts.bytes_per_step)} a step, " if facts.bytes_per_step else ""
+    an_hour = f"{say_bytes(_HOUR * facts.bytes_per_second)} an hour"
+    text = f"The memory of {task} creeps up by {of_step}{an_hour}"
+    if facts.seconds_left is None:
+        return f"{text}."
+    limit = f"its limit of {say_bytes(facts.limit)}" if facts.limit else "the memory of its node"
+    seconds = say_seconds(facts.seconds_left)
+    if account.record.ended is not None:
+        return f"{text}: {limit} would have been full {seconds} later."
+    return f"{text}: {limit} is full in about {seconds}."
 
 
 def _own_threads(finding: Finding, account: Account) -> str:
@@ -423,6 +440,7 @@ WHY: Mapping[FindingKind, Why | str] = {
     FindingKind.OWN_TASKS: (
         "The tasks of {job} share cores: they kept each other waiting for {cost}."
     ),
+    FindingKind.MEMORY_CREEPS: _memory_creeps,
     FindingKind.OWN_THREADS: _own_threads,
     FindingKind.HYPERVISOR: "The hypervisor kept cores from the node: that cost {job} {cost}.",
     FindingKind.INPUT: _input,

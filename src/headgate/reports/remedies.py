@@ -236,9 +236,23 @@ def _stops(account: Account, end: str) -> str:
 
 
 def _raise_memory(remedy: Remedy, finding: Finding, account: Account) -> str:
+    return f"raise it: {_memory_setting(remedy)} of the job."
+
+
+def _memory_setting(remedy: Remedy) -> str:
     limit = remedy.settings.get("limits.memory")
     memory = say_bytes(limit).replace(" ", "") if isinstance(limit, float) else "..."
-    return f"raise it: `limits: {{memory: {memory}}}` of the job."
+    return f"`limits: {{memory: {memory}}}`"
+
+
+def _find_leak(remedy: Remedy, finding: Finding, account: Account) -> str:
+    keeps = (
+        "look for what the script keeps from step to step: a loss in a list or a sum holds its "
+        "whole graph, which `loss.item()` does not."
+    )
+    if not remedy.settings:
+        return keeps
+    return f"{keeps} Until then, {_memory_setting(remedy)} of the job puts off its end."
 
 
 def _raise_share(remedy: Remedy, finding: Finding, account: Account) -> str:
@@ -350,6 +364,7 @@ NEXT_STEPS: Mapping[RemedyKind, Advice | str] = {
         "set `sparse=True` in its `nn.Embedding` or `nn.EmbeddingBag`: then only the rows in "
         "use move."
     ),
+    RemedyKind.FIND_LEAK: _find_leak,
     RemedyKind.FREEZE_GARBAGE: (
         "call `gc.freeze()` once the data is there, or `gc.disable()` while the job trains."
     ),
