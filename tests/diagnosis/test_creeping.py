@@ -15,6 +15,7 @@ from headgate.diagnosis.creeping import growth
 from headgate.diagnosis.findings import CreepFacts, FindingKind
 from headgate.diagnosis.verdicts import findings, verdict
 from headgate.recorded.usage import Array, readings
+from headgate.reports.explained import headline
 from headgate.reports.findings import why
 from headgate.reports.remedies import next_step
 
@@ -46,7 +47,8 @@ def test_steady_or_sawtooth_memory_never_creeps(
 ) -> None:
     scatter = np.random.default_rng(seed).normal(0.0, noise, count)
     sawtooth = (begins + np.linspace(0.0, periods, count)) % 1.0
-    assert slope(MIB * level * np.maximum(1.0 + scatter + height * sawtooth, 0.0)) is None
+    memory: Array = MIB * level * np.maximum(1.0 + scatter + height * sawtooth, 0.0)
+    assert slope(memory) is None
 
 
 @settings(max_examples=50, deadline=None)
@@ -95,3 +97,5 @@ def test_what_costs_time_comes_before_a_creep_of_an_ended_job(tmp_path: Path) ->
     first, *others = findings(leaks)
     assert first.kind is FindingKind.EVALUATION
     assert FindingKind.MEMORY_CREEPS in [finding.kind for finding in others]
+    also = headline(leaks)[-1].plain
+    assert also.startswith("  Also: The memory of a creeps up") and also.endswith("(memory-creeps)")

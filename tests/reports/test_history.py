@@ -16,7 +16,9 @@ from headgate.diagnosis.verdicts import verdict
 from headgate.recorded import runs
 from headgate.recorded.recording import Recording, read
 from headgate.reports.explained import explained
+from headgate.reports.findings import why
 from headgate.reports.history import OtherRuns
+from headgate.reports.remedies import next_step
 
 SCRIPT = {
     "run": None,
@@ -140,3 +142,39 @@ def test_two_runs_at_the_same_time_were_not_alone_and_a_damaged_one_is_passed_ov
     (home / "runs" / "20260314-030000-000" / runs.STORE).write_bytes(b"no store")
     run = record(home, 4, {"a": MadeUp(ran=1.0)})
     assert before(run) is None
+
+
+def test_a_job_slower_than_its_earlier_runs_is_told_by_how_much_and_what_differs(
+    home: Path,
+) -> None:
+    record(home, 1, {"a": MadeUp(ran=1.0, steps=10.0)})
+    record(home, 2, {"a": MadeUp(ran=1.0, steps=10.0)})
+    run = record(home, 3, {"a": MadeUp(ran=1.0, steps=5.0)}, {**SCRIPT, "retries": 3})
+    [account] = explained(run)
+    told = verdict(account)
+    assert told.kind == "slower-than-before"
+    assert told.facts.times == pytest.approx(2.0)
+    assert told.facts.runs == ("20260314-020000-000", "20260314-010000-000")
+    assert told.cost.seconds == pytest.approx(20.0, abs=1.0)
+    says = why(told, account)
+    assert says.startswith("A step of a takes 100 % longer than in the last 2 runs of the same")
+    assert "retries 0 → 3" in says
+    assert "20260314-020000-000" in next_step(told, account)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "spec"),
+    [
+        (MadeUp(ran=1.0, steps=5.2), SCRIPT),
+        (MadeUp(ran=1.0, steps=2.0), SCRIPT),
+        (MadeUp(ran=1.0, steps=10.0), SCRIPT | {"args": ["--epochs", "6"]}),
+        (MadeUp(ran=1.0, steps=10.0, end=2), SCRIPT),
+    ],
+    ids=["hardly slower", "faster", "another script", "too few steps"],
+)
+def test_no_other_job_is_told_as_slower(home: Path, earlier: MadeUp, spec: dict[str, Any]) -> None:
+    record(home, 1, {"a": earlier}, spec)
+    run = record(home, 3, {"a": MadeUp(ran=1.0, steps=5.0)})
+    record(home, 4, {"a": MadeUp(ran=1.0, steps=10.0)})  # a later one
+    [account] = explained(run)
+    assert account.around.slower is None

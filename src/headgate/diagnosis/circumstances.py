@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from headgate.diagnosis.convergence import Plateau
-from headgate.diagnosis.findings import CreepFacts, Finding
+from headgate.diagnosis.findings import CreepFacts, Finding, SlowerFacts
 from headgate.diagnosis.granted import ThreadGrant
 from headgate.diagnosis.grid import Grid
 from headgate.diagnosis.sequencing import SoloTime
@@ -30,6 +30,7 @@ class Circumstances:
         own_causes: Causes within the job, regardless of cost.
         plateau: Where it stopped learning; None: it did not.
         creep: How its memory creeps up; None: it does not.
+        slower: How it is slower than in earlier runs; None: it is not, or there are none.
         waited_for: Why it waited before its start; None: neither for a job nor for room.
         overtaken_by: Jobs that came later and started before it.
         excess_threads: Mean number of waiting threads beyond those that the cores could run.
@@ -52,6 +53,7 @@ class Circumstances:
     own_causes: Sequence[Finding] = ()
     plateau: Plateau | None = None
     creep: CreepFacts | None = None
+    slower: SlowerFacts | None = None
     waited_for: Reason | None = None
     overtaken_by: tuple[str, ...] = ()
     excess_threads: float = 0.0

@@ -51,6 +51,7 @@ class FindingKind(StrEnum):
     DENSE_PULLS = "dense-pulls"
     SMALL_STEPS = "small-steps"
     FAULTS = "faults"
+    SLOWER_THAN_BEFORE = "slower-than-before"
     STARTING = "starting"
     LEARNED = "learned"
     DIVERGED = "diverged"
@@ -95,6 +96,7 @@ class RemedyKind(StrEnum):
     ASK_OWNER = "ask-owner"
     CACHE_DATA = "cache-data"
     CALIBRATE = "calibrate"
+    COMPARE_EARLIER = "compare-earlier"
     COMPARE_RUNS = "compare-runs"
     DECODE_ONCE = "decode-once"
     END_OTHER_PROGRAMS = "end-other-programs"
@@ -287,6 +289,36 @@ class CreepFacts:
     bytes_per_step: float | None
     limit: float | None
     seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A value that differs between two runs; empty: missing in that run."""
+
+    what: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowerFacts:
+    """A job whose steps take longer than in earlier runs of the same script.
+
+    Args:
+        times: The time of a step over the usual one of these runs.
+        low: Low end of a 90 % band of that.
+        high: High end of it.
+        per_sample: Whether the time of a sample is compared, as the steps have other sizes.
+        runs: The earlier runs, latest first.
+        differs: What differs from the latest of them.
+    """
+
+    times: float
+    low: float
+    high: float
+    per_sample: bool
+    runs: tuple[str, ...]
+    differs: tuple[Difference, ...]
 
 
 @dataclass(frozen=True, slots=True)

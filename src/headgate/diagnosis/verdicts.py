@@ -40,6 +40,8 @@ from headgate.diagnosis.findings import (
     Remedy,
     RemedyKind,
     ResourceFacts,
+    RunFacts,
+    SlowerFacts,
     StacksFacts,
     TasksFacts,
     ThreadFacts,
@@ -121,7 +123,6 @@ def findings(account: Account) -> tuple[Finding, ...]:
     first, causes = verdict(account), [*_causes(account)]
     if (plateau := account.around.plateau) is not None:
         causes.append(_learned(account, plateau))
-    besides = [_creeps(account, creep)] if (creep := account.around.creep) is not None else []
     others = [
         _given(cause, account)
         for cause in causes
@@ -130,8 +131,18 @@ def findings(account: Account) -> tuple[Finding, ...]:
     return (
         first,
         *sorted(others, key=lambda cause: -cause.cost.seconds),
-        *(finding for finding in besides if finding.kind is not first.kind),
+        *besides(account, first),
     )
+
+
+def besides(account: Account, first: Finding) -> tuple[Finding, ...]:
+    """What is told of a job whatever its verdict `first` is."""
+    around = account.around
+    kinds = [
+        *([_slower(account, around.slower)] if around.slower is not None else []),
+        *([_creeps(account, around.creep)] if around.creep is not None else []),
+    ]
+    return tuple(finding for finding in kinds if finding.kind is not first.kind)
 
 
 def _of_its_time(account: Account) -> Finding:
@@ -176,7 +187,11 @@ def _of_its_time(account: Account) -> Finding:
         return _given(large[0], account)
     if creep is not None:
         return _creeps(account, creep)
-    return _doubted(account) or _healthy(account, sum(cause.cost.seconds for cause in causes))
+    if (doubt := _doubted(account)) is not None:
+        return doubt
+    if account.around.slower is not None:
+        return _slower(account, account.around.slower)
+    return _healthy(account, sum(cause.cost.seconds for cause in causes))
 
 
 def _is_large(cause: Finding, elapsed: float) -> bool:
@@ -500,6 +515,24 @@ def _learned(account: Account, plateau: Plateau) -> Finding:
         remedy=Remedy(kind=RemedyKind.LOWER_LEARNING_RATE)
         if diverged
         else Remedy(kind=RemedyKind.STOP, settings={"progress.goal": goal}),
+    )
+
+
+def _slower(account: Account, slower: SlowerFacts) -> Finding:
+    """A finding about steps that take longer than in earlier runs. Other causes may explain it, so
+    its cost includes theirs.
+    """
+    before: tuple[Part, ...] = ("waiting", "starting", "checkpoints", "evaluation", "faults")
+    stepping = account.elapsed - sum(account.parts[part].seconds for part in before)
+    seconds, low, high = (
+        max(stepping * (1.0 - 1.0 / times), 0.0)
+        for times in (slower.times, slower.low, slower.high)
+    )
+    return Finding(
+        kind=FindingKind.SLOWER_THAN_BEFORE,
+        cost=TimeEstimate(seconds, low, high),
+        facts=slower,
+        remedy=Remedy(kind=RemedyKind.COMPARE_EARLIER, facts=RunFacts(slower.runs[0])),
     )
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.attribution import TimeEstimate, exact
+from headgate.diagnosis.findings import Difference
 from headgate.diagnosis.job_figures import figures
 from headgate.diagnosis.own_steps import PARTS
 from headgate.diagnosis.step_times import FEWEST_STEPS, TimeRatio, ratio, step_time
@@ -43,15 +44,6 @@ _LEAST_SECONDS, _LEAST_PART = 0.5, 0.02
 """Least difference that is shown, in seconds and as a fraction of the longer elapsed time,
 regardless of its band.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A value that differs between the runs; empty: missing in that run."""
-
-    what: str
-    first: str
-    second: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +176,13 @@ def _percent(times: float) -> str:
     return f"{(times - 1.0) * 100.0:+.1f} %"
 
 
+def differences(
+    first: tuple[Recording, RecordedJob], second: tuple[Recording, RecordedJob]
+) -> tuple[Difference, ...]:
+    """What differs between two jobs and their runs, but for the variables of terminals."""
+    return (*_of_runs(first[0], second[0], of_terminals=False), *_of_jobs(first, second))
+
+
 def as_json(comparison: Comparison, limit: float | None = None) -> dict[str, Any]:
     """The output of `headgate compare --json`; keys are only ever added.
 
@@ -310,7 +309,9 @@ def _shift(part: str, first: TimeEstimate, second: TimeEstimate, most: float) ->
     return Shift(part, first, second, difference, low, high, large and (low > 0.0 or high < 0.0))
 
 
-def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
+def _of_runs(
+    first: Recording, second: Recording, of_terminals: bool = True
+) -> Iterator[Difference]:
     for key, name in _OF_THE_RUN.items():
         yield from _differ(name, getattr(first.description, key), getattr(second.description, key))
     nodes = [{node.name: node for node in run.nodes} for run in (first, second)]
@@ -325,7 +326,8 @@ def _of_runs(first: Recording, second: Recording) -> Iterator[Difference]:
         ):
             values = [getattr(node_row[name], field) for node_row in nodes]
             yield from _differ(f"{name}: {field}", *(_said(field, value) for value in values))
-    yield from _variables((first.folder, second.folder))
+    if of_terminals:
+        yield from _variables((first.folder, second.folder))
     packages = [_packages(run.description) for run in (first, second)]
     for name in sorted(packages[0].keys() | packages[1].keys()):
         yield from _differ(name, packages[0].get(name, ""), packages[1].get(name, ""))

@@ -21,12 +21,12 @@ from headgate.diagnosis.attribution import (
     TimeEstimate,
 )
 from headgate.diagnosis.findings import Finding, FindingKind
-from headgate.diagnosis.verdicts import findings, verdict
+from headgate.diagnosis.verdicts import besides, findings, verdict
 from headgate.diagnosis.what_if import Speedup, Speedups
 from headgate.model.units import say_percent, say_seconds
 from headgate.recorded.recording import Recording
 from headgate.reports.findings import missing_reading, no_figure, why
-from headgate.reports.history import OtherRuns, beside
+from headgate.reports.history import OtherRuns, beside, slower_than_before
 from headgate.reports.remedies import next_step
 from headgate.reports.words import MISSING, counted, listed, say_moment
 from headgate.sampling.outside_programs import OutsideProgram
@@ -34,6 +34,8 @@ from headgate.sampling.outside_programs import OutsideProgram
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
 _WORTH_A_NAME = 0.1
 """Fraction of the largest outside program's use from which on others are named."""
+_MOST_WITH_HISTORY = 24
+"""Most jobs that are compared with earlier runs."""
 _MOST_SAID = 10
 _MOST_LINES = 6
 _SHORT_SECONDS = 5.0
@@ -73,6 +75,13 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
         if alone:
             every = accounts(run.jobs, run.nodes, run.seconds, run.since, alone, run.whole)
     chosen = [account for account in every if job in (None, account.job)]
+    if len(chosen) <= _MOST_WITH_HISTORY:
+        chosen = [
+            replace(account, around=replace(account.around, slower=slower))
+            if (slower := slower_than_before(run, account.record)) is not None
+            else account
+            for account in chosen
+        ]
     if not any(loss.to == OTHERS for account in chosen for loss in account.losses):
         return chosen
     meanwhile, programs = beside(run), _programs(run)
@@ -200,6 +209,10 @@ def headline(account: Account) -> list[Text]:
     lines = [Text.assemble((why(finding, account), style), error, (f" ({finding.kind})", "dim"))]
     if following := next_step(finding, account):
         lines.append(Text(f"  Next: {following}"))
+    lines += [
+        Text.assemble(f"  Also: {why(other, account)}", (f" ({other.kind})", "dim"))
+        for other in besides(account, finding)
+    ]
     return lines
 
 
@@ -270,7 +283,7 @@ def headlines(accounts: Sequence[Account]) -> tuple[list[Headline], list[Advice]
         Headline(
             job=account.job,
             finding=finding,
-            why=why(finding, account),
+            why=" ".join(why(told, account) for told in (finding, *besides(account, finding))),
             to=culprit_named(finding.culprit, account.around.meanwhile) if finding.culprit else "",
             part=_part_lost(finding, account),
             band=_band(finding.cost) if finding.kind.has_cost else "",

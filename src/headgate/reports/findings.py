@@ -23,6 +23,7 @@ from headgate.diagnosis.findings import (
     NeighbourFacts,
     PlateauFacts,
     ServerFacts,
+    SlowerFacts,
     SlowNicFacts,
     SlowNodeFacts,
     StepFacts,
@@ -43,6 +44,7 @@ from headgate.reports.words import say
 _LONGEST_FAILURE = 120
 """Most characters of a failure reason."""
 _HOUR = 3600.0
+_MOST_DIFFERENCES = 4
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 _THROUGH: Mapping[Resource, str] = {
     "cores": "the cores they share",
@@ -233,6 +235,24 @@ def _memory_creeps(finding: Finding, account: Account) -> str:
     if account.record.ended is not None:
         return f"{text}: {limit} would have been full {seconds} later."
     return f"{text}: {limit} is full in about {seconds}."
+
+
+def _slower(finding: Finding, account: Account) -> str:
+    facts: SlowerFacts = finding.facts
+    unit = "sample" if facts.per_sample else "step"
+    runs = f"run {facts.runs[0]} of the same script"
+    if len(facts.runs) > 1:
+        runs = f"the last {len(facts.runs)} runs of the same script"
+    longer = f"{say_percent(facts.times - 1.0)} longer"
+    text = f"A {unit} of {account.job} takes {longer} than in {runs}"
+    if not facts.differs:
+        return f"{text}. Nothing that is recorded differs."
+    named = [
+        f"{differ.what} {differ.first or 'none'} → {differ.second or 'none'}"
+        for differ in facts.differs[:_MOST_DIFFERENCES]
+    ]
+    left = len(facts.differs) - len(named)
+    return f"{text}. What differs: {'; '.join(named)}{f', and {left} more' if left else ''}."
 
 
 def _own_threads(finding: Finding, account: Account) -> str:
@@ -441,6 +461,7 @@ WHY: Mapping[FindingKind, Why | str] = {
         "The tasks of {job} share cores: they kept each other waiting for {cost}."
     ),
     FindingKind.MEMORY_CREEPS: _memory_creeps,
+    FindingKind.SLOWER_THAN_BEFORE: _slower,
     FindingKind.OWN_THREADS: _own_threads,
     FindingKind.HYPERVISOR: "The hypervisor kept cores from the node: that cost {job} {cost}.",
     FindingKind.INPUT: _input,

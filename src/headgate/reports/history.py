@@ -1,16 +1,21 @@
-"""How fast a job ran alone, from other runs of the same job."""
+"""Other runs of the same job: how fast it ran alone, and whether it was faster before."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from headgate.diagnosis.fairness import AloneRate
+from headgate.diagnosis.findings import Difference, SlowerFacts
+from headgate.diagnosis.job_figures import figures
+from headgate.diagnosis.step_times import UsualStep, of_reports, ratio_to_runs, step_time
 from headgate.model.errors import HeadgateError
 from headgate.model.identifiers import FIRST_WORKER, TaskOfRun
 from headgate.model.jobs import Job
@@ -19,15 +24,24 @@ from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.queries import Counter, last_counts, mean_cores
-from headgate.recorded.recording import NODE, Recording
+from headgate.recorded.recording import NODE, Recording, read
 from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.store import RunReader
 from headgate.recorded.usage import Array
+from headgate.reports.compared import differences
 
 _SAME = ("script", "run", "args", "workdir", "python", "env")
 """Jobs are the same if these fields are. The number of tasks does not change a step, because the
 global batch stays.
 """
+_SAME_SCRIPT = ("script", "run", "args", "workdir")
+"""Jobs are of the same script if these fields are. What else differs is told."""
+_EARLIER, _ENOUGH_EARLIER, _READINGS = 40, 5, 300
+"""Most of the latest runs that are looked at for the same script, enough of them, and readings of
+each task of the one that is compared.
+"""
+_LEAST_SLOWER = 1.1
+"""Least ratio of the times of a step that is worth a word."""
 _LOOKED_AT, _ENOUGH = 200, 10
 """Most of the latest runs that are read, and enough runs with a rate to stop."""
 _MOST_REPORTS = 20_000
@@ -39,6 +53,10 @@ _LEAST_ERROR, _UNKNOWN_ERROR = 0.03, 0.05
 """Relative deviation between runs: the least, and the assumed one with a single run."""
 _SPREAD = 1.645
 """Deviations on each side of a 90 % band."""
+
+
+_ENDED: dict[Path, Mapping[str, str]] = {}
+"""See `_ended_jobs`."""
 
 
 class _OtherRun(NamedTuple):
@@ -134,6 +152,96 @@ def beside(run: Recording) -> tuple[str, ...]:
         if has_end and names & {node.name for node in facts.nodes}:
             overlapping.append(folder.name)
     return tuple(overlapping)
+
+
+def slower_than_before(run: Recording, job: RecordedJob) -> SlowerFacts | None:
+    """How much longer the steps of a job take than in earlier runs of the same script with the same
+    arguments in the same folder. None: not surely, or there are no such runs.
+    """
+    now = step_time(job)
+    named = job.spec.script is not None or bool(job.spec.run)
+    if now is None or not named or run.began is None or not run.folder.parent.is_dir():
+        return None
+    earlier = list(islice(_earlier(run, _key(job.spec)), _ENOUGH_EARLIER))
+    if not earlier:
+        return None
+    steps = [step for _, _, step in earlier]
+    logarithms = [math.log(step.seconds) for step in steps]
+    deviation = float(np.std(logarithms, ddof=1)) if len(steps) > 1 else _UNKNOWN_ERROR
+    times = ratio_to_runs(steps, now, max(deviation, _LEAST_ERROR))
+    if times.low <= 1.0 or times.times < _LEAST_SLOWER:
+        return None
+    folder, name, _ = earlier[0]
+    return SlowerFacts(
+        times=times.times,
+        low=times.low,
+        high=times.high,
+        per_sample=times.per_sample,
+        runs=tuple(folder.name for folder, _, _ in earlier),
+        differs=_differences(folder, name, run, job),
+    )
+
+
+def _earlier(run: Recording, key: str) -> Iterator[tuple[Path, str, UsualStep]]:
+    """Earlier runs with a job of the same script, latest first: folder, job and its steps."""
+    folders = sorted(
+        (folder for folder in run.folder.parent.iterdir() if folder.name < run.folder.name),
+        reverse=True,
+    )
+    for folder in folders[:_EARLIER]:
+        try:
+            jobs = _ended_jobs(folder)
+            name = jobs.get(key)
+            step = _usual_step(folder, name) if name is not None else None
+        except HeadgateError:
+            continue  # a damaged run is ignored
+        if name is not None and step is not None:
+            yield folder, name, step
+
+
+def _ended_jobs(folder: Path) -> Mapping[str, str]:
+    """Names of the jobs of an ended run by script; an ended run changes no more."""
+    if not (folder / runs.STORE).exists():
+        return {}
+    if folder not in _ENDED:
+        with RunReader(folder / runs.STORE) as reader:
+            facts = RunDescription.read(reader)
+            rows = list(reader.records(JobRow))
+        if facts.ended is None:
+            return {}
+        is_run = facts.mode in ("", "run")
+        _ENDED[folder] = {_key(row.job()): row.name for row in rows} if is_run else {}
+    return _ENDED[folder]
+
+
+@lru_cache(maxsize=256)
+def _usual_step(folder: Path, job: str) -> UsualStep | None:
+    with RunReader(folder / runs.STORE) as reader:
+        rows = reader.tuples(
+            "SELECT t, step, samples FROM progress WHERE task = ? AND step IS NOT NULL "
+            f"ORDER BY t DESC, rowid DESC LIMIT {_MOST_REPORTS}",
+            [TaskOfRun.of(job, FIRST_WORKER)],
+        )
+    table = np.array(rows[::-1], dtype=float).reshape(-1, 3)
+    return of_reports(table[:, 0], table[:, 1], table[:, 2])
+
+
+def _differences(
+    folder: Path, name: str, run: Recording, job: RecordedJob
+) -> tuple[Difference, ...]:
+    before = read(folder / runs.STORE, most=_READINGS)
+    earlier = before.job(name)
+    if earlier is None:
+        return ()
+    cores = [figures(known).granted_cores for known in (earlier, job)]
+    granted = [f"{count:.1f}" if count is not None else "" for count in cores]
+    shares = [Difference("cores granted", *granted)] if granted[0] != granted[1] else []
+    return (*shares, *differences((before, earlier), (run, job)))
+
+
+def _key(spec: Job) -> str:
+    """A key that jobs of the same script share."""
+    return json.dumps([plain(getattr(spec, name)) for name in _SAME_SCRIPT], sort_keys=True)
 
 
 def _overlap(one: _OtherRun, other: _OtherRun) -> bool:

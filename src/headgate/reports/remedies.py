@@ -351,6 +351,9 @@ NEXT_STEPS: Mapping[RemedyKind, Advice | str] = {
     RemedyKind.CALIBRATE: (
         "`headgate calibrate` measures that rate: the next run then tells who was to blame."
     ),
+    RemedyKind.COMPARE_EARLIER: (
+        "`headgate compare {facts.run} RUN`, with this run, shows where the time went differently."
+    ),
     RemedyKind.COMPARE_RUNS: "`headgate compare RUN RUN` shows which is faster.",
     RemedyKind.DECODE_ONCE: _decode_once,
     RemedyKind.END_OTHER_PROGRAMS: "`top` shows what else runs; end it.",
