@@ -312,12 +312,9 @@ def _threads_alone(job: RecordedJob, cores: float) -> float:
 
 
 def _stated(job: RecordedJob) -> str:
-    """The thread count set by its user; empty: none. A script that follows its grant ignores the
-    shell.
-    """
-    return job.told_threads or (
-        job.shell_threads if job.division is None and job.profile is None else ""
-    )
+    """The thread count set by its user; empty: none. A script with calls ignores the shell."""
+    has_calls = job.profile is not None and not job.profile.observed
+    return job.told_threads or ("" if has_calls else job.shell_threads)
 
 
 def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
