@@ -30,6 +30,7 @@ from headgate.reports.figures import (
 from headgate.reports.frames import frames, payload
 from headgate.reports.html import Contents, contents, shown_jobs
 from headgate.reports.templates import Markup, render_in, script_json
+from headgate.web import files
 from headgate.web.access import Right
 
 MOST_RUNS = 200
@@ -48,7 +49,13 @@ def page(title: str, body: Markup, *, right: Right, kind: str, run: str = "", jo
     """
     facts = {"kind": kind, "run": run, "job": job, "acts": right is Right.ACT}
     return render_in(
-        "web", "frame.html", title=title, body=body, facts=script_json(facts), host=runs.host()
+        "web",
+        "frame.html",
+        title=title,
+        body=body,
+        facts=script_json(facts),
+        host=runs.host(),
+        file=files.address,
     )
 
 

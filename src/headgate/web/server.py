@@ -10,10 +10,11 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from importlib import resources
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -23,7 +24,7 @@ from headgate.client.logs import JobLogs
 from headgate.client.run import Run
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.reports.event_words import chain_lines
-from headgate.web import actions, metrics, pages
+from headgate.web import actions, files, metrics, pages
 from headgate.web.access import Access, Right, Tokens
 from headgate.web.board import Board
 from headgate.web.sending import Receiver, Tell, kept_up
@@ -39,15 +40,8 @@ _KEPT_PAGES = 8
 _MOST_COURSES = 3
 """Live runs whose shares and losses are drawn on the first page."""
 _LEAST_SECONDS, _REST = 5.0, 10.0
-_ASSETS = {
-    "report.js": ("reports", "text/javascript"),
-    "report.css": ("reports", "text/css"),
-    "uplot.min.js": ("reports", "text/javascript"),
-    "uplot.min.css": ("reports", "text/css"),
-    "web.js": ("web", "text/javascript"),
-    "web.css": ("web", "text/css"),
-    "icon.svg": ("web", "image/svg+xml"),
-}
+_KEPT_SECONDS = 365 * 86_400
+"""How long a browser keeps a file whose address has its version."""
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -69,20 +63,25 @@ class PageServer:
 
     def app(self, tokens: Tokens, hosts: tuple[str, ...], port: int, secure: bool) -> Access:
         """The ASGI application; see `Access` for the arguments."""
+        pages_and_data: dict[str, Answer] = {
+            "/": self._now,
+            "/past": self._past,
+            "/sections": self._courses,
+            "/compare": self._compare,
+            "/metrics": self._metrics,
+            "/assets/{name}": self._asset,
+            "/runs/{run}": self._run,
+            "/runs/{run}/sections": self._run_sections,
+            "/runs/{run}/jobs/{job}": self._job,
+            "/runs/{run}/jobs/{job}/sections": self._job_sections,
+            "/runs/{run}/jobs/{job}/why": self._why,
+        }
+        # not the streams: earlier versions of it hold back what they compress
+        gzip = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=6)]
         routes = [
-            Route("/", self._now),
+            *(Route(path, answer, middleware=gzip) for path, answer in pages_and_data.items()),
             Route("/live", self._live),
-            Route("/past", self._past),
-            Route("/sections", self._courses),
-            Route("/compare", self._compare),
-            Route("/metrics", self._metrics),
-            Route("/assets/{name}", self._asset),
-            Route("/runs/{run}", self._run),
-            Route("/runs/{run}/sections", self._run_sections),
-            Route("/runs/{run}/jobs/{job}", self._job),
-            Route("/runs/{run}/jobs/{job}/sections", self._job_sections),
             Route("/runs/{run}/jobs/{job}/log", self._log),
-            Route("/runs/{run}/jobs/{job}/why", self._why),
             Route("/runs/{run}/{act}", self._act, methods=["POST"]),
         ]
         app = Starlette(
@@ -162,11 +161,10 @@ class PageServer:
 
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in _ASSETS:
-            raise NotFoundError(f"no file {name!r}")
-        room, kind = _ASSETS[name]
-        data = resources.files(f"headgate.{room}").joinpath("assets", name).read_bytes()
-        return Response(data, media_type=kind, headers={"cache-control": "no-cache"})
+        data, kind = files.read(name)
+        is_named = request.url.query == files.version(name)
+        kept = f"private, max-age={_KEPT_SECONDS}, immutable" if is_named else "no-cache"
+        return Response(data, media_type=kind, headers={"cache-control": kept})
 
     async def _metrics(self, _request: Request) -> Response:
         readings = metrics.read(self._board)

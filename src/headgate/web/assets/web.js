@@ -4,7 +4,8 @@
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const at = (id) => document.getElementById(id);
   const runs = new Map();  // id → { facts, jobs: Map(name → job) }
-  let nodes = {}, events = [], trouble = "";
+  let nodes = {}, trouble = "";
+  let events = [];  // those that are not shown yet
   const MOST_EVENTS = 200, MOST_LOG = 400000;
 
   const element = (tag, properties = {}, ...children) => {
@@ -29,10 +30,12 @@
     if (value < 5400) return Math.round(value / 60) + " min";
     return value < 172800 ? digits(value / 3600) + " h" : digits(value / 86400) + " days";
   };
+  const HOUR = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit" });
+  const DAY = new Intl.DateTimeFormat([], { weekday: "short", day: "numeric", month: "short" });
   const moment = (epoch) => {
-    const then = new Date(epoch * 1000), now = new Date();
-    const time = then.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-    return then.toDateString() === now.toDateString() ? time : then.toLocaleDateString([], { weekday: "short", day: "numeric", month: "short" }) + " " + time;
+    if (!Number.isFinite(epoch)) return "";
+    const then = new Date(epoch * 1000);
+    return then.toDateString() === new Date().toDateString() ? HOUR.format(then) : `${DAY.format(then)} ${HOUR.format(then)}`;
   };
   const coded = (text) => text.split("`").map((part, i) => (i % 2 ? element("code", { textContent: part }) : part));
 
@@ -98,15 +101,21 @@
     return losses.map((v, i) => (v === null ? "" : `${(i / (losses.length - 1) * 60).toFixed(1)},${(15 - (v - low) / span * 14).toFixed(1)}`)).join(" ");
   };
 
-  // --- the table of jobs: a row is made once, and of it only what changed is written ---
+  // --- the table of jobs: only rows that can be seen are there, and of them only what changed is written ---
+  const MOST_WHOLE = 60, SPARE_ROWS = 12;
   class JobTable {
     constructor(table) {
-      this.rows = new Map();
+      this.rows = new Map();  // key → { key, run, job, place: its row while that is there, text: what the filter looks at }
+      this.order = [];  // rows that fit the filter, as they are sorted
+      this.isStale = false;  // whether that may be otherwise by now
+      this.arranged = 0;
+      this.height = 34;
+      this.table = table;
       this.body = table.tBodies[0];
+      this.frame = table.closest(".scroll");
       this.sorted = ["", 1];
       this.words = [];
       const row = table.tHead.insertRow();
-      this.shown = COLUMNS;
       for (const [name, kind] of COLUMNS) {
         const button = element("button", { type: "button", textContent: name });
         const heading = element("th", { scope: "col", className: kind }, button);
@@ -114,79 +123,122 @@
         button.addEventListener("click", () => this.sortBy(name, heading));
       }
       this.headings = [...row.cells];
-      at("filter").addEventListener("input", (event) => { this.words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean); this.filter(); });
+      [this.above, this.below] = [1, 2].map(() => element("tr", { hidden: true, "aria-hidden": "true" }, element("td", { colSpan: COLUMNS.length })));
+      this.body.append(this.above, this.below);
+      let due = false;
+      const scrolled = () => { if (!due) { due = true; requestAnimationFrame(() => { due = false; this.draw(); }); } };
+      this.frame.addEventListener("scroll", scrolled, { passive: true });
+      for (const kind of ["scroll", "resize"]) addEventListener(kind, scrolled, { passive: true });
+      at("filter").addEventListener("input", (event) => { this.words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean); this.arrange(); this.draw(); });
     }
     sortBy(name, heading) {
       const way = this.sorted[0] === name ? -this.sorted[1] : 1;
       this.sorted = [name, way];
       for (const other of this.headings) other.removeAttribute("aria-sort");
       heading.setAttribute("aria-sort", way > 0 ? "ascending" : "descending");
-      this.sort();
-    }
-    sort() {
-      const column = COLUMNS.findIndex(([name]) => name === this.sorted[0]);
-      const rows = [...this.rows.values()];
-      if (column >= 0) {
-        rows.sort((a, b) => {
-          const [x, y] = [a.values[column], b.values[column]];
-          return (typeof x === "number" && typeof y === "number" ? (x === y ? 0 : x < y ? -1 : 1) : String(x).localeCompare(String(y))) * this.sorted[1];
-        });
-      }
-      rows.forEach((row, i) => { if (this.body.rows[i] !== row.place) this.body.insertBefore(row.place, this.body.rows[i] || null); });
+      this.arrange();
+      this.draw();
     }
     update(run, job) {
       const key = run.facts.id + "/" + job.name;
-      let row = this.rows.get(key);
-      if (!row) {
-        const place = element("tr", { className: "job" });
-        place.dataset.job = key;
-        const cells = COLUMNS.map(([name, kind], i) => {
-          const cell = element(i ? "td" : "th", { className: kind });
-          if (i === 0) { cell.scope = "row"; cell.append(element("a", { href: jobPath(run.facts.id, job.name) })); }
-          if (name === "loss") cell.innerHTML = '<svg class="spark" viewBox="0 0 60 16" aria-hidden="true"><polyline fill="none" stroke="currentColor" points=""></polyline></svg><span></span>';
-          place.append(cell);
-          return cell;
+      const row = this.rows.get(key) || { key, place: null };
+      if (!this.rows.has(key)) { this.rows.set(key, row); this.arranged = 0; }
+      Object.assign(row, { run, job, text: null, isStale: true });
+      this.isStale = true;
+    }
+    // What figures change moves rows at most every two seconds.
+    show() {
+      const rest = this.arranged + 2000 - Date.now();
+      if (this.isStale && rest > 0) this.later ??= setTimeout(() => { this.later = null; this.show(); }, rest);
+      else if (this.isStale) this.arrange();
+      this.draw();
+    }
+    arrange() {
+      this.isStale = false;
+      this.arranged = Date.now();
+      this.order = [...this.rows.values()].filter((row) => this.fits(row));
+      const column = COLUMNS.find(([name]) => name === this.sorted[0]);
+      if (column) {
+        const values = new Map(this.order.map((row) => [row, column[2](row.job, row.run)[1]]));
+        this.order.sort((a, b) => {
+          const [x, y] = [values.get(a), values.get(b)];
+          return (typeof x === "number" && typeof y === "number" ? (x === y ? 0 : x < y ? -1 : 1) : String(x).localeCompare(String(y))) * this.sorted[1];
         });
-        row = { place, cells, values: [], run: run.facts.id, job };
-        this.rows.set(key, row);
-        this.body.append(place);
       }
-      row.job = job;
+      const [every, shown] = [this.rows.size, this.order.length];
+      setText(at("count"), shown === every ? `${every} job${every === 1 ? "" : "s"}` : `${shown} of ${every} jobs`);
+      this.table.setAttribute("aria-rowcount", shown + 1);
+    }
+    draw(isFirst = true) {
+      const count = this.order.length, top = this.body.getBoundingClientRect().top, frame = this.frame.getBoundingClientRect();
+      const row = (y, spare) => Math.min(Math.max(Math.floor((y - top) / this.height) + spare, 0), count);
+      const first = count > MOST_WHOLE ? row(Math.max(frame.top, 0), -SPARE_ROWS) : 0;
+      const end = count > MOST_WHOLE ? Math.max(row(Math.min(frame.bottom, innerHeight), SPARE_ROWS), first) : count;
+      const rows = this.order.slice(first, end), stay = new Set(rows.map((row) => this.place(row)));
+      for (const place of [...this.body.rows].slice(1, -1)) {
+        if (!stay.has(place)) { place.remove(); this.rows.get(place.dataset.job).place = null; }
+      }
+      let before = this.above;
+      rows.forEach((row, i) => {
+        if (before.nextSibling !== row.place) before.after(row.place);
+        before = row.place;
+        if (row.place.ariaRowIndex !== String(first + i + 2)) row.place.ariaRowIndex = first + i + 2;
+        if (row.isStale) this.write(row);
+      });
+      for (const [gap, hidden] of [[this.above, first], [this.below, count - end]]) {
+        gap.hidden = hidden === 0;
+        gap.style.height = hidden * this.height + "px";
+      }
+      const height = rows.length ? rows[0].place.offsetHeight : 0;
+      if (height && height !== this.height) {
+        this.height = height;
+        if (isFirst) this.draw(false);
+      }
+    }
+    place(row) {
+      if (row.place) return row.place;
+      row.place = element("tr", { className: "job" });
+      row.place.dataset.job = row.key;
+      for (const [i, [name, kind]] of COLUMNS.entries()) {
+        const cell = element(i ? "td" : "th", { className: kind });
+        if (i === 0) { cell.scope = "row"; cell.append(element("a", { href: jobPath(row.run.facts.id, row.job.name) })); }
+        if (name === "loss") cell.innerHTML = '<svg class="spark" viewBox="0 0 60 16" aria-hidden="true"><polyline fill="none" stroke="currentColor" points=""></polyline></svg><span></span>';
+        row.place.append(cell);
+      }
+      row.isStale = true;
+      return row.place;
+    }
+    write(row) {
+      row.isStale = false;
       for (const [i, [name, , say]] of COLUMNS.entries()) {
-        const [text, value] = say(job, run);
-        row.values[i] = value;
-        const cell = row.cells[i];
+        const [text] = say(row.job, row.run), cell = row.place.cells[i];
         if (name === "loss") {
-          const line = cell.firstChild.firstChild, points = spark(job.losses);
+          const line = cell.firstChild.firstChild, points = spark(row.job.losses);
           if (line.getAttribute("points") !== points) line.setAttribute("points", points);
           setText(cell.lastChild, text);
         } else setText(i === 0 ? cell.firstChild : cell, text);
-        if (name === "state") cell.className = "text state " + job.state;
+        if (name === "state") cell.className = "text state " + row.job.state;
         if (name === "why" && cell.title !== text) cell.title = text;
       }
-      this.match(row);
     }
-    match(row) {
-      const text = row.cells.map((cell) => cell.textContent).join(" ").toLowerCase() + " " + (row.job.arguments || "").toLowerCase();
-      const fits = this.words.every((word) => {
+    fits(row) {
+      return this.words.every((word) => {
         const figure = /^([a-z_][a-z_0-9./-]*)(<=|>=|<|>|=)(-?[\d.]+(?:e-?\d+)?)$/.exec(word);
-        if (!figure) return text.includes(word);
+        if (!figure) return this.text(row).includes(word);
         const value = figureOf(row.job, figure[1]);
         const limit = Number(figure[3]);
         if (value === null || value === undefined) return false;
         return { "<": value < limit, ">": value > limit, "<=": value <= limit, ">=": value >= limit, "=": value === limit }[figure[2]];
       });
-      if (row.place.hidden === fits) row.place.hidden = !fits;
     }
-    filter() { for (const row of this.rows.values()) this.match(row); this.tell(); }
-    tell() {
-      const rows = [...this.rows.values()], shown = rows.filter((row) => !row.place.hidden).length;
-      setText(at("count"), shown === rows.length ? `${rows.length} job${rows.length === 1 ? "" : "s"}` : `${shown} of ${rows.length} jobs`);
+    text(row) {
+      row.text ??= [...COLUMNS.map(([, , say]) => say(row.job, row.run)[0]), row.job.arguments || ""].join(" ").toLowerCase();
+      return row.text;
     }
     drop(run) {
-      for (const [key, row] of this.rows) if (row.run === run) { row.place.remove(); this.rows.delete(key); }
+      for (const [key, row] of this.rows) if (row.run.facts.id === run) { row.place?.remove(); this.rows.delete(key); }
+      this.arrange();
     }
-    clear() { for (const row of this.rows.values()) row.place.remove(); this.rows.clear(); }
   }
   const table = at("jobs") && at("jobs").tagName === "TABLE" ? new JobTable(at("jobs")) : null;
 
@@ -261,16 +313,23 @@
       ...["in", "out"].map((way) => network(node, way)))));
   };
 
+  // The newest is above; only new ones are added, and as many of the oldest go.
+  const momentOf = (event) => { const began = runs.get(event.run)?.facts.began; return began ? time(began + event.t) : clock(event.t); };
+  const eventRow = (event) => element("tr", { event },
+    element("td", { className: "when" }),
+    element("th", { scope: "row", className: "text" }, event.job ? element("a", { href: jobPath(event.run, event.job), textContent: event.job }) : event.run),
+    element("td", { className: "text" + (event.kind === "warning" ? " trouble" : ""), textContent: event.text }));
   const showEvents = () => {
-    at("events-section").hidden = events.length === 0;
-    const moments = (event) => { const began = runs.get(event.run)?.facts.began; return began ? time(began + event.t) : clock(event.t); };
-    at("events").tBodies[0].replaceChildren(...events.slice().reverse().map((event) => element("tr", {},
-      element("td", { className: "when", textContent: moments(event) }),
-      element("th", { scope: "row", className: "text" }, event.job ? element("a", { href: jobPath(event.run, event.job), textContent: event.job }) : event.run),
-      element("td", { className: "text" + (event.kind === "warning" ? " trouble" : ""), textContent: event.text }))));
+    const body = at("events").tBodies[0];
+    body.prepend(...events.reverse().map(eventRow));
+    while (body.rows.length > MOST_EVENTS) body.lastChild.remove();
+    for (const row of body.rows) if (runs.has(row.event.run) || !row.cells[0].textContent) setText(row.cells[0], momentOf(row.event));
+    events = [];
+    at("events-section").hidden = body.rows.length === 0;
   };
 
-  const time = (epoch) => new Date(epoch * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const SECOND = new Intl.DateTimeFormat([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+  const time = (epoch) => (Number.isFinite(epoch) ? SECOND.format(new Date(epoch * 1000)) : "");
   const whyDecided = async (decision, cell) => {
     const answer = await fetch(`${jobPath(decision.run, decision.job)}/why?event=${decision.id}`);
     const { lines, error } = await answer.json();
@@ -346,7 +405,7 @@
   // --- drawn at most four times a second, and not at all while nobody looks ---
   const changed = new Set();
   const parts = new Set();
-  let due = false, resorted = 0;
+  let due = false;
   const show = () => {
     due = false;
     if (document.hidden) return;
@@ -356,8 +415,7 @@
         if (job) { addChoices(job); table.update(run, job); }
       }
       at("jobs-section").hidden = table.rows.size === 0;
-      if (changed.size && table.sorted[0] && Date.now() - resorted > 2000) { resorted = Date.now(); table.sort(); }
-      table.tell();
+      table.show();
     }
     changed.clear();
     if (facts.kind === "now") {
@@ -398,6 +456,7 @@
       if (!runs.has(id)) runs.set(id, { facts: { id, t: 0 }, jobs: new Map() });
       const run = runs.get(id);
       Object.assign(run.facts, change.facts);
+      if (change.facts.began) parts.add("events");  // from which their times are known
       for (const [name, fields] of Object.entries(change.jobs)) {
         const job = Object.assign(run.jobs.get(name) || {}, fields);
         run.jobs.set(name, job);
@@ -430,6 +489,7 @@
       runs.clear();
       keys.clear();
       events = [];
+      at("events")?.tBodies[0].replaceChildren();
       take(JSON.parse(event.data));
     });
     source.addEventListener("change", (event) => take(JSON.parse(event.data)));
@@ -524,11 +584,16 @@
     if (logSource) logSource.close();
     const place = at("log"), task = at("task") ? "?task=" + encodeURIComponent(at("task").value) : "";
     logSource = new EventSource(jobPath(facts.run, facts.job) + "/log" + task);
-    logSource.addEventListener("begin", () => { place.textContent = ""; });
+    let size = 0;
+    logSource.addEventListener("begin", () => { place.textContent = ""; size = 0; });
     logSource.addEventListener("text", (event) => {
-      const bottom = at("follow").checked;
-      place.append(JSON.parse(event.data));
-      if (place.textContent.length > MOST_LOG) place.textContent = place.textContent.slice(-MOST_LOG / 2);
+      const bottom = at("follow").checked, text = JSON.parse(event.data), last = place.lastChild;
+      // Whole lines are a block, so that no text above has to be laid out anew.
+      const isTorn = last && !last.textContent.endsWith("\n") && last.textContent.length < MOST_LOG / 2;
+      const end = isTorn ? text.indexOf("\n") + 1 || text.length : 0;
+      if (end) last.textContent += text.slice(0, end);
+      if (end < text.length) place.append(element("div", { textContent: text.slice(end) }));
+      for (size += text.length; size > MOST_LOG && place.childNodes.length > 1; place.firstChild.remove()) size -= place.firstChild.textContent.length;
       if (bottom) place.scrollTop = place.scrollHeight;
     });
     logSource.addEventListener("end", () => logSource.close());

@@ -1,0 +1,99 @@
+"""The page with very many jobs, and one that is left open: what is in it stays bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.hub.user import SECONDS, User
+from tests.web.conftest import Pages
+from tests.web.test_board import event, job, snapshot
+from tests.web.watching import Page
+
+from headgate.testing.wait import until
+from headgate.web.board import MOST_EVENTS, Board
+
+FED = """
+window.sources = {};
+window.EventSource = class extends EventTarget {
+  constructor(address) { super(); sources[new URL(address, location).pathname] = this; }
+  close() {}
+};
+window.feed = (path, kind, data) => sources[path].dispatchEvent(new MessageEvent(kind, { data }));
+"""
+"""The page is sent what a test feeds it."""
+JOBS = 500
+SHOWN = "#jobs tbody tr[data-job]"
+
+
+@pytest.fixture
+def fed(browser: Any) -> Iterator[Any]:
+    command = "Page.addScriptToEvaluateOnNewDocument"
+    added = browser.execute_cdp_cmd(command, {"source": FED})
+    yield browser
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
+def feed(page: Page, path: str, kind: str, data: str) -> None:
+    ready = "return window.sources !== undefined && arguments[0] in sources"
+    until(lambda: page.browser.execute_script(ready, path), SECONDS, "the page listens")
+    page.browser.execute_script("feed(...arguments)", path, kind, data)
+
+
+def shows_board(page: Page, board: Board) -> None:
+    """Send the page all of a board, as the server does."""
+    message = board.subscribe(None).messages.get_nowait()
+    assert message is not None
+    kind, data = (line.partition(": ")[2] for line in message.decode().split("\n", 1))
+    feed(page, "/live", kind, data)
+
+
+def test_of_500_jobs_only_rows_in_view_are_there(fed: Any, pages: Pages) -> None:
+    page, board = Page(fed, pages.act), Board()
+    jobs = [job(f"job{number:03}", loss=number / 100) for number in range(JOBS)]
+    board.take(snapshot(*jobs))
+    shows_board(page, board)
+    page.shows("#count", "500 jobs")
+    assert 10 < len(page.all(SHOWN)) < 100
+    fed.execute_script("document.querySelector('#jobs').closest('.scroll').scrollTop = 1e6")
+    page.shows(SHOWN + ":nth-last-child(2)", "job499")
+    assert len(page.all(SHOWN)) < 100
+    assert page.all(SHOWN)[-1].get_attribute("aria-rowindex") == "501"
+    page.all("#filter")[0].send_keys("loss>=4.9")
+    page.shows("#count", "10 of 500 jobs")
+    heading = page.all("#jobs thead th")[4]
+    for way, first in (("ascending", "job490"), ("descending", "job499")):
+        heading.find_element("css selector", "button").click()
+        assert heading.get_attribute("aria-sort") == way
+        page.shows(SHOWN, first)
+    page.all("#filter")[0].clear()
+    page.is_quiet()
+
+
+def test_the_newest_events_are_shown_and_no_more(fed: Any, pages: Pages) -> None:
+    page, board = Page(fed, pages.act), Board()
+    board.take(snapshot(job()))
+    shows_board(page, board)
+    for start in range(0, 3 * MOST_EVENTS, 100):
+        events = [event(number) for number in range(start, start + 100)]
+        feed(page, "/live", "change", json.dumps({"runs": {}, "events": events}))
+    page.shows("#events tbody tr", str(3 * MOST_EVENTS - 1))
+    assert len(page.all("#events tbody tr")) == MOST_EVENTS
+    page.is_quiet()
+
+
+def test_a_log_that_goes_on_keeps_its_end(fed: Any, pages: Pages, user: User) -> None:
+    user.write("a.py", "print('begun')")
+    address = f"/runs/{user.detaches('a.py')}/jobs/a"
+    Page(fed, pages.act)
+    page, path = Page(fed, f"http://127.0.0.1:{pages.port}{address}"), f"{address}/log"
+    for number in range(50):
+        lines = f"half of a line\n{'x' * 20_000}\nhalf {number} of"
+        feed(page, path, "text", json.dumps(lines if number == 0 else f" another\n{lines}"))
+    page.shows("#log", "half 48 of another\n")
+    length = fed.execute_script("return document.querySelector('#log').textContent.length")
+    assert 300_000 < length < 500_000
+    assert len(page.all("#log div")) > 10  # so that what is above is not laid out anew
+    page.is_quiet()
