@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +15,7 @@ import pytest
 from tests.hub.tracked import Tracked
 from tests.hub.user import User
 
+from headgate.forecast.remaining import Question
 from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
@@ -213,6 +216,34 @@ def test_what_threads_brought_one_run_is_known_in_the_next_from_its_first_predic
     told.clear()
     asyncio.run(trains(lambda second: 1))
     assert {(each.cores, each.follows) for each in told} == {(1.0, framework == "torch")}
+
+
+def test_a_hub_predicts_for_one_job_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each prediction takes the interpreter from the hub."""
+    others, met = threading.Barrier(2), list[JobId]()
+
+    def predicts(job: JobId, question: Question) -> None:
+        with suppress(threading.BrokenBarrierError):
+            others.wait(0.1)
+            met.append(job)
+
+    monkeypatch.setattr("headgate.hub.parts.forecasting.answer", predicts)
+    tell = list[Event]().append
+    live = LiveJob(Job(name="a", run="train.py"), 0, 0.0)
+    live_runs = cast("LiveRuns", SimpleNamespace(find=lambda id: (None, live)))
+    asked = [JobId(f"r/{name}") for name in "abcdef"]
+
+    async def asks() -> None:
+        forecasting = Forecasting(
+            live_runs, Tracked(0.0), tmp_path, tmp_path, tell, lambda _: True, lambda: True
+        )
+        question, watched = cast("Question", None), cast("Any", None)
+        await asyncio.gather(*(forecasting._answer(job, watched, question) for job in asked))
+
+    asyncio.run(asks())
+    assert met == []
 
 
 def test_who_saves_a_checkpoint_is_no_longer_expected_to_last_as_long_once_it_waits_again(

@@ -96,6 +96,15 @@ def test_a_new_reason_for_the_same_weight_is_told_at_once_and_new_figures_each_m
     assert policy.decide(65.0, 2.0, [predicted("a", 20)]).reasons == {"a": left(20.0)}
 
 
+def test_news_of_one_of_very_many_jobs_waits_a_moment_for_more_of_it() -> None:
+    policy = policies.make("srpt")
+    policy.decide(0.0, 2.0, list(arrivals(*(f"j{number}" for number in range(100)))))
+    early = policy.decide(0.05, 2.0, [predicted("j7", 1.0)])
+    assert (early.shares, early.wake_at) == ({}, pytest.approx(0.2))
+    assert "j7" in policy.decide(0.2, 2.0, []).shares
+    assert "new" in policy.decide(0.25, 2.0, list(arrivals("new"))).shares
+
+
 def test_las_serves_who_has_had_least_and_within_a_queue_who_came_first() -> None:
     play = Play("las:first=60")
     play.at(0, *arrivals("a", "b"))

@@ -37,6 +37,10 @@ _BACK_OFF = 8.0
 """Rounds without a change come further apart, up to this many times the interval."""
 _NEWS = 0.25
 """A prediction that differs by more than this fraction is acted upon at once."""
+_MANY, _REST_SECONDS = 50, 0.002
+"""With more jobs than this, news of one waits until so much time for each job has passed since the
+last answer: all jobs are ordered anew, whatever the news.
+"""
 _REMEMBERED = 20
 """Most ended jobs that are remembered."""
 _KINDS = 20
@@ -96,6 +100,7 @@ class WeighingPolicy(Policy):
         self._number = 0
         self._round_at: float | None = None
         self._settle_at: float | None = None
+        self._news_at, self._divided_at = math.inf, -math.inf
         self._wanted: dict[JobId, tuple[float, Reason]] = {}
         self._needed: deque[float] = deque(maxlen=_REMEMBERED)
         self._told_after: deque[float] = deque(maxlen=_REMEMBERED)
@@ -121,16 +126,15 @@ class WeighingPolicy(Policy):
         return True
 
     def decide(self, now: float, cores: float, changes: Sequence[Change]) -> Decision:
-        acts = False
-        for change in changes:
-            acts |= self._take(now, change)
+        acts = self._take_all(now, changes)
         if not self._jobs:
             self._round_at = self._settle_at = None
-            self.ends_at = math.inf
+            self.ends_at = self._news_at = math.inf
             return Decision()
-        acts |= now >= self.ends_at
+        acts |= now >= min(self.ends_at, self._news_at)
         due = self._round_at is not None and now >= self._round_at
         if acts or due:
+            self._divided_at, self._news_at = now, math.inf
             self._learn()
             self._wanted = dict(
                 self.divide(now, max(cores, LEAST_CORES), list(self._jobs.values()))
@@ -146,7 +150,7 @@ class WeighingPolicy(Policy):
             quiet = not (acts or shares) and self.settled()
             self._period = min(2.0 * self._period, _BACK_OFF * self.itval) if quiet else self.itval
             self._round_at = max(min(now + self._period, self.look_at), now + self.itval)
-        times = (self._round_at, self._settle_at, self.ends_at)
+        times = (self._round_at, self._settle_at, self.ends_at, self._news_at)
         wake_at = min(
             (time for time in times if time is not None and now < time < math.inf), default=None
         )
@@ -169,6 +173,18 @@ class WeighingPolicy(Policy):
         tells_after = median(self._told_after) if self._told_after else STARTUP_WORK
         for job in self._jobs.values():
             job.needs, job.tells_after = known, tells_after
+
+    def _take_all(self, now: float, changes: Sequence[Change]) -> bool:
+        """Process changes. Returns whether any requires action before other news comes."""
+        acts = has_news = False
+        for change in changes:
+            if self._take(now, change):
+                has_news = True
+                acts |= isinstance(change, Arrived | Left | Changed | Placed)
+        if has_news:
+            rest = _REST_SECONDS * len(self._jobs) if len(self._jobs) > _MANY else 0.0
+            self._news_at = min(self._news_at, max(self._divided_at + rest, now))
+        return acts
 
     def _take(self, now: float, change: Change) -> bool:
         """Process a change. Returns whether it requires action at once."""

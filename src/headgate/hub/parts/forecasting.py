@@ -122,6 +122,9 @@ class Forecasting(Component):
         self._watched: dict[JobId, _ForecastJob] = {}
         self._took: dict[JobId, float | None] = {}
         self._doing: set[asyncio.Task[None]] = set()
+        # Several at once would keep the interpreter from the hub's loop most of the time.
+        self._one_at_once = asyncio.Semaphore()
+        self._asked: set[JobId] = set()
 
     @property
     def ends(self) -> Mapping[JobId, float]:
@@ -263,7 +266,8 @@ class Forecasting(Component):
         step = progress.step if progress.step is not None else tracker.losses.seen
         watched.scaling.reported(now, step)
         asks = self._asks(job) or (len(self._watched) > 1 and self._predicts())
-        if asks and (question := tracker.due()) is not None:
+        if asks and job not in self._asked and (question := tracker.due()) is not None:
+            self._asked.add(job)
             self._do(self._answer(job, watched, question))
 
     def _do(self, work: Coroutine[None, None, None]) -> None:
@@ -272,7 +276,11 @@ class Forecasting(Component):
         task.add_done_callback(self._doing.discard)
 
     async def _answer(self, job: JobId, watched: _ForecastJob, question: Question) -> None:
-        left = await asyncio.to_thread(answer, job, question)
+        async with self._one_at_once:
+            try:
+                left = await asyncio.to_thread(answer, job, question)
+            finally:
+                self._asked.discard(job)
         if left is not None and self._watched.get(job) is watched:  # the same attempt still runs
             watched.ends = time.monotonic() + left.seconds if left.seconds is not None else None
             if (power := watched.scaling.power()) is not None:
