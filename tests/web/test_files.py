@@ -27,6 +27,10 @@ def test_a_browser_keeps_a_file_until_it_changes(pages: Pages) -> None:
         assert pages.asks(other).headers["cache-control"] == "no-cache"
 
 
+def test_a_browser_that_looks_for_an_icon_gets_it(pages: Pages) -> None:
+    assert pages.asks("/favicon.ico").headers["content-type"] == "image/svg+xml"
+
+
 def test_what_is_long_is_compressed_and_what_follows_is_sent_at_once(pages: Pages) -> None:
     assert [encoding(pages, path) for path in ("/", "/assets/web.js")] == ["gzip", "gzip"]
     assert encoding(pages, "/live") is None

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 from tests.hub.user import SECONDS, User
+from tests.reports.browsing import faults_by_axe
 from tests.web.conftest import Pages
 from tests.web.test_board import event, job, snapshot
 from tests.web.watching import Page
@@ -25,7 +27,14 @@ window.feed = (path, kind, data) => sources[path].dispatchEvent(new MessageEvent
 """
 """The page is sent what a test feeds it."""
 JOBS = 500
-SHOWN = "#jobs tbody tr[data-job]"
+SHOWN = "#jobs tbody tr.job"
+LAST = f"{SHOWN}[aria-rowindex='{JOBS + 1}']"
+FOCUSED = "document.activeElement.innerText"
+
+
+@pytest.fixture
+def pages(lasting: Pages) -> Pages:
+    return lasting
 
 
 @pytest.fixture
@@ -58,9 +67,8 @@ def test_of_500_jobs_only_rows_in_view_are_there(fed: Any, pages: Pages) -> None
     page.shows("#count", "500 jobs")
     assert 10 < len(page.all(SHOWN)) < 100
     fed.execute_script("document.querySelector('#jobs').closest('.scroll').scrollTop = 1e6")
-    page.shows(SHOWN + ":nth-last-child(2)", "job499")
+    page.shows(LAST, "job499")
     assert len(page.all(SHOWN)) < 100
-    assert page.all(SHOWN)[-1].get_attribute("aria-rowindex") == "501"
     page.all("#filter")[0].send_keys("loss>=4.9")
     page.shows("#count", "10 of 500 jobs")
     heading = page.all("#jobs thead th")[4]
@@ -69,6 +77,39 @@ def test_of_500_jobs_only_rows_in_view_are_there(fed: Any, pages: Pages) -> None
         assert heading.get_attribute("aria-sort") == way
         page.shows(SHOWN, first)
     page.all("#filter")[0].clear()
+    page.is_quiet()
+
+
+def test_every_row_is_reached_by_tab_and_by_the_search_of_a_browser(fed: Any, pages: Pages) -> None:
+    page, board = Page(fed, pages.act), Board()
+    board.take(snapshot(*(job(f"job{number:03}") for number in range(JOBS))))
+    shows_board(page, board)
+    page.sees(SHOWN)
+    assert faults_by_axe(fed) == []
+    fed.execute_script("document.querySelector('#jobs tbody a').focus()")
+    for number in range(1, 70):
+        page.presses(Keys.TAB)
+        assert page.tells(FOCUSED) == f"job{number:03}"
+    fed.execute_script("document.querySelector('#jobs').closest('.scroll').scrollTop = 1e6")
+    page.shows(LAST, "job499")
+    assert page.tells(FOCUSED) == "job069"
+    page.presses(Keys.TAB)
+    page.presses(Keys.TAB)
+    page.clicks("#whole")
+    until(lambda: len(page.all(SHOWN)) == JOBS, SECONDS, "all rows")
+    page.is_quiet()
+
+
+def test_a_start_is_shown_once_it_is_known_when_the_run_began(fed: Any, pages: Pages) -> None:
+    page, board = Page(fed, pages.act), Board()
+    board.take(snapshot(job(state="waiting", started=None)))
+    board.add_to_job("r", "a", expected=60.0)
+    shows_board(page, board)
+    page.shows(SHOWN, "waiting")
+    assert "starts" not in page.text(SHOWN)
+    began = {"facts": {"began": 1e9}, "jobs": {}}
+    feed(page, "/live", "change", json.dumps({"runs": {"r": began}, "events": []}))
+    page.shows(SHOWN, "starts Sun")
     page.is_quiet()
 
 
@@ -84,9 +125,9 @@ def test_the_newest_events_are_shown_and_no_more(fed: Any, pages: Pages) -> None
     page.is_quiet()
 
 
-def test_a_log_that_goes_on_keeps_its_end(fed: Any, pages: Pages, user: User) -> None:
-    user.write("a.py", "print('begun')")
-    address = f"/runs/{user.detaches('a.py')}/jobs/a"
+def test_a_log_that_goes_on_keeps_its_end(fed: Any, pages: Pages, resident: User) -> None:
+    resident.write("a.py", "print('begun')")
+    address = f"/runs/{resident.detaches('a.py')}/jobs/a"
     Page(fed, pages.act)
     page, path = Page(fed, f"http://127.0.0.1:{pages.port}{address}"), f"{address}/log"
     for number in range(50):

@@ -60,8 +60,8 @@ class Page:
 
     def is_quiet(self) -> None:
         """Whether its script met no error."""
-        lines = self.browser.get_log("browser")
-        assert [line["message"] for line in lines if line["level"] == "SEVERE"] == []
+        lines = [(line["level"], line["message"]) for line in self.browser.get_log("browser")]
+        assert [message for level, message in lines if level == "SEVERE"] == [], lines
 
 
 def starts_three(user: User) -> str:

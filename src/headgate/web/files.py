@@ -8,6 +8,7 @@ from importlib import resources
 
 from headgate.model.errors import NotFoundError
 
+ICON = "icon.svg"
 _FILES = {
     "report.js": ("reports", "text/javascript"),
     "report.css": ("reports", "text/css"),
@@ -15,7 +16,7 @@ _FILES = {
     "uplot.min.css": ("reports", "text/css"),
     "web.js": ("web", "text/javascript"),
     "web.css": ("web", "text/css"),
-    "icon.svg": ("web", "image/svg+xml"),
+    ICON: ("web", "image/svg+xml"),
 }
 """The room that each is in, and its media type."""
 

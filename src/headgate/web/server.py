@@ -70,6 +70,7 @@ class PageServer:
             "/compare": self._compare,
             "/metrics": self._metrics,
             "/assets/{name}": self._asset,
+            "/favicon.ico": self._asset,  # which a browser asks for where a page names none yet
             "/runs/{run}": self._run,
             "/runs/{run}/sections": self._run_sections,
             "/runs/{run}/jobs/{job}": self._job,
@@ -160,7 +161,7 @@ class PageServer:
         return JSONResponse({"lines": [line for links in chains for line in chain_lines(links)]})
 
     async def _asset(self, request: Request) -> Response:
-        name = request.path_params["name"]
+        name = request.path_params.get("name", files.ICON)
         data, kind = files.read(name)
         is_named = request.url.query == files.version(name)
         kept = f"private, max-age={_KEPT_SECONDS}, immutable" if is_named else "no-cache"

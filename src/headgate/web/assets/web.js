@@ -46,7 +46,7 @@
     return job.step === null ? ["", -1] : [`step ${job.step.toLocaleString("en")}`, job.step];
   };
   const ending = (job, run) => {
-    if (job.state === "waiting" && job.expected) return ["starts " + moment(run.facts.began + job.expected), job.expected];
+    if (job.state === "waiting" && job.expected && run.facts.began) return ["starts " + moment(run.facts.began + job.expected), job.expected];
     if (job.ends && job.state === "running") return [moment(job.ends.median), job.ends.median];
     return ["", Infinity];
   };
@@ -123,12 +123,15 @@
         button.addEventListener("click", () => this.sortBy(name, heading));
       }
       this.headings = [...row.cells];
-      [this.above, this.below] = [1, 2].map(() => element("tr", { hidden: true, "aria-hidden": "true" }, element("td", { colSpan: COLUMNS.length })));
-      this.body.append(this.above, this.below);
+      row.ariaRowIndex = 1;
+      // In place of rows that cannot be seen: above, below, and between the others and the one with the focus.
+      this.gaps = [1, 2, 3].map(() => element("tr", { hidden: true, "aria-hidden": "true" }, element("td", { colSpan: COLUMNS.length })));
+      this.body.append(...this.gaps);
       let due = false;
       const scrolled = () => { if (!due) { due = true; requestAnimationFrame(() => { due = false; this.draw(); }); } };
       this.frame.addEventListener("scroll", scrolled, { passive: true });
       for (const kind of ["scroll", "resize"]) addEventListener(kind, scrolled, { passive: true });
+      at("whole").addEventListener("change", () => this.draw());
       at("filter").addEventListener("input", (event) => { this.words = event.target.value.toLowerCase().split(/\s+/).filter(Boolean); this.arrange(); this.draw(); });
     }
     sortBy(name, heading) {
@@ -170,30 +173,49 @@
       this.table.setAttribute("aria-rowcount", shown + 1);
     }
     draw(isFirst = true) {
-      const count = this.order.length, top = this.body.getBoundingClientRect().top, frame = this.frame.getBoundingClientRect();
-      const row = (y, spare) => Math.min(Math.max(Math.floor((y - top) / this.height) + spare, 0), count);
-      const first = count > MOST_WHOLE ? row(Math.max(frame.top, 0), -SPARE_ROWS) : 0;
-      const end = count > MOST_WHOLE ? Math.max(row(Math.min(frame.bottom, innerHeight), SPARE_ROWS), first) : count;
-      const rows = this.order.slice(first, end), stay = new Set(rows.map((row) => this.place(row)));
-      for (const place of [...this.body.rows].slice(1, -1)) {
-        if (!stay.has(place)) { place.remove(); this.rows.get(place.dataset.job).place = null; }
-      }
-      let before = this.above;
-      rows.forEach((row, i) => {
-        if (before.nextSibling !== row.place) before.after(row.place);
-        before = row.place;
-        if (row.place.ariaRowIndex !== String(first + i + 2)) row.place.ariaRowIndex = first + i + 2;
-        if (row.isStale) this.write(row);
-      });
-      for (const [gap, hidden] of [[this.above, first], [this.below, count - end]]) {
-        gap.hidden = hidden === 0;
-        gap.style.height = hidden * this.height + "px";
-      }
+      at("whole-choice").hidden = this.order.length <= MOST_WHOLE;
+      const spans = this.spans(), rows = spans.flatMap(([first, end]) => this.order.slice(first, end));
+      keepFocus(this.body, () => this.put(spans, new Set(rows.map((row) => this.place(row)))));
+      for (const row of rows) if (row.isStale) this.write(row);
       const height = rows.length ? rows[0].place.offsetHeight : 0;
       if (height && height !== this.height) {
         this.height = height;
         if (isFirst) this.draw(false);
       }
+    }
+    // The rows that are to be there, as [first, end): those in view, and the one with the focus.
+    spans() {
+      const count = this.order.length;
+      if (count <= MOST_WHOLE || at("whole").checked) return [[0, count]];
+      const top = this.body.getBoundingClientRect().top, frame = this.frame.getBoundingClientRect();
+      const row = (y, spare) => Math.min(Math.max(Math.floor((y - top) / this.height) + spare, 0), count);
+      const first = row(Math.max(frame.top, 0), -SPARE_ROWS), end = Math.max(row(Math.min(frame.bottom, innerHeight), SPARE_ROWS), first);
+      const focused = this.order.indexOf(this.rows.get(document.activeElement.closest("tr.job")?.dataset.job));
+      if (focused < 0 || (focused >= first && focused < end)) return [[first, end]];
+      return [[first, end], [focused, focused + 1]].sort(([a], [b]) => a - b);
+    }
+    put(spans, stay) {
+      for (const place of this.body.querySelectorAll("tr.job")) {
+        if (!stay.has(place)) { place.remove(); this.rows.get(place.dataset.job).place = null; }
+      }
+      let before = null, shown = 0;
+      const follow = (place) => {
+        const next = before ? before.nextSibling : this.body.firstChild;
+        if (next !== place) this.body.insertBefore(place, next);
+        before = place;
+      };
+      this.gaps.forEach((gap, i) => {
+        const [first, end] = spans[i] || [this.order.length, this.order.length];
+        follow(gap);
+        gap.hidden = first === shown;
+        gap.style.height = (first - shown) * this.height + "px";
+        for (let index = first; index < end; index++) {
+          const { place } = this.order[index];
+          follow(place);
+          if (place.ariaRowIndex !== String(index + 2)) place.ariaRowIndex = index + 2;
+        }
+        shown = end;
+      });
     }
     place(row) {
       if (row.place) return row.place;
@@ -456,12 +478,15 @@
       if (!runs.has(id)) runs.set(id, { facts: { id, t: 0 }, jobs: new Map() });
       const run = runs.get(id);
       Object.assign(run.facts, change.facts);
-      if (change.facts.began) parts.add("events");  // from which their times are known
       for (const [name, fields] of Object.entries(change.jobs)) {
         const job = Object.assign(run.jobs.get(name) || {}, fields);
         run.jobs.set(name, job);
         if (ENDED.includes(job.state) && awaited.delete(`${id}/${name}`)) notice(`${name} is ${job.state}: ${job.reason}`);
         mark(id, name);
+      }
+      if (change.facts.began) {  // from which times are known
+        parts.add("events");
+        for (const name of run.jobs.keys()) mark(id, name);
       }
     }
     for (const id of message.gone || []) {
@@ -503,10 +528,11 @@
   // --- what a reader has chosen stays when its place is made anew ---
   const FOCUSABLE = "a, button, input, select, summary, [tabindex]";
   const keepFocus = (place, change) => {
+    if (!place.contains(document.activeElement)) { change(); return; }
     const all = () => [...place.querySelectorAll(FOCUSABLE)];
     const focused = document.activeElement, index = all().indexOf(focused), link = focused?.getAttribute("href");
     change();
-    if (index < 0 || document.activeElement === focused) return;
+    if (document.activeElement === focused) return;
     const same = focused.isConnected ? focused : all().find((other, i) => (link ? other.getAttribute("href") === link : i === index));
     same?.focus({ preventScroll: true });
   };
