@@ -7,7 +7,7 @@ from tests.hub.user import User
 SCRIPT = """
     import os, time
     try:
-        import headgate.torch as hg
+        import headgate.jax as hg
     except ImportError:
         hg = None
     print("epoch 1/2 loss 0.5", flush=True)
