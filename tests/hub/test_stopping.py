@@ -206,8 +206,15 @@ def test_stop_all_asks_all_runs_before_it_waits_for_one(user: User) -> None:
     }
 
 
-@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["watched", "detached"])
-@pytest.mark.parametrize(("presses", "state"), [(1, "stopped"), (2, "killed")])
+@pytest.mark.parametrize(
+    ("presses", "state", "detach"),
+    [
+        pytest.param(1, "stopped", [], id="once, watched"),
+        pytest.param(2, "killed", ["--detach"], id="twice, detached"),
+        pytest.param(1, "stopped", ["--detach"], id="once, detached", marks=pytest.mark.long),
+        pytest.param(2, "killed", [], id="twice, watched", marks=pytest.mark.long),
+    ],
+)
 def test_a_ctrl_c_while_a_run_is_handed_in_ends_it(
     presses: int, state: str, detach: list[str], slow: User
 ) -> None:

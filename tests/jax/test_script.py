@@ -47,9 +47,9 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     ("training", "kind"),
     [
         (trainings.plain, "orbax"),
-        (trainings.train_state, "orbax"),
         (trainings.plain, "numpy"),
         # What is written is the leaves of a tree, whatever made it.
+        pytest.param(trainings.train_state, "orbax", marks=pytest.mark.long),
         pytest.param(trainings.train_state, "numpy", marks=pytest.mark.long),
         pytest.param(trainings.in_place, "orbax", marks=pytest.mark.long),
         pytest.param(trainings.in_place, "numpy", marks=pytest.mark.long),

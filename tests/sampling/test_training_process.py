@@ -108,7 +108,7 @@ def _cpu_seconds(process: int) -> float:
     [
         ("a launcher", True),
         ("spawn", True),
-        ("fork", True),
+        pytest.param("fork", True, marks=pytest.mark.long),  # as by spawn
         ("workers of its own", True),
         ("a queue", False),
         ("a loader", False),
