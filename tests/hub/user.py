@@ -351,7 +351,10 @@ def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The measured speed of a core, so that not every hub measures it again; beside it what is
     installed here.
     """
-    path = tmp_path_factory.mktemp("speed") / "node.json"
+    path = tmp_path_factory.getbasetemp() / "speed" / "node.json"
+    if path.exists():
+        return path  # each folder that imports this fixture has one of its own
+    path.parent.mkdir()
     machine.detect(path)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(SOURCE))
