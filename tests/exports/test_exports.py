@@ -14,6 +14,8 @@ from tests.hub.user import User
 
 from headgate.exports import files, perfetto, tracking
 from headgate.exports.series import series
+from headgate.exports.trackers import run_type
+from headgate.exports.trackers.base import TrackedEnd
 from headgate.model.errors import HeadgateError
 from headgate.model.trackers import Destination, Tracker
 from headgate.recorded.recording import read
@@ -101,6 +103,10 @@ def test_mlflow_has_a_run_for_each_job(
         assert made.data.params["policy"] == "equal"
         assert "headgate/verdict" in made.data.tags
         assert made.info.status == "FINISHED"
+    again = run_type(Tracker.MLFLOW)(tracking.tracked_job(run, job), uri, made.info.run_id)
+    assert client.get_run(again.id).info.status == "RUNNING"
+    again.end(TrackedEnd.KILLED)  # as where its hub dies
+    assert client.get_run(made.info.run_id).info.status == "KILLED"
 
 
 def test_what_a_tracker_refuses_is_said_in_one_line(

@@ -74,33 +74,17 @@ def losses(user: User, run: str) -> list[float]:
     return [metric.value for metric in client.get_metric_history(run, "loss")]
 
 
-def test_figures_arrive_while_a_job_runs_and_go_on_after_a_resume(tracking: User) -> None:
-    user = tracking
+def test_figures_arrive_while_a_job_runs_and_go_on_after_a_resume(user: User) -> None:
     user.write("train.py", WAITS)
-    user.write(
-        "jobs.yaml",
-        "track: [mlflow, {to: tensorboard, output: board}]\njobs: [{name: a, script: train.py}]",
-    )
+    user.write("jobs.yaml", "track: tensorboard=board\njobs: [{name: a, script: train.py}]")
     run = user.detaches("jobs.yaml")
     board = user.folder / "board" / "a"
-    wait.until(lambda: len(scalars(board, "loss")) == len(LOSSES), what="losses are on the board")
-    assert wait.until(lambda: mlflow_runs(user), what="MLflow has the job")[0].info.status == (
-        "RUNNING"
-    )
+    wait.until(lambda: scalars(board, "loss") == LOSSES, what="losses are on the board")
     for hub in user.traces.hubs():
         user.kills(hub)
-    [killed] = wait.until(
-        lambda: [made for made in mlflow_runs(user) if made.info.status == "KILLED"],
-        what="MLflow knows that the hub died",
-    )
     user.touch("go")
     user.types("resume", run, "--from-scratch")
-    [made] = mlflow_runs(user)
-    assert (made.info.run_id, made.info.status) == (killed.info.run_id, "FINISHED")
-    assert made.data.params["script"].endswith("train.py")
-    assert "headgate/verdict" in made.data.tags
-    assert losses(user, made.info.run_id) == [*LOSSES, *LOSSES]
-    assert scalars(board, "loss") == [*LOSSES, *LOSSES]
+    wait.until(lambda: scalars(board, "loss") == [*LOSSES, *LOSSES], what="they go on")
     assert scalars(board, "headgate/cpu_cores")
 
 
@@ -136,6 +120,7 @@ def test_a_tracker_that_fails_is_told_of_once_and_gets_it_all_later(
         rows.commit()
     monkeypatch.setattr(live, "_AGAIN_SECONDS", (0.01, 0.02))
     monkeypatch.setattr(live, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "_REST", 0.0)
     reads, ends = os.pipe()
     notices, tells = os.pipe()
 

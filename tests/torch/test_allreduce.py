@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from tests.harness.gang import Gang
 from tests.torch import right_answers
 
 from headgate.model.plans import Plan
@@ -65,6 +67,39 @@ def test_a_collective_that_is_done_just_after_a_wait_ran_out_is_no_fault() -> No
     link.begin(1.0)
     link.launch(0)
     assert list(link.finish().sums) == [buffer]
+
+
+UNLIKE = """
+import os, time, torch
+import headgate.torch as hg
+
+model = torch.nn.Linear(6, 3)
+if os.environ["HEADGATE_TASK"].endswith("worker-1"):
+    model.register_forward_hook(lambda *given: time.sleep(0.1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = torch.utils.data.TensorDataset(torch.randn(40, 6), torch.randint(0, 3, (40,)))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+model, optimizer, loader = hg.prepare(model, optimizer, loader)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    hg.report(loss=loss)
+"""
+
+
+def test_the_wait_for_a_slower_worker_is_no_part_of_backward(tmp_path: Path) -> None:
+    (tmp_path / "unlike.py").write_text(UNLIKE)
+    plan = Plan(strategy="allreduce", workers=2, batch_per_worker=None)
+    with Gang(tmp_path, plan, [sys.executable, str(tmp_path / "unlike.py")]) as gang:
+        gang.start()
+        gang.finish()
+        steps = gang.of("worker-0", "spans")
+    assert steps
+    for step in steps:
+        seconds = {span["name"]: span["seconds"] for span in step["spans"]}
+        assert seconds.get("wait", 0.0) + seconds["push"] > seconds["backward"]
 
 
 def _threads_of_gloo() -> int:

@@ -43,7 +43,7 @@ from headgate.reports.explained import explained
 STATE = "trackers.json"
 """File in a job's folder: its run in each tracker, for a run that resumes it."""
 _LOOK_SECONDS, _REST = 2.0, 20.0
-"""Least seconds between two looks, and seconds of rest for each second of one."""
+"""Least seconds between two looks, and seconds of rest for each second of CPU that one took."""
 _LATE_SECONDS = 2.0
 """Rows may come this late to the store."""
 _OVERLAP_SECONDS = 30.0
@@ -190,14 +190,17 @@ class Following:
     def follow(self) -> None:
         """Send until the run is over."""
         threading.Thread(target=self._wait_for_end, daemon=True).start()
+        for tracker in {figures.destination.tracker for figures in self._every}:
+            with contextlib.suppress(Exception):  # told when it is first used
+                run_type(tracker)  # imports for seconds
         is_last = False
         while not is_last:
             is_last = self._over.is_set()
             if is_last:
                 _wait_until_written(self._folder)
-            began = time.monotonic()
+            began = time.process_time()
             self._look(is_last)
-            self._over.wait(max(_LOOK_SECONDS, _REST * (time.monotonic() - began)))
+            self._over.wait(max(_LOOK_SECONDS, _REST * (time.process_time() - began)))
         ends = time.monotonic() + _MORE_SECONDS
         while (left := self._left()) and time.monotonic() < ends:
             time.sleep(min(self._failing.values(), default=1.0))
