@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.hub.team import Team
+from tests.hub.test_proving import is_held, job, starts
 from tests.hub.user import SECONDS, User
 from tests.reports.browsing import chromium
 from tests.web.conftest import Pages, ends_all
@@ -26,6 +27,17 @@ NONE_IS_HELD = """
       - {name: a, script: a.py}
       - {name: b, script: a.py, pausable: false}
 """
+
+TIMERS = """
+    const set = window.setTimeout;
+    window.delays = [];
+    window.setTimeout = (act, delay, ...more) => {
+      window.delays.push(delay);
+      return set(act, delay, ...more);
+    };
+"""
+HIDES_SECONDS = 12
+"""When an outcome is hidden, and 60 ms later for each letter; not that of a proof."""
 
 
 @pytest.fixture
@@ -173,6 +185,26 @@ def test_a_proof_asks_for_a_neighbour_and_a_refusal_is_shown(
     assert [choice.text for choice in page.all("dialog option")] == ["each in turn", "b"]
     page.clicks("dialog button.main")
     page.shows("#notice", "Refused: run")
+
+
+def test_what_a_proof_comes_to_is_shown_though_its_run_ends_meanwhile(
+    browser: Any, pages: Pages, user: User
+) -> None:
+    run = starts(user, job("a", "rests"), job("b", "rests"))
+    browser.get(pages.act)
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": TIMERS})
+    page = Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}/jobs/a")
+    answers(page, "prove", **{"input[type=number]": "25"})
+    page.shows("#notice", "It is being proved")
+    until(lambda: is_held(user, "b"), SECONDS, "b is held")
+    user.touch("enough")
+    page.shows("#notice", "nothing can be said yet of b and a: the proof ended after")
+    page.shows("#state", "done")
+    outcome = page.text("#notice")
+    assert outcome.startswith("nothing can be said yet")
+    assert HIDES_SECONDS * 1000 + 60 * len(outcome) not in page.tells("window.delays")
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+    page.is_quiet()
 
 
 def test_a_link_to_look_says_why_its_buttons_do_nothing(

@@ -470,7 +470,7 @@
     if (!at("notice").hidden) sessionStorage.setItem("notice", at("notice").textContent);
     location.reload();
   };
-  notice(sessionStorage.getItem("notice"));
+  notice(sessionStorage.getItem("notice"), true);
   sessionStorage.removeItem("notice");
 
   const take = (message) => {
@@ -727,7 +727,7 @@
     if (!values) return;
     button.disabled = true;
     if (name === "prove") notice("It is being proved. The result will be shown here.", true);
-    const request = send(name, id, jobName, values).then((text) => notice(text));
+    const request = send(name, id, jobName, values).then((text) => notice(text, name === "prove"));  // which takes minutes
     requests.add(request);
     await request;
     requests.delete(request);
