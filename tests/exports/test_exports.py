@@ -101,6 +101,7 @@ def test_mlflow_has_a_run_for_each_job(
             value for _, value in known[job.name, "loss"]
         )
         assert made.data.params["policy"] == "equal"
+        assert "exclusive" not in made.data.params  # it has no limits
         assert "headgate/verdict" in made.data.tags
         assert made.info.status == "FINISHED"
     again = run_type(Tracker.MLFLOW)(tracking.tracked_job(run, job), uri, made.info.run_id)
@@ -202,8 +203,8 @@ def test_a_trace_tells_for_whom_workers_wait_though_reports_come_late(tmp_path: 
         ("backward", 2.0, 0.4),
         ("push", 2.4, pytest.approx(0.1)),
     ]
-    sent = [event["ts"] / 1e6 for event in trace["traceEvents"] if event["ph"] == "s"]
-    assert sent == [2.1, 2.4, 2.6, 2.9]  # one for each way, though both ends tell of it
+    begins = [event["ts"] / 1e6 for event in trace["traceEvents"] if event["ph"] == "s"]
+    assert begins == [2.1, 2.4, 2.6, 2.9]  # one for each way, though both ends tell of it
 
 
 def test_a_run_is_exported_at_the_command_line(user: User) -> None:

@@ -15,6 +15,7 @@ from headgate.exports.series import PREFIX, Series, SeriesPoint, series
 from headgate.exports.trackers import TrackedJob, run_type
 from headgate.exports.trackers.base import TrackedEnd, points_of
 from headgate.model.errors import HeadgateError
+from headgate.model.jobs import Limits
 from headgate.model.trackers import Destination, Tracker
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
@@ -74,12 +75,13 @@ def first_line(error: Exception) -> str:
 
 def tracked_job(run: Recording, job: RecordedJob) -> TrackedJob:
     """What a tracker is told of a job at first."""
+    unlimited, limits = asdict(Limits()), asdict(job.spec.limits)
     given = {
         "run": run.id,
         "policy": run.description.policy,
         "arguments": job.arguments,
         "script": job.spec.script,
-        **asdict(job.spec.limits),
+        **{name: limit for name, limit in limits.items() if limit != unlimited[name]},
     }
     parameters = {name: str(value) for name, value in given.items() if value not in (None, "", ())}
     began = (run.began or 0.0) + (job.started or job.submitted)
