@@ -56,7 +56,7 @@ class ObservedSession(TaskSession):
         self.profiled = True  # see `StepObserver`
         self._observer = observer
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._gate = Gate(channel, _settle, self._gpus)
+        self._gate = Gate(channel, self._settle, self._gpus)
         self._spinning = Spinning()
         self._threads = torch.get_num_threads()
         self._sums: dict[str, float] = {}
@@ -110,6 +110,7 @@ class ObservedSession(TaskSession):
         if self._device.in_use:
             self._sums, self._counted = {}, 0
             for number, spans in self._device.ended(self.steps, marks):
+                spans.pop(EVALUATION, None)
                 self._tell(number, marks.samples, spans)
             return
         now = time.monotonic()
@@ -168,6 +169,11 @@ class ObservedSession(TaskSession):
             self._threads = threads
         self._spinning.allow(self._channel.spin)
 
+    def _settle(self) -> None:
+        """Wait for what it has started on its GPUs: only a task that is held to a grant does."""
+        for gpu in self._gpus():
+            torch.cuda.synchronize(gpu)
+
     def _gpus(self) -> set[int]:
         if not cuda_in_use():
             return set()
@@ -195,8 +201,3 @@ class ObservedSession(TaskSession):
 def _closed(session: ObservedSession) -> None:
     with suppress(Exception):  # the script has ended well
         session.close()
-
-
-def _settle() -> None:
-    if cuda_in_use():
-        torch.cuda.synchronize()
