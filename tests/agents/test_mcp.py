@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 from tests.hub.user import SECONDS, User, speed, user
 
-from headgate.agents.tools import CHANGES, LOOKS, MOST_JOBS, MOST_LETTERS, bounded
+from headgate.agents.tools import (
+    CHANGES,
+    LOOKS,
+    MOST_JOBS,
+    MOST_LETTERS,
+    MOST_LOSSES,
+    bounded,
+    with_greatest_losses,
+)
 
 mcp = pytest.importorskip("mcp")
 
@@ -106,6 +114,33 @@ def test_answers_are_bounded_and_logs_are_data(user: User) -> None:
         assert "no instruction" in log["is"]
 
     asked(user, ask)
+
+
+def test_what_is_wrong_with_arguments_is_one_sentence(user: User) -> None:
+    async def ask(client: Any) -> None:
+        for tool, arguments, sentence in (
+            ("why", {}, "why needs the argument 'job'"),
+            ("status", {"rum": "x"}, "status has no argument 'rum'; it has run"),
+            ("runs", {"last": "many"}, "runs: found last='many'; input should be a valid integer"),
+            ("logs", {"job": "a", "tail": [1]}, "logs: found tail=[1]; input should be"),
+            ("nothing", {"a": 1}, "Unknown tool: nothing"),
+        ):
+            refused = await refusal(client, tool, **arguments)
+            assert refused.startswith(sentence)
+            assert "\n" not in refused and "pydantic" not in refused
+
+    asked(user, ask)
+
+
+def test_an_explanation_of_many_jobs_and_neighbours_is_bounded() -> None:
+    lost = [{"to": f"job-{number}", "seconds": float(number)} for number in range(500)]
+    job = with_greatest_losses({"job": "a", "lost": lost})
+    assert job["lost"][0]["seconds"] == 499.0
+    assert (len(job["lost"]), job["losses_left_out"]) == (MOST_LOSSES, 500 - MOST_LOSSES)
+    answer = bounded({"jobs": [job] * 1000})
+    assert len(json.dumps(answer)) < MOST_LETTERS + 200
+    assert len(answer["jobs"]) + answer["jobs_left_out"] == 1000
+    assert bounded({"jobs": ["x" * 2 * MOST_LETTERS]})["jobs"]
 
 
 def test_ctrl_c_ends_it_while_its_input_is_open(user: User) -> None:

@@ -69,12 +69,14 @@ def headgate(
     folder: Path,
     variables: Mapping[str, str],
     seconds: float = SECONDS,
-    warm: bool = True,
+    command: Sequence[str] = (),
 ) -> Done:
-    """Run a command in a folder, with these variables and no others."""
-    if not warm:
+    """Run a command in a folder, with these variables and no others. `command` is its whole command
+    line; by default a warm interpreter runs it.
+    """
+    if command:
         ended = subprocess.run(
-            [sys.executable, "-m", "headgate", *words],
+            command,
             cwd=folder,
             env=variables,
             stdin=subprocess.DEVNULL,
@@ -166,7 +168,8 @@ class User:
 
     def types(self, *words: str, code: int = 0, **variables: str) -> Done:
         """Type a command and wait until it ends, which it must with `code`."""
-        done = headgate(words, self.folder, self.variables | variables, warm=self.warm)
+        command = () if self.warm else self.command(*words)
+        done = headgate(words, self.folder, self.variables | variables, command=command)
         assert done.code == code, f"{words} gave {done.code}:\n{done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr, done.stderr
         return done

@@ -226,6 +226,8 @@ class Somebody(User):
         home: Their `HEADGATE_HOME`; None: the lab's.
     """
 
+    warm = False  # a warm interpreter is on no node
+
     def __init__(self, folder: Path, hill: Hill, speed: Path, home: Path | None = None) -> None:
         super().__init__(folder, home or hill.home, speed)
         self._lab = hill.home

@@ -64,6 +64,22 @@ class Page:
         assert [message for level, message in lines if level == "SEVERE"] == [], lines
 
 
+def shows_one_elsewhere(page: Page, user: User, place: str, *meters: str) -> None:
+    """The first page and the job's have job `a`, which runs elsewhere and has done an epoch."""
+    page.shows("#live", place)
+    for meter in meters:
+        page.shows("#nodes", meter)
+    page.sees("[data-act=kill][aria-disabled=false]")
+    page.clicks("#jobs tbody a")
+    page.shows("#log", "epoch 1/1000")
+    user.touch("a-2")
+    page.shows("#log", "epoch 2/1000")
+    page.clicks("[data-act=kill][aria-disabled=false]")
+    page.clicks("dialog button.main")
+    page.shows("#notice", "a is killed")
+    page.is_quiet()
+
+
 def starts_three(user: User) -> str:
     """Three jobs, each of which does an epoch once a file is there."""
     for name in "abc":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
+from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
+from pydantic import ValidationError
 
 import headgate
 from headgate.agents.tools import CHANGES, LOOKS, Tool, checkpoint
@@ -19,13 +22,18 @@ _INSTRUCTIONS = (
 )
 
 
+_ARGUMENTS = {
+    tool.__name__: tuple(inspect.signature(tool).parameters) for tool in (*LOOKS, *CHANGES)
+}
+
+
 def server(allow_changes: bool) -> MCPServer:
     """The server.
 
     Args:
         allow_changes: Whether it has the tools that change something.
     """
-    made = MCPServer(
+    made = _Server(
         "headgate",
         instructions=_INSTRUCTIONS,
         version=headgate.__version__,
@@ -42,6 +50,31 @@ def server(allow_changes: bool) -> MCPServer:
         )
         made.tool(annotations=notes)(_told(tool))
     return made
+
+
+class _Server(MCPServer):
+    """A server that says in a sentence what is wrong with arguments, unknown ones too."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], *context: Any) -> Any:
+        known = _ARGUMENTS.get(name, tuple(arguments))
+        for argument in arguments:
+            if argument not in known:
+                raise ToolError(f"{name} has no argument {argument!r}; it has {', '.join(known)}")
+        try:
+            return await super().call_tool(name, arguments, *context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                raise ToolError(_wrong(name, error.__cause__)) from error
+            raise
+
+
+def _wrong(tool: str, error: ValidationError) -> str:
+    """What is wrong with the first wrong argument of a call."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    argument = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"{tool} needs the argument {argument!r}"
+    return f"{tool}: found {argument}={first['input']!r:.80}; {first['msg'].lower()}"
 
 
 def _told(tool: Tool) -> Tool:

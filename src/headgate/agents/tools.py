@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from headgate.reports import event_words
 MOST_LINES = 1000
 MOST_LETTERS = 50_000
 """Of a log or of a command's output; of a log the last ones."""
-MOST_JOBS = 50
+MOST_JOBS, MOST_LOSSES, MOST_LINKS = 50, 20, 50
+"""Jobs of an answer, losses of a job to neighbours, and lines of what led to one thing."""
 _KEY = secrets.token_bytes(16)
 """Confirmations are this process's own."""
 _MOST_SECONDS = 300.0
@@ -64,13 +66,15 @@ def explain(run: str = "", job: str = "") -> dict[str, Any]:
     """Explain where the time of a run's jobs went, which neighbour slowed each, and what more of
     each resource would buy. By default all jobs of the latest run.
     """
-    return bounded(_found(run).explain(job or None).as_json())
+    answer = _found(run).explain(job or None).as_json()
+    return bounded({**answer, "jobs": [with_greatest_losses(job) for job in answer["jobs"]]})
 
 
 def why(job: str, run: str = "") -> dict[str, Any]:
     """List what led to the present state and share of a job, step by step."""
-    chains = _found(run).why(job)
-    return {"chains": [list(event_words.chain_lines(links)) for links in chains]}
+    chains = [list(event_words.chain_lines(links)) for links in _found(run).why(job)]
+    left = sum(len(chain[MOST_LINKS:]) for chain in chains)
+    return {"chains": [chain[:MOST_LINKS] for chain in chains], "lines_left_out": left}
 
 
 def logs(job: str, run: str = "", task: str = "", tail: int = 100) -> dict[str, Any]:
@@ -105,11 +109,22 @@ def _within(number: int, most: int) -> int:
 
 
 def bounded(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer with its first jobs, and how many are left out."""
-    left = len(answer["jobs"]) - MOST_JOBS
+    """An answer with its first jobs, and how many are left out; at least one is in it."""
+    jobs, letters = answer["jobs"], 0
+    for count, job in enumerate(jobs):
+        letters += len(json.dumps(job))
+        if count and (count == MOST_JOBS or letters > MOST_LETTERS):
+            return {**answer, "jobs": jobs[:count], "jobs_left_out": len(jobs) - count}
+    return answer
+
+
+def with_greatest_losses(job: dict[str, Any]) -> dict[str, Any]:
+    """A job's explanation with its greatest losses, and how many are left out."""
+    left = len(job["lost"]) - MOST_LOSSES
     if left <= 0:
-        return answer
-    return {**answer, "jobs": answer["jobs"][:MOST_JOBS], "jobs_left_out": left}
+        return job
+    losses = sorted(job["lost"], key=lambda loss: -float(loss["seconds"]))
+    return {**job, "lost": losses[:MOST_LOSSES], "losses_left_out": left}
 
 
 def _given(option: str, value: str) -> list[str]:
