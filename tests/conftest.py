@@ -71,7 +71,8 @@ SLOW = (
     *(f"tests/hub/test_{name}.py" for name in ("launched_plans", "many", "memory_by_learning")),
     *(f"tests/hub/test_{name}.py" for name in ("odd_jobs", "outside_memory", "proving")),
     *(f"tests/hub/test_{name}.py" for name in ("replanning", "resumed_variables", "resuming")),
-    *(f"tests/hub/test_{name}.py" for name in ("slurm", "standstill", "start_estimates")),
+    *(f"tests/hub/test_{name}.py" for name in ("script_saves", "slurm", "standstill")),
+    "tests/hub/test_start_estimates.py",
     *(f"tests/hub/test_{name}.py" for name in ("stopping", "tasks", "unconnected", "visible_gpus")),
 )
 """What `make test` leaves to `make test-all`, where all of a folder or file are such: see
@@ -82,6 +83,7 @@ QUICK = (
     "tests/faults/test_deaths.py::test_of_a_task_fails_its_job_and_no_other",
     "tests/hub/test_engines.py::test_what_an_engine_says_of_use",
     "tests/hub/test_lab.py::test_tasks_are_on_their_nodes",
+    "tests/hub/test_script_saves.py::test_a_script_without_a_known_argument_is_asked_about",
     "tests/hub/test_stopping.py::test_stop_ends_one_job_and_leaves_the_other",
     "tests/hub/test_tasks.py::test_tasks_know_each_other",
     "tests/isolation/containers/test_container.py::test_jobs_run_in_containers",

@@ -134,7 +134,8 @@ def starts(
     for job in jobs:
         all_gpus = [gpu for node in cluster.nodes for gpu in node.gpus]
         seen = gpu_visibility.indices({**submission.environment, **job.env}, all_gpus)
-        pending.append(events.JobSubmitted(JobId.of("run", job.name), job, nodes=names, gpus=seen))
+        id, resume = JobId.of("run", job.name), submission.resume.get(job.name)
+        pending.append(events.JobSubmitted(id, job, resume, nodes=names, gpus=seen))
     starts_found: list[events.StartTask] = []
     specs = {JobId.of("run", job.name): job for job in jobs}
     running: deque[TaskId] = deque()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 from rich.table import Table
@@ -14,8 +17,9 @@ from rich.text import Text
 from headgate.cli.live_view import print_table
 from headgate.client.starting import clean
 from headgate.model.errors import HeadgateError
+from headgate.model.events import ENDED
 from headgate.model.units import say_seconds
-from headgate.recorded import runs
+from headgate.recorded import at_stake, runs
 
 SHOWN = 20
 
@@ -47,15 +51,19 @@ def command(every: bool, as_json: bool) -> None:
         except HeadgateError as error:
             click.echo(f"headgate: {error}", err=True)
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in rows], indent=2))
+        values = [{**asdict(run), "at_stake": _at_stake(run)} for run in rows]
+        click.echo(json.dumps(values, indent=2))
         return
     if not rows:
         click.echo("there are no runs yet; start one with: headgate run train.py")
         return
+    stakes = {run.id: _at_stake(run) for run in rows}
     table = Table(box=None, pad_edge=False, collapse_padding=True)
     for heading in ("run", "state", "began", "took"):
         table.add_column(heading, no_wrap=True)
     table.add_column("jobs")
+    if any(stake is not None for stake in stakes.values()):
+        table.add_column("a stop loses", no_wrap=True)
     table.add_column("command")
     for run in rows:
         counts = Counter(job.state for job in run.jobs)
@@ -65,8 +73,29 @@ def command(every: bool, as_json: bool) -> None:
             time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
             say_seconds(run.took) if run.took is not None else "",
             ", ".join(f"{count} {state}" for state, count in counts.items()),
+            *_stake_cell(run, stakes),
             Text(run.command, no_wrap=True, overflow="ellipsis"),
         )
     print_table(table)
     if len(shown) < len(folders):
         click.echo(f"... and {len(folders) - len(shown)} earlier; --all")
+
+
+def _at_stake(run: runs.RunSummary) -> float | None:
+    """Most seconds of training that a stop of a live run would lose of a job whose script saves by
+    itself; None: there is no such job.
+    """
+    if run.state != "running":
+        return None
+    with suppress(HeadgateError):
+        ended = {job.name for job in run.jobs if job.state in ENDED}
+        stakes = at_stake.of_run(Path(run.path)).values()
+        return max((stake.seconds for stake in stakes if stake.job not in ended), default=None)
+    return None
+
+
+def _stake_cell(run: runs.RunSummary, stakes: Mapping[str, float | None]) -> list[str]:
+    if all(stake is None for stake in stakes.values()):
+        return []
+    stake = stakes[run.id]
+    return [say_seconds(stake) if stake is not None else ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,9 +51,10 @@ from headgate.recorded.store import RunReader
     metavar="NAME",
     help="Policy that moves shares between jobs: headgate (default), srpt, equal, none.",
 )
+@click.option("--dry-run", is_flag=True, help="Print what would be started, and start nothing.")
 @options.environment
 @options.layout
-@job_options.of_jobs(*job_options.LAID_OUT)
+@job_options.of_jobs("resume_with", *job_options.LAID_OUT)
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
@@ -63,6 +65,7 @@ def command(
     named: tuple[str, ...],
     from_scratch: bool,
     policy: str | None,
+    dry_run: bool,
     given: tuple[str, ...],
     detach: bool,
     as_json: bool,
@@ -71,8 +74,10 @@ def command(
     """Go on with the jobs of a run that are not done: the latest run, or the one you name.
 
     Each job goes on from its newest whole checkpoint, of that run or of those that it went on from.
-    A job may have made progress without a checkpoint, as any script without headgate.torch, .keras
-    or .jax does. It starts over only with --from-scratch.
+    A script without headgate.torch, .keras or .jax goes on from the newest whole checkpoint that it
+    saved by itself. It gets the argument for that which it declares, such as --resume FILE, or that
+    of --resume-with. --dry-run shows the command. A job that has made progress and can go on from
+    nothing starts over only with --from-scratch.
 
     This is a new run, and its report names the former one. The jobs run where and how they ran
     before, unless options say otherwise, and with the variables that they were submitted with:
@@ -85,17 +90,22 @@ def command(
              headgate resume --strategy allreduce --workers 2
              headgate resume --env CUDA_VISIBLE_DEVICES=1 --env DATA_DIR
     """
-    folder, added = runs.find(run), stated_variables(given)
+    folder, added, stated = runs.find(run), stated_variables(given), job_options.stated(ctx)
     if runs.summary(folder).state == "interrupted":
         await_guards()
     submission = _laid_out(
-        unfinished(folder, named, from_scratch),
+        unfinished(folder, named, from_scratch, stated.get("resume_with", "")),
         PlacementOptions(**where),
-        job_options.stated(ctx),
+        stated,
         folder,
     )
     submission = kept(submission, folder, added)
     submission = replace(submission, jobs=tuple(with_variables(submission.jobs, added)))
+    if dry_run:
+        from headgate.cli.dry_run import show
+
+        show(submission, policy, as_json)
+        return 0
     if detach or as_json:  # who watches the run is told by it
         for name, text in submission.warnings.items():
             click.echo(f"{name}: {text}", err=True)
@@ -123,7 +133,9 @@ def _former_place(folder: Path) -> Where:
     return Where(cluster=facts.cluster, engine=engine, only=facts.only)
 
 
-def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = False) -> Submission:
+def unfinished(
+    folder: Path, named: Sequence[str] = (), from_scratch: bool = False, resume_with: str = ""
+) -> Submission:
     """The unfinished jobs of a run, and their checkpoints.
 
     Args:
@@ -131,6 +143,8 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         named: Checkpoints to resume from, `FILE` or `JOB=FILE`.
         from_scratch: Jobs without an intact checkpoint start from the beginning. If all have one,
             all start from the beginning.
+        resume_with: The arguments with which scripts resume from their own checkpoints; empty: as
+            they were submitted.
 
     Raises:
         UsageError: The run, or a run that resumed it, is running; no job is left; or progress would
@@ -148,9 +162,13 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
             raise StorageError(
                 f"cannot read what the jobs of {folder.name} were: its records are damaged"
             ) from error
+    if resume_with:
+        specs = [replace(spec, resume_with=resume_with) for spec in specs]
     files = _files(named, left)
     origins = [resuming.origin(folder, job) for job in specs if job.name not in files]
-    resume = {name: resuming.named(folder, name, file) for name, file in files.items()}
+    resume = {
+        job.name: resuming.named(folder, job, files[job.name]) for job in specs if job.name in files
+    }
     lacking = [origin for origin in origins if origin.lacks]
     anew = (lacking or origins) if from_scratch else []
     again = (*files, *(restarted.job for restarted in anew))
@@ -180,6 +198,11 @@ def unfinished(folder: Path, named: Sequence[str] = (), from_scratch: bool = Fal
         from_scratch=tuple(restarted.job for restarted in anew),
         named=tuple(files),
         warnings=warnings,
+        notes={
+            origin.job: f"is started with {shlex.join(origin.arguments)}"
+            for origin in origins
+            if origin.arguments and origin not in anew
+        },
     )
 
 

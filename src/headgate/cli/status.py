@@ -14,10 +14,12 @@ from rich.text import Text
 
 from headgate.cli.live_view import gpu_cells, position, print_table, task_cells
 from headgate.client.client import Client
-from headgate.model.events import FAULTS
+from headgate.model.events import ENDED, FAULTS
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded import runs, status
+from headgate.recorded.at_stake import AtStake
 from headgate.reports import run_verdicts
+from headgate.reports.at_stake import sentence
 
 _MOST_ROWS = 100
 """Most rows of jobs."""
@@ -92,6 +94,9 @@ def command(run: str | None, as_json: bool) -> None:
         for task in job.tasks if len(job.tasks) > 1 and running else ():
             table.add_row(*map(Text, task_cells(task, on_gpus)))
     print_table(table)
+    for job in jobs:
+        if job.at_stake is not None:
+            click.echo(sentence(AtStake(**job.at_stake), job.state not in ENDED))
     if len(jobs) < (count := len(every := runs.summary(watched.path).jobs)):
         states = Counter(job.state for job in every)
         counts = ", ".join(f"{number} {state}" for state, number in states.items())
@@ -114,11 +119,11 @@ def _tell_verified(verified: Mapping[str, Mapping[str, Any]]) -> None:
     """Print whether the workers of jobs train what one does."""
     if verified:
         from headgate.model.records import parse
+        from headgate.verification import wording
         from headgate.verification.verdict import Verification
-        from headgate.verification.wording import sentence
 
         for name, verification in verified.items():
-            click.echo(f"{name}: {sentence(parse(Verification, verification))}")
+            click.echo(f"{name}: {wording.sentence(parse(Verification, verification))}")
 
 
 def _shown(jobs: Sequence[runs.JobSummary]) -> list[runs.JobSummary]:

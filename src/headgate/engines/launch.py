@@ -21,7 +21,7 @@ from headgate.model.jobs import Job, signal_number
 from headgate.model.mounts import Mount
 from headgate.model.roles import Addresses
 from headgate.model.trackers import JOB_TAG, Destination, Tracker
-from headgate.scripts import contracts
+from headgate.scripts import contracts, resume_arguments
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import ScriptFacts
 from headgate.scripts.program import program
@@ -228,6 +228,9 @@ def launch(
     Raises:
         UsageError: There is no such interpreter.
     """
+    own_checkpoint = resume if resume is not None and resume.own else None
+    if own_checkpoint is not None and (resumes_by := resume_arguments.way(job, facts)) is not None:
+        job = resume_arguments.resumed(job, resumes_by, own_checkpoint.path)
     if addresses is not None and (role := job.role_of(task.name)) is not None:
         job = _addressed(job.of_role(role), addresses, task.name)
     first, wrapper = tuple[str, ...](), tuple[str, ...]()
@@ -251,15 +254,23 @@ def launch(
     if "PWD" not in job.env and not _is_folder(env.get("PWD"), job.workdir):
         env["PWD"] = job.workdir
         env.pop("OLDPWD", None)
-    env.pop("HEADGATE_RESUME", None)
-    env |= _library_variables(task, injected, checkpoints, resume, mode)
+    for name in ("HEADGATE_RESUME", "HEADGATE_STEPS"):
+        env.pop(name, None)
+    env |= _library_variables(
+        task, injected, checkpoints, None if own_checkpoint is not None else resume, mode
+    )
+    if own_checkpoint is not None:
+        env["HEADGATE_STEPS"] = str(own_checkpoint.step)
     if any(Destination.of(text).tracker is Tracker.MLFLOW for text in job.track):
         # MLflow gives these tags to runs that the script opens
         env.setdefault("MLFLOW_RUN_CONTEXT", json.dumps({JOB_TAG: task.job}))
     if gpus is not None:
         env |= _with_gpus(gpus, gpu_names or {}, env)
     path = env.get("PATH")
-    reads, writes = _files(facts, injected, checkpoints, resume)
+    # the script can read what it has written
+    reads, writes = _files(
+        facts, injected, checkpoints, None if own_checkpoint is not None else resume
+    )
     if turns is not None and gpus != ():
         env[TURNS] = str(turns)
         writes = (*writes, str(turns))

@@ -438,7 +438,8 @@ class LiveHub:
         if plan.strategy == "single":
             way = f"stop it, then: headgate resume {run} --strategy allreduce --workers {workers}"
             raise UsageError(f"job {job!r} runs as a single task; to have it run as several {way}")
-        if live.spec.contract is not None and not live.spec.resumes:
+        goes_on = live.spec.resumes or live.checkpoint is not None
+        if live.spec.contract is not None and not goes_on:
             raise UsageError(
                 f"job {job!r} would begin anew: its script saves no checkpoint with Headgate; if "
                 "it goes on from its own, say `resumes: true` in its job file"

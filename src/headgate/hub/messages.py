@@ -242,6 +242,15 @@ def checkpoint(message: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(str(message["path"]), step, epoch, _whole(message.get("position")))
 
 
+def step(message: Mapping[str, Any]) -> int | None:
+    """The step in a message about a script's own checkpoint; None: its steps are not observed.
+
+    Raises:
+        ValueError, TypeError: It is invalid.
+    """
+    return _whole(message.get("step"))
+
+
 def saving(message: Mapping[str, Any]) -> dict[str, object]:
     """Parse how a `checkpoint` was saved into columns of the store.
 

@@ -19,12 +19,14 @@ class Checkpoint:
         step: The step in which it was saved.
         epoch: The epoch in which it was saved.
         position: Batches of that epoch that were done; None: a resume starts the epoch again.
+        own: Whether the script saved it by itself, in a form of its own.
     """
 
     path: str
     step: int
     epoch: int
     position: int | None
+    own: bool = False
 
     @property
     def where(self) -> str:

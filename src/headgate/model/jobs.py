@@ -446,6 +446,18 @@ class Job:
             "Whether the script resumes from its own checkpoint when it is restarted.",
         ),
     )
+    resume_with: str = field(
+        default="",
+        metadata=declared(
+            "The arguments with which the script resumes from a checkpoint of its own, such as "
+            "`--resume {checkpoint}`; without it, those that the script declares.",
+            option=CommandOption(
+                "Arguments with which a script resumes from a checkpoint of its own: "
+                "'--resume {checkpoint}'. Default: read from the script.",
+                "TEXT",
+            ),
+        ),
+    )
     batch: BatchRule | None = field(
         default=None,
         metadata=declared(

@@ -59,6 +59,11 @@ def _files_edited(facts: Facts) -> str:
     )
 
 
+def _resumes_with(facts: Facts) -> str:
+    of_step = f", which its script saved at step {facts['step']}" if "step" in facts else ""
+    return f"it is started with {facts['arguments']}{of_step}"
+
+
 def _shortened(names: Sequence[str]) -> str:
     more = f" and {len(names) - _FILES} more" if len(names) > _FILES else ""
     return f"{', '.join(names[:_FILES])}{more}"
@@ -204,6 +209,7 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     ),
     Kind.CLIENT_SAYS: "{text}",
     Kind.FILES_EDITED: _files_edited,
+    Kind.RESUMES_WITH: _resumes_with,
     Kind.TOO_FEW_SAMPLES: _too_few_samples,
     Kind.PLANNED: "{text}",
     Kind.MOVED: _moved,

@@ -179,6 +179,7 @@ class ReasonKind(StrEnum):
 
     # files
     FILES_EDITED = "files-edited"
+    RESUMES_WITH = "resumes-with"
     CHECKPOINT_NOT_SAVED = "checkpoint-not-saved"
     CHECKPOINTS_AGAIN = "checkpoints-again"
     PROFILE_NOT_STORED = "profile-not-stored"

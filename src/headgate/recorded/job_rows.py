@@ -134,7 +134,9 @@ def job(
         ),
         cpu_seconds=_spent(tasks.values(), usage, running(course)),
         checkpoints=[
-            saved for saved in _of(reader, CheckpointRow, list(tasks)) if (saved.t or 0.0) >= after
+            saved
+            for saved in _of(reader, CheckpointRow, list(tasks))
+            if (saved.t or 0.0) >= after and not saved.is_begun
         ],
         events=events,
         tasks=records,

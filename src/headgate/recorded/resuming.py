@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headgate.model.errors import UsageError
 from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
-from headgate.recorded import runs
+from headgate.recorded import runs, script_checkpoints
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.rows import CheckpointRow, JobRow
 from headgate.recorded.store import RunReader
-from headgate.task import saving
+from headgate.scripts import resume_arguments
+from headgate.scripts.facts import facts_of
+from headgate.task import saving, script_saves
 
 _STEP = re.compile(r"step-(\d+)")
 
@@ -34,6 +36,10 @@ class Origin:
         reached: How far it came, in words; empty: unknown.
         uses_headgate: Whether its script saves checkpoints through a library of Headgate's.
         by_itself: Whether its script resumes from its own checkpoints.
+        unasked: The newest one that its script saved by itself, if nothing tells how the script
+            resumes from it.
+        arguments: The arguments with which its script resumes from `checkpoint`; none: it is told
+            in another way, or finds it.
     """
 
     job: str
@@ -44,6 +50,8 @@ class Origin:
     reached: str = ""
     uses_headgate: bool = False
     by_itself: bool = False
+    unasked: Checkpoint | None = None
+    arguments: tuple[str, ...] = ()
 
     @property
     def lacks(self) -> str:
@@ -55,6 +63,12 @@ class Origin:
             return (
                 f"job {self.job} {self.came}, and none of its checkpoints is whole ({left}; "
                 "--checkpoint names one)"
+            )
+        if self.unasked is not None:
+            return (
+                f"job {self.job} {self.came}; its script saved {self.unasked.path} by itself, and "
+                "nothing tells how it resumes from that. Say so: --resume-with '--resume "
+                "{checkpoint}', or `resumes: true` in its job file if it looks for it by itself"
             )
         if not self.uses_headgate:
             return (
@@ -161,7 +175,7 @@ def lacking(origins: Iterable[Origin]) -> str:
     plain = [
         origin.job
         for origin in origins_lacking
-        if not origin.uses_headgate and not origin.passed_over
+        if not origin.uses_headgate and not origin.passed_over and origin.unasked is None
     ]
     if len(plain) < 2:
         return "; ".join(origin.lacks for origin in origins_lacking)
@@ -178,7 +192,9 @@ def origin(run: Path, job: Job) -> Origin:
     """What a job of a run can resume from. Its checkpoints are read, newest first, until one is
     undamaged.
     """
-    origin_found = Origin(job.name, by_itself=job.resumes)
+    resumes_by = resume_arguments.way(job, facts_of(job))
+    origin_found = Origin(job.name)
+    origin_found.by_itself = job.resumes and not job.resume_with
     origin_found.uses_headgate = runs.saves(job.script)
     seen: set[str] = set()
     for folder in runs.lineage(run):
@@ -186,6 +202,23 @@ def origin(run: Path, job: Job) -> Origin:
             rows = list(reader.records(JobRow, "name = ?", [job.name]))
             origin_found.began = origin_found.began or any(row.started is not None for row in rows)
             origin_found.reached = origin_found.reached or _reached(reader, job.name)
+            for own in script_checkpoints.saved(reader, job.name):
+                if own.checkpoint.path in seen or origin_found.by_itself:
+                    continue
+                seen.add(own.checkpoint.path)
+                if (damage := own.damage()) is not None:
+                    passed = f"{own.checkpoint.path} of run {folder.name} {damage}"
+                    origin_found.passed_over.append(passed)
+                elif resumes_by is None:
+                    origin_found.unasked, origin_found.passed_over = own.checkpoint, []
+                    return origin_found
+                elif not resumes_by.words:
+                    origin_found.by_itself, origin_found.passed_over = True, []
+                    return origin_found
+                else:
+                    origin_found.checkpoint, origin_found.run = own.checkpoint, folder.name
+                    origin_found.arguments = resumes_by.arguments(own.checkpoint.path)
+                    return origin_found
             for checkpoint in _candidates(folder, reader, job.name):
                 if checkpoint.path in seen:
                     continue
@@ -206,18 +239,23 @@ def origin(run: Path, job: Job) -> Origin:
     return origin_found
 
 
-def named(run: Path, job: str, file: str) -> Checkpoint:
+def named(run: Path, job: Job, file: str) -> Checkpoint:
     """A checkpoint that the user names.
 
     Raises:
         UsageError: It is damaged, or not a checkpoint.
     """
     path = Path(file).absolute()
+    resumes_by = resume_arguments.way(job, facts_of(job))
+    if resumes_by is not None and resumes_by.names_checkpoint:
+        if (damage := script_saves.damage(path)) is not None:
+            raise UsageError(f"checkpoint {file} {damage}; name another one")
+        return replace(_unrecorded(path, 0), own=True)
     if (damage := saving.damage(path)) is not None:
         raise UsageError(f"checkpoint {file} {damage}; name another one")
     for folder in runs.lineage(run):
         with RunReader(folder / runs.STORE) as reader:
-            for checkpoint in _candidates(folder, reader, job):
+            for checkpoint in _candidates(folder, reader, job.name):
                 if Path(checkpoint.path) == path:
                     return checkpoint
     return _unrecorded(path, 0)
@@ -239,6 +277,8 @@ def _candidates(folder: Path, reader: RunReader, job: str) -> list[Checkpoint]:
     zero = RunDescription.read(reader).began or 0.0
     recorded: dict[str, tuple[float, Checkpoint]] = {}
     for row in reader.records(CheckpointRow, "task GLOB ?", [f"{job}/*"]):
+        if row.own:
+            continue
         path = _where(folder, job, row.path)
         recorded[path] = row.t, Checkpoint(path, row.step, row.epoch, row.position)
     newest = sorted(recorded.values(), key=lambda saved: saved[0])

@@ -18,6 +18,12 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import Record, read
 from headgate.recorded.proofs import OUTCOMES, Gain, Outcome, Proof
 
+WRITING = "writing"
+"""Why a checkpoint is recorded whose script has begun to write it over an earlier one."""
+
+SCRIPT = "script"
+"""Why a checkpoint is recorded that a script saved by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
@@ -207,6 +213,12 @@ class CheckpointRow:
     bytes: int | None
     seconds: float | None
     why: str | None
+    own: int | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it tells only that its script began to write it."""
+        return self.why == WRITING
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,7 @@ def summary(run: Path) -> RunSummary:
             state=state,
             began=description.began or 0.0,
             ended=description.ended,
-            took=_elapsed(description)
+            took=elapsed(description)
             if description.ended is None and state == "running"
             else description.ended,
             policy=description.policy,
@@ -316,7 +316,7 @@ def clock() -> str:
     return f"{boot_id()} {time.monotonic()!r}"
 
 
-def _elapsed(run: RunDescription) -> float:
+def elapsed(run: RunDescription) -> float:
     """Seconds since a run began; by the wall clock if it began in another boot, or has no stored
     clock.
     """
@@ -385,10 +385,19 @@ def _can_go_on(run: Path, job: Job) -> bool:
     if job.resumes or saves(job.script):
         return True
     folders = lineage(run)
+    if any(_script_saved(folder, job.name) for folder in folders):
+        return True  # `headgate resume` asks if nothing tells how
     pattern = f"jobs/{job.name}/checkpoints/step-*"
     saved = any(next(folder.glob(pattern), None) is not None for folder in folders)
     # a job that never started has nothing to lose
     return saved or not any(_began(folder, job.name) for folder in folders)
+
+
+def _script_saved(run: Path, job: str) -> bool:
+    with contextlib.suppress(HeadgateError), RunReader(run / STORE) as reader:
+        rows = reader.rows("checkpoints", "task GLOB ?", [f"{job}/*"])
+        return any(row.get("own") for row in rows)
+    return False
 
 
 def _began(run: Path, job: str) -> bool:

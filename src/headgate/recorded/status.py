@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from headgate.model.identifiers import FIRST_WORKER, TaskName, TaskOfRun
-from headgate.recorded import runs
+from headgate.recorded import at_stake, runs
 from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.runs import JobSummary, RunSummary
 from headgate.recorded.store import RunReader
@@ -85,6 +85,8 @@ class JobStatus(JobSummary):
         decision: Time (seconds of the run) and reason of the latest decision about its share.
         verdict: What held it back most; None: unknown.
         verified: Whether its workers train the same as one; None: unknown.
+        at_stake: What a stop now would lose of it; see `AtStake`. None: its script has saved no
+            checkpoint by itself.
     """
 
     step: int | None
@@ -107,6 +109,7 @@ class JobStatus(JobSummary):
     tasks: tuple[TaskStatus, ...]
     verdict: Mapping[str, Any] | None = None
     verified: Mapping[str, Any] | None = None
+    at_stake: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +138,16 @@ def read(
     Raises:
         NotFoundError, StorageError: The store does not exist, or cannot be read.
     """
-    summary = runs.summary(folder)
+    summary, stakes = runs.summary(folder), at_stake.of_run(folder)
     with RunReader(folder / runs.STORE) as reader:
         verified = {row.name: row.verified for row in reader.records(JobRow)}
         jobs = [
             _job(reader, job, verified.get(job.name), (verdicts or {}).get(job.name))
             for job in choose(summary.jobs)
+        ]
+        jobs = [
+            replace(job, at_stake=asdict(stakes[job.name])) if job.name in stakes else job
+            for job in jobs
         ]
         warnings = [
             {**{name: row[name] for name in ("t", "job", "task", "text")}, "why": _why(row)}

@@ -151,6 +151,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "bytes INTEGER",
         "seconds REAL",
         "why TEXT",
+        "own INTEGER",  # whether its script saved it by itself
     ),
     "proofs": (
         "t REAL",

@@ -202,7 +202,7 @@ class _Declared(NamedTuple):
     """An option that a script declares: its text, its names, and its default.
 
     `abbreviates`: whether the beginning of its name suffices. `tells_epochs`: whether its help is
-    about epochs.
+    about epochs. `is_switch`: whether it takes no value.
     """
 
     flags: tuple[str, ...]
@@ -211,6 +211,7 @@ class _Declared(NamedTuple):
     default: int | None
     abbreviates: bool
     tells_epochs: bool
+    is_switch: bool = False
 
 
 def _given(words: Sequence[str]) -> Iterator[_Given]:
@@ -320,7 +321,18 @@ def _declared(nodes: Sequence[ast.AST]) -> Iterator[_Declared]:
             _literal(default) if default is not None else None,
             is_whole and function != "option",
             "epoch" in _text(keywords.get("help")).lower(),
+            _is_switch(keywords),
         )
+
+
+def _is_switch(keywords: Mapping[str | None, ast.expr]) -> bool:
+    """Whether an option with these keywords of `argparse` or `click` takes no value."""
+    action, is_flag = keywords.get("action"), keywords.get("is_flag")
+    if action is not None and not isinstance(action, ast.Constant):
+        return True  # argparse.BooleanOptionalAction
+    return _text(action) not in ("", "store") or (
+        isinstance(is_flag, ast.Constant) and is_flag.value is True
+    )
 
 
 def _text(node: ast.expr | None) -> str:

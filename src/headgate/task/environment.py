@@ -20,6 +20,7 @@ class TaskEnvironment:
             run, and the folder disappears with its node.
         resume: Checkpoint to resume from; None on a fresh start.
         mode: `run`, or `profile`: measure, report the profile, end.
+        steps: Steps before the checkpoint of its script's own that it resumes from.
     """
 
     channel: str | None = None
@@ -29,6 +30,7 @@ class TaskEnvironment:
     away: bool = False
     resume: str | None = None
     mode: str = "run"
+    steps: int = 0
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> TaskEnvironment:
@@ -46,6 +48,7 @@ class TaskEnvironment:
             away=bool(environment.get("HEADGATE_CHECKPOINTS_AWAY")),
             resume=environment.get("HEADGATE_RESUME") or None,
             mode=environment.get("HEADGATE_MODE") or "run",
+            steps=int(environment.get("HEADGATE_STEPS") or 0),
         )
 
     @classmethod

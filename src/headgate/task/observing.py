@@ -18,6 +18,7 @@ from typing import Any, Callable, Protocol
 from headgate.task import recording
 from headgate.task.environment import TaskEnvironment
 from headgate.task.observed_steps import Marks, ObservedSteps
+from headgate.task.script_saves import saves
 
 VARIABLE = "HEADGATE_OBSERVE"
 """The variable that tells how a task is observed: some of the words below, separated by commas."""
@@ -73,7 +74,7 @@ class ObservedScript(Protocol):
 
     def stepped(self, steps: int, marks: Marks) -> None: ...
 
-    def warn(self, message: dict[str, object]) -> None: ...
+    def warn(self, message: dict[str, object]) -> bool: ...
 
 
 class ScriptObserver:
@@ -288,6 +289,7 @@ class ScriptObserver:
                 self.off()
                 return False
             self.session = self._library("observed_session").opened(environment, self)
+            saves.session = self.session
         self._size = self._library("batches").size
         if PROFILE in self._words:
             self._profile = self._library("observer").StepObserver(
@@ -305,6 +307,8 @@ class ScriptObserver:
 
     def _stepped(self, steps: int, marks: Marks) -> None:
         self._unscaled = None
+        if saves.pending is not None:
+            saves.goes_on()
         if self.session is not None:
             self.session.stepped(steps, marks)
 

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
 _OBSERVE, _RECORD = "HEADGATE_OBSERVE", "HEADGATE_RECORD"
 """Those of `headgate.task.observing` and `headgate.task.recording`, which import much."""
+_SAVE = (
+    "safetensors.torch",
+    "keras.src.saving.saving_api",
+    "tf_keras.src.saving.saving_api",
+    "transformers.trainer",
+    "lightning.pytorch.trainer.trainer",
+    "pytorch_lightning.trainer.trainer",
+    "accelerate.accelerator",
+    "orbax.checkpoint",
+)
+"""Modules besides PyTorch whose calls save checkpoints: those of `headgate.task.script_saves`."""
 
 
 class AfterImport:
@@ -64,13 +75,22 @@ def _observe() -> None:
 
         record(AfterImport)
     if os.environ.get(_OBSERVE) and os.environ.get("HEADGATE_CHANNEL"):
-        sys.meta_path.insert(0, AfterImport({"torch": _watch}))
+        sys.meta_path.insert(
+            0, AfterImport({"torch": _watch, **dict.fromkeys(_SAVE, _watch_saves)})
+        )
 
 
 def _watch(torch: Any) -> None:
     from headgate.task.observing import watch
 
     watch(torch, AfterImport)
+    _watch_saves(sys.modules["torch.serialization"])
+
+
+def _watch_saves(module: Any) -> None:
+    from headgate.task.script_saves import watch
+
+    watch(module)
 
 
 def _run_next() -> None:

@@ -59,6 +59,7 @@ class ObservedSession(TaskSession):
         self._gate = Gate(channel, self._settle, self._gpus)
         self._spinning = Spinning()
         self._threads = torch.get_num_threads()
+        self._before = self.steps = environment.steps
         self._sums: dict[str, float] = {}
         self._counted = 0  # steps in these sums
         self._told_at = self._read_at = time.monotonic()
@@ -83,7 +84,7 @@ class ObservedSession(TaskSession):
             return
         if cuda_in_use() and torch.cuda.is_current_stream_capturing():
             return
-        is_first = not self.steps
+        is_first = self.steps == self._before
         self.steps += steps
         self._progress.step = self.steps
         samples = self._observer.first_samples() if is_first else marks.samples
@@ -114,7 +115,7 @@ class ObservedSession(TaskSession):
                 self._tell(number, marks.samples, spans)
             return
         now = time.monotonic()
-        if self.steps <= FIRST_STEPS or now - self._told_at >= _TOLD_SECONDS:
+        if self.steps - self._before <= FIRST_STEPS or now - self._told_at >= _TOLD_SECONDS:
             self._told_at = now
             self._tell_mean(marks.samples)
 
@@ -148,9 +149,10 @@ class ObservedSession(TaskSession):
         """Send the profile of its first steps."""
         self._channel.send({"type": "profile", "profile": profile})
 
-    def warn(self, message: Mapping[str, object]) -> None:
-        """Send a last message."""
+    def warn(self, message: Mapping[str, object]) -> bool:
+        """Send a message of the observer's. Returns whether the engine is connected."""
         self._channel.send(message)
+        return self._channel.connected
 
     # --- the grant --------------------------------------------------------------------------------
 

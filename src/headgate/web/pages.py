@@ -16,9 +16,10 @@ from headgate.client.run import Run
 from headgate.model.errors import HeadgateError, NotFoundError
 from headgate.model.events import ENDED
 from headgate.model.units import say_seconds
-from headgate.recorded import runs
+from headgate.recorded import at_stake, runs
 from headgate.recorded.runs import RunSummary
 from headgate.reports import compared, sections
+from headgate.reports.at_stake import sentence
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
     entitled_plot,
@@ -156,9 +157,11 @@ def job_sections(run: Run, name: str) -> dict[str, Any]:
     plots += share_plots(alone)
     if (throughput := throughput_plot(alone, 0)) is not None:
         plots.append(throughput)
+    stake, ended = at_stake.of_run(run.path).get(name), recorded.state in ENDED
     body = render_in(
         "web",
         "job_sections.html",
+        at_stake=sentence(stake, not ended) if stake is not None else "",
         verdicts=sections.verdicts(recording, accounts),
         accounts=sections.accounts(recording.jobs, accounts),
         plots=frames(plots),

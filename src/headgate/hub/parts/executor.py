@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError
 from headgate.model.events import (
     Action,
+    Checkpoint,
     Event,
     Exit,
     MarkIdle,
@@ -47,6 +49,7 @@ from headgate.model.records import text_of
 from headgate.model.roles import task_names
 from headgate.model.shares import Share, spare
 from headgate.output.patterns import ProgressReader
+from headgate.scripts import resume_arguments
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import facts_of
 from headgate.scripts.job_files import FileLook, edited
@@ -186,6 +189,7 @@ class ActionExecutor(Component):
     def _start(self, action: events.StartTask) -> None:
         run, live = self._live_runs.find(action.job)
         starts = Starts(run.submission, self._home)
+        action = replace(action, resume=live.resumable(action.resume))
         if live.current is None or live.current.number != action.attempt:
             checkpoints = run.checkpoints(action.spec.name)
             _remove_copies(checkpoints)  # of the previous attempt
@@ -205,6 +209,7 @@ class ActionExecutor(Component):
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
             live.facts = facts_of(live.spec)
             self._compare_files(run, live)
+            self._note_arguments(run, live, action.resume)
             if action.plan.workers > 1 and not ports and live.facts.shares_nothing:
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
@@ -257,6 +262,16 @@ class ActionExecutor(Component):
             self._loop.call_soon(self._listener.ended, action.task, failure)
             return
         self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
+
+    def _note_arguments(self, run: LiveRun, live: LiveJob, resume: Checkpoint | None) -> None:
+        """Note with which arguments a script resumes from a checkpoint of its own."""
+        resumes_by = resume_arguments.way(live.spec, live.facts)
+        if resume is not None and resume.own and resumes_by is not None:
+            words = resumes_by.arguments(resume.path)
+            with_arguments = Reason.of(
+                ReasonKind.RESUMES_WITH, arguments=shlex.join(words), step=resume.step or None
+            )
+            self._live_runs.event(run, "note", with_arguments, live.spec.name)
 
     def _compare_files(self, run: LiveRun, live: LiveJob) -> None:
         """Warn of programs, own modules or settings that were edited while the job waited or

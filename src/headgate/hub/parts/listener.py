@@ -31,8 +31,9 @@ from headgate.model.records import parse, read, text_of
 from headgate.output.failures import FailureReader
 from headgate.profiling import store as profiles
 from headgate.sampling.shared_memory import left_since
-from headgate.scripts import inspection
+from headgate.scripts import inspection, resume_arguments
 from headgate.scripts.program import is_of_a_shell, program
+from headgate.task import saving
 
 MOST_COMPLAINTS = 20
 """Most warnings about invalid messages of one task."""
@@ -208,7 +209,7 @@ class HubListener(Listener):
                     self._timed(task, message)
                 case "profile":
                     self._profiled(task, message["profile"])
-                case "checkpoint":
+                case "checkpoint" | "script_saves":
                     self._saved(task, message)
                 case "checkpoint_failed" | "checkpoint_damaged":
                     self._not_saved(task, message)
@@ -237,6 +238,8 @@ class HubListener(Listener):
         run, live, attempt, name = self._find(task)
         job = live.spec.name
         match message["type"]:
+            case "hello" if message.get("saves"):
+                return  # a message about a checkpoint of its script's follows
             case "hello" if message.get("observes"):
                 run.note_seed(job, message.get("seed"))
                 attempt.observe(name)
@@ -428,6 +431,9 @@ class HubListener(Listener):
             self._live_runs.event(run, "warning", live.reason, live.spec.name)
 
     def _saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        if message["type"] == "script_saves":
+            self._script_saves(task, message)
+            return
         run, live, attempt, name = self._find(task)
         checkpoint = run.record_checkpoint(task, message)
         if live.unsaved:
@@ -442,6 +448,21 @@ class HubListener(Listener):
                 reason = Reason.of(ReasonKind.JOINED, task=joined, step=checkpoint.step)
                 self._live_runs.event(run, "note", reason, live.spec.name)
                 self._step(events.TaskJoined(task.job.task(joined)))
+
+    def _script_saves(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        """A script saves a checkpoint by itself. It counts as the job's if the script can be told
+        to resume from it.
+        """
+        run, live, *_ = self._find(task)
+        checkpoint = run.record_script_save(task, message)
+        shared = run.submission.engine == LOCAL or run.submission.engine.shared_files
+        if checkpoint is None or not shared:
+            return
+        resumes_by = resume_arguments.way(live.spec, live.facts)
+        if resumes_by is not None and resumes_by.words:
+            live.keep_own(checkpoint, saving.size(Path(checkpoint.path)))
+            newest = live.checkpoint or checkpoint
+            self._step(events.CheckpointDone(task, newest))
 
     def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A checkpoint could not be saved, or a saved one cannot be read."""

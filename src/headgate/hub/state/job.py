@@ -19,7 +19,7 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_text
 from headgate.scripts.arguments import TrainingLength
 from headgate.scripts.facts import FileState, ScriptFacts
-from headgate.task import saving
+from headgate.task import saving, script_saves
 
 MOST_METRICS = 500
 """Most metric names accepted of a job, because every snapshot has them all."""
@@ -115,6 +115,27 @@ class LiveJob:
     def keep(self, checkpoint: Checkpoint) -> None:
         """Add a checkpoint, and drop earlier ones whose files are gone by now."""
         self.saved = [*self.saved[-saving.KEPT :], checkpoint]
+
+    def keep_own(self, checkpoint: Checkpoint, size: int) -> None:
+        """Add a checkpoint of its script's. Of several of one step, the largest one holds most: it
+        stays the latest.
+        """
+        self.saved = [former for former in self.saved if former.path != checkpoint.path]
+        self.keep(checkpoint)
+        former = self.saved[-2] if len(self.saved) > 1 else None
+        if former is None or not former.own or not former.step or former.step != checkpoint.step:
+            return
+        if Path(former.path).exists() and saving.size(Path(former.path)) > size:
+            self.saved[-2:] = [checkpoint, former]
+
+    def resumable(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """What to resume from in place of this checkpoint: if its script saved it, the newest one
+        that is whole; None: none is.
+        """
+        if checkpoint is None or not checkpoint.own:
+            return checkpoint
+        newest = (saved for saved in reversed(self.saved) if saved.own)
+        return next((own for own in newest if script_saves.damage(Path(own.path)) is None), None)
 
     def give_up(self, name: str) -> Checkpoint | None:
         """Drop a damaged checkpoint by its file name. Returns the one before it."""

@@ -36,6 +36,7 @@ from headgate.model.records import text_of
 from headgate.model.shares import FIELDS, Share, Unlimited
 from headgate.model.units import say_text
 from headgate.recorded import runs
+from headgate.recorded.rows import SCRIPT, WRITING
 from headgate.recorded.store import Recorder
 from headgate.sampling.columns import Column
 from headgate.scripts import variables
@@ -362,6 +363,27 @@ class LiveRun:
             **asdict(checkpoint),
         )
         return checkpoint
+
+    def record_script_save(self, task: TaskId, message: Mapping[str, Any]) -> Checkpoint | None:
+        """Write that a script saved a checkpoint by itself, or None, began to save it.
+
+        Raises:
+            KeyError, TypeError, ValueError: The message is invalid.
+        """
+        live, path = self.jobs[task.job.name], messages.text(message["path"])
+        step = messages.step(message) or live.step or 0
+        checkpoint = Checkpoint(path, step, live.epoch or 0, None, own=True)
+        begins = message.get("begins") is True
+        self.recorder.add(
+            "checkpoints",
+            t=self.clock(),
+            task=task.of_run,
+            **{**messages.saving(message), "why": WRITING if begins else SCRIPT},
+            **asdict(checkpoint),
+        )
+        if begins:
+            live.saved = [former for former in live.saved if former.path != path]
+        return None if begins else checkpoint
 
     def record_usage(self, target: str, reading: Mapping[Column, float]) -> None:
         """Write the resource use of a target."""

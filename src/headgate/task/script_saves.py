@@ -1,0 +1,296 @@
+"""Sees the checkpoints that a script saves by itself, and tells the engine of each: when its
+writing begins, and when it is whole.
+
+A file is whole when the call that saves it has returned. A folder such as `checkpoint-500` gets
+several files: it is whole when training goes on, or when the trainer's own call has returned.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import socket
+import struct
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Callable
+
+from headgate.task.environment import TaskEnvironment
+from headgate.task.exit_hooks import at_end
+from headgate.task.saving import size
+
+_SECONDS = 1.0
+"""Longest that a save waits for the engine."""
+_NUMBERED = re.compile(r"(?i)(check[-_]?point|ckpt|global[-_]?step|step|epoch|iter)s?[-_=]?\d+")
+"""Names of folders that hold one checkpoint."""
+_UNFINISHED = ".orbax-checkpoint-tmp"
+"""In names of folders that Orbax has not finished yet."""
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_NEVER_EMPTY = (".pt", ".pth", ".ckpt", ".bin", ".keras", ".h5", ".pkl", ".npz", ".msgpack")
+_MOST_LISTED = 1 << 26
+"""Most bytes of the list of tensors of a safetensors file."""
+
+PathOf = Callable[..., Any]
+"""The path that a call saves to, from its arguments; None: it saves no checkpoint."""
+
+
+class SaveWatcher:
+    """Reports the checkpoints that this process saves.
+
+    Attributes:
+        pending: A folder whose files have been saved; it is whole once training goes on.
+        session: The session that reports the script's steps, once these are observed.
+    """
+
+    def __init__(self) -> None:
+        self.pending: str | None = None
+        self.session: Any = None
+        self._step: int | None = None  # of the latest save
+        self._environment: TaskEnvironment | None = None
+        self._process = 0
+        self._saving: set[int] = set()  # threads that save
+        self._began = 0.0
+        self._seen: set[str] = set()
+
+    def open(self) -> None:
+        """Report from now on."""
+        if self._process == 0:
+            self._environment, self._process = TaskEnvironment.read(), os.getpid()
+            sys.addaudithook(self._hook)
+            at_end(self.goes_on)
+
+    def around(self, save: Callable[..., Any], path_of: PathOf) -> Callable[..., Any]:
+        """The function `save`, whose calls are reported."""
+
+        @functools.wraps(save)
+        def saves(*args: Any, **kwargs: Any) -> Any:
+            path = self._begin(path_of, args, kwargs)
+            if path is None:
+                return save(*args, **kwargs)
+            try:
+                saved = save(*args, **kwargs)
+            finally:
+                self._saving.discard(threading.get_ident())
+            self._end(path)
+            return saved
+
+        return saves
+
+    def goes_on(self) -> None:
+        """Training goes on, or has ended: a folder is whole."""
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            self._tell(pending)
+
+    def _begin(self, path_of: PathOf, args: Any, kwargs: Any) -> str | None:
+        if threading.get_ident() in self._saving or self._process != os.getpid():
+            return None  # part of a save that is seen, or in another process
+        try:
+            named = path_of(*args, **kwargs)
+            if not isinstance(named, (str, bytes, os.PathLike)):
+                return None
+            path = os.path.abspath(os.fsdecode(named))
+            unit = _unit(path)
+            if self.pending is not None and self.pending != unit:
+                self.goes_on()
+            self._began = time.monotonic() if self.pending is None else self._began
+            if self.pending is None and _is_written(unit):
+                self._tell(unit, begins=True)
+            self._saving.add(threading.get_ident())
+            self._step = self.session.steps if self.session is not None else None
+        except Exception:  # noqa: BLE001 - the script saves, whatever happens
+            return None
+        return path
+
+    def _end(self, path: str) -> None:
+        unit = _unit(path)
+        if unit == path:
+            self._tell(path)
+        else:
+            self.pending = unit  # more files may come
+
+    def _hook(self, event: str, args: Any) -> None:
+        if event != "os.rename" or self._process != os.getpid():
+            return
+        try:
+            source, target = (os.path.abspath(os.fsdecode(name)) for name in args[:2])
+            if self.pending == source:
+                self.pending = target
+            elif source in self._seen or (
+                _UNFINISHED in os.path.basename(source) and os.path.isdir(source)
+            ):
+                self._tell(target, source)
+        except Exception:  # noqa: BLE001 - the script renames, whatever happens
+            return
+
+    def _tell(self, path: str, source: str = "", begins: bool = False) -> None:
+        """Send one message, over a connection of its own if the script has no other. `source`: what
+        is about to be renamed to `path`.
+        """
+        environment = self._environment
+        if environment is None or environment.channel is None or self._process != os.getpid():
+            return
+        message: dict[str, object] = {"type": "script_saves", "path": path, "begins": begins}
+        if not begins:
+            self._seen.add(path)
+            message["step"] = self._step
+            message["seconds"] = time.monotonic() - self._began
+            with suppress(OSError):
+                message["bytes"] = size(Path(source or path))
+        if self.session is not None and self.session.warn(message):
+            return
+        hello = {"type": "hello", "v": 1, "task": environment.task, "key": environment.key}
+        hello.update({"pid": 0, "observes": True, "saves": True})
+        lines = json.dumps(hello) + "\n" + json.dumps(message) + "\n"
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(_SECONDS)
+                connection.connect(environment.channel)
+                connection.sendall(lines.encode())
+        except OSError:
+            return  # the engine is gone, and so is whoever would ask
+
+
+def _is_written(unit: str) -> bool:
+    return bool(os.listdir(unit)) if os.path.isdir(unit) else os.path.exists(unit)
+
+
+def _unit(path: str) -> str:
+    """The checkpoint that a file is part of: its folder, or the file itself."""
+    folder = os.path.dirname(path)
+    return folder if _NUMBERED.fullmatch(os.path.basename(folder)) else path
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint that a script saved, as the end of a sentence; None: nothing
+    that its length and its lists of parts would tell.
+    """
+    try:
+        if not path.is_dir():
+            return _damage_of_file(path)
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        if not files:
+            return "is empty"
+        if any(_UNFINISHED in str(file.relative_to(path)) for file in files):
+            return "was not finished"
+        wrong = ((file.name, _damage_of_file(file)) for file in files)
+        return next((f"is damaged: {name} {told}" for name, told in wrong if told), None)
+    except FileNotFoundError:
+        return "is gone"
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+
+
+def _damage_of_file(path: Path) -> str | None:
+    length = path.stat().st_size
+    with open(path, "rb") as file:
+        head = file.read(48)
+        if path.suffix == ".safetensors":
+            return _told(_is_cut(length, _end_of_safetensors, head, file))
+        if head.startswith(b"PK\x03\x04"):
+            return _told(not zipfile.is_zipfile(path))
+        if head.startswith(_HDF5):
+            return _told(_is_cut(length, _end_of_hdf5, head, file))
+        if path.suffix == ".json":
+            file.seek(0)
+            return _told(_is_cut(length, _end_of_json, head, file))
+    return None if length or path.suffix not in _NEVER_EMPTY else "is empty"
+
+
+def _told(is_cut: bool) -> str | None:
+    return "is cut short" if is_cut else None
+
+
+def _is_cut(length: int, end_of: Callable[[bytes, Any], int], head: bytes, file: Any) -> bool:
+    try:
+        return length < end_of(head, file)
+    except (ValueError, TypeError, KeyError, struct.error):
+        return True
+
+
+def _end_of_safetensors(head: bytes, file: Any) -> int:
+    (listed,) = struct.unpack("<Q", head[:8])
+    file.seek(8)
+    parts = json.loads(file.read(min(listed, _MOST_LISTED)))
+    ends = [part["data_offsets"][1] for name, part in parts.items() if name != "__metadata__"]
+    return 8 + int(listed) + max(ends, default=0)
+
+
+def _end_of_hdf5(head: bytes, _: Any) -> int:
+    """The length that the file's first block states."""
+    (end,) = struct.unpack_from("<Q", head, 40 if head[8] < 2 else 28)
+    return int(end)
+
+
+def _end_of_json(_: bytes, file: Any) -> int:
+    json.load(file)
+    return 0
+
+
+def _of_torch(saved: Any, f: Any = None, *_: Any, **__: Any) -> Any:
+    """Of `torch.save`: states and models are checkpoints, other objects are results."""
+    if isinstance(saved, Mapping):
+        return f if any(_is_state(value) for value in saved.values()) else None
+    return f if hasattr(saved, "state_dict") else None
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) or hasattr(value, "numel") or hasattr(value, "state_dict")
+
+
+def _second(_saved: Any, path: Any = None, *_: Any, **named: Any) -> Any:
+    return next((named[name] for name in ("filename", "filepath") if name in named), path)
+
+
+def _of_trainer(trainer: Any, *_: Any, **__: Any) -> Any:
+    """Of transformers' `Trainer`: its folder of this step."""
+    folder = trainer._get_output_dir(trial=None)
+    return os.path.join(folder, f"checkpoint-{trainer.state.global_step}")
+
+
+def _of_lightning(_trainer: Any, filepath: Any, *_: Any, **__: Any) -> Any:
+    return filepath
+
+
+def _of_accelerate(_accelerator: Any, output_dir: Any = None, *_: Any, **__: Any) -> Any:
+    return output_dir
+
+
+CALLS: dict[str, dict[str, PathOf]] = {
+    "torch.serialization": {"save": _of_torch},
+    "safetensors.torch": {"save_file": _second, "save_model": _second},
+    "keras.src.saving.saving_api": {"save_model": _second, "save_weights": _second},
+    "tf_keras.src.saving.saving_api": {"save_model": _second, "save_weights": _second},
+    "transformers.trainer": {"Trainer._save_checkpoint": _of_trainer},
+    "lightning.pytorch.trainer.trainer": {"Trainer.save_checkpoint": _of_lightning},
+    "pytorch_lightning.trainer.trainer": {"Trainer.save_checkpoint": _of_lightning},
+    "accelerate.accelerator": {"Accelerator.save_state": _of_accelerate},
+    "orbax.checkpoint": {},
+}
+"""The calls that save a checkpoint, by their module."""
+
+saves = SaveWatcher()
+
+
+def watch(module: Any) -> None:
+    """Watch the calls of a module of `CALLS` that was just imported."""
+    try:
+        saves.open()
+        for name, path_of in CALLS[module.__name__].items():
+            *owners, function = name.split(".")
+            owner = functools.reduce(getattr, owners, module)
+            save = getattr(owner, function)
+            watched = saves.around(save, path_of)
+            setattr(owner, function, watched)
+            package = sys.modules.get(module.__name__.partition(".")[0])
+            if not owners and getattr(package, function, None) is save:
+                setattr(package, function, watched)
+    except Exception:  # noqa: BLE001 - another version than is known
+        return

@@ -1,0 +1,79 @@
+"""Checkpoints that plain scripts save by themselves, and what they are started again with."""
+
+from __future__ import annotations
+
+import pytest
+from tests.hub import script_saves
+from tests.hub.script_saves import loop
+from tests.hub.user import SECONDS, User
+
+from headgate.recorded import runs
+from headgate.testing import wait
+
+FROM = {
+    "rotated": ["--resume", "rotated-20.pt"],
+    "folders": ["--resume_from_checkpoint", "out/checkpoint-10"],
+}
+STEP = {"rotated": 20, "folders": 10}
+
+
+def log(user: User, run: str, job: str) -> str:
+    return (user.home / "runs" / run / "jobs" / job / "worker-0.log").read_text()
+
+
+def ends(user: User, run: str) -> None:
+    user.types("stop", "--kill", "--run", run)
+    wait.until(lambda: not runs.alive(user.home / "runs" / run), SECONDS, "the run has ended")
+
+
+@pytest.fixture
+def ended(user: User) -> str:
+    """A run whose scripts were killed, two of them in mid-save."""
+    user.write("rotated.py", loop(script_saves.ROTATED))
+    user.write("folders.py", loop(script_saves.FOLDERS, "--resume_from_checkpoint"))
+    user.write("in-place.py", loop(script_saves.IN_PLACE, "--load"))
+    run = user.detaches("rotated.py", "folders.py", "in-place.py")
+    for name in ("folders", "in-place"):
+        user.sees_state(name, "failed", run=run)
+    rotated = user.sees_job("rotated", lambda job: (job["at_stake"] or {}).get("step") == 20, run)
+    assert rotated["at_stake"]["known"] == "declared"
+    stands = user.types("status", run).stdout
+    assert "rotated: a stop now loses " in stands
+    assert "since its script saved rotated-20.pt, step 20; it is started again with" in stands
+    assert "a stop loses" in user.types("ps").stdout
+    ends(user, run)
+    return run
+
+
+def test_killed_scripts_go_on_from_their_newest_whole_checkpoint(user: User, ended: str) -> None:
+    refused = user.types("resume", ended, "--dry-run", code=2).message
+    assert "none of its checkpoints is whole" in refused
+    assert "in-place.pt" in refused
+    assert "was being written anew" in refused
+    arguments = {
+        start["job"]: start["argv"][-2:]
+        for start in user.json("resume", ended, "--from-scratch", "--dry-run")
+    }
+    for name, (option, path) in FROM.items():
+        assert arguments[name] == [option, str(user.folder / path)]
+    user.touch("go")
+    again = str(user.json("resume", ended, "--from-scratch", "--detach")["run"])
+    for name, step in STEP.items():
+        assert user.sees_state(name, "done", run=again)["step"] == 30
+        assert f"resumed at {step}\n" in log(user, again, name)
+
+
+def test_a_script_without_a_known_argument_is_asked_about(user: User) -> None:
+    user.write("loads.py", loop(script_saves.ROTATED, "--load"))
+    run = user.detaches("loads.py")
+    user.sees_job("loads", lambda job: (job["at_stake"] or {}).get("step") == 20, run)
+    assert "nothing tells how it resumes from that" in user.types("status", run).stdout
+    told = user.json("explain", run)["at_stake"]["loads"]
+    assert told["arguments"] is None
+    ends(user, run)
+    asked = user.types("resume", run, code=2).message
+    assert "rotated-20.pt" in asked
+    assert "--resume-with '--resume {checkpoint}'" in asked
+    again = str(user.json("resume", run, "--resume-with", "--load {checkpoint}", "--detach")["run"])
+    user.sees_state("loads", "done", run=again)
+    assert "resumed at 20\n" in log(user, again, "loads")
