@@ -228,21 +228,21 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempting:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What each of the right answers comes to in one process, without Headgate."""
     folder = tmp_path_factory.mktemp("alone")
-    run_alone(right_answers.__file__, folder)
+    run_alone(right_answers.__file__, folder, str(folder))
     return folder / "plain.pt"
 
 
-def run_alone(script: str, folder: Path) -> None:
-    """Run a script with this folder as its argument, without Headgate."""
+def run_alone(script: Path | str, folder: Path, *arguments: str, **more: str) -> str:
+    """What a script prints in this folder, without Headgate."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")
     }
-    environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **more}
     with open(folder / "output", "wb") as output:
         process = warm_python(*TORCH).start(
-            [script, str(folder)], env=environment, cwd=folder, output=output.fileno()
+            [str(script), *arguments], env=environment, cwd=folder, output=output.fileno()
         )
-    finish(process, folder, 240)
+    return finish(process, folder, 240)
 
 
 Compare = Callable[..., dict[str, float]]

@@ -4,7 +4,6 @@ not.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.harness.gang import Gang
+from tests.torch.conftest import run_alone
 
 from headgate.model.plans import Plan
 from headgate.torch import gradient_hooks
@@ -123,8 +123,7 @@ def test_a_hook_that_scales_gradients_comes_to_what_one_process_comes_to(
     kind: str, tmp_path: Path
 ) -> None:
     with _gang(tmp_path, kind) as gang:
-        command = [sys.executable, str(tmp_path / "script.py"), kind]
-        alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        alone = run_alone(tmp_path / "script.py", tmp_path, kind)
         gang.start()
         gang.finish()
         output = gang.output("worker-1")

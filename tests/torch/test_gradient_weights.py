@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.harness.gang import Gang
+from tests.torch.conftest import run_alone
 from torch import nn
 from torch.nn import functional as F
 
@@ -451,7 +451,7 @@ def test_the_loss_that_workers_report_is_that_of_one_process(
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), kind]
-    alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    alone = run_alone(script, tmp_path, kind)
     plan = Plan(
         strategy=strategy, workers=workers, servers=int(strategy == "ps"), batch_per_worker=None
     )

@@ -75,7 +75,7 @@ REFUSED: dict[str, dict[str, str]] = {
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("alone")
-    run_alone(placed.__file__, folder)
+    run_alone(placed.__file__, folder, str(folder))
     results: dict[str, Any] = torch.load(folder / "plain.pt", weights_only=True)
     return results
 
