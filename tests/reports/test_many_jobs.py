@@ -145,6 +145,11 @@ def test_of_very_many_jobs_that_go_on_a_few_are_looked_at_and_told_as_among_all(
         assert [(loss.to, loss.lost) for loss in each.losses] == [
             (loss.to, loss.lost) for loss in among[each.job].losses
         ]
+    one = read(run.folder / STORE, about="j60")
+    [alone] = accounts(one.jobs, one.nodes, one.seconds, only=one.whole)
+    assert alone.job == "j60"
+    seconds = {name: part.seconds for name, part in among["j60"].parts.items()}
+    assert {name: part.seconds for name, part in alone.parts.items()} == pytest.approx(seconds)
     shown = CliRunner().invoke(command, catch_exceptions=False).stdout
     assert "96 jobs more of this run: `headgate explain` tells of all" in shown
 

@@ -323,18 +323,19 @@ class Run:
         """The machines that it runs on, with what was used of each last."""
         return status.nodes(self.path)
 
-    def recording(self, most: int | None = None) -> Recording:
+    def recording(self, most: int | None = None, about: str | None = None) -> Recording:
         """Read everything that was recorded.
 
         Args:
             most: Most readings of each task; None: all.
+            about: A job: of others, if there are over 40, only what they used is read. None: all.
 
         Raises:
             StorageError: The run's store cannot be read.
         """
         from headgate.recorded import recording
 
-        return recording.read(self.path / runs.STORE, most=most)
+        return recording.read(self.path / runs.STORE, most=most, about=about)
 
     def report(self, to: str | Path | None = None) -> Report:
         """Write the run's report as one HTML page.

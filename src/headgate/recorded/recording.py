@@ -35,6 +35,8 @@ read.
 """
 _MANY = 4
 """Jobs are left out only if there are this many times more."""
+_MANY_JOBS = 40
+"""With more jobs than this, of others than the one that matters only their use is read."""
 _LAST_ROWS = 1000
 """Number of last rows among which the latest time is, because rows may come a moment late."""
 
@@ -76,7 +78,11 @@ class Recording:
 
 
 def read(
-    store: Path, since: float | None = None, most: int | None = None, few: int | None = None
+    store: Path,
+    since: float | None = None,
+    most: int | None = None,
+    few: int | None = None,
+    about: str | None = None,
 ) -> Recording:
     """Read a run's store, also while it is written. Of a long run only some sampled steps are read.
 
@@ -87,6 +93,7 @@ def read(
             steps, spread over its time. Means stay exact; extremes may be missed. None: all.
         few: Read only this many jobs completely if there are over four times as many: equal parts
             of running, failed, waiting and other jobs. None: all.
+        about: Read only this job completely if there are over 40. None: all.
 
     Raises:
         NotFoundError: The file does not exist.
@@ -112,6 +119,8 @@ def read(
             state = "interrupted"
         after = max(seconds - since, 0.0) if since is not None else 0.0
         whole_jobs = _chosen(rows, few) if few is not None and len(rows) > _MANY * few else None
+        if about is not None and len(rows) > _MANY_JOBS:
+            whole_jobs = frozenset({about} & {row.name for row in rows})
         unread = len(rows) - len(whole_jobs) if whole_jobs is not None else 0
         if whole_jobs is not None:
             tasks = _beside(tasks, whole_jobs)

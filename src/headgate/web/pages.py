@@ -144,7 +144,7 @@ def job(run: Run, name: str, right: Right) -> str:
 def job_sections(run: Run, name: str) -> dict[str, Any]:
     """Of one job: what held it back, its loss with the predicted band, where its time went."""
     began = time.monotonic()
-    recording = run.recording(most=_MOST_READINGS)
+    recording = run.recording(_MOST_READINGS, name)
     recorded = recording.job(name)
     if recorded is None:
         raise NotFoundError(f"run {run.id} has no job {name!r}")
