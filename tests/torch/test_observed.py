@@ -142,7 +142,7 @@ def test_an_archive_with_a_sitecustomize_that_executes_itself_is_observed(
     (own / "sitecustomize.py").write_text("mine = True\n")
     check = "import sitecustomize\nprint(sitecustomize.mine)\n"
     with ZipFile(tmp_path / "app.zip", "w") as archive:
-        archive.writestr("__main__.py", f"{again}{TRAIN}\ntrain()\n{check}")
+        archive.writestr("__main__.py", f"{again}{ASKS}{TRAIN}\ntrain()\n{check}")
     process = start(tmp_path, "app.zip", channel=channel, paths=(str(own),))
     assert finish(process) == "True\n"
     assert steps_of(channel) == 8
@@ -165,6 +165,10 @@ if __name__ == "__main__":
     assert [message["observes"] for message in channel.of("hello")] == [True]
 
 
+ASKS = """
+import importlib.util
+assert importlib.util.find_spec("torch") is not None
+"""
 GROUP = (
     TRAIN
     + """

@@ -46,7 +46,6 @@ class AfterImport:
     ) -> ModuleSpec | None:
         if name not in self._after:
             return None
-        after = self._after.pop(name)
         spec = self._next(name, path, target)
         if spec is None or spec.loader is None:
             return spec
@@ -55,7 +54,9 @@ class AfterImport:
         def exec_module(module: Any) -> None:
             loader.exec_module = execute  # type: ignore[method-assign]
             execute(module)
-            after(module)
+            after = self._after.pop(name, None)  # only now: many only ask whether it is installed
+            if after is not None:
+                after(module)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -81,16 +82,22 @@ def _observe() -> None:
 
 
 def _watch(torch: Any) -> None:
-    from headgate.task.observing import watch
+    try:
+        from headgate.task.observing import watch
 
-    watch(torch, AfterImport)
+        watch(torch, AfterImport)
+    except Exception:  # noqa: BLE001 - the script goes on without it
+        return
     _watch_saves(sys.modules["torch.serialization"])
 
 
 def _watch_saves(module: Any) -> None:
-    from headgate.task.script_saves import watch
+    try:
+        from headgate.task.script_saves import watch
 
-    watch(module)
+        watch(module)
+    except Exception:  # noqa: BLE001
+        return
 
 
 def _run_next() -> None:
