@@ -32,6 +32,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -223,9 +224,10 @@ def paint(browser: Any, site: Site, repetitions: int) -> dict[str, float]:
 
 def first_event_bytes(site: Site) -> int:
     """Bytes of the body of `/live` up to the end of its first event, as they are sent."""
-    answer, body = site.asks("/live"), b""
-    while b"\n\n" not in body:
-        body += answer.read1(1 << 16)
+    answer, body, gzip, text = site.asks("/live"), b"", zlib.decompressobj(wbits=31), b""
+    while b"\n\n" not in text:
+        body += (part := answer.read1(1 << 16))
+        text += gzip.decompress(part)
     answer.close()
     return len(body)
 

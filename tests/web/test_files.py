@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from http.client import HTTPConnection
 
 from tests.hub.user import SECONDS
@@ -33,4 +34,11 @@ def test_a_browser_that_looks_for_an_icon_gets_it(pages: Pages) -> None:
 
 def test_what_is_long_is_compressed_and_what_follows_is_sent_at_once(pages: Pages) -> None:
     assert [encoding(pages, path) for path in ("/", "/assets/web.js")] == ["gzip", "gzip"]
-    assert encoding(pages, "/live") is None
+    connection = HTTPConnection("127.0.0.1", pages.port, timeout=SECONDS)
+    headers = {"Authorization": f"Bearer {pages.tokens['look']}", "Accept-Encoding": "gzip"}
+    connection.request("GET", "/live", headers=headers)
+    answer, gzip, text = connection.getresponse(), zlib.decompressobj(wbits=31), b""
+    while b"\n\n" not in text:
+        text += gzip.decompress(answer.read1())
+    connection.close()
+    assert text.startswith(b"event: all")

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -77,7 +78,7 @@ class PageServer:
             "/runs/{run}/jobs/{job}/sections": self._job_sections,
             "/runs/{run}/jobs/{job}/why": self._why,
         }
-        # not the streams: earlier versions of it hold back what they compress
+        # not the streams, which it would hold back
         gzip = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=6)]
         routes = [
             *(Route(path, answer, middleware=gzip) for path, answer in pages_and_data.items()),
@@ -176,7 +177,7 @@ class PageServer:
 
     async def _live(self, request: Request) -> Response:
         run = request.query_params.get("run")
-        return _stream(self._changes(run))
+        return _stream(request, self._changes(run))
 
     async def _changes(self, run: str | None) -> AsyncIterator[bytes]:
         subscription = self._board.subscribe(run)
@@ -196,7 +197,7 @@ class PageServer:
     async def _log(self, request: Request) -> Response:
         run, job = self._found(request), request.path_params["job"]
         log = run.job_logs(job, request.query_params.get("task") or None)
-        return _stream(_grown(log))
+        return _stream(request, _grown(log))
 
     # --- what changes something -------------------------------------------------------------------
 
@@ -249,8 +250,18 @@ async def _asked_for(request: Request) -> Any:
         raise UsageError(f"found a request that is no JSON: {error}") from error
 
 
-def _stream(events: AsyncIterator[bytes]) -> Response:
-    return StreamingResponse(events, media_type="text/event-stream")
+def _stream(request: Request, events: AsyncIterator[bytes]) -> Response:
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return StreamingResponse(events, media_type="text/event-stream")
+    headers = {"content-encoding": "gzip", "vary": "accept-encoding"}
+    return StreamingResponse(_compressed(events), headers=headers, media_type="text/event-stream")
+
+
+async def _compressed(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A stream as gzip, each event whole as soon as it is there."""
+    gzip = zlib.compressobj(1, wbits=31)
+    async for event in events:
+        yield gzip.compress(event) + gzip.flush(zlib.Z_SYNC_FLUSH)
 
 
 async def _grown(log: JobLogs) -> AsyncIterator[bytes]:
