@@ -129,3 +129,36 @@ def test_a_leak_is_told_with_what_a_step_leaks(tmp_path: Path) -> None:
     (creep,) = (item for item in job["findings"] if item["kind"] == "memory-creeps")
     assert creep["facts"]["bytes_per_step"] == pytest.approx(4 << 20, rel=0.1)
     assert creep["facts"]["limit"] == 2 << 30 and creep["facts"]["seconds_left"] > 0.0
+
+
+FORMS = {
+    "trainer": {"evaluation", "checkpoints"},
+    "lightning": {"loader"},
+    "accelerate": {"between-steps", "garbage-collection"},
+    "plain": {"small-steps"},
+}
+"""The causes in scripts that are written as for these trainers."""
+
+
+@pytest.mark.slow
+def test_causes_that_need_spans_are_told_of_unchanged_scripts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    jobs = [
+        {
+            "name": form,
+            "script": str(Path(__file__).with_name("plain_forms.py")),
+            "python": sys.executable,
+            "args": [form, "6"],
+            "env": {"OMP_NUM_THREADS": "1"},
+        }
+        for form in FORMS
+    ]
+    (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": jobs}))
+    headgate = [sys.executable, "-m", "headgate"]
+    run = [*headgate, "run", "jobs.yaml", "--policy", "none"]
+    subprocess.run(run, cwd=tmp_path, check=True, capture_output=True, timeout=200)
+    asked = [*headgate, "explain", "--json"]
+    output = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout
+    for job in json.loads(output)["jobs"]:
+        causes = {finding["kind"] for finding in job["findings"]}
+        assert causes >= FORMS[job["job"]], (job["job"], causes)

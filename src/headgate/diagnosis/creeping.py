@@ -39,10 +39,11 @@ def creeping(
 
     Args:
         nodes: The nodes of the run, by name.
-        stretches: When it made steps, one for each attempt. Only the last one counts.
+        stretches: When it made steps, one for each attempt. Only the last one counts. A job that
+            reports no steps does not creep: nothing tells its start from the rest.
     """
-    if not stretches:
-        return None
+    if not stretches or not np.isfinite(job.progress.step).any():
+        return None  # imports and data allocate too
     begin, end = stretches[-1]
     begin += _WARM_UP * (end - begin)
     memories = {task: task.signal("memory_bytes").around(begin, end) for task in job.tasks}

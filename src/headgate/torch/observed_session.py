@@ -22,6 +22,7 @@ from headgate.task.session import TaskSession
 from headgate.task.step_timing import FIRST_STEPS
 from headgate.torch.late_readings import DeviceSteps, LateLoss
 from headgate.torch.meter import Step
+from headgate.torch.observed_arithmetic import StepArithmetic
 from headgate.torch.rng import cuda_in_use
 from headgate.torch.spinning import Spinning
 
@@ -65,12 +66,19 @@ class ObservedSession(TaskSession):
         self._told_at = self._read_at = time.monotonic()
         self._device = DeviceSteps()
         self._loss = LateLoss()
+        self._arithmetic: StepArithmetic | None = StepArithmetic()
 
     # --- what is observed -------------------------------------------------------------------------
 
     def optimizer_ended(self, optimizer: Any) -> None:
         """An optimizer has ended its step."""
         self._optimizers.add(optimizer)
+        if self._arithmetic is not None and not self._arithmetic.goes_on(self.steps - self._before):
+            samples, made = self._progress.samples, self.steps - self._before
+            costs = self._arithmetic.costs(self._optimizers, samples and samples / made)
+            self._arithmetic = None
+            if costs is not None:
+                self._channel.send({"type": "costs", "costs": costs})
 
     def saw_loss(self, loss: Any) -> None:
         """A backward pass begins at this loss."""

@@ -207,8 +207,8 @@ class HubListener(Listener):
                     run.record_job(job)
                 case "spans" | "asides":
                     self._timed(task, message)
-                case "profile":
-                    self._profiled(task, message["profile"])
+                case "profile" | "costs":
+                    self._profiled(task, message)
                 case "checkpoint" | "script_saves":
                     self._saved(task, message)
                 case "checkpoint_failed" | "checkpoint_damaged":
@@ -494,9 +494,37 @@ class HubListener(Listener):
         if message.get("leaves"):
             self._step(events.TaskLeaves(task))
 
-    def _profiled(self, task: TaskId, data: dict[str, Any]) -> None:
+    def _observed_costs(self, task: TaskId, costs: Mapping[str, Any]) -> None:
+        """A task reported what a step of an unchanged script costs. It explains its time; a plan
+        needs a profile.
+        """
         run, live, attempt, name = self._find(task)
-        profile, node = parse(Profile, data), self._hardware(task, attempt.tasks[name].node)
+        node = self._hardware(task, attempt.tasks[name].node)
+        profile = parse(
+            Profile,
+            {
+                "framework": "torch",
+                "framework_version": "",
+                "source": "run",
+                "flops_per_sample": costs["flops_per_sample"],
+                "batch": costs["batch"],
+                "dense_bytes": costs["dense_bytes"],
+                "core_gflops": node.core_gflops if node is not None else None,
+                "observed": True,
+            },
+        )
+        live.observed_costs = text_of(profile)
+        run.record_job(live.spec.name)
+
+    def _profiled(self, task: TaskId, message: Mapping[str, Any]) -> None:
+        if message["type"] == "costs":
+            self._observed_costs(task, message["costs"])
+            return
+        run, live, attempt, name = self._find(task)
+        profile, node = (
+            parse(Profile, message["profile"]),
+            self._hardware(task, attempt.tasks[name].node),
+        )
         profile = replace(
             profile,
             arguments=program_run.args if (program_run := program(live.spec)) is not None else (),

@@ -57,6 +57,7 @@ class LiveJob:
     waits: Mapping[str, object] | None = None
     plan: str | None = None
     profile: str | None = None
+    observed_costs: str | None = None  # JSON of a profile that plans do not use
     profile_key: str = ""  # of the script at submission
     script_key: str = ""  # the same regardless of arguments
     length: TrainingLength = field(default_factory=TrainingLength)  # by its arguments

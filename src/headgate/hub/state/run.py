@@ -226,7 +226,7 @@ class LiveRun:
             ended=job.ended,
             attempt=job.attempt,
             plan=job.plan,
-            profile=job.profile,
+            profile=job.profile or job.observed_costs,
             expected=job.expected,
             ending=asdict(job.ending) if job.ending is not None else None,
             waits=job.waits,
