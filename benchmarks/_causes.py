@@ -7,11 +7,14 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 PLAIN = Path(__file__).parent / "plain"
+UNAWARE, AWARE = PLAIN / "caused.py", PLAIN / "caused_aware.py"
+"""The same trainings, as plain scripts and with Headgate's calls."""
+PLAIN_FORM = "--plain"
 SECONDS = 7.0
 ALONE_SECONDS, BESIDE_SECONDS = 6.5, 5.0
 """Of a job that a program comes beside later on."""
@@ -55,6 +58,7 @@ class Cause:
         why: Why there is more than one.
         rate: Of the NICs of the lab that it needs; empty: it needs none.
         control: Whether nothing holds its jobs back.
+        of: The cause whose draws it shares; empty: it has its own.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Cause:
     why: str = ""
     rate: str = ""
     control: bool = False
+    of: str = ""
 
 
 # --- jobs and programs ----------------------------------------------------------------------------
@@ -71,7 +76,9 @@ class Cause:
 def job(
     kind: str, draw: random.Random, *more: str, name: str = "job", **spec: Any
 ) -> dict[str, Any]:
-    """A job of `plain/caused.py`, of a size and seed of this draw; its plan stays as it is."""
+    """A job of `plain/caused_aware.py`, or with `PLAIN_FORM` of `plain/caused.py`, of a size and
+    seed of this draw; its plan stays as it is.
+    """
     size = spec.pop("size", draw.uniform(0.8, 1.25))
     seconds = spec.pop("seconds", SECONDS)
     words = [
@@ -82,18 +89,12 @@ def job(
         str(draw.randrange(1000)),
         "--seconds",
         f"{seconds:g}",
-        *more,
+        *(word for word in more if word != PLAIN_FORM),
     ]
-    # the script names headgate.torch all the same, and would not get what plain ones get
-    if "--plain" in more:
-        spec["env"] = {
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "GOMP_SPINCOUNT": "2000",
-            **spec.get("env", {}),
-        }
+    script = UNAWARE if PLAIN_FORM in more else AWARE
     return {
         "name": name,
-        "script": str(PLAIN / "caused.py"),
+        "script": str(script),
         "python": sys.executable,
         "args": words,
         "moves": 0,
@@ -119,7 +120,7 @@ def hog(kind: str, *more: str, node: str = "") -> Hog:
 
 def either(draw: random.Random) -> tuple[str, ...]:
     """A plain script, or one that uses headgate.torch."""
-    return ("--plain",) if draw.random() < 0.5 else ()
+    return (PLAIN_FORM,) if draw.random() < 0.5 else ()
 
 
 def alone(kind: str, **spec: Any) -> Callable[[random.Random], Trial]:
@@ -217,6 +218,31 @@ def side_by_side(draw: random.Random) -> Trial:
     )
 
 
+def in_both_forms(cause: Cause) -> tuple[Cause, Cause]:
+    """A cause with Headgate's calls, and the same draws as plain scripts."""
+
+    def formed(draw: random.Random, script: Path) -> Trial:
+        trial = cause.drawn(draw)
+        # headgate.torch sets back the threads that a script asks for
+        jobs = [
+            {**made, "script": str(script)}
+            if made["script"] in (str(UNAWARE), str(AWARE)) and made["args"][0] != "threads"
+            else made
+            for made in trial.jobs
+        ]
+        return replace(trial, jobs=jobs)
+
+    return (
+        replace(cause, drawn=lambda draw: formed(draw, AWARE), of=cause.name),
+        replace(
+            cause,
+            name=f"{cause.name} (plain)",
+            drawn=lambda draw: formed(draw, UNAWARE),
+            of=cause.name,
+        ),
+    )
+
+
 SOUND = ("healthy", "starting")
 SHORT = "a fifth of so short a run may go by before its first step"
 CAUSES = (
@@ -269,7 +295,7 @@ CAUSES = (
     Cause(
         "threads over cores",
         ("own-threads",),
-        lambda draw: Trial([job("threads", draw, "--plain")]),
+        lambda draw: Trial([job("threads", draw, PLAIN_FORM)]),
     ),
     Cause(
         *("spinning threads", ("own-threads", "small-steps"), spinning),

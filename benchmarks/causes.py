@@ -1,11 +1,16 @@
 """What `headgate explain` says of jobs with a known cause: a matrix of causes and verdicts.
 
-    python benchmarks/causes.py [--draws 5] [--only NAME,...] [--keep FOLDER] [--json PATH]
+    python benchmarks/causes.py [--draws 5] [--only NAME,...] [--plain] [--keep FOLDER]
+        [--json PATH]
 
 Each draw injects a cause with real jobs, real programs beside them, or nodes of a lab, of other
 sizes and seeds than the draw before; runs it; and reads the verdict. Half of the draws are of plain
 scripts where the cause allows. Needs a machine of two cores or more that does nothing else, and
 root for the lab. A draw takes about fourteen seconds.
+
+With `--plain` each draw is made twice, one after the other: with Headgate's calls, and as a plain
+script. Causes on the lab are left out, because several workers with the same mathematics need the
+calls.
 
 The JSON is written after each draw. If the file is there already, only the draws that it lacks are
 made.
@@ -33,7 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import _frame
-from _causes import CAUSES, LAB, NODE_CORES, NODES, Cause, Hog, Trial
+from _causes import CAUSES, LAB, NODE_CORES, NODES, Cause, Hog, Trial, in_both_forms
 
 from headgate.recorded.store import RunReader
 
@@ -242,7 +247,7 @@ def judged(
 
 
 def print_matrix(causes: Sequence[Cause], given: Sequence[Given]) -> None:
-    print(f"\n{'cause':24}{'right':>6}{'none':>6}{'wrong':>6}{'no effect':>11}  verdicts given")
+    print(f"\n{'cause':32}{'right':>6}{'none':>6}{'wrong':>6}{'no effect':>11}  verdicts given")
     for cause in causes:
         mine = [each for each in given if each.cause == cause.name]
         marks = Counter(each.mark for each in mine)
@@ -251,9 +256,9 @@ def print_matrix(causes: Sequence[Cause], given: Sequence[Given]) -> None:
             f"{name} {count}" for name, count in Counter(each.name for each in mine).most_common()
         )
         row = f"{marks['right']:>6}{marks['none']:>6}{marks['WRONG']:>6}{without:>11}"
-        print(f"{cause.name:24}{row}  {counts}")
+        print(f"{cause.name:32}{row}  {counts}")
         if cause.why:
-            print(f"{'':55}right is {' or '.join(cause.right)}: {cause.why}")
+            print(f"{'':63}right is {' or '.join(cause.right)}: {cause.why}")
 
 
 def summary(causes: Sequence[Cause], given: Sequence[Given]) -> dict[str, Any]:
@@ -361,8 +366,15 @@ def main() -> None:
     made.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="keep the runs, in this HEADGATE_HOME"
     )
+    made.add_argument(
+        "--plain", action="store_true", help="each draw with the calls, and as a plain script"
+    )
     options = made.parse_args()
-    causes = chosen(options.only)
+    asked = chosen(options.only)
+    groups: list[tuple[Cause, ...]] = [(cause,) for cause in asked]
+    if options.plain:
+        groups = [in_both_forms(cause) for cause in asked if not cause.rate]
+    causes = [cause for group in groups for cause in group]
     draws = Draws(causes, options.draws, options.seed, options.json)
     print(f"{_frame.machine()}; {_frame.versions('torch', 'numpy')}")
     print(f"{len(causes)} causes, {options.draws} draws each: {draws.progress()}\n", flush=True)
@@ -373,32 +385,44 @@ def main() -> None:
             HEADGATE_HOME=str(options.keep or folder / "home"), CAUSES_FOLDER=place
         )
         try:
-            for cause in causes:
-                failed += look(cause, draws, folder, variables)
+            for group in groups:
+                failed += look(group, draws, folder, variables)
         finally:
             _frame.end_hubs(variables)
     print_matrix(causes, draws.given)
-    draws.write(summary(causes, draws.given))
+    figures = summary(causes, draws.given)
+    if options.plain:
+        for form, members in zip(("with calls", "plain"), zip(*groups, strict=True), strict=True):
+            print(f"\n--- {form}", end="")
+            names = {cause.name for cause in members}
+            given = [each for each in draws.given if each.cause in names]
+            figures[form] = summary(members, given)
+    draws.write(figures)
     if failed:
         raise SystemExit(
             f"{failed} draws failed; the same command with --json makes what is missing"
         )
 
 
-def look(cause: Cause, draws: Draws, folder: Path, variables: dict[str, str]) -> int:
-    """Make the draws of a cause that are left. Return how many failed."""
+def look(group: Sequence[Cause], draws: Draws, folder: Path, variables: dict[str, str]) -> int:
+    """Make the draws that are left of causes that share these. Return how many failed."""
     failed = 0
+    left = sorted(
+        (index, place) for place, cause in enumerate(group) for index in draws.left[cause.name]
+    )
     with ExitStack() as undo:
-        if cause.rate and draws.left[cause.name]:
-            undo.enter_context(_frame.lab(folder, LAB, NODES, cause.rate, variables, NODE_CORES))
-        for index in list(draws.left[cause.name]):
-            trial = cause.drawn(random.Random(f"{draws.seed} {cause.name} {index}"))
+        if left and group[0].rate:
+            rate = group[0].rate
+            undo.enter_context(_frame.lab(folder, LAB, NODES, rate, variables, NODE_CORES))
+        for index, place in left:
+            cause = group[place]
+            trial = cause.drawn(random.Random(f"{draws.seed} {cause.of or cause.name} {index}"))
             begun = time.monotonic()
             draws.left[cause.name].remove(index)
             try:
                 jobs, cost = explained(trial, folder, variables)
             except Failed as error:
-                print(f"{cause.name:24}{index:>3}  FAILED {error}", flush=True)
+                print(f"{cause.name:32}{index:>3}  FAILED {error}", flush=True)
                 failed += 1
                 continue
             given = list(judged(cause, index, trial, jobs, cost, time.monotonic() - begun))
@@ -406,7 +430,7 @@ def look(cause: Cause, draws: Draws, folder: Path, variables: dict[str, str]) ->
             for each in given:
                 print(
                     (
-                        f"{cause.name:24}{index:>3}  {each.job:10}{each.mark:10} {each.name:20} "
+                        f"{cause.name:32}{index:>3}  {each.job:10}{each.mark:10} {each.name:20} "
                         f"{each.why}"
                     ),
                     flush=True,

@@ -1,11 +1,11 @@
 """Training jobs, each with one thing wrong with it, or with nothing.
 
-    python caused.py KIND [--seconds 7] [--size 1.0] [--seed 0] [--plain]
+    python caused.py KIND [--seconds 7] [--size 1.0] [--seed 0]
 
-With `--plain` a script never hears of Headgate: it prints a line for each step, or for every few
-where they are short. The folder CAUSES_FOLDER gets its data, and the files `started`, `begun` at
-the first step, and `effect` where it can tell what its cause costs: the part of a step's time that
-would be saved without it.
+The script never hears of Headgate: it prints a line for each step, or for every few where they are
+short. `caused_aware.py` makes the same trainings with Headgate's calls. The folder CAUSES_FOLDER
+gets its data, and the files `started`, `begun` at the first step, and `effect` where it can tell
+what its cause costs: the part of a step's time that would be saved without it.
 """
 
 from __future__ import annotations
@@ -104,12 +104,10 @@ class Training:
             self.data, self.batch, shuffle=True, num_workers=self.workers, collate_fn=together
         )
         epochs: Iterable[int] = range(1_000_000)
-        report = self._printed()
-        if not self.options.plain:
-            import headgate.torch as hg
-
-            self.model, optimizer, loader = hg.prepare(self.model, optimizer, loader)
-            epochs, report = hg.epochs(1_000_000), lambda loss, _: hg.report(loss=loss)
+        report, calls = self._printed(), self.options.calls
+        if calls is not None:
+            self.model, optimizer, loader = calls.prepare(self.model, optimizer, loader)
+            epochs, report = calls.epochs(1_000_000), lambda loss, _: calls.report(loss=loss)
         number, begun = 0, time.monotonic()
         for _ in epochs:
             for rows, labels in loader:
@@ -146,20 +144,15 @@ class Training:
     def _is_over(self, begun: float) -> bool:
         """Whether its time is over: workers agree on that."""
         over = not self.options.steps and time.monotonic() - begun > self.options.seconds
-        if self.options.plain:
-            return over
-        import headgate.torch as hg
-
-        return bool(hg.agree(over))
+        calls = self.options.calls
+        return over if calls is None else bool(calls.agree(over))
 
     def tell(self, loss: float) -> None:
         """Report the loss of a validation."""
-        if self.options.plain:
+        if self.options.calls is None:
             print(f"val_loss {loss:.4f}", flush=True)
-            return
-        import headgate.torch as hg
-
-        hg.report(val_loss=loss)
+        else:
+            self.options.calls.report(val_loss=loss)
 
     def _printed(self) -> Callable[[Any, int], None]:
         last = 0.0
@@ -383,7 +376,8 @@ KINDS = {
 }
 
 
-def main() -> None:
+def main(calls: Any = None) -> None:
+    """Train. `calls`: `headgate.torch`; None: a plain script."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -393,8 +387,8 @@ def main() -> None:
     parser.add_argument("--size", type=float, default=1.0, help="of what is wrong, or of the model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--together", action="store_true", help="one of several workers")
-    parser.add_argument("--plain", action="store_true", help="do not use headgate.torch")
     options = parser.parse_args()
+    options.calls = calls
     note("started")
     KINDS[options.kind](options).run()
 

@@ -20,6 +20,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 ROWS = TensorDataset(torch.randn(256, 64), torch.randint(10, (256,)))
 
 
+def loss_of(net: nn.Module, rows: torch.Tensor, labels: torch.Tensor) -> Any:
+    return nn.functional.cross_entropy(net(rows), labels)
+
+
 class Slow(Dataset[Any]):
     """Samples that take a while to read."""
 
@@ -46,14 +50,14 @@ class Trainer:
         step = 0
         while goes_on():
             for index, (rows, labels) in enumerate(DataLoader(ROWS, 32)):
-                nn.functional.cross_entropy(self.model(rows), labels).backward()
+                loss_of(self.model, rows, labels).backward()
                 if index % 2:
                     self.optimizer.step()
                     self.model.zero_grad()
                     step += 1
             self.evaluate()
-            with tempfile.TemporaryFile() as file:
-                torch.save({"weights": torch.zeros(2_000_000)}, file)
+            with tempfile.TemporaryDirectory() as folder:
+                torch.save({"weights": torch.zeros(5_000_000)}, f"{folder}/weights.pt")
 
     def evaluate(self) -> None:
         self.model.eval()
@@ -77,7 +81,7 @@ def lightning(goes_on: Callable[[], bool]) -> None:
 
             def closure(rows: Any = rows, labels: Any = labels) -> Any:
                 optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(net(rows), labels)
+                loss = loss_of(net, rows, labels)
                 loss.backward()
                 return loss
 
@@ -104,7 +108,7 @@ def accelerate(goes_on: Callable[[], bool]) -> None:
     kept = [[index] for index in range(300_000)]
     while goes_on():
         for rows, labels in DataLoader(ROWS, 32):
-            nn.functional.cross_entropy(net(rows), labels).backward()
+            loss_of(net, rows, labels).backward()
             optimizer.step()
             optimizer.zero_grad()
             time.sleep(0.05)
@@ -119,7 +123,7 @@ def plain(goes_on: Callable[[], bool]) -> None:
     while goes_on():
         for rows, labels in DataLoader(ROWS, 4):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(net(rows), labels).backward()
+            loss_of(net, rows, labels).backward()
             optimizer.step()
 
 
