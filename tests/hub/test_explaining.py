@@ -132,9 +132,9 @@ def test_a_leak_is_told_with_what_a_step_leaks(tmp_path: Path) -> None:
 
 
 FORMS = {
-    "trainer": {"evaluation", "checkpoints"},
+    "trainer": {"evaluation", "checkpoints", "garbage-collection"},
     "lightning": {"loader"},
-    "accelerate": {"between-steps", "garbage-collection"},
+    "accelerate": {"between-steps"},
     "plain": {"small-steps"},
 }
 """The causes in scripts that are written as for these trainers."""

@@ -34,6 +34,7 @@ from headgate.diagnosis.own_time import OwnTime, mean_of
 from headgate.diagnosis.straggling import leaving_out, straggling
 from headgate.output.metric_names import describe
 from headgate.recorded.jobs import CoresSetting, RecordedJob, RecordedNode, RecordedTask
+from headgate.recorded.rows import SCRIPT
 from headgate.sampling.columns import Column
 
 _LEAST_STEPS = 3
@@ -389,6 +390,7 @@ def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
         return  # its model does not compute in a module's forward
     # Times measured by the script, such as saving, also lie between steps, and have a name.
     timed = sum(job.asides.values())
+    timed += sum(float(row.seconds or 0.0) for row in job.checkpoints if row.why == SCRIPT)
     total_seconds = time.seconds + timed - job.asides.get("garbage-collection", 0.0)
     if time.garbage.seconds > _COLLECTED * division.fraction("other") * total_seconds:
         return  # most of it is garbage collection, which has a name

@@ -290,7 +290,6 @@ class ScriptObserver:
                 return False
             self.session = self._library("observed_session").opened(environment, self)
             saves.session = self.session
-            self._library("checkpoints").watch_saving()
         self._size = self._library("batches").size
         if PROFILE in self._words:
             self._profile = self._library("observer").StepObserver(
