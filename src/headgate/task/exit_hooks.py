@@ -7,7 +7,8 @@ import contextlib
 import os
 from typing import Any, Callable
 
-_closing: list[Callable[[], object]] = []
+_closing: list[tuple[int, Callable[[], object]]] = []
+"""What to call, and the process that asked for it: one that is forked from it does not."""
 
 
 def at_end(close: Callable[[], object]) -> None:
@@ -17,18 +18,17 @@ def at_end(close: Callable[[], object]) -> None:
     So other workers learn of either end, and the last reports are sent.
     """
     atexit.register(close)
-    _closing.append(close)
+    _closing.append((os.getpid(), close))
     if len(_closing) == 1:
         _watch_exit()
 
 
 def _watch_exit() -> None:
     leave: Any = os._exit
-    process = os.getpid()
 
     def _exit(status: int) -> None:
-        if status == 0 and os.getpid() == process:  # not in a process that was forked from it
-            for close in _closing:
+        for process, close in _closing if status == 0 else ():
+            if process == os.getpid():
                 with contextlib.suppress(Exception):
                     close()
         leave(status)

@@ -289,7 +289,7 @@ class ScriptObserver:
                 self.off()
                 return False
             self.session = self._library("observed_session").opened(environment, self)
-            saves.session = self.session
+            saves.follow(self.session)
         self._size = self._library("batches").size
         if PROFILE in self._words:
             self._profile = self._library("observer").StepObserver(

@@ -66,6 +66,13 @@ class SaveWatcher:
             sys.addaudithook(self._hook)
             at_end(self.goes_on)
 
+    def follow(self, session: Any) -> None:
+        """Report from this process, maybe a fork, with the steps of its session."""
+        self.session = session
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            at_end(self.goes_on)
+
     def around(self, save: Callable[..., Any], path_of: PathOf) -> Callable[..., Any]:
         """The function `save`, whose calls are reported."""
 
