@@ -178,3 +178,30 @@ def test_a_rare_second_optimizer_does_not_lead() -> None:
     for _ in range(10):
         assert leading.steps(seldom) == 0
         assert sum(leading.steps(often) for _ in range(5)) == 5
+
+
+def test_a_compiled_call_is_a_step_with_its_wait_for_input(loop: Loop) -> None:
+    for _ in range(2):
+        loop.fetch()
+        loop.steps.computes()
+        loop.steps.call_ended(loop.optimizer)
+    spans = {"other": 2.0, "input": 1.0, "compute": 1.0}
+    assert loop.ended == [(1, spans, 8), (1, spans, 8)]
+
+
+def test_one_call_of_a_fit_is_the_steps_that_it_takes(loop: Loop) -> None:
+    loop.steps.computes()
+    loop.steps.trains_on(24)
+    loop.steps.call_ended(steps=3)
+    assert loop.ended == [(3, {"other": 1.0, "compute": 1.0}, 24)]
+
+
+def test_batches_that_no_compiled_call_trains_on_are_evaluated(loop: Loop) -> None:
+    loop.fetch()
+    loop.steps.call_ended(loop.optimizer)
+    loop.evaluate()
+    loop.fetch()
+    loop.steps.call_ended(loop.optimizer)
+    _, spans, samples = loop.ended[-1]
+    assert spans[EVALUATION] > 3.0
+    assert samples == 8

@@ -164,9 +164,12 @@ class Feeder:
         batch = self._iterator.get_next_as_optional()
         return batch.get_value() if bool(batch.has_value()) else None
 
-    def holding(self, batch: Any) -> Any:
-        """An iterator that has this batch alone."""
+    def holding(self, *batches: Any) -> Any:
+        """An iterator that has these batches alone."""
         import tensorflow as tf
 
-        single = tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(batch))
-        return iter(tf.data.experimental.from_variant(single, self._iterator.element_spec))
+        single, *others = map(tf.data.Dataset.from_tensors, batches)
+        for other in others:
+            single = single.concatenate(other)
+        variant = tf.data.experimental.to_variant(single)
+        return iter(tf.data.experimental.from_variant(variant, self._iterator.element_spec))

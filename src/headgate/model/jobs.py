@@ -558,8 +558,8 @@ class Job:
     observe: bool = field(
         default=True,
         metadata=declared(
-            "Whether Headgate sees the steps of a PyTorch script from within its process, if the "
-            "script calls none of Headgate's libraries.",
+            "Whether Headgate sees the steps of a PyTorch, Keras, TensorFlow or JAX script from "
+            "within its process, if the script calls none of Headgate's libraries.",
             option=CommandOption(
                 "See the steps of plain scripts only in what they print, and change no threads."
             ),

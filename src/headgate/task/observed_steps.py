@@ -27,6 +27,7 @@ class Marks:
         times: The time of each mark.
         moments: The moments on a device: of the beginning, and of each mark; empty: not taken.
         samples: Samples that were trained on; None: unknown.
+        are_whole: Whether all parts of the step were marked.
     """
 
     begin: float
@@ -34,6 +35,7 @@ class Marks:
     times: list[float] = field(default_factory=list)
     moments: list[Any] = field(default_factory=list)
     samples: int | None = None
+    are_whole: bool = True
 
     def add_to(self, sums: dict[str, float]) -> None:
         """Add the seconds of each span, by the clock of this process."""
@@ -184,6 +186,37 @@ class ObservedSteps:
         self._mark("optimizer")
         steps = self._leading.steps(optimizer)
         if steps:
+            self._ended(steps, self._marks)
+            self.begin()
+
+    def trains_on(self, samples: int) -> None:
+        """The running step trains on this number of samples, unless its batches tell it."""
+        if self._marks.samples is None:
+            self._marks.samples = samples
+
+    def computes(self) -> None:
+        """A compiled call that trains begins."""
+        self._mark("other")
+        self._trains()
+
+    def computed(self) -> None:
+        """A compiled call that trains, or a part of it, has ended."""
+        self._trains()
+        self._mark("compute")
+
+    def call_ended(self, program: Any = None, steps: int = 1, are_whole: bool = True) -> None:
+        """A compiled call that trains has ended.
+
+        Args:
+            program: Stands for an optimizer; None: each of its calls counts.
+            steps: The number of steps that it took.
+            are_whole: As of `Marks`.
+        """
+        self.computed()
+        if program is not None:
+            steps = self._leading.steps(program)
+        if steps:
+            self._marks.are_whole = are_whole
             self._ended(steps, self._marks)
             self.begin()
 

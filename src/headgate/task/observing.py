@@ -29,6 +29,14 @@ PROFILE = "profile"
 THREADS = "threads"
 """Its compute threads follow its grant: the user has set none."""
 _FLUSH_SECONDS = 2.0
+_HOOKS = {
+    "jax": ("jax_hooks", "watch_jax"),
+    "optax": ("jax_hooks", "watch_optax"),
+    "tensorflow": ("keras_hooks", "watch_tensorflow"),
+    "keras": ("keras_hooks", "watch_keras"),
+    "tf_keras": ("keras_hooks", "watch_keras"),
+}
+"""The module and the function that hook each framework but PyTorch."""
 _OPTIMIZER, _LOADER = "torch.optim.optimizer", "torch.utils.data.dataloader"
 
 
@@ -156,6 +164,26 @@ class ScriptObserver:
             self.steps.optimizer_ended(optimizer)
         except Exception as error:  # noqa: BLE001
             self.fail(error)
+
+    def around_update(self, apply: Any) -> Any:
+        """A method of optimizers that PyTorch does not know, which updates parameters."""
+        applies = False
+
+        @functools.wraps(apply)
+        def watched(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal applies
+            if applies or not self.is_on or self._is_compiling():
+                return apply(optimizer, *args, **kwargs)
+            applies = True
+            try:
+                self._optimizer_begins(optimizer)
+                result = apply(optimizer, *args, **kwargs)
+            finally:
+                applies = False
+            self._optimizer_ended(optimizer)
+            return result
+
+        return watched
 
     def _around_backward(self, backward: Any) -> Any:
         @functools.wraps(backward)
@@ -346,28 +374,44 @@ def warn(environment: TaskEnvironment, session: Any, text: str) -> None:
     channel.close()
 
 
+_environment: TaskEnvironment | None = None  # as it was when the first framework was imported
 observer: ScriptObserver | None = None
 """The observer of this process."""
 
 
-def watch(torch: Any, after_import: Callable[[Any], Any]) -> None:
-    """Observe this process from now on. PyTorch has just been imported. `after_import` is
+def watch(module: Any, after_import: Callable[[Any], Any]) -> None:
+    """Observe this process from now on. A framework has just been imported. `after_import` is
     `AfterImport` of `headgate.task.sitecustomize`.
     """
     words = frozenset(os.environ.get(VARIABLE, "").split(","))
-    environment = TaskEnvironment.read()
+    global _environment
+    environment = _environment = _environment or TaskEnvironment.read()
     if environment.channel is None or not words & {STEPS, PROFILE}:
         return
+    name = module.__name__
+    try:
+        if name == "torch":
+            _watch_torch(module, words, environment, after_import)
+        elif STEPS in words:
+            hooks, function = _HOOKS[name]
+            getattr(import_module(f"headgate.task.{hooks}"), function)(module)
+    except Exception as error:  # noqa: BLE001 - another version than is known
+        warn(environment, None, f"its steps are not observed: {error!r}")
+
+
+def _watch_torch(
+    torch: Any,
+    words: frozenset[str],
+    environment: TaskEnvironment,
+    after_import: Callable[[Any], Any],
+) -> None:
     if STEPS not in words:
         del os.environ[VARIABLE]  # a profile is that of the first process
     if not hasattr(sys.modules[_OPTIMIZER], "register_optimizer_step_post_hook"):
         return  # an older PyTorch
     global observer
-    try:
-        observer = ScriptObserver(torch, words, environment)
-        observer.watch(after_import)
-    except Exception as error:  # noqa: BLE001 - another PyTorch than is known
-        warn(environment, None, f"its steps are not observed: {error!r}")
+    observer = ScriptObserver(torch, words, environment)
+    observer.watch(after_import)
 
 
 def record(after_import: Callable[[Any], Any]) -> None:

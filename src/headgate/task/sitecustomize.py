@@ -2,8 +2,8 @@
 `engines.launch` puts its folder first on the path. It also runs the module of the same name that it
 hides.
 
-It imports nothing more until the script imports PyTorch, so that other programs start as fast as
-before.
+It imports nothing more until the script imports a framework, so that other programs start as fast
+as before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _OBSERVE, _RECORD = "HEADGATE_OBSERVE", "HEADGATE_RECORD"
 """Those of `headgate.task.observing` and `headgate.task.recording`, which import much."""
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "tf_keras", "jax", "optax")
+"""Those whose steps are seen."""
 _SAVE = (
     "safetensors.torch",
     "keras.src.saving.saving_api",
@@ -46,7 +48,11 @@ class AfterImport:
     ) -> ModuleSpec | None:
         if name not in self._after:
             return None
-        spec = self._next(name, path, target)
+        after = self._after.pop(name)  # another of these finders may ask this one
+        try:
+            spec = self._next(name, path, target)
+        finally:
+            self._after[name] = after
         if spec is None or spec.loader is None:
             return spec
         loader, execute = spec.loader, spec.loader.exec_module
@@ -54,8 +60,8 @@ class AfterImport:
         def exec_module(module: Any) -> None:
             loader.exec_module = execute  # type: ignore[method-assign]
             execute(module)
-            after = self._after.pop(name, None)  # only now: many only ask whether it is installed
-            if after is not None:
+            # only now: many only ask whether it is installed
+            if self._after.pop(name, None) is not None:
                 after(module)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
@@ -76,19 +82,20 @@ def _observe() -> None:
 
         record(AfterImport)
     if os.environ.get(_OBSERVE) and os.environ.get("HEADGATE_CHANNEL"):
-        sys.meta_path.insert(
-            0, AfterImport({"torch": _watch, **dict.fromkeys(_SAVE, _watch_saves)})
-        )
+        after: dict[str, Callable[[Any], object]] = dict.fromkeys(_FRAMEWORKS, _watch)
+        after.update(dict.fromkeys(_SAVE, _watch_saves))
+        sys.meta_path.insert(0, AfterImport(after))
 
 
-def _watch(torch: Any) -> None:
+def _watch(framework: Any) -> None:
     try:
         from headgate.task.observing import watch
 
-        watch(torch, AfterImport)
+        watch(framework, AfterImport)
     except Exception:  # noqa: BLE001 - the script goes on without it
         return
-    _watch_saves(sys.modules["torch.serialization"])
+    if framework.__name__ == "torch":
+        _watch_saves(sys.modules["torch.serialization"])
 
 
 def _watch_saves(module: Any) -> None:

@@ -242,7 +242,7 @@ class HubListener(Listener):
                 return  # a message about a checkpoint of its script's follows
             case "hello" if message.get("observes"):
                 run.note_seed(job, message.get("seed"))
-                attempt.observe(name)
+                attempt.observe(name, messages.text(message.get("framework") or ""))
             case "hello":
                 run.note_seed(job, message.get("seed"))
                 framework = messages.text(message.get("framework") or "")

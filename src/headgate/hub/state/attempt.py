@@ -283,11 +283,11 @@ class Attempt:
         self.send_gates()
         self._order()
 
-    def observe(self, name: TaskName) -> None:
+    def observe(self, name: TaskName, framework: str) -> None:
         """A task reports what is observed of its script."""
         self._observed.add(name)
         task = self.tasks[name]
-        task.observed, task.follows_threads = ObservedTask(), True
+        task.observed, task.follows_threads = ObservedTask(), framework not in _FIXED_THREADS
         task.grant_threads(task.granted_threads)
         self._send(
             self._job.task(name),
