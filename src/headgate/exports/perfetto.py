@@ -154,7 +154,7 @@ def _step(step: _PlacedStep, track: _Track) -> Iterator[_Event]:
 
 
 def _arrows(job: RecordedJob, steps: Iterable[_PlacedStep]) -> Iterator[_Arrow]:
-    """Arrows from where bytes were sent to where they arrived, each of which ends in steps."""
+    """Arrows from where bytes were sent to where they arrived. Both ends lie in steps."""
     tasks = {task.id.name: task.id for task in job.tasks}
     pushes: dict[tuple[int, TaskOfRun, TaskOfRun], list[_Arrow]] = defaultdict(list)
     pulls: dict[tuple[int, TaskOfRun, TaskOfRun], list[_Arrow]] = defaultdict(list)
