@@ -68,6 +68,17 @@ def slow_pipeline() -> Any:
 
 
 @steps(12, *ALL)
+def generator() -> list[Any]:
+    model = classifier()
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from slow_batches()
+
+    return results(model, model.fit(batches(), steps_per_epoch=6, epochs=2, verbose=0))
+
+
+@steps(12, *ALL)
 def arrays() -> list[Any]:
     model = classifier()
     return results(model, model.fit(X, Y, BATCH, 2, validation_split=0.0, verbose=0))
@@ -85,17 +96,6 @@ def validated() -> list[Any]:
 def several_at_once() -> list[Any]:
     model = classifier(steps_per_execution=3)
     return results(model, model.fit(X[:40], Y[:40], BATCH, 2, verbose=0))
-
-
-@steps(12, *ALL)
-def generator() -> list[Any]:
-    model = classifier()
-
-    def batches() -> Iterator[Any]:
-        while True:
-            yield from slow_batches()
-
-    return results(model, model.fit(batches(), steps_per_epoch=6, epochs=2, verbose=0))
 
 
 @steps(6, *ALL)

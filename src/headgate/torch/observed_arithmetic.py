@@ -49,7 +49,9 @@ class StepArithmetic:
             optimizers: Those of the script.
             samples: Samples of a step; None: unknown. The step then counts as one.
         """
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        groups = [  # none, of an optimizer of Keras
+            group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())
+        ]
         trained = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         weights = {key: p.numel() for key, p in trained.items() if p.dim() > 1}
         seen = sum(count for key, count in self._weights.items() if key in weights)
