@@ -106,6 +106,15 @@ def test_the_training_data_are_evaluated_where_no_gradients_are_computed(loop: L
     assert loop.ended[0][1][EVALUATION] == 2.0
 
 
+def test_an_evaluation_of_very_many_batches_takes_no_memory(loop: Loop) -> None:
+    loop.evaluate(1000, gradients=False)
+    spans: dict[str, float] = {}
+    marks = loop.steps.take()
+    marks.add_to(spans)
+    assert len(marks.names) < 5
+    assert spans[EVALUATION] == 2000
+
+
 def test_an_evaluation_without_a_loader_lasts_from_eval_to_train(loop: Loop) -> None:
     loop.steps.evaluates(True)
     loop.steps.evaluates(False)

@@ -37,6 +37,17 @@ class Marks:
     samples: int | None = None
     are_whole: bool = True
 
+    def join(self, first: int, name: str) -> None:
+        """Make one span of all from the mark `first` on, and of those of this name before it. An
+        evaluation of very many batches then takes no memory.
+        """
+        while first and self.names[first - 1] == name:
+            first -= 1
+        self.names[first:] = [name]
+        self.times[first:] = self.times[-1:]
+        if self.moments:
+            self.moments[first + 1 :] = self.moments[-1:]
+
     def add_to(self, sums: dict[str, float]) -> None:
         """Add the seconds of each span, by the clock of this process."""
         before = self.begin
@@ -243,7 +254,6 @@ class ObservedSteps:
         """Decide on fetched batches that no backward pass has followed."""
         evaluated = not self._gradients or self._evaluates or self._source not in self._training
         if self._undecided is not None and evaluated:
-            names = self._marks.names
-            names[self._undecided :] = [EVALUATION] * (len(names) - self._undecided)
+            self._marks.join(self._undecided, EVALUATION)
             self._unused = []
             self._undecided = None
