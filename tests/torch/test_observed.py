@@ -223,6 +223,35 @@ print("trained")
     assert "planted" in warning["text"]
 
 
+def test_a_profile_holds_on_to_no_model_and_no_data(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import gc, weakref
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def trained():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    whole = TensorDataset(torch.randn(256, 4))
+    for [features] in DataLoader(whole, batch_size=4):
+        model(features).sum().backward()
+        optimizer.step()
+    return weakref.ref(model), weakref.ref(whole)
+
+references = trained()
+gc.collect()
+print([reference() for reference in references])
+""")
+    process = start(tmp_path, str(script), channel=channel, HEADGATE_OBSERVE="steps,profile")
+    assert finish(process) == "[None, None]\n"
+    assert steps_of(channel) == 64
+    [profile] = channel.of("profile")
+    assert profile["profile"]["dataset"]["bytes_per_sample"] == 16
+
+
 def test_a_script_with_calls_is_not_observed_besides(
     tmp_path: Path, channel: ChannelListener
 ) -> None:

@@ -11,6 +11,7 @@ import functools
 import os
 import sys
 import time
+from dataclasses import dataclass
 from importlib import import_module
 from threading import get_ident
 from typing import Any, Callable, Protocol
@@ -40,35 +41,56 @@ _HOOKS = {
 _OPTIMIZER, _LOADER = "torch.optim.optimizer", "torch.utils.data.dataloader"
 
 
+@dataclass
+class Load:
+    """What a process's loaders have yielded in a step.
+
+    Args:
+        seconds: Time spent waiting for batches.
+        batches: Number of batches.
+        samples: Their samples.
+        size: Bytes of their tensors.
+    """
+
+    seconds: float = 0.0
+    batches: int = 0
+    samples: int = 0
+    size: int = 0
+
+
 class Loads:
     """The batches that a process's loaders have yielded since the last `take`.
 
     Attributes:
-        open: Whether batches are noted.
-        seconds: Time spent waiting for batches.
-        batches: The batches.
+        measure: Returns the samples and the bytes of a batch; None: batches are not noted.
         dataset: The dataset of the latest batch; None: unknown.
         here: Whether the training process reads the data itself, without worker processes.
     """
 
-    def __init__(self, is_open: bool = True) -> None:
-        self.open = is_open
+    def __init__(self) -> None:
+        self.measure: Callable[[Any], tuple[int, int]] | None = None
         self.here = True
-        self.seconds = 0.0
-        self.batches: list[Any] = []
         self.dataset: Any = None
+        self._load = Load()
 
     def add(self, loader: Any, batch: Any, seconds: float) -> None:
-        self.seconds += seconds
-        self.batches.append(batch)
+        samples, size = (0, 0) if self.measure is None else self.measure(batch)
+        load = self._load
+        load.seconds += seconds
+        load.batches += 1
+        load.samples += samples
+        load.size += size
         self.here = not getattr(loader, "_num_workers", 0)
         self.dataset = getattr(loader, "_dataset", None)
 
-    def take(self) -> tuple[float, list[Any]]:
-        """Take and forget the seconds and the batches."""
-        taken = self.seconds, self.batches
-        self.seconds, self.batches = 0.0, []
+    def take(self) -> Load:
+        """Take and forget what was noted."""
+        taken, self._load = self._load, Load()
         return taken
+
+    def close(self) -> None:
+        """Note no more, and hold on to nothing."""
+        self.measure = self.dataset = None
 
 
 class ObservedScript(Protocol):
@@ -105,7 +127,7 @@ class ScriptObserver:
         self._thread = 0  # that trains; 0: not known yet
         self.session: ObservedScript | None = None
         self._profile: Any = None
-        self._loads = Loads(PROFILE in words)
+        self._loads = Loads()
         self._loading = False  # a dataset may read another loader
         self._size: Callable[[Any], int | None] | None = None
         self._batch: Any = None  # the latest, until its size can be told
@@ -271,7 +293,7 @@ class ScriptObserver:
         try:
             try:
                 self.steps.fetching()
-                if self._loads.open:
+                if self._loads.measure is not None:
                     began = time.perf_counter()
             except Exception as error:  # noqa: BLE001
                 self.fail(error)
@@ -282,7 +304,7 @@ class ScriptObserver:
         finally:
             self._loading = False
         try:
-            if self._loads.open:
+            if self._loads.measure is not None:
                 self._loads.add(iterator, batch, time.perf_counter() - began)
             if self._size is None:
                 self._batch, size = batch, None
@@ -348,7 +370,8 @@ class ScriptObserver:
 
     def off(self) -> None:
         """Observe no more. The hooks stay, and do nothing: others may be at work in their lists."""
-        self.is_on = self._loads.open = False
+        self.is_on = False
+        self._loads.close()
         self._unscaled = self._batch = None
 
     def fail(self, error: Exception) -> None:

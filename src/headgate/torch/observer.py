@@ -62,13 +62,14 @@ class StepObserver:
         self._since = time.perf_counter()
         self._sees_batch = False
         self._dataset: dict[str, Any] | None = None
+        loads.measure = _measured
         atexit.register(self._end)
 
     def stepped(self, optimizer: Any) -> None:
         """Note an optimizer's step. With several optimizers, a step of the script ends with that of
         the first.
         """
-        if not self._loads.open:  # the profile is sent
+        if self._loads.measure is None:  # the profile is sent
             return
         begins = not self._optimizers
         self._optimizers[id(optimizer)] = optimizer
@@ -80,21 +81,25 @@ class StepObserver:
         if cuda_in_use():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self._since
-        waited, held = self._loads.take()
+        load = self._loads.take()
         self._number += 1
         if self._number == _MODEL_STEP:
             self._inputs.close()
-        samples = sum(batches.size(batch) or 0 for batch in held) or self._inputs.samples
+        samples = load.samples or self._inputs.samples
         if self._timed:
             self._sees_batch = self._sees_batch or samples is not None
             lap = self._core_wait.lap()
             self._timings.append(
-                step_timing.Timing(self._threads, samples or 1, max(seconds - waited, 1e-9), lap)
+                step_timing.Timing(
+                    self._threads, samples or 1, max(seconds - load.seconds, 1e-9), lap
+                )
             )
-            if held and samples:
-                self._reads.append(step_timing.Read(waited / samples, lap))
-                size = sum(t.numel() * t.element_size() for t in batches.tensors(held)) / samples
-                self._dataset = {"samples": costs.samples_in(self._loads), "bytes_per_sample": size}
+            if load.batches and samples:
+                self._reads.append(step_timing.Read(load.seconds / samples, lap))
+                self._dataset = {
+                    "samples": costs.samples_in(self._loads),
+                    "bytes_per_sample": load.size / samples,
+                }
         turn = next(self._turns, None)
         if turn is None:
             self._tell()
@@ -134,13 +139,15 @@ class StepObserver:
 
     def _end(self) -> None:
         """Send the measurements at the end of the script, if there are enough."""
-        if self._loads.open and len(self._timings) >= step_timing.FEWEST:
+        if self._loads.measure is not None and len(self._timings) >= step_timing.FEWEST:
             self._profiling = False
             self._tell()
 
     def _tell(self) -> None:
-        self._loads.open = False
+        self._loads.close()
         profile = self._profile()
+        # The script may drop them, and their memory.
+        self._optimizers, self._inputs = {}, _Inputs()
         if self._session is not None:
             self._session.told_profile(profile)
             return
@@ -254,6 +261,12 @@ class _Inputs:
     def _leave(self, module: nn.Module, given: object, output: object) -> None:
         if not torch.compiler.is_compiling():
             self._depth -= 1
+
+
+def _measured(batch: Any) -> tuple[int, int]:
+    """Samples and bytes of a batch."""
+    size = sum(t.numel() * t.element_size() for t in batches.tensors(batch))
+    return batches.size(batch) or 0, size
 
 
 def _is_sharded(parameter: Any) -> bool:
