@@ -12,3 +12,8 @@ def test_the_band_is_drawn_around_what_is_expected_and_widens_with_it() -> None:
     assert [row[-1] for row in rows] == [*" " * 5, *"....", "-", *"...."]
     halfway = "".join(row[-14] for row in rows)
     assert 0 < halfway.count(".") < 8
+
+
+def test_the_largest_numbers_are_drawn() -> None:
+    lines = plot([(0.0, 1.7e308), (5.0, -1.7e308)], [(9.0, 0.0, -1.7e308, 1.7e308)], 60)
+    assert any("o" in line for line in lines)

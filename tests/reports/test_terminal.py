@@ -111,6 +111,7 @@ def test_a_sparkline_goes_from_lowest_to_highest() -> None:
     assert sparkline([]) == ""
     assert sparkline([0.0, 2.0, 5.0, 9.0, 9.0, 9.0], width=3) == "▁▆█"
     assert sparkline([1.0, 2.0], width=24) == "▁█"
+    assert sparkline([1e308, -1.7e308, 1e308, 1e308], width=3) == "█▁█"
 
 
 def test_what_was_always_zero_is_one_line(tmp_path: Path) -> None:

@@ -115,12 +115,12 @@ def contents(run: Recording, explain: Callable[[Recording], list[Account]] = exp
     parts = _Parts()
     heading = parts.of("heading", sections.heading, run, [figures(job) for job in run.jobs])
     story = parts.section("What happened", sections.story, run, [figures(job) for job in run.jobs])
-    accounts = parts.of("accounts", explain, run) or []
     few = shown_jobs(run)
     left_out = len(run.jobs) - len(few)
+    names = frozenset(job.name for job in few)
+    only = replace(run, whole=names) if left_out else run
+    accounts = parts.of("accounts", explain, only) or []
     if left_out:
-        names = {job.name for job in few}
-        accounts = [account for account in accounts if account.job in names]
         run = replace(
             run, jobs=few, events=[event for event in run.events if event.job in (None, *names)]
         )

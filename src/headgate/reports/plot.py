@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from headgate.reports.sparkline import drawable
+
 SEEN, LIKELY, POSSIBLE, NOW, GOAL = "o", "-", ".", "|", "="
 _HEIGHT = 14
 
@@ -26,6 +28,8 @@ def plot(
         width: Characters of a line, at least 30.
         goal: A y to mark, if within the plot.
     """
+    seen = [(x, drawable(y)) for x, y in seen]
+    ahead = [(x, drawable(a), drawable(b), drawable(c)) for x, a, b, c in ahead]
     ys = [y for _, y in seen] + [y for _, *band in ahead for y in band]
     low, high = min(ys), max(ys)
     if goal is not None and low - 0.5 * (high - low) <= goal <= high + 0.5 * (high - low):

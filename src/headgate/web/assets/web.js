@@ -97,8 +97,9 @@
   const spark = (losses) => {
     const known = losses.filter((v) => v !== null);
     if (known.length < 2) return "";
-    const low = Math.min(...known), span = Math.max(...known) - low || 1;
-    return losses.map((v, i) => (v === null ? "" : `${(i / (losses.length - 1) * 60).toFixed(1)},${(15 - (v - low) / span * 14).toFixed(1)}`)).join(" ");
+    // halves, whose differences do not overflow
+    const low = Math.min(...known) / 2, span = Math.max(...known) / 2 - low || 1;
+    return losses.map((v, i) => (v === null ? "" : `${(i / (losses.length - 1) * 60).toFixed(1)},${(15 - (v / 2 - low) / span * 14).toFixed(1)}`)).join(" ");
   };
 
   // --- the table of jobs: only rows that can be seen are there, and of them only what changed is written ---
