@@ -79,6 +79,11 @@ def parse(line: str) -> None:
             words.insert(0, "run")
         _, found, words = found.resolve_command(click.Context(found), words)
         assert found is not None
+    for option in found.params:
+        if isinstance(option.type, click.Choice) and "1" in words[1:]:
+            at = words.index("1", 1)
+            if words[at - 1] in option.opts:  # a placeholder for one of its choices
+                words[at] = option.type.choices[0]
     found.make_context(found.name, words)
 
 

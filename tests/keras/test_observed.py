@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.keras.conftest import QUIET
+from tests.keras.conftest import QUIET, finish
+from tests.keras.conftest import run as start_warm
 from tests.keras.plain_scripts import SCRIPTS
 
 from headgate.engines.launch import inject, observation
@@ -20,12 +21,12 @@ KINDS = Path(__file__).with_name("plain_scripts.py")
 NAMES = [(backend, name) for backend, scripts in SCRIPTS.items() for name in scripts]
 
 
-def run(folder: Path, backend: str, channel: ChannelListener | None = None) -> dict[str, Any]:
-    """What the scripts of a back end tell, under Python, observed if a channel is given."""
+def run(folder: Path, backend: str, channel: ChannelListener) -> dict[str, Any]:
+    """What the scripts of a back end tell, observed."""
     injected = inject(folder / "inject")
-    path = [str(injected)] if channel is None else [str(observation(injected)), str(injected)]
-    observed = {} if channel is None else channel.environment(HEADGATE_OBSERVE="steps,threads")
-    variables = {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+    observed = channel.environment(HEADGATE_OBSERVE="steps,threads")
+    path = os.pathsep.join((str(observation(injected)), str(injected)))
+    variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         [sys.executable, str(KINDS)],
         env={**os.environ, **QUIET, **variables, "KERAS_BACKEND": backend, **observed},
@@ -47,7 +48,9 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with ChannelListener(folder, welcome={"threads": 1}) as channel:
         observed = run(folder, backend, channel)
         channel.finish()
-    return backend, run(folder, backend), observed, channel
+    output = finish(start_warm(backend, [str(KINDS)], folder), folder)
+    [plain] = [line for line in output.splitlines() if line.startswith('{"')]
+    return backend, json.loads(plain), observed, channel
 
 
 def test_observed_scripts_compute_the_same_bits(outcome: Any) -> None:

@@ -79,21 +79,18 @@ def command(
         return
     from headgate.client.explaining import explain
     from headgate.model.events import ENDED
-    from headgate.recorded import at_stake
     from headgate.reports import explained, sharing
     from headgate.reports.at_stake import sentence
 
     folder, job = _run_and_job(run, job)
     explanation = explain(folder, job)
-    stakes = {name: stake for name, stake in at_stake.of_run(folder).items() if job in (None, name)}
     if as_json:
-        values = {name: asdict(stake) for name, stake in stakes.items()}
-        click.echo(json.dumps({**explanation.as_json(), "at_stake": values}, indent=2))
+        click.echo(json.dumps(explanation.as_json(), indent=2))
         return
     console = wide_console()
     explained.tell(list(explanation.accounts), console)
     states = {summary.name: summary.state for summary in runs.summary(folder).jobs}
-    for name, stake in stakes.items():
+    for name, stake in explanation.at_stake.items():
         console.print(sentence(stake, states[name] not in ENDED), soft_wrap=True)
     if job is None and explanation.sharing is not None:
         console.print()

@@ -13,8 +13,11 @@ from headgate.recorded import runs
 from headgate.recorded.store import told_as_damage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headgate.diagnosis.accounts import Account
     from headgate.diagnosis.fairness import RunSharing
+    from headgate.recorded.at_stake import AtStake
     from headgate.reports.compared import Comparison
 
 MOST_READINGS = 3000
@@ -30,11 +33,13 @@ class Explanation:
         path: The run's folder.
         accounts: How each job spent its time.
         sharing: How jobs that ran at the same time shared the machines; None: no two did.
+        at_stake: What a stop now would lose of each job whose script saves its own checkpoints.
     """
 
     path: Path
     accounts: tuple[Account, ...]
     sharing: RunSharing | None
+    at_stake: Mapping[str, AtStake]
 
     def as_json(self) -> dict[str, Any]:
         """The output of `headgate explain --json`."""
@@ -42,7 +47,8 @@ class Explanation:
 
         with told_as_damage(self.path / runs.STORE):
             return explained.as_json(self.path.name, list(self.accounts)) | {
-                "sharing": sharing.as_json(self.sharing)
+                "sharing": sharing.as_json(self.sharing),
+                "at_stake": {name: asdict(stake) for name, stake in self.at_stake.items()},
             }
 
     def __str__(self) -> str:
@@ -75,6 +81,7 @@ def explain(folder: Path, job: str | None = None) -> Explanation:
         NotFoundError: The run has no such job.
         StorageError: The run's store cannot be read.
     """
+    from headgate.recorded import at_stake
     from headgate.recorded.recording import read
     from headgate.reports import explained, sharing
 
@@ -84,10 +91,12 @@ def explain(folder: Path, job: str | None = None) -> Explanation:
         names = ", ".join(recorded.name for recorded in recording.jobs)
         raise NotFoundError(f"run {folder.name} has no job {job!r}; it has {names}")
     with told_as_damage(store):
+        stakes = at_stake.of_run(folder)
         return Explanation(
             folder,
             tuple(explained.explained(recording, job)),
             sharing.shared(recording),
+            {name: stake for name, stake in stakes.items() if job in (None, name)},
         )
 
 

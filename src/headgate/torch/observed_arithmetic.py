@@ -42,8 +42,8 @@ class StepArithmetic:
         return False
 
     def costs(self, optimizers: Iterable[Any], samples: float | None) -> dict[str, Any] | None:
-        """The fields of `headgate.Profile` that this tells; None: the step called layers of which
-        the arithmetic is not known.
+        """The fields of `headgate.Profile` that this tells; None: the arithmetic of some layers of
+        the step is not known.
 
         Args:
             optimizers: Those of the script.
