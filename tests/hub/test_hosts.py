@@ -50,13 +50,14 @@ def test_sockets_that_somebody_removed_are_made_again_and_jobs_go_on(user_of: Us
             path.unlink()
     assert user.json("run", "connects.py")["state"] == "done"
     assert user.traces.hub() == hub
-    told = [each["text"] for each in user.json("status", run)["warnings"]]
-    assert sorted(
-        Path(text.split()[2].rstrip(";")).name for text in told if "it is made again" in text
-    ) == [
-        "channel.sock",
-        "hub.sock",
-    ]
+
+    def made_again() -> list[str]:
+        texts = [warning["text"] for warning in user.json("status", run)["warnings"]]
+        again = [text.split()[2].rstrip(";") for text in texts if "it is made again" in text]
+        return sorted(Path(path).name for path in again)
+
+    both = ["channel.sock", "hub.sock"]
+    wait.until(lambda: made_again() == both, SECONDS, "warnings of both sockets")
     assert user.json("stop")[run]["waits"]["state"] == "stopped"
 
 

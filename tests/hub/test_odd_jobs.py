@@ -78,14 +78,11 @@ def test_more_workers_than_its_cores_could_ever_use_are_refused_at_once(user: Us
     user.write("train.py", "print('loss 1')")
     user.write("jobs.yaml", "jobs: [{script: train.py, limits: {workers: 100000}}]")
     begun = time.monotonic()
-    user.types("run", "nowhere.py", code=2)
-    usual = time.monotonic() - begun
     for words in (("train.py", "--strategy", "allreduce", "--workers", "100000"), ("jobs.yaml",)):
         said = user.types("run", *words, code=2).message
         assert "job 'train' asks for 100,000 tasks; at most" in said
         assert "ask for fewer workers" in said
-    # of two refusals, and of one of a script that is not there
-    assert time.monotonic() - begun < 20 * usual
+    assert time.monotonic() - begun < 30.0  # to start, or even to place them all, takes longer
 
 
 def test_strangers_on_the_hub_s_sockets_hold_neither_memory_nor_anybody_up(user: User) -> None:

@@ -160,10 +160,11 @@ def run(script: str, folder: Path, **more: str) -> list[tuple[str, bool]]:
             while True:
                 connection, _ = server.accept()
                 with connection, connection.makefile() as lines:
-                    hello, message = map(json.loads, lines)
-                assert hello["saves"]
-                path = Path(message["path"]).relative_to(folder)
-                reported.append((str(path), message["begins"]))
+                    messages = [json.loads(line) for line in lines]
+                for message in messages:
+                    if "begins" in message:
+                        path = Path(message["path"]).relative_to(folder)
+                        reported.append((str(path), message["begins"]))
     return reported
 
 
