@@ -283,7 +283,7 @@ def headlines(accounts: Sequence[Account]) -> tuple[list[Headline], list[Advice]
         Headline(
             job=account.job,
             finding=finding,
-            why=" ".join(why(told, account) for told in (finding, *besides(account, finding))),
+            why=" ".join(why(cause, account) for cause in (finding, *besides(account, finding))),
             to=culprit_named(finding.culprit, account.around.meanwhile) if finding.culprit else "",
             part=_part_lost(finding, account),
             band=_band(finding.cost) if finding.kind.has_cost else "",
