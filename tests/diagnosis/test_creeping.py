@@ -65,8 +65,8 @@ def test_a_leak_below_a_small_sawtooth_is_told(rate: float, count: int, seed: in
     t = np.arange(count)
     scatter = np.random.default_rng(seed).normal(0.0, 0.02, count)
     memory = 300.0 + rate * (t + 8.0 * (t / 8.0 % 1.0) + 5.0 * scatter)
-    told = slope(MIB * memory)
-    assert told == pytest.approx(MIB * rate, rel=0.1)
+    rise = slope(MIB * memory)
+    assert rise == pytest.approx(MIB * rate, rel=0.1)
 
 
 def account(path: Path, job: MadeUp) -> Account:
@@ -81,17 +81,17 @@ def leak(**known: object) -> MadeUp:
 
 def test_a_creep_is_told_with_its_rate_and_when_its_limit_is_full(tmp_path: Path) -> None:
     leaks = account(tmp_path, leak(limits={"memory_bytes": 2 << 30}))
-    told = verdict(leaks)
-    facts = told.facts
-    assert told.kind is FindingKind.MEMORY_CREEPS and isinstance(facts, CreepFacts)
+    creep = verdict(leaks)
+    facts = creep.facts
+    assert creep.kind is FindingKind.MEMORY_CREEPS and isinstance(facts, CreepFacts)
     assert facts.bytes_per_step == pytest.approx(2.0 * MIB)
     assert facts.bytes_per_second == pytest.approx(10.0 * MIB)
     assert facts.seconds_left == pytest.approx((2048.0 - 1000.0) / 10.0)
-    assert why(told, leaks) == (
+    assert why(creep, leaks) == (
         "The memory of a creeps up by 2 MiB a step, 35.16 GiB an hour: its limit of 2 GiB would "
         "have been full 1 min 45 s later."
     )
-    assert "`limits: {memory: 4GiB}`" in next_step(told, leaks)
+    assert "`limits: {memory: 4GiB}`" in next_step(creep, leaks)
 
 
 def test_what_costs_time_comes_before_a_creep_of_an_ended_job(tmp_path: Path) -> None:

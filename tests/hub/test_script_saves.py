@@ -68,8 +68,8 @@ def test_a_script_without_a_known_argument_is_asked_about(user: User) -> None:
     run = user.detaches("loads.py")
     user.sees_job("loads", lambda job: (job["at_stake"] or {}).get("step") == 20, run)
     assert "nothing tells how it resumes from that" in user.types("status", run).stdout
-    told = user.json("explain", run)["at_stake"]["loads"]
-    assert told["arguments"] is None
+    stake = user.json("explain", run)["at_stake"]["loads"]
+    assert stake["arguments"] is None
     ends(user, run)
     asked = user.types("resume", run, code=2).message
     assert "rotated-20.pt" in asked

@@ -201,13 +201,13 @@ def test_a_file_that_cannot_be_written_is_told_once_and_when_it_can_again(tmp_pa
     lines: list[str] = []
 
     async def send() -> None:
-        told = asyncio.Queue[str]()
+        said_lines = asyncio.Queue[str]()
         (folder / "headgate.prom").unlink()
         folder.rmdir()
-        task = asyncio.create_task(sending.send_on(Board(), receiver, told.put_nowait))
-        lines.append(await told.get())
+        task = asyncio.create_task(sending.send_on(Board(), receiver, said_lines.put_nowait))
+        lines.append(await said_lines.get())
         folder.mkdir()
-        lines.append(await told.get())
+        lines.append(await said_lines.get())
         task.cancel()
 
     asyncio.run(send())
