@@ -265,6 +265,7 @@ def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: Us
     assert following.stdout is not None
     assert following.stdout.readline() == "spins True\n"
     user.detaches("b.py")
+    user.sees_state("b", "running")
     user.write("c.yaml", "jobs: [{name: c, script: c.py, priority: 100}]")
     user.detaches("c.yaml")
     assert following.stdout.readline() == "spins False\n", (
@@ -272,7 +273,7 @@ def test_threads_may_spin_beside_others_where_each_has_a_core_by_weight(user: Us
     )
     user.types("stop", "c", "--kill")
     assert following.stdout.readline() == "spins True\n", "b is still there"
-    assert (user.stands("b") or {})["state"] == "running"
+    user.sees_state("b", "running")
     user.touch("go")
 
 
