@@ -103,6 +103,8 @@ REQUIRE_ALL = os.environ.get("HEADGATE_TEST_REQUIRE_ALL") == "1"
 # What JAX compiles is kept: tests train the same small networks again and again, in many processes.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / "build" / "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# Settings of whoever runs the tests are not theirs.
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parents[1] / "build" / "config")
 # What runs for seconds is not worth optimising for seconds.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"

@@ -298,3 +298,16 @@ def test_a_profile_needs_a_script_that_reports(user: User) -> None:
     assert "expected a script" in user.types("profile", "missing.py", code=2).message
     assert "found nothing to run" in user.types("profile", code=2).message
     assert "found nothing to run" in user.types("run", code=2).message
+
+
+def test_settings_count_where_the_command_line_says_nothing(user: User) -> None:
+    file = user.folder / "headgate" / "config.yaml"
+    file.parent.mkdir()
+    file.write_text("policy: srpt\nkeep_runs: 2\n")
+    user.write("a.py", "import os; print(os.environ['HEADGATE_KEEP_RUNS'])")
+    user.variables["XDG_CONFIG_HOME"] = str(user.folder)
+    assert user.json("run", "a.py")["policy"] == "srpt"
+    assert user.log("a") == "2\n"
+    assert user.json("run", "a.py", "--policy", "none")["policy"] == "none"
+    file.write_text("policy: srtp\n")
+    assert "your settings name it" in user.types("run", "a.py", code=2).message

@@ -4,6 +4,7 @@ only.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import importlib
@@ -15,6 +16,7 @@ import click
 
 from headgate import __version__
 from headgate.cli import streams
+from headgate.config import settings
 from headgate.model.errors import HeadgateError
 from headgate.model.units import say_text
 
@@ -51,8 +53,9 @@ VERBS = {
     "simulate": "Compare policies on a trace, without running its jobs.",
     "study": "Measure a grid of experiments, with intervals and a noise floor.",
     "lab": "Make several nodes inside this machine, to try things on.",
+    "config": "Show your settings and where each comes from, or change them.",
     "doctor": "Show this machine, and what Headgate cannot control on it.",
-    "schema": "Print the JSON schema of a job, plan, cluster or study file.",
+    "schema": "Print the JSON schema of a job, plan, cluster, study or settings file.",
 }
 
 
@@ -77,6 +80,7 @@ _VERBS_OF_OTHERS = {
     **dict.fromkeys(("renice", "update", "change", "reprioritize"), "set"),
     "gpus": "doctor",
     "check": "doctor",
+    **dict.fromkeys(("settings", "configure", "preferences"), "config"),
     "help": "--help",
     "version": "--version",
 }
@@ -159,7 +163,12 @@ def headgate(verbose: int) -> None:
              headgate run train.py -- --epochs 5
     """
     if not verbose and "HEADGATE_LOG" not in os.environ:
-        return  # and `logging` is not imported
+        stated = None
+        with contextlib.suppress(HeadgateError):  # the verb says what is wrong with the settings
+            stated = settings.of_file().get("log")
+        if stated is None:
+            return  # and `logging` is not imported
+        os.environ["HEADGATE_LOG"] = stated
     import logging
 
     from headgate.model import log_levels

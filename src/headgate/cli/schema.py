@@ -6,7 +6,7 @@ import json
 
 import click
 
-from headgate.config import clusterfile, jobfile, planfile
+from headgate.config import clusterfile, jobfile, planfile, settingsfile
 from headgate.studies import studyfile
 
 _FILES = {
@@ -14,17 +14,18 @@ _FILES = {
     "plan": planfile.schema,
     "cluster": clusterfile.schema,
     "study": studyfile.schema,
+    "settings": settingsfile.schema,
 }
 
 
 @click.command()
 @click.argument(
-    "file", type=click.Choice(list(_FILES)), default="jobs", metavar="[jobs|plan|cluster|study]"
+    "file", type=click.Choice(list(_FILES)), default="jobs", metavar=f"[{'|'.join(_FILES)}]"
 )
 @click.option("--json", "_as_json", is_flag=True, help="Print as JSON; it always does.")
 def command(file: str, _as_json: bool) -> None:
-    """Print the JSON schema of a job file, or of a plan, cluster or study file. An editor can check
-    files by it.
+    """Print the JSON schema of a job file, or of a plan, cluster or study file, or of your
+    settings. An editor can check files by it.
 
     \b
     Example: headgate schema > jobs.schema.json

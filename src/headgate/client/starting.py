@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from headgate.config import settings
 from headgate.hub.allocations import allocation_of
 from headgate.hub.connection import HubConnection, connect
 from headgate.model.errors import HubError
@@ -98,7 +99,11 @@ def connect_or_start() -> HubConnection:
             with open(log, "ab") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "headgate.hub.server"],
-                    env={**os.environ, runs.HUB: str(folder)},
+                    env={
+                        **settings.environment(),
+                        "HEADGATE_HOME": str(runs.home()),  # it keeps it, whatever is set later
+                        runs.HUB: str(folder),
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

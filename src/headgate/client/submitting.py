@@ -13,6 +13,7 @@ from typing import Any
 
 from headgate.client.starting import clean, connect_or_start
 from headgate.client.watching import Watch
+from headgate.config import settings
 from headgate.engines.launch import is_foreign
 from headgate.hub.connection import TAKE_IN_SECONDS, HubConnection
 from headgate.hub.standard_input import StandardInput
@@ -52,7 +53,9 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
     )
     more = {"attributes": Attributes.of_this_process(), **more}
     return launched(
-        Submission(tuple(map(_absolute, jobs)), dict(os.environ), os.getcwd(), command, **more)
+        Submission(
+            tuple(map(_absolute, jobs)), settings.environment(), os.getcwd(), command, **more
+        )
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import headgate
+from headgate.config import settings
 from headgate.hub.standard_input import StandardInput, offered
 from headgate.model.errors import (
     HeadgateError,
@@ -93,7 +94,12 @@ class HubConnection:
         Raises:
             HeadgateError: As `ask`.
         """
-        request = {"submission": submission, "policy": policy, "attach": attach}
+        request = {
+            "submission": submission,
+            "policy": policy,
+            "usual_policy": settings.usual_policy(),
+            "attach": attach,
+        }
         if given is None:
             return self.ask("submit", patience=TAKE_IN_SECONDS, **request)
         with offered(given) as path:

@@ -47,7 +47,7 @@ from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.machine import gpu_visibility
 from headgate.machine.allocation import slurm_share
-from headgate.model import events
+from headgate.model import defaults, events
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import ENDED, Action, Event
@@ -354,7 +354,7 @@ class LiveHub:
             self._live_runs.event(run, "warning", reason)
             return
         if gone:
-            deleted = Reason.of(Why.RUNS_DELETED, runs=gone, keep=keep or "200")
+            deleted = Reason.of(Why.RUNS_DELETED, runs=gone, keep=keep or str(defaults.KEEP_RUNS))
             self._live_runs.event(run, "note", deleted)
             # into the hub's log
             text = f"{run.id}: {in_words(deleted)}: {', '.join(gone)}"

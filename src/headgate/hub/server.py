@@ -31,9 +31,10 @@ from headgate.hub.standard_input import GivenInput, taken
 from headgate.hub.state.run import LiveRun, Watcher
 from headgate.hub.submission import parse
 from headgate.hub.watchdog import HubWatchdog, leftovers
-from headgate.model import log_levels
+from headgate.model import defaults, log_levels
 from headgate.model.errors import HeadgateError, HubError, UsageError
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.policies import Policy
 from headgate.recorded import runs
 from headgate.sampling import machine
 from headgate.scripts import variables
@@ -58,7 +59,7 @@ def idle_seconds() -> float:
     Raises:
         UsageError: The variable is not a number of seconds.
     """
-    idle_text = os.environ.get("HEADGATE_IDLE_SECONDS") or "60"
+    idle_text = os.environ.get("HEADGATE_IDLE_SECONDS") or str(defaults.IDLE_SECONDS)
     try:
         seconds = float(idle_text)
     except ValueError:
@@ -174,9 +175,10 @@ class HubServer:
                 raise HubError("the hub is ending; try again in a moment")
             case "submit":
                 # The next run does not inherit the policy of an earlier one.
-                policy = request.get("policy") or (None if self._hub.has_runs else policies.DEFAULT)
+                usual = request.get("usual_policy") or policies.DEFAULT
+                policy = request.get("policy") or (None if self._hub.has_runs else usual)
                 if policy is not None:
-                    self._hub.set_policy(policies.make(str(policy)))
+                    self._hub.set_policy(_policy(request, str(policy)))
                 submitted = await self._submit(request)
                 if self._ending:  # the hub began to end meanwhile
                     self._hub.stop(submitted.id, None, kill=False)
@@ -286,6 +288,20 @@ class ServedSocket:
         """Accept no more connections."""
         for server in self._servers:
             server.close()
+
+
+def _policy(request: Mapping[str, Any], name: str) -> Policy:
+    """The policy of a run.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    try:
+        return policies.make(name)
+    except UsageError as error:
+        if request.get("policy"):
+            raise
+        raise UsageError(f"{error}; your settings name it: headgate config") from None
 
 
 def _names(request: Mapping[str, Any], key: str = "jobs") -> list[str] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from headgate.model import registry
+from headgate.model import defaults, registry
 from headgate.model.errors import UsageError
 from headgate.policies.base import Policy
 from headgate.policies.equal import EqualPolicy
@@ -32,7 +32,7 @@ BUILT_IN: dict[str, type[Policy]] = {
         HeadgatePolicy,
     )
 }
-DEFAULT = HeadgatePolicy.name
+DEFAULT = defaults.POLICY
 
 
 def make(name: str) -> Policy:

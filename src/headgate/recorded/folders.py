@@ -10,7 +10,9 @@ import socket
 import threading
 from pathlib import Path
 
+from headgate.config import settings
 from headgate.machine import allocation
+from headgate.model import defaults
 from headgate.model.errors import StorageError
 from headgate.model.paths import exposure
 
@@ -29,11 +31,10 @@ def home() -> Path:
     Raises:
         StorageError: It cannot be made or written, belongs to another user, or other users could
             change it.
+        UsageError: The user's settings have problems.
     """
     try:
-        path = Path(
-            os.environ.get("HEADGATE_HOME") or Path.home() / ".local" / "share" / "headgate"
-        ).absolute()
+        path = Path(settings.home() or Path(defaults.HOME).expanduser()).absolute()
     except RuntimeError as error:
         raise StorageError(
             "there is no HOME, and this user has none; set HEADGATE_HOME to a folder of your own"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.machine.processes import boot_id
+from headgate.model import defaults
 from headgate.model.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.model.identifiers import FIRST_WORKER, TaskName, run_and_job
 from headgate.model.jobs import NAME_PATTERN, Job
@@ -459,7 +460,7 @@ def retain(keep: str | None = None) -> list[str]:
     Raises:
         UsageError: The value is not a number.
     """
-    text = "200" if keep is None else keep
+    text = str(defaults.KEEP_RUNS) if keep is None else keep
     if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"found HEADGATE_KEEP_RUNS={text!r}; expected a number of runs")
     gone = []

@@ -16,6 +16,8 @@ from typing import Any
 
 import uvicorn
 
+from headgate.config.settings import web_port
+from headgate.model import defaults
 from headgate.model.errors import HeadgateError, StorageError, UsageError
 from headgate.recorded import runs
 from headgate.web.access import PARAMETER, Tokens
@@ -24,7 +26,7 @@ from headgate.web.connections import LimitedProtocol
 from headgate.web.sending import MetricsFile, Receiver, Tell, kept_up
 from headgate.web.server import PageServer
 
-PORT = 7411
+PORT = defaults.WEB_PORT
 _TOKEN = "web.token"
 """In `HEADGATE_HOME`: the token. It stays the same, so that a page that was left open goes on."""
 _ENTRANCE = "web.html"
@@ -231,7 +233,8 @@ def _private(path: Path, text: str) -> Path:
 
 def _listening(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    tries = [port] if port is not None else [*range(PORT, PORT + _TRIES), 0]
+    first = web_port() or PORT
+    tries = [port] if port is not None else [*range(first, first + _TRIES), 0]
     for number in tries:
         # asyncio sends without delay (TCP_NODELAY) only where the protocol is named
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,0 +1,82 @@
+"""A user's settings as they count: of variables, else of the user's file.
+
+`HEADGATE_KEEP_RUNS` counts before the file's `keep_runs`, and so on. Most processes find no file;
+they import nothing to read it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from headgate.model.defaults import MOST_PORT, settings_path, variable_of
+from headgate.model.errors import UsageError
+
+
+def of_file() -> Mapping[str, Any]:
+    """The settings that the user's file states, by key. A process reads it once.
+
+    Raises:
+        InvalidFileError: The file has problems; the error lists them all.
+        UsageError: The file cannot be read.
+    """
+    return _read(settings_path())
+
+
+@cache
+def _read(file: Path) -> Mapping[str, Any]:
+    if not file.exists():
+        return {}
+    from headgate.config import settingsfile
+
+    return settingsfile.read(file)[0].model_dump(exclude_none=True)
+
+
+def environment() -> dict[str, str]:
+    """This process's variables, and those that the user's file stands for where they are not set.
+
+    Raises:
+        UsageError: As `of_file`.
+    """
+    stated = {key: value for key, value in of_file().items() if key != "home"}
+    return {**{variable_of(key): _text(value) for key, value in stated.items()}, **os.environ}
+
+
+def home() -> str | None:
+    """Headgate's folder; None: the default one.
+
+    Raises:
+        UsageError: As `of_file`.
+    """
+    return os.environ.get(variable_of("home")) or of_file().get("home")
+
+
+def usual_policy() -> str | None:
+    """The policy of a run that names none; None: the default one.
+
+    Raises:
+        UsageError: As `of_file`.
+    """
+    return os.environ.get(variable_of("policy")) or of_file().get("policy")
+
+
+def web_port() -> int | None:
+    """The port of `headgate web` where its command line names none; None: the default one.
+
+    Raises:
+        UsageError: As `of_file`, or the variable is not a port.
+    """
+    text = os.environ.get(variable_of("web_port"))
+    if not text:
+        return of_file().get("web_port")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_PORT):
+        name = variable_of("web_port")
+        raise UsageError(f"found {name}={text!r}; expected a port, 1 to {MOST_PORT}")
+    return int(text)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

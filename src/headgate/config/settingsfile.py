@@ -1,0 +1,201 @@
+"""The file of a user's settings: its keys, what counts of them, and changes of single lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError
+
+from headgate.config import userfile
+from headgate.config.fields import Plain, Seconds, Text
+from headgate.config.userfile import Entry, UserFile, Whole, suggestion
+from headgate.model import defaults, log_levels
+from headgate.model.defaults import MOST_PORT, settings_path, variable_of
+from headgate.model.errors import InvalidFileError, UsageError
+
+DEFAULTS: Mapping[str, Any] = {
+    "home": defaults.HOME,
+    "policy": defaults.POLICY,
+    "keep_runs": defaults.KEEP_RUNS,
+    "report": "on",
+    "verify": "auto",
+    "idle_seconds": defaults.IDLE_SECONDS,
+    "web_port": defaults.WEB_PORT,
+}
+"""What counts where nothing else is set; a setting that is not here is then off."""
+_FIRST_LINES = "# Settings of Headgate: `headgate config` shows what counts.\n"
+
+
+class SettingSource(StrEnum):
+    """Where the value of a setting comes from."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+
+
+def _whole_path(value: str) -> str:
+    path = os.path.expanduser(value)
+    if not os.path.isabs(path):
+        raise ValueError("expected a path from the root on, or from ~")
+    return path
+
+
+def _levels(value: str) -> str:
+    try:
+        log_levels.parse(value)
+    except UsageError:
+        levels = ", ".join(log_levels.LEVELS)
+        raise ValueError(f"expected a level ({levels}), or MODULE=LEVEL") from None
+    return value
+
+
+class SettingsEntry(Entry):
+    """A file of settings."""
+
+    home: Annotated[Plain, AfterValidator(_whole_path)] | None = None
+    """Folder of all that Headgate keeps, such as a large disk."""
+    policy: Text | None = None
+    """Policy that moves shares between jobs, where no run has another one."""
+    keep_runs: Annotated[Whole, Field(ge=0)] | None = None
+    """How many runs are kept."""
+    report: Literal["on", "off"] | None = None
+    """Whether each run ends with a page."""
+    verify: Literal["auto", "off"] | None = None
+    """Whether several workers are compared with one, where a job says nothing."""
+    idle_seconds: Seconds | None = None
+    """How long a hub without work waits before it ends."""
+    log: Annotated[Text, AfterValidator(_levels)] | None = None
+    """What Headgate's own modules log."""
+    web_port: Annotated[Whole, Field(ge=1, le=MOST_PORT)] | None = None
+    """Port of `headgate web`, which takes a later one if it is not free."""
+
+
+KEYS = tuple(SettingsEntry.model_fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting as it counts.
+
+    Args:
+        key: Its key in the file.
+        value: Its value: a JSON value; of a variable its text; None: it is off.
+        source: Where the value comes from.
+        line: Its line in the file, if the file has it, even where a variable counts.
+    """
+
+    key: str
+    value: Any
+    source: SettingSource
+    line: int | None = None
+
+    @property
+    def variable(self) -> str:
+        """The variable that counts before the file."""
+        return variable_of(self.key)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a file of settings."""
+    return userfile.json_schema(SettingsEntry, "Headgate settings")
+
+
+def read(path: Path) -> tuple[SettingsEntry, UserFile | None]:
+    """The settings of a file; none if there is no such file.
+
+    Raises:
+        InvalidFileError: The file has problems; the error lists them all.
+        UsageError: The file cannot be read.
+    """
+    if not path.exists():
+        return SettingsEntry(), None
+    file = UserFile(str(path), SettingsEntry)
+    entry = SettingsEntry()
+    try:
+        entry = SettingsEntry.model_validate(file.data or {})
+    except ValidationError as error:
+        for details in error.errors():
+            file.record_error(dict(details))
+    file.check()
+    return entry, file
+
+
+def effective() -> Iterator[Setting]:
+    """Every setting as it counts now.
+
+    Raises:
+        UsageError: As `read`.
+    """
+    entry, file = read(settings_path())
+    for key, value in entry.model_dump().items():
+        line = file.line((key,)) if file is not None and value is not None else None
+        text = os.environ.get(variable_of(key))
+        if text:
+            yield Setting(key, text, SettingSource.ENVIRONMENT, line)
+        elif value is not None:
+            yield Setting(key, value, SettingSource.FILE, line)
+        else:
+            yield Setting(key, DEFAULTS.get(key), SettingSource.DEFAULT)
+
+
+# --- changes of the file ------------------------------------------------------------------------
+
+
+def change(path: Path, key: str, value: str | None) -> None:
+    """Write a setting into a file, or remove it (None). Other lines stay as they are.
+
+    Args:
+        path: The file, made if missing.
+        key: The setting.
+        value: Its value in YAML.
+
+    Raises:
+        UsageError: There is no such setting, the value is invalid, or the file cannot be read or
+            written. It is not changed.
+    """
+    if key not in KEYS:
+        raise UsageError(f"found no setting {key!r}; {suggestion(key, sorted(KEYS))}")
+    before, _ = read(path)
+    former = path.read_text(encoding="utf-8") if path.exists() else _FIRST_LINES
+    lines = [f"{line}\n" for line in former.splitlines()]
+    begin, end = _lines_of(former, key) or (len(lines), len(lines))
+    lines[begin:end] = [] if value is None else [f"{key}: {value}\n"]
+    draft = path.with_name(f"{path.name}.draft")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.touch(mode=0o600)
+        draft.write_text("".join(lines), encoding="utf-8")
+        after, _ = read(draft)
+        if after.model_dump(exclude={key}) != before.model_dump(exclude={key}):
+            raise UsageError(f"{path} is not written line by line; headgate config edit changes it")
+        draft.replace(os.path.realpath(path))
+    except InvalidFileError as error:
+        problem = error.problems[0]
+        raise UsageError(f"{key}: {problem.found}; {problem.cure}") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _lines_of(text: str, key: str) -> tuple[int, int] | None:
+    """The first line of a key with its value, and the first line after it. Comments below it are
+    not part of it.
+    """
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    for name, value in root.value if isinstance(root, yaml.MappingNode) else ():
+        if name.value == key:
+            begin, last = name.start_mark.line, value.end_mark
+            end = last.line + (last.column > 0)
+            lines = text.splitlines()
+            while end > begin + 1 and lines[end - 1].partition("#")[0].strip() == "":
+                end -= 1
+            return begin, end
+    return None

@@ -1,0 +1,30 @@
+"""Where a user's settings stand, and what counts where nothing is set."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+HOME = "~/.local/share/headgate"
+"""Headgate's folder."""
+POLICY = "headgate"
+"""The policy that moves shares between jobs."""
+KEEP_RUNS = 200
+"""How many runs are kept."""
+IDLE_SECONDS = 60.0
+"""How long a hub without work waits before it ends."""
+WEB_PORT = 7411
+"""Port of the live page."""
+MOST_PORT = 65400
+"""Highest first port of the live page, which takes a later one if it is not free."""
+
+
+def settings_path() -> Path:
+    """The file of the user's settings, which need not exist."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(folder) / "headgate" / "config.yaml"
+
+
+def variable_of(key: str) -> str:
+    """The variable of a setting."""
+    return f"HEADGATE_{key.upper()}"
