@@ -149,7 +149,7 @@ def ways(traceml: str | None) -> Iterator[dict[str, Trained]]:
         channel = opened.enter_context(ChannelListener(folder, {"type": "welcome", "threads": 1}))
         observed = {
             "PYTHONPATH": os.pathsep.join([str(observation(injected)), str(injected)]),
-            **channel.environment(HEADGATE_OBSERVE="steps,threads"),
+            **channel.environment(HEADGATE_OBSERVE="steps"),
         }
         plain = [sys.executable, str(script)]
         found = {

@@ -24,7 +24,7 @@ NAMES = [(backend, name) for backend, scripts in SCRIPTS.items() for name in scr
 def run(folder: Path, backend: str, channel: ChannelListener) -> dict[str, Any]:
     """What the scripts of a back end tell, observed."""
     injected = inject(folder / "inject")
-    observed = channel.environment(HEADGATE_OBSERVE="steps,threads")
+    observed = channel.environment(HEADGATE_OBSERVE="steps")
     path = os.pathsep.join((str(observation(injected)), str(injected)))
     variables = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(

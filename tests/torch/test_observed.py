@@ -32,13 +32,15 @@ def start(
     """A script under Python, observed if a channel is given. `paths` follow on its PYTHONPATH."""
     injected = inject(folder / "inject")
     path = [str(injected)] if channel is None else [str(observation(injected)), str(injected)]
-    observed = {} if channel is None else channel.environment(HEADGATE_OBSERVE="steps,threads")
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    granted = {"HEADGATE_OBSERVE": "steps", "HEADGATE_THREADS": f"1:{','.join(threads)}"}
+    observed = {} if channel is None else channel.environment(**granted)
     return subprocess.Popen(
         [sys.executable, *command],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([*path, *paths]),
-            "OMP_NUM_THREADS": "1",
+            **dict.fromkeys(threads, "1"),
             **observed,
             **more,
         },
@@ -270,8 +272,11 @@ def test_a_script_follows_threads_until_it_sets_its_own_and_takes_turns(
     script, own, ends = tmp_path / "script.py", tmp_path / "own", tmp_path / "ends"
     script.write_text(f"""{TRAIN}
 import pathlib
+import numpy
+from threadpoolctl import threadpool_info
 while torch.get_num_threads() != 2:
     train()
+assert {{pool["num_threads"] for pool in threadpool_info()}} == {{2}}
 torch.set_num_threads(1)
 pathlib.Path("own").touch()
 while not pathlib.Path("ends").exists():

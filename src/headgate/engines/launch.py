@@ -26,15 +26,15 @@ from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import ScriptFacts
 from headgate.scripts.program import program
 from headgate.task.grants import TURNS
-from headgate.task.observing import THREADS
 from headgate.task.observing import VARIABLE as OBSERVE
 from headgate.task.recording import VARIABLE as RECORD
+from headgate.task.thread_pools import MKL, OPENBLAS, OPENMP
+from headgate.task.thread_pools import VARIABLE as THREADS
 
 _THREAD_VARIABLES = (
-    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_MAX_THREADS"),
+    *(OPENMP, MKL, OPENBLAS, "NUMEXPR_MAX_THREADS"),
     *("NUMBA_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"),
 )
-_TORCH_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 COLUMNS = "120"
 """Terminal width for the output of tasks, unless another is set. Otherwise bars and tables are
 cut.
@@ -249,8 +249,7 @@ def launch(
     if observe or RECORD in env:
         env["PYTHONPATH"] = f"{observation(injected)}{os.pathsep}{env['PYTHONPATH']}"
     if observe:
-        own_threads = any(name in job.env or name in environment for name in _TORCH_THREADS)
-        env[OBSERVE] = ",".join([*sorted(observe), *([] if own_threads else [THREADS])])
+        env[OBSERVE] = ",".join(sorted(observe))
     if "PWD" not in job.env and not _is_folder(env.get("PWD"), job.workdir):
         env["PWD"] = job.workdir
         env.pop("OLDPWD", None)
@@ -339,7 +338,10 @@ def _with_defaults(
 ) -> dict[str, str]:
     """A job's environment, with defaults for the number of threads and how they wait."""
     env = {} if is_foreign(job) else dict(environment)
-    for variable, count in _thread_counts(called, {**env, **job.env}, threads).items():
+    stated = {**env, **job.env}
+    own = [name for name in (OPENMP, MKL, OPENBLAS) if name not in stated and OPENMP not in stated]
+    env[THREADS] = f"{threads}:{','.join(own)}"
+    for variable, count in _thread_counts(called, stated, threads).items():
         env.setdefault(variable, count)
     if "OMP_WAIT_POLICY" not in env and (serves or "torch" not in called):
         # Threads that spin long while they wait steal cores from other jobs. Threads that never
@@ -364,7 +366,7 @@ def stated_threads(job: Job, task: TaskName) -> int | None:
 
 def _count(env: Mapping[str, str]) -> int | None:
     """The valid number of OpenMP threads in an environment; None: none."""
-    stated = env.get("OMP_NUM_THREADS", "")
+    stated = env.get(OPENMP, "")
     return (
         int(stated) if stated.isdecimal() and len(stated) <= _MOST_DIGITS and int(stated) else None
     )

@@ -290,6 +290,7 @@ class Session(TaskSession):
             import torch
 
             torch.set_num_threads(threads)  # TensorFlow's and JAX's are as many as at the start
+        super().set_threads(threads)
 
     def settings(self) -> list[dict[str, Any]]:
         return self.trained.settings()

@@ -20,6 +20,7 @@ from headgate.task import recording
 from headgate.task.environment import TaskEnvironment
 from headgate.task.observed_steps import Marks, ObservedSteps
 from headgate.task.script_saves import saves
+from headgate.task.thread_pools import MKL, OPENMP, first_threads
 
 VARIABLE = "HEADGATE_OBSERVE"
 """The variable that tells how a task is observed: some of the words below, separated by commas."""
@@ -27,8 +28,6 @@ STEPS = "steps"
 """The steps of the task are reported while it runs, and it is held to its grant."""
 PROFILE = "profile"
 """Its first steps are measured for a profile."""
-THREADS = "threads"
-"""Its compute threads follow its grant: the user has set none."""
 _FLUSH_SECONDS = 2.0
 _HOOKS = {
     "jax": ("jax_hooks", "watch_jax"),
@@ -137,7 +136,7 @@ class ScriptObserver:
         self.wants_loss = False
         """Whether the session reads what the next backward pass begins at."""
         self.loader_workers: int | None = None
-        self.sets_threads = THREADS in words
+        self.sets_threads = first_threads(OPENMP, MKL) is not None
         """Whether the script has left its threads to Headgate."""
         self.set_threads: Callable[[int], None] = torch.set_num_threads
         os.register_at_fork(after_in_child=self._forked)

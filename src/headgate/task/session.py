@@ -25,6 +25,7 @@ from headgate.task.saving import Saver, restored
 from headgate.task.step_timing import FIRST_STEPS, is_told
 from headgate.task.stop import Stop
 from headgate.task.sync_points import SyncPoints
+from headgate.task.thread_pools import ThreadPools
 
 _FLUSH_SECONDS = 2.0
 
@@ -119,6 +120,7 @@ class TaskSession(ABC):
         self._saver = Saver(environment.checkpoints, channel.send)
         self._gate = Gate(channel)
         self._requests: Requests = channel
+        self._pools = ThreadPools()
         self._sync_points: SyncPoints | None = None
         self._phase = -1
         self._epoch: int | None = None
@@ -193,8 +195,9 @@ class TaskSession(ABC):
         """
         return False
 
-    def set_threads(self, threads: int) -> None:  # noqa: B027 - not every framework can
-        """Compute with `threads` threads from now on."""
+    def set_threads(self, threads: int) -> None:
+        """Compute with `threads` threads from now on, as far as the framework can."""
+        self._pools.follow(threads)
 
     def saves_inside(self, at: Any) -> bool:
         """Whether a checkpoint requested within an epoch is saved now, and not at the end of the

@@ -105,6 +105,7 @@ class ObservedSession(HookedSession):
         if threads != self._threads:
             observer.set_threads(threads)
             self._threads = threads
+        super().set_threads(threads)
         self._spinning.allow(self._channel.spin)
 
     def settle(self) -> None:

@@ -434,6 +434,7 @@ class Session(TaskSession):
     def set_threads(self, threads: int) -> None:
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
+        super().set_threads(threads)
         self._spinning.allow(self._channel.spin)
 
     def rejoin(self) -> None:
