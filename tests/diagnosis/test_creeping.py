@@ -101,3 +101,19 @@ def test_what_costs_time_comes_before_a_creep_of_an_ended_job(tmp_path: Path) ->
     assert FindingKind.MEMORY_CREEPS in [finding.kind for finding in others]
     also = headline(leaks)[-1].plain
     assert also.startswith("  Also: The memory of a creeps up") and also.endswith("(memory-creeps)")
+
+
+def test_gpu_memory_that_creeps_is_told_with_when_its_gpu_is_full(tmp_path: Path) -> None:
+    creeps = {"gpu_memory_bytes": lambda t: MIB * (2000.0 + 10.0 * t)}
+    job = MadeUp(ran=1.0, steps=5.0, end=60, readings=creeps, gpus=[1])
+    gpus = [{"index": number, "name": "H200", "memory_bytes": 4 << 30} for number in range(2)]
+    run = recording(tmp_path / "run.sqlite", {"a": job}, node={"gpus": gpus})
+    [leaks] = accounts(run.jobs, run.nodes, run.seconds)
+    creep = verdict(leaks)
+    assert creep.kind is FindingKind.GPU_MEMORY_CREEPS
+    assert creep.facts.seconds_left == pytest.approx((4096.0 - 2600.0) / 10.0)
+    assert why(creep, leaks) == (
+        "The GPU memory of a creeps up by 2 MiB a step, 35.16 GiB an hour: the GPU memory of 4 GiB "
+        "would have been full 2 min 30 s later."
+    )
+    assert "limits" not in next_step(creep, leaks)

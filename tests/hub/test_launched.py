@@ -100,6 +100,9 @@ def test_a_script_of_torchrun_s_trains_as_under_torchrun(
         check=False,
         timeout=120,
     )
+    with RunReader(user.home / "runs" / ended["id"] / "run.sqlite") as reader:
+        waits = [row["task"] for row in reader.rows("spans", "name = 'wait'")]
+    assert set(waits) == {f"ddp/worker-{rank}" for rank in range(workers)}
     found = sorted(tmp_path.rglob("stdout.log"), key=lambda path: int(path.parent.name))
     assert logs(user, "ddp", workers) == [path.read_text().splitlines() for path in found]
     told = [[float(line.split()[-1]) for line in path.read_text().splitlines()] for path in found]

@@ -144,6 +144,19 @@ def test_a_backward_pass_within_another_is_part_of_it(loop: Loop) -> None:
     assert loop.ended[0][1]["backward"] == 1.0
 
 
+def test_a_backward_pass_may_wait_for_other_workers_once_it_has_computed(loop: Loop) -> None:
+    loop.fetch()
+    loop.steps.backward_begins()
+    loop.steps.backward_begins()
+    loop.steps.gradients_computed()
+    loop.steps.backward_ends()
+    loop.steps.gradients_computed()
+    loop.steps.backward_ends()
+    loop.optimize()
+    [(_, spans, _)] = loop.ended
+    assert (spans["backward"], spans["wait"]) == (1.0, 1.0)
+
+
 def test_passes_of_a_closure_are_those_of_the_step(loop: Loop) -> None:
     loop.fetch()
     loop.steps.optimizer_begins()

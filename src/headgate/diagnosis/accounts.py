@@ -405,6 +405,7 @@ def _account(
             own_causes=own_findings,
             plateau=plateau(job),
             creep=creeping(job, grid.nodes, time.stretches),
+            gpu_creep=creeping(job, grid.nodes, time.stretches, "gpu_memory_bytes"),
             excess_threads=_mean(lost.excess, stepping),
             helper_cores=helped_by(job, time.stretches),
             grant=fewer.grant,

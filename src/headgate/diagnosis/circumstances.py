@@ -30,6 +30,7 @@ class Circumstances:
         own_causes: Causes within the job, regardless of cost.
         plateau: Where it stopped learning; None: it did not.
         creep: How its memory creeps up; None: it does not.
+        gpu_creep: How its GPU memory creeps up; None: it does not.
         slower: How it is slower than in earlier runs; None: it is not, or there are none.
         waited_for: Why it waited before its start; None: neither for a job nor for room.
         overtaken_by: Jobs that came later and started before it.
@@ -53,6 +54,7 @@ class Circumstances:
     own_causes: Sequence[Finding] = ()
     plateau: Plateau | None = None
     creep: CreepFacts | None = None
+    gpu_creep: CreepFacts | None = None
     slower: SlowerFacts | None = None
     waited_for: Reason | None = None
     overtaken_by: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -34,6 +35,7 @@ def creeping(
     job: RecordedJob,
     nodes: Mapping[str, RecordedNode],
     stretches: Sequence[tuple[float, float]],
+    column: Literal["memory_bytes", "gpu_memory_bytes"] = "memory_bytes",
 ) -> CreepFacts | None:
     """The task whose memory creeps up fastest; None: no task's does.
 
@@ -41,19 +43,21 @@ def creeping(
         nodes: The nodes of the run, by name.
         stretches: When it made steps, one for each attempt. Only the last one counts. A job that
             reports no steps does not creep: nothing tells its start from the rest.
+        column: Which memory.
     """
     if not stretches or not np.isfinite(job.progress.step).any():
         return None  # imports and data allocate too
     begin, end = stretches[-1]
     begin += _WARM_UP * (end - begin)
-    memories = {task: task.signal("memory_bytes").around(begin, end) for task in job.tasks}
+    memories = {task: task.signal(column).around(begin, end) for task in job.tasks}
     slopes = {
         task: slope for task, memory in memories.items() if (slope := growth(memory)) is not None
     }
     worst = max(slopes, key=lambda task: slopes[task], default=None)
     if worst is None:
         return None
-    limit, seconds = _until_full(job, worst, nodes.get(worst.node), slopes, end)
+    until = _until_full if column == "memory_bytes" else _until_gpu_full
+    limit, seconds = until(job, worst, nodes.get(worst.node), slopes, end)
     return CreepFacts(
         task=worst.name,
         bytes_per_second=slopes[worst],
@@ -131,3 +135,23 @@ def _until_full(
     if left is None:
         return None, None
     return None, left / sum(slope for other, slope in slopes.items() if other.node == task.node)
+
+
+def _until_gpu_full(
+    job: RecordedJob,
+    task: RecordedTask,
+    node: RecordedNode | None,
+    slopes: Mapping[RecordedTask, float],
+    end: float,
+) -> tuple[float | None, float | None]:
+    """The memory of the task's GPUs, and seconds until that is full; None: unknown."""
+    of_gpus = node.gpu_bytes if node is not None else {}
+    if node is None or not task.gpus or not task.gpus <= of_gpus.keys():
+        return None, None
+    # others may hold memory there too
+    sharing = [other for other in slopes if other.node == task.node and other.gpus & task.gpus]
+    whole = task.gpus == of_gpus.keys()
+    held = (node if whole else task).signal("gpu_memory_bytes").around(0.0, end).last
+    limit = sum(of_gpus[number] for number in task.gpus)
+    rise = sum(slopes[other] for other in sharing)
+    return limit, None if held is None else max(limit - held, 0.0) / rise

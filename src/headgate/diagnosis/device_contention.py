@@ -178,7 +178,7 @@ class Devices:
         of_idle = np.minimum(taken, idle)
         nics = list(self._nics(job)) if job.distributed else []
         waited = spread(self._exposed(job, own, stepping), idle - of_idle, own - taken, stepping)
-        sampled = (stepping > 0.0) & (job.division is not None)
+        sampled = (stepping > 0.0) & (job.exposed_fraction is not None)
         waited = np.where(sampled, waited, np.where(exchanges(nics, own), idle - of_idle, 0.0))
         exposed = exposed_to_nics(waited, nics)
         by |= {("network", name): part for name, part in exposed.by.items()}
@@ -328,9 +328,7 @@ class Devices:
 
     def _exposed(self, job: RecordedJob, own: Array, stepping: Array) -> float:
         """Seconds that it waited for communication, from its sampled steps."""
-        if job.division is None or not job.distributed:
-            return 0.0
-        return (job.division.exposed_fraction or 0.0) * _total(own, stepping)
+        return (job.exposed_fraction or 0.0) * _total(own, stepping)
 
     def _nics(self, job: RecordedJob) -> Iterator[OnNic]:
         empty = NicTraffic(*[np.zeros(len(self._edges) - 1)] * 2)

@@ -31,6 +31,7 @@ class FindingKind(StrEnum):
     OWN_CAP = "own-cap"
     OWN_MEMORY = "own-memory"
     MEMORY_CREEPS = "memory-creeps"
+    GPU_MEMORY_CREEPS = "gpu-memory-creeps"
     OWN_TASKS = "own-tasks"
     OWN_THREADS = "own-threads"
     HYPERVISOR = "hypervisor"
@@ -68,6 +69,7 @@ class FindingKind(StrEnum):
             FindingKind.NOT_KNOWN,
             FindingKind.FAILED,
             FindingKind.MEMORY_CREEPS,
+            FindingKind.GPU_MEMORY_CREEPS,
         )
 
 
@@ -280,7 +282,8 @@ class CreepFacts:
     Args:
         bytes_per_second: The rate since its warm-up.
         bytes_per_step: None: its steps are unknown.
-        limit: The job's own limit for each task in bytes; None: that of its node counts.
+        limit: The job's own limit for each task in bytes; None: that of its node counts. Of GPU
+            memory: that of the GPUs on which the task holds some; None: unknown.
         seconds_left: From the last reading until the limit is full at this rate; None: unknown.
     """
 

@@ -153,7 +153,7 @@ def figures(job: RecordedJob) -> JobFigures:
         input_high=division.input_high if division else None,
         sampled_steps=division.steps if division else 0,
         step_seconds=division.step_seconds if division else None,
-        exposed_fraction=division.exposed_fraction if division and job.distributed else None,
+        exposed_fraction=job.exposed_fraction,
         bytes_per_step=_exchanged(job),
         tasks=len(job.tasks),
         faults=len(job.faults),

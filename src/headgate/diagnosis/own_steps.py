@@ -91,9 +91,8 @@ def own_steps(
         waits = max(waited_for_others(job, ran) * calm - evaluation, 0.0)
     waits = min(max(waits - blocked, 0.0), left)
     exposed = float(np.sum(outside.by_nic * inside))
-    # spans that were observed in a script of another launcher do not tell what it waited for others
-    if division is not None and (division.exposed_fraction is not None or not job.distributed):
-        exposed = sampled * (division.exposed_fraction or 0.0) - network if job.distributed else 0.0
+    if job.exposed_fraction is not None:
+        exposed = sampled * job.exposed_fraction - network
     exposed = min(max(exposed, 0.0), left - waits)
     computing = max(left - waits - exposed, 0.0)
     known = waits + exposed + saving + evaluation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -140,7 +141,7 @@ def besides(account: Account, first: Finding) -> tuple[Finding, ...]:
     around = account.around
     kinds = [
         *([_slower(account, around.slower)] if around.slower is not None else []),
-        *([_creeps(account, around.creep)] if around.creep is not None else []),
+        *_creeps(account),
     ]
     return tuple(finding for finding in kinds if finding.kind is not first.kind)
 
@@ -153,10 +154,9 @@ def _of_its_time(account: Account) -> Finding:
     )
     if learned is not None and learned.kind is FindingKind.DIVERGED:
         return learned
-    creep = account.around.creep
-    left = creep.seconds_left if creep is not None and account.record.ended is None else None
-    if creep is not None and left is not None and left < _SOON_SECONDS:
-        return _creeps(account, creep)
+    creeps = _creeps(account)
+    if creeps and account.record.ended is None and _until_full(creeps[0]) < _SOON_SECONDS:
+        return creeps[0]
     causes = list(_causes(account))
     missing = bool(account.missing_readings)
     if missing or (elapsed > 0.0 and unexplained.seconds > MOST_UNEXPLAINED * elapsed):
@@ -185,8 +185,8 @@ def _of_its_time(account: Account) -> Finding:
         return _too_many_threads(account)
     if large:
         return _given(large[0], account)
-    if creep is not None:
-        return _creeps(account, creep)
+    if creeps:
+        return creeps[0]
     if (doubt := _doubted(account)) is not None:
         return doubt
     if account.around.slower is not None:
@@ -536,17 +536,33 @@ def _slower(account: Account, slower: SlowerFacts) -> Finding:
     )
 
 
-def _creeps(account: Account, creep: CreepFacts) -> Finding:
-    """A finding about memory that creeps up. It costs no time until it is full."""
+def _creeps(account: Account) -> list[Finding]:
+    """Findings about memory that creeps up, what is full first before the others. It costs no time
+    until it is full.
+    """
     limit = account.record.limit("memory_bytes")
-    return Finding(
-        kind=FindingKind.MEMORY_CREEPS,
-        cost=NONE,
-        facts=creep,
-        remedy=Remedy(
-            kind=RemedyKind.FIND_LEAK, settings={"limits.memory": 2 * limit} if limit else {}
-        ),
+    settings = {"limits.memory": 2 * limit} if limit else {}
+    none: dict[str, float] = {}
+    kinds = (
+        (FindingKind.MEMORY_CREEPS, account.around.creep, settings),
+        (FindingKind.GPU_MEMORY_CREEPS, account.around.gpu_creep, none),
     )
+    creeps = [
+        Finding(
+            kind=kind,
+            cost=NONE,
+            facts=creep,
+            remedy=Remedy(kind=RemedyKind.FIND_LEAK, settings=more),
+        )
+        for kind, creep, more in kinds
+        if creep is not None
+    ]
+    return sorted(creeps, key=_until_full)
+
+
+def _until_full(creep: Finding) -> float:
+    facts: CreepFacts = creep.facts
+    return math.inf if facts.seconds_left is None else facts.seconds_left
 
 
 def _unknown(account: Account, cost: TimeEstimate) -> Finding:
@@ -571,4 +587,6 @@ def _to_know(account: Account) -> Remedy:
         return alone_first(account)
     if account.missing_readings:
         return Remedy(kind=RemedyKind.TURN_ON_READINGS)
-    return Remedy(kind=RemedyKind.SEE_STACKS, facts=StacksFacts(libraries=True))
+    return Remedy(
+        kind=RemedyKind.SEE_STACKS, facts=StacksFacts(libraries=account.record.division is None)
+    )

@@ -18,6 +18,7 @@ class NodeDescription:
 
     Args:
         gpus: Names of its GPUs.
+        gpu_bytes: Memory of each GPU, by number, as far as known.
         cpu_model: Its CPU model; empty: unknown.
     """
 
@@ -27,6 +28,7 @@ class NodeDescription:
     nic_bytes_per_second: float | None = None
     disk_bytes_per_second: float | None = None
     gpus: tuple[str, ...] | None = None
+    gpu_bytes: Mapping[int, float] = field(default_factory=dict)
     cpu_model: str = ""
     core_gflops: float | None = None
     address: str = ""
@@ -130,6 +132,11 @@ def _node(node: Mapping[str, Any]) -> NodeDescription:
         nic_bytes_per_second=node.get("nic_bytes_per_second"),
         disk_bytes_per_second=node.get("disk_bytes_per_second"),
         gpus=None if gpus is None else tuple(str(gpu.get("name", "")) for gpu in gpus),
+        gpu_bytes={
+            gpu["index"]: float(gpu["memory_bytes"])
+            for gpu in gpus or ()
+            if "index" in gpu and gpu.get("memory_bytes")
+        },
         cpu_model=str(node.get("cpu_model") or ""),
         core_gflops=node.get("core_gflops"),
         address=str(node.get("address") or ""),

@@ -233,6 +233,13 @@ class RecordedJob(_HasUsage):
         return len(self.tasks) > 1
 
     @property
+    def exposed_fraction(self) -> float | None:
+        """Fraction of its sampled steps spent only waiting for communication, 0 to 1; None: not
+        measured. A single task waits for the other processes that it started.
+        """
+        return self.division.exposed_fraction if self.division is not None else None
+
+    @property
     def workers(self) -> int:
         return sum(task.is_worker for task in self.tasks)
 
@@ -312,6 +319,7 @@ class RecordedNode(_HasUsage):
     nic_bytes_per_second: float | None = None
     disk_bytes_per_second: float | None = None
     gpus: int | None = None
+    gpu_bytes: Mapping[int, float] = field(default_factory=dict)
     description: str = ""
     core_gflops: float | None = None
 

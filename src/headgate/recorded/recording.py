@@ -296,6 +296,7 @@ def recorded_nodes(
             nic_bytes_per_second=node.nic_bytes_per_second,
             disk_bytes_per_second=node.disk_bytes_per_second,
             gpus=len(node.gpus) if node.gpus is not None else None,
+            gpu_bytes=node.gpu_bytes,
             description=node.cpu_model,
             core_gflops=node.core_gflops,
         )

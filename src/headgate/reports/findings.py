@@ -227,10 +227,13 @@ def _memory_creeps(finding: Finding, account: Account) -> str:
     task = account.job if len(account.record.tasks) == 1 else facts.task
     of_step = f"{say_bytes(facts.bytes_per_step)} a step, " if facts.bytes_per_step else ""
     an_hour = f"{say_bytes(_HOUR * facts.bytes_per_second)} an hour"
-    text = f"The memory of {task} creeps up by {of_step}{an_hour}"
+    of_gpu = finding.kind is FindingKind.GPU_MEMORY_CREEPS
+    text = f"The {'GPU ' if of_gpu else ''}memory of {task} creeps up by {of_step}{an_hour}"
     if facts.seconds_left is None:
         return f"{text}."
     limit = f"its limit of {say_bytes(facts.limit)}" if facts.limit else "the memory of its node"
+    if of_gpu and facts.limit:
+        limit = f"the GPU memory of {say_bytes(facts.limit)}"
     seconds = say_seconds(facts.seconds_left)
     if account.record.ended is not None:
         return f"{text}: {limit} would have been full {seconds} later."
@@ -461,6 +464,7 @@ WHY: Mapping[FindingKind, Why | str] = {
         "The tasks of {job} share cores: they kept each other waiting for {cost}."
     ),
     FindingKind.MEMORY_CREEPS: _memory_creeps,
+    FindingKind.GPU_MEMORY_CREEPS: _memory_creeps,
     FindingKind.SLOWER_THAN_BEFORE: _slower,
     FindingKind.OWN_THREADS: _own_threads,
     FindingKind.HYPERVISOR: "The hypervisor kept cores from the node: that cost {job} {cost}.",

@@ -118,6 +118,7 @@ class ObservedSteps:
         self._gradients = True
         self._evaluates = False
         self._depth = 0  # of backward passes
+        self._are_computed = False  # the gradients of the running backward pass
         self._optimizing = False
         self.begin()
 
@@ -179,11 +180,18 @@ class ObservedSteps:
         closure = self._optimizing and self._marks.names[-1:] == ["backward"]
         self._mark("optimizer" if closure else "forward")
 
+    def gradients_computed(self) -> None:
+        """The running backward pass has computed all gradients. It may wait for those of others."""
+        if self._depth == 1:
+            self._mark("backward")
+            self._are_computed = True
+
     def backward_ends(self) -> None:
         """A backward pass has ended."""
         self._depth = max(self._depth - 1, 0)
         if not self._depth:
-            self._mark("backward")
+            self._mark("wait" if self._are_computed else "backward")
+            self._are_computed = False
 
     def optimizer_begins(self) -> None:
         """An optimizer begins its step."""

@@ -136,6 +136,8 @@ class ScriptObserver:
         self.wants_loss = False
         """Whether the session reads what the next backward pass begins at."""
         self.loader_workers: int | None = None
+        self._replicates = False
+        """Whether backward passes wait for the gradients of other workers."""
         self.sets_threads = first_threads(OPENMP, MKL) is not None
         """Whether the script has left its threads to Headgate."""
         self.set_threads: Callable[[int], None] = torch.set_num_threads
@@ -151,6 +153,8 @@ class ScriptObserver:
         autograd, module = self._torch.autograd, self._torch.nn.Module
         autograd.backward = self._around_backward(autograd.backward)
         module.eval = self._before_eval(module.eval)
+        replicas = self._torch.nn.parallel.DistributedDataParallel
+        replicas.__init__ = self._before_replicas(replicas.__init__)
         if self.sets_threads:
             self._torch.set_num_threads = self._before_threads(self.set_threads)
         if _LOADER in sys.modules:
@@ -216,14 +220,44 @@ class ScriptObserver:
                 unscaled, self._unscaled = self._unscaled, None
                 if self.wants_loss and self.session is not None and args:
                     self.session.saw_loss(args[0] if unscaled is None else unscaled)
+                handle = self._before_others(*args) if self._replicates else None
             except Exception as error:  # noqa: BLE001
                 self.fail(error)
+                return backward(*args, **kwargs)
             try:
                 return backward(*args, **kwargs)
             finally:
+                if handle is not None:
+                    handle.remove()
                 self._try(self.steps.backward_ends)
 
         return watched
+
+    def _before_replicas(self, initialize: Any) -> Any:
+        @functools.wraps(initialize)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._replicates = True
+            return initialize(*args, **kwargs)
+
+        return watched
+
+    def _before_others(self, losses: Any = None, *_: object) -> Any:
+        """Have the backward pass of these losses tell when it has computed all gradients. Its
+        replicas are waited for by a callback that it queues later. Returns the handle of a hook.
+        """
+        loss: Any = losses if hasattr(losses, "register_hook") else next(iter(losses or ()), None)
+        compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+        if not getattr(loss, "requires_grad", False) or getattr(
+            compiled, "compiled_autograd_enabled", False
+        ):
+            return None
+        queue = self._torch.autograd.Variable._execution_engine.queue_callback
+        computed = functools.partial(self._try, self.steps.gradients_computed)
+
+        def begins(gradient: Any) -> None:
+            self._try(queue, computed)
+
+        return loss.register_hook(begins)
 
     def _before_scale(self, scale: Any) -> Any:
         @functools.wraps(scale)

@@ -35,7 +35,7 @@ def opened(environment: TaskEnvironment, observer: ScriptObserver) -> ObservedSe
 class ObservedSession(HookedSession):
     """The session of one process. Its threads follow the grant."""
 
-    order = ("input", "forward", "backward", "optimizer", "other")
+    order = ("input", "forward", "backward", "wait", "optimizer", "other")
 
     def __init__(
         self, environment: TaskEnvironment, channel: Channel, observer: ScriptObserver
