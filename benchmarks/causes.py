@@ -1,7 +1,7 @@
 """What `headgate explain` says of jobs with a known cause: a matrix of causes and verdicts.
 
-    python benchmarks/causes.py [--draws 5] [--only NAME,...] [--plain] [--keep FOLDER]
-        [--json PATH]
+    python benchmarks/causes.py [--draws 5] [--only NAME,...] [--plain] [--minutes 20]
+        [--keep FOLDER] [--json PATH]
 
 Each draw injects a cause with real jobs, real programs beside them, or nodes of a lab, of other
 sizes and seeds than the draw before; runs it; and reads the verdict. Half of the draws are of plain
@@ -10,7 +10,9 @@ root for the lab. A draw takes about fourteen seconds.
 
 With `--plain` each draw is made twice, one after the other: with Headgate's calls, and as a plain
 script. Causes on the lab are left out, because several workers with the same mathematics need the
-calls.
+calls. The first draws of all causes come before the second ones.
+
+With `--minutes` no draw begins that is not likely to end by then.
 
 The JSON is written after each draw. If the file is there already, only the draws that it lacks are
 made.
@@ -24,6 +26,7 @@ blamed for nothing is counted as blamed without a cause.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
@@ -32,7 +35,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -294,13 +297,22 @@ class Draws:
 
     Args:
         path: Of the JSON, written after each draw; None: none is.
+        seconds: That they may take; infinite: as long as they do.
 
     Raises:
         SystemExit: The file is of something else.
     """
 
-    def __init__(self, causes: Sequence[Cause], draws: int, seed: int, path: Path | None) -> None:
+    def __init__(
+        self,
+        causes: Sequence[Cause],
+        draws: int,
+        seed: int,
+        path: Path | None,
+        seconds: float = math.inf,
+    ) -> None:
         self._causes, self.seed, self._path = causes, seed, path
+        self._until = time.monotonic() + seconds
         self._kept: list[Given] = []
         if path is not None and path.exists():
             self._kept = self._read(path)
@@ -342,6 +354,11 @@ class Draws:
             self._path, "causes", {"seed": self.seed, **figures, "rows": rows}, "torch", "numpy"
         )
 
+    def has_time(self) -> bool:
+        """Whether a draw of the usual length would end in time."""
+        usual = max((each.seconds for each in self._kept), default=DRAW_SECONDS)
+        return time.monotonic() + usual <= self._until
+
     def progress(self) -> str:
         """`12/125, 28 min left`, by how long the draws of each cause have taken so far."""
         took = {each.cause: each.seconds for each in self._kept}
@@ -369,13 +386,16 @@ def main() -> None:
     made.add_argument(
         "--plain", action="store_true", help="each draw with the calls, and as a plain script"
     )
+    made.add_argument(
+        "--minutes", type=float, default=math.inf, help="that the draws may take (default: any)"
+    )
     options = made.parse_args()
     asked = chosen(options.only)
     groups: list[tuple[Cause, ...]] = [(cause,) for cause in asked]
     if options.plain:
         groups = [in_both_forms(cause) for cause in asked if not cause.rate]
     causes = [cause for group in groups for cause in group]
-    draws = Draws(causes, options.draws, options.seed, options.json)
+    draws = Draws(causes, options.draws, options.seed, options.json, 60.0 * options.minutes)
     print(f"{_frame.machine()}; {_frame.versions('torch', 'numpy')}")
     print(f"{len(causes)} causes, {options.draws} draws each: {draws.progress()}\n", flush=True)
     failed = 0
@@ -385,8 +405,12 @@ def main() -> None:
             HEADGATE_HOME=str(options.keep or folder / "home"), CAUSES_FOLDER=place
         )
         try:
-            for group in groups:
-                failed += look(group, draws, folder, variables)
+            rounds = [{n} for n in range(options.draws)]
+            if not options.plain:  # a lab is set up for all draws of its cause
+                rounds = [set(range(options.draws))]
+            for numbers in rounds:
+                for group in groups:
+                    failed += look(group, draws, numbers, folder, variables)
         finally:
             _frame.end_hubs(variables)
     print_matrix(causes, draws.given)
@@ -404,17 +428,29 @@ def main() -> None:
         )
 
 
-def look(group: Sequence[Cause], draws: Draws, folder: Path, variables: dict[str, str]) -> int:
-    """Make the draws that are left of causes that share these. Return how many failed."""
+def look(
+    group: Sequence[Cause],
+    draws: Draws,
+    numbers: Set[int],
+    folder: Path,
+    variables: dict[str, str],
+) -> int:
+    """Make the draws of these numbers that are left of causes that share them, as far as there is
+    time. Return how many failed.
+    """
     failed = 0
     left = sorted(
-        (index, place) for place, cause in enumerate(group) for index in draws.left[cause.name]
+        (index, place)
+        for place, cause in enumerate(group)
+        for index in numbers & set(draws.left[cause.name])
     )
     with ExitStack() as undo:
         if left and group[0].rate:
             rate = group[0].rate
             undo.enter_context(_frame.lab(folder, LAB, NODES, rate, variables, NODE_CORES))
         for index, place in left:
+            if not draws.has_time():
+                break
             cause = group[place]
             trial = cause.drawn(random.Random(f"{draws.seed} {cause.of or cause.name} {index}"))
             begun = time.monotonic()
