@@ -7,6 +7,7 @@ import torch
 parser = argparse.ArgumentParser()
 parser.add_argument({option!r}, help="checkpoint")
 [resume] = vars(parser.parse_args()).values()
+{look}
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 begin = 0
@@ -41,6 +42,8 @@ for step in range(begin + 1, 31):
     print(f"step {{step}}/30", flush=True)
     if step % 10 == 0:
         save({{"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}})
+    if step == 25 and not resume and "DIES" in os.environ:
+        os.kill(os.getpid(), 9)
     while step == 25 and not resume:
         time.sleep(0.05)
 """
@@ -56,8 +59,12 @@ FOLDERS = """
 """
 
 
-def loop(save: str, option: str = "--resume") -> str:
-    """A loop that saves in this way, and goes on from what it is given as `option`. If `save` does
-    not end it, it waits after 25 steps.
+LOOKS = 'resume = max(map(str, pathlib.Path().glob("looks-*.pt")), default=None)'
+
+
+def loop(save: str, option: str = "--resume", look: str = "") -> str:
+    """A loop that saves in this way, and goes on from what it is given as `option`, or from what
+    `look` gives it. If `save` does not end it, it waits after 25 steps, or is killed there if
+    `DIES` is set.
     """
-    return LOOP.format(save=save.strip(), option=option)
+    return LOOP.format(save=save.strip(), option=option, look=look)

@@ -8,6 +8,7 @@ from tests.hub.script_saves import loop
 from tests.hub.user import SECONDS, User
 
 from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 FROM = {
@@ -15,6 +16,24 @@ FROM = {
     "folders": ["--resume_from_checkpoint", "out/checkpoint-10"],
 }
 STEP = {"rotated": 20, "folders": 10}
+
+RETRIED = """
+jobs:
+  - {name: rotated, script: rotated.py, retries: 1, env: {DIES: "1"}}
+  - {name: looks, script: looks.py, retries: 1, env: {DIES: "1"}, resumes: true}
+  - {name: in-place, script: in-place.py, retries: 1}
+  - {name: loads, script: loads.py, retries: 1, env: {DIES: "1"}}
+"""
+SAID = {
+    "rotated": "it is started with --resume {}/rotated-20.pt, which its script saved at step 20",
+    "looks": "its script looks for its checkpoint by itself; newest whole: {}/looks-20.pt, which "
+    "its script saved at step 20",
+    "in-place": "it starts from its beginning: none of its checkpoints is whole (damaged: "
+    "{}/in-place.pt, which its script saved at step 10)",
+    "loads": "it starts from its beginning: nothing tells how it resumes from {}/loads-20.pt, "
+    "which its script saved at step 20; say so with `resume_with: --resume {{checkpoint}}`, or "
+    "with `resumes: true` if it looks for it by itself",
+}
 
 
 def log(user: User, run: str, job: str) -> str:
@@ -77,3 +96,26 @@ def test_a_script_without_a_known_argument_is_asked_about(user: User) -> None:
     again = str(user.json("resume", run, "--resume-with", "--load {checkpoint}", "--detach")["run"])
     user.sees_state("loads", "done", run=again)
     assert "resumed at 20\n" in log(user, again, "loads")
+
+
+def test_a_retry_goes_on_from_the_newest_whole_checkpoint_and_says_so(user: User) -> None:
+    rotated = script_saves.ROTATED
+    user.write("rotated.py", loop(rotated))
+    user.write("looks.py", loop(rotated.replace("rotated", "looks"), look=script_saves.LOOKS))
+    user.write("in-place.py", loop(script_saves.IN_PLACE))
+    user.write("loads.py", loop(rotated.replace("rotated", "loads"), "--load"))
+    user.write("jobs.yaml", RETRIED)
+    run = user.detaches("jobs.yaml")
+    for name in ("rotated", "looks"):
+        assert user.sees_state(name, "done", run=run)["step"] == 30
+    for name in ("in-place", "loads"):
+        user.sees_state(name, "failed", run=run)
+    with RunReader(user.home / "runs" / run / runs.STORE) as reader:
+        events = {(row["job"], row["text"]) for row in reader.rows("events")}
+        said = {(job, text.partition("; it had come to step ")[0]) for job, text in events}
+        assert {(job, text.format(user.folder)) for job, text in SAID.items()} <= said
+        for name in ("rotated", "looks"):
+            assert (name, "going on from step 20 (attempt 2)") in events
+            steps = reader.query("SELECT step FROM progress WHERE task GLOB ?", [f"{name}/*"])
+            assert max(row["step"] for row in steps) == 30
+        assert ("in-place", "started (attempt 2)") in events

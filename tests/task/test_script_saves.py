@@ -16,7 +16,7 @@ import h5py
 import pytest
 
 from headgate.engines.launch import inject, observation
-from headgate.task.script_saves import damage
+from headgate.task.script_saves import damage, later_beside
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -58,28 +58,60 @@ MAKE = {
 def test_a_file_that_is_cut_short_is_not_whole(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     MAKE[name](path)
-    assert damage(path) is None
+    assert damage(str(path)) is None
     path.write_bytes(path.read_bytes()[:-10])
-    assert damage(path) == "is cut short"
+    assert damage(str(path)) == "is cut short"
 
 
 def test_a_folder_is_whole_if_all_its_files_are(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint-500"
-    assert damage(folder) == "is gone"
+    assert damage(str(folder)) == "is gone"
     folder.mkdir()
-    assert damage(folder) == "is empty"
+    assert damage(str(folder)) == "is empty"
     for name, make in MAKE.items():
         make(folder / name)
-    assert damage(folder) is None
+    assert damage(str(folder)) is None
     (folder / "model.pt").write_bytes(b"PK\x03\x04")
-    assert damage(folder) == "is damaged: model.pt is cut short"
+    assert damage(str(folder)) == "is damaged: model.pt is cut short"
 
 
 def test_what_orbax_has_not_finished_is_not_whole(tmp_path: Path) -> None:
     item = tmp_path / "3" / "default.orbax-checkpoint-tmp"
     item.mkdir(parents=True)
     state(item / "part.json")
-    assert damage(tmp_path / "3") == "was not finished"
+    assert damage(str(tmp_path / "3")) == "was not finished"
+
+
+def test_a_later_checkpoint_beside_the_newest_whole_one_is_found(tmp_path: Path) -> None:
+    whole = tmp_path / "checkpoint-90"
+    for name in ("checkpoint-90", "checkpoint-80", "runs-100", "last"):
+        (tmp_path / name).mkdir()
+    assert later_beside(str(whole)) is None
+    (tmp_path / "checkpoint-100").mkdir()
+    assert later_beside(str(whole)) == str(tmp_path / "checkpoint-100")
+    assert later_beside(str(tmp_path / "last")) is None
+
+
+STATES = """
+import torch
+
+model = torch.nn.Linear(4, 1)
+state = model.state_dict()
+torch.save({"model": state, "step": 3}, "model.pt")
+torch.save(dict(state), "copied.pt")
+torch.save({"state": {"net": state}}, "deep.pt")
+torch.save({"w": torch.ones(2, requires_grad=True)}, "leaf.pt")
+torch.save(model, "whole.pt")
+with open("file.pt", "wb") as file:
+    torch.save(state, file)
+torch.save({"loss": torch.ones(9), "meta": {"lr": 0.1}, "pairs": {"x": torch.ones(2)}}, "curve.pt")
+torch.save(torch.ones(9), "features.pt")
+"""
+
+
+def test_results_are_no_checkpoints(tmp_path: Path) -> None:
+    saved = {path for path, begins in run(STATES, tmp_path, **observing(tmp_path)) if not begins}
+    assert saved == {"model.pt", "copied.pt", "deep.pt", "leaf.pt", "whole.pt", "file.pt"}
 
 
 SCRIPT = """
@@ -108,10 +140,18 @@ for step in (10, 20):
 def fails():
     raise OSError("the disk is full")
 
-try:
-    saves("failed.pt", fails)
-except OSError:
-    pass
+os.makedirs("out/checkpoint-30")
+saves("out/checkpoint-30/model.bin")
+for path in ("out/checkpoint-30/optimizer.pt", "failed.pt"):
+    try:
+        saves(path, fails)
+    except OSError:
+        pass
+saves("out/checkpoint-30/scheduler.pt")
+watcher.around(lambda file: None, lambda file: file)(open("opened.pt", "w"))
+watcher.around(lambda file: None, lambda file: file)("s3://bucket/last.pt")
+watcher.around(lambda file: None, lambda file: file)("memory://last.pt")
+watcher.around(lambda file: None, lambda file: file)(__import__("io").BytesIO())
 """
 REPORTED = [
     ("first.pt", False),
@@ -122,6 +162,12 @@ REPORTED = [
     ("whole.pt", False),
     ("out/checkpoint-10", False),
     ("out/checkpoint-20", False),
+    ("checkpoint-30: the disk is full", None),
+    ("failed.pt: the disk is full", None),
+    ("out/checkpoint-30", True),
+    ("opened.pt", True),
+    ("opened.pt", False),
+    ("s3://bucket/last.pt", False),
 ]
 
 
@@ -140,9 +186,17 @@ orbax.checkpoint.PyTreeCheckpointer().save(os.path.abspath("orbax/3"), {"weights
 """
 
 
-def run(script: str, folder: Path, **more: str) -> list[tuple[str, bool]]:
-    """What a script reports: the path, and whether its writing only begins."""
-    reported = []
+def observing(folder: Path) -> dict[str, str]:
+    """The variables with which a script is observed."""
+    path = os.pathsep.join(map(str, (observation(inject(folder / "inject")), SOURCE)))
+    return {"HEADGATE_OBSERVE": "steps", "PYTHONPATH": path}
+
+
+def run(script: str, folder: Path, **more: str) -> list[tuple[str, bool | None]]:
+    """What a script reports: the path, and whether its writing only begins. None: an error, and
+    that a save has failed.
+    """
+    reported: list[tuple[str, bool | None]] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(folder / "channel"))
         server.listen(64)
@@ -163,8 +217,10 @@ def run(script: str, folder: Path, **more: str) -> list[tuple[str, bool]]:
                     messages = [json.loads(line) for line in lines]
                 for message in messages:
                     if "begins" in message:
-                        path = Path(message["path"]).relative_to(folder)
-                        reported.append((str(path), message["begins"]))
+                        path = message["path"].removeprefix(f"{folder}/")
+                        reported.append((path, message["begins"]))
+                    elif message["type"] == "checkpoint_failed":
+                        reported.append((message["error"], None))
     return reported
 
 
@@ -174,9 +230,7 @@ def test_saves_are_reported_when_they_are_whole(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_checkpoints_of_keras_and_orbax_are_seen(tmp_path: Path) -> None:
-    path = os.pathsep.join(map(str, (observation(inject(tmp_path / "inject")), SOURCE)))
-    more = {"HEADGATE_OBSERVE": "steps", "KERAS_BACKEND": "jax", "PYTHONPATH": path}
-    reported = run(KERAS, tmp_path, **more)
+    reported = run(KERAS, tmp_path, KERAS_BACKEND="jax", **observing(tmp_path))
     for name in ("model-1.keras", "1.weights.h5", "model-2.keras", "2.weights.h5", "orbax/3"):
         assert (name, False) in reported
-        assert damage(tmp_path / name) is None
+        assert damage(str(tmp_path / name)) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,10 +181,7 @@ def unfinished(
         )
     warnings = resuming.lost_by(folder, [name for name in left if name not in again])
     warnings |= {origin.job: origin.warning for origin in origins if origin.warning}
-    warnings |= {
-        restarted.job: f"starts from the beginning, as was asked for; it {restarted.came}"
-        for restarted in anew
-    }
+    warnings |= {restarted.job: restarted.begins_anew for restarted in anew}
     resume |= {
         origin.job: origin.checkpoint
         for origin in origins
@@ -199,9 +195,9 @@ def unfinished(
         named=tuple(files),
         warnings=warnings,
         notes={
-            origin.job: f"is started with {shlex.join(origin.arguments)}"
+            origin.job: f"{origin.goes_on}; it {origin.came}"
             for origin in origins
-            if origin.arguments and origin not in anew
+            if origin.goes_on and origin not in anew
         },
     )
 

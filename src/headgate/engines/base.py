@@ -35,6 +35,11 @@ class EngineSpec:
     address: str = ""
     shared_files: bool = False
 
+    @property
+    def has_own_files(self) -> bool:
+        """Whether its nodes have files that this machine does not see."""
+        return bool(self.address) and not self.shared_files
+
     def __str__(self) -> str:
         return f"{self.name} at {self.address}" if self.address else self.name
 

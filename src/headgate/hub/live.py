@@ -435,6 +435,11 @@ class LiveHub:
             raise UsageError(
                 f"job {job!r} is made of roles; set their `count` in its job file, and run it again"
             )
+        if plan.strategy == "single" and live.spec.contract is None and live.facts.shares_nothing:
+            raise UsageError(
+                f"job {job!r} runs as a single task: its script trains in one process, and more "
+                "workers would each train the whole job"
+            )
         if plan.strategy == "single":
             way = f"stop it, then: headgate resume {run} --strategy allreduce --workers {workers}"
             raise UsageError(f"job {job!r} runs as a single task; to have it run as several {way}")

@@ -251,6 +251,15 @@ def step(message: Mapping[str, Any]) -> int | None:
     return _whole(message.get("step"))
 
 
+def size(message: Mapping[str, Any]) -> int:
+    """The bytes of a script's own checkpoint; 0: unknown.
+
+    Raises:
+        ValueError, TypeError: It is invalid.
+    """
+    return _whole(message.get("bytes")) or 0
+
+
 def saving(message: Mapping[str, Any]) -> dict[str, object]:
     """Parse how a `checkpoint` was saved into columns of the store.
 

@@ -20,6 +20,7 @@ class Checkpoint:
         epoch: The epoch in which it was saved.
         position: Batches of that epoch that were done; None: a resume starts the epoch again.
         own: Whether the script saved it by itself, in a form of its own.
+        node: The node that alone has it; empty: the hub's machine sees it too.
     """
 
     path: str
@@ -27,6 +28,7 @@ class Checkpoint:
     epoch: int
     position: int | None
     own: bool = False
+    node: str = ""
 
     @property
     def where(self) -> str:

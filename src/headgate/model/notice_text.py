@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from headgate.model.endings import OutsideFiles
-from headgate.model.reasons import Facts
+from headgate.model.reasons import Facts, StartOver
 from headgate.model.reasons import ReasonKind as Kind
 from headgate.model.units import say_bytes, say_samples, say_seconds
 
@@ -60,8 +60,34 @@ def _files_edited(facts: Facts) -> str:
 
 
 def _resumes_with(facts: Facts) -> str:
-    of_step = f", which its script saved at step {facts['step']}" if "step" in facts else ""
-    return f"it is started with {facts['arguments']}{of_step}"
+    text = f"it is started with {facts.get('arguments')}"
+    if "path" in facts:
+        text = f"its script looks for its checkpoint by itself; newest whole: {facts['path']}"
+    text += f", which its script saved at step {facts['step']}" if "step" in facts else ""
+    text += f"; it had come to step {facts['came']}" if "came" in facts else ""
+    if "later" in facts:
+        text += f"; it may take {facts['later']} instead, which was not seen whole: move that away"
+    return text
+
+
+def _starts_over(facts: Facts) -> str:
+    saved = f", which its script saved at step {facts['step']}" if "step" in facts else ""
+    why = _WHY_OVER[facts["cause"]].format(
+        checkpoint=f"{facts['path']}{saved}", node=facts.get("node", "")
+    )
+    return f"it starts from its beginning: {why}"
+
+
+_WHY_OVER: Mapping[str, str] = {
+    StartOver.UNASKED: (
+        "nothing tells how it resumes from {checkpoint}; say so with `resume_with: --resume "
+        "{{checkpoint}}`, or with `resumes: true` if it looks for it by itself"
+    ),
+    StartOver.DAMAGED: "none of its checkpoints is whole (damaged: {checkpoint})",
+    StartOver.WRITTEN_ANEW: "none of its checkpoints is whole (being written: {checkpoint})",
+    StartOver.GONE: "none of its checkpoints is left (gone: {checkpoint})",
+    StartOver.ELSEWHERE: "only node {node} has {checkpoint}",
+}
 
 
 def _shortened(names: Sequence[str]) -> str:
@@ -210,6 +236,7 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.CLIENT_SAYS: "{text}",
     Kind.FILES_EDITED: _files_edited,
     Kind.RESUMES_WITH: _resumes_with,
+    Kind.STARTS_OVER: _starts_over,
     Kind.TOO_FEW_SAMPLES: _too_few_samples,
     Kind.PLANNED: "{text}",
     Kind.MOVED: _moved,

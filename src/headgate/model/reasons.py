@@ -180,6 +180,7 @@ class ReasonKind(StrEnum):
     # files
     FILES_EDITED = "files-edited"
     RESUMES_WITH = "resumes-with"
+    STARTS_OVER = "starts-over"
     CHECKPOINT_NOT_SAVED = "checkpoint-not-saved"
     CHECKPOINTS_AGAIN = "checkpoints-again"
     PROFILE_NOT_STORED = "profile-not-stored"
@@ -205,6 +206,19 @@ class ReasonKind(StrEnum):
     NODE_NOT_SLOW = "node-not-slow"
     KILLED_OUTSIDE = "killed-outside"
     INTERNAL_ERROR = "internal-error"
+
+
+class StartOver(StrEnum):
+    """Why a script does not resume from the latest checkpoint that it saved by itself."""
+
+    UNASKED = "unasked"
+    """Nothing tells how it resumes."""
+    DAMAGED = "damaged"
+    WRITTEN_ANEW = "written-anew"
+    """It was being written over."""
+    GONE = "gone"
+    ELSEWHERE = "elsewhere"
+    """Another node alone has it."""
 
 
 class CureKind(StrEnum):

@@ -12,6 +12,13 @@ from headgate.recorded.store import RunReader
 from headgate.scripts import resume_arguments
 from headgate.scripts.facts import facts_of
 
+_LEAST_SECONDS = 300.0
+"""Shortest time between checkpoints that is advised."""
+_MOST_COST = 0.01
+"""Part of the time that checkpoints may cost."""
+_FAR = 3.0
+"""How many times that a script's own time between checkpoints has to be for advice."""
+
 
 @dataclass(frozen=True, slots=True)
 class AtStake:
@@ -26,6 +33,10 @@ class AtStake:
         arguments: What the script is started again with; empty: it finds it by itself. None:
             nothing tells.
         known: How that is known, a value of `resume_arguments.ResumeSource`; None: it is not.
+        every: Median seconds from one checkpoint to the next; None: it has saved fewer than two.
+        takes: Median seconds that one takes to save; None: unknown.
+        advised: Seconds between checkpoints that would lose far less and cost at most a hundredth
+            of the time; None: its own are often enough, or their cost is unknown.
     """
 
     job: str
@@ -35,6 +46,9 @@ class AtStake:
     saved: float
     arguments: tuple[str, ...] | None
     known: str | None
+    every: float | None = None
+    takes: float | None = None
+    advised: float | None = None
 
 
 def of_run(folder: Path) -> dict[str, AtStake]:
@@ -63,6 +77,7 @@ def _of_job(reader: RunReader, row: JobRow, now: float) -> AtStake | None:
     job = row.job()
     resumes_by = resume_arguments.way(job, facts_of(job))
     end = row.ended if row.ended is not None else now
+    rhythm = script_checkpoints.rhythm(reader, row.name)
     return AtStake(
         job=row.name,
         seconds=max(end - newest.t, 0.0),
@@ -71,4 +86,14 @@ def _of_job(reader: RunReader, row: JobRow, now: float) -> AtStake | None:
         saved=newest.t,
         arguments=resumes_by.arguments(newest.checkpoint.path) if resumes_by is not None else None,
         known=resumes_by.known if resumes_by is not None else None,
+        every=rhythm.every,
+        takes=rhythm.seconds,
+        advised=_advised(rhythm),
     )
+
+
+def _advised(rhythm: script_checkpoints.Rhythm) -> float | None:
+    if rhythm.every is None or rhythm.seconds is None:
+        return None
+    advised = max(_LEAST_SECONDS, rhythm.seconds / _MOST_COST)
+    return advised if rhythm.every >= _FAR * advised else None

@@ -5,6 +5,7 @@ lineage.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,6 +90,26 @@ class Origin:
             f"goes on from {where}, an earlier checkpoint than its last, because "
             f"{'; '.join(self.passed_over)}"
         )
+
+    @property
+    def goes_on(self) -> str:
+        """How its script resumes from its own checkpoint; empty: it does not."""
+        if self.checkpoint is None or not self.checkpoint.own:
+            return ""
+        if self.by_itself:
+            path = self.checkpoint.path
+            return f"looks for its checkpoint by itself, whose newest whole one is {path}"
+        return f"is started with {shlex.join(self.arguments)}"
+
+    @property
+    def begins_anew(self) -> str:
+        """A warning to the user who starts it from the beginning."""
+        if self.by_itself and self.checkpoint is not None:
+            return (
+                f"is started as at first, as was asked for; it {self.came}, and may find "
+                f"{self.checkpoint.path} by itself: move that away first to begin anew"
+            )
+        return f"starts from the beginning, as was asked for; it {self.came}"
 
     @property
     def came(self) -> str:
@@ -203,7 +224,7 @@ def origin(run: Path, job: Job) -> Origin:
             origin_found.began = origin_found.began or any(row.started is not None for row in rows)
             origin_found.reached = origin_found.reached or _reached(reader, job.name)
             for own in script_checkpoints.saved(reader, job.name):
-                if own.checkpoint.path in seen or origin_found.by_itself:
+                if own.checkpoint.path in seen:
                     continue
                 seen.add(own.checkpoint.path)
                 if (damage := own.damage()) is not None:
@@ -212,10 +233,8 @@ def origin(run: Path, job: Job) -> Origin:
                 elif resumes_by is None:
                     origin_found.unasked, origin_found.passed_over = own.checkpoint, []
                     return origin_found
-                elif not resumes_by.words:
-                    origin_found.by_itself, origin_found.passed_over = True, []
-                    return origin_found
                 else:
+                    origin_found.by_itself = not resumes_by.words
                     origin_found.checkpoint, origin_found.run = own.checkpoint, folder.name
                     origin_found.arguments = resumes_by.arguments(own.checkpoint.path)
                     return origin_found
@@ -245,12 +264,14 @@ def named(run: Path, job: Job, file: str) -> Checkpoint:
     Raises:
         UsageError: It is damaged, or not a checkpoint.
     """
+    remote = script_saves.is_remote(file)
     path = Path(file).absolute()
     resumes_by = resume_arguments.way(job, facts_of(job))
     if resumes_by is not None and resumes_by.names_checkpoint:
-        if (damage := script_saves.damage(path)) is not None:
+        own = replace(_unrecorded(path, 0), path=file if remote else str(path), own=True)
+        if (damage := script_saves.damage(own.path)) is not None:
             raise UsageError(f"checkpoint {file} {damage}; name another one")
-        return replace(_unrecorded(path, 0), own=True)
+        return own
     if (damage := saving.damage(path)) is not None:
         raise UsageError(f"checkpoint {file} {damage}; name another one")
     for folder in runs.lineage(run):

@@ -214,6 +214,7 @@ class CheckpointRow:
     seconds: float | None
     why: str | None
     own: int | None = None
+    node: str | None = None
 
     @property
     def is_begun(self) -> bool:

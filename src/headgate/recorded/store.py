@@ -152,6 +152,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "seconds REAL",
         "why TEXT",
         "own INTEGER",  # whether its script saved it by itself
+        "node TEXT",  # the node that alone has it; empty: this machine sees it
     ),
     "proofs": (
         "t REAL",

@@ -24,4 +24,14 @@ def sentence(stake: AtStake, runs: bool) -> str:
         how = f"it is started again with {shlex.join(stake.arguments)}"
     else:
         how = "it looks for that by itself"
-    return f"{saved}; {how}"
+    return f"{saved}; {how}{_rhythm(stake)}"
+
+
+def _rhythm(stake: AtStake) -> str:
+    if stake.every is None:
+        return ""
+    text = f"; it saves every {say_seconds(stake.every)}"
+    if stake.advised is None or stake.takes is None:
+        return text
+    part = 100 * stake.takes / stake.advised
+    return f"{text}, and every {say_seconds(stake.advised)} would take {part:.2g} % of its time"

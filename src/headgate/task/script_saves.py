@@ -2,7 +2,8 @@
 writing begins, and when it is whole.
 
 A file is whole when the call that saves it has returned. A folder such as `checkpoint-500` gets
-several files: it is whole when training goes on, or when the trainer's own call has returned.
+several files: it is whole when training goes on, or when the trainer's own call has returned. What
+a store such as `s3://` holds is named as the script names it, and not looked into.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _SECONDS = 1.0
 """Longest that a save waits for the engine."""
 _NUMBERED = re.compile(r"(?i)(check[-_]?point|ckpt|global[-_]?step|step|epoch|iter)s?[-_=]?\d+")
 """Names of folders that hold one checkpoint."""
+_NUMBER = re.compile(r"\d+")
 _UNFINISHED = ".orbax-checkpoint-tmp"
 """In names of folders that Orbax has not finished yet."""
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -58,6 +60,7 @@ class SaveWatcher:
         self._saving: set[int] = set()  # threads that save
         self._began = 0.0
         self._seen: set[str] = set()
+        self._failed: dict[str, str] = {}  # files that could not be saved, and their checkpoints
 
     def open(self) -> None:
         """Report from now on."""
@@ -83,6 +86,9 @@ class SaveWatcher:
                 return save(*args, **kwargs)
             try:
                 saved = save(*args, **kwargs)
+            except Exception as error:
+                self._fail(path, error)
+                raise
             finally:
                 self._saving.discard(threading.get_ident())
             self._end(path)
@@ -100,10 +106,9 @@ class SaveWatcher:
         if threading.get_ident() in self._saving or self._process != os.getpid():
             return None  # part of a save that is seen, or in another process
         try:
-            named = path_of(*args, **kwargs)
-            if not isinstance(named, (str, bytes, os.PathLike)):
+            path = _path(path_of(*args, **kwargs))
+            if path is None:
                 return None
-            path = os.path.abspath(os.fsdecode(named))
             unit = _unit(path)
             if self.pending is not None and self.pending != unit:
                 self.goes_on()
@@ -118,10 +123,22 @@ class SaveWatcher:
 
     def _end(self, path: str) -> None:
         unit = _unit(path)
+        self._failed.pop(path, None)
+        if unit in self._failed.values():
+            return
         if unit == path:
             self._tell(path)
         else:
             self.pending = unit  # more files may come
+
+    def _fail(self, path: str, error: Exception) -> None:
+        """A save failed, as on a full disk. The script may go on, and its folder stays in part."""
+        unit = self._failed[path] = _unit(path)
+        if self.pending == unit:
+            self.pending = None
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        told = f"{os.path.basename(unit)}: {lines[0]}"
+        self._send({"type": "checkpoint_failed", "error": told})
 
     def _hook(self, event: str, args: Any) -> None:
         if event != "os.rename" or self._process != os.getpid():
@@ -138,19 +155,21 @@ class SaveWatcher:
             return
 
     def _tell(self, path: str, source: str = "", begins: bool = False) -> None:
-        """Send one message, over a connection of its own if the script has no other. `source`: what
-        is about to be renamed to `path`.
-        """
-        environment = self._environment
-        if environment is None or environment.channel is None or self._process != os.getpid():
-            return
+        """Report a checkpoint. `source`: what is about to be renamed to `path`."""
         message: dict[str, object] = {"type": "script_saves", "path": path, "begins": begins}
         if not begins:
             self._seen.add(path)
             message["step"] = self._step
             message["seconds"] = time.monotonic() - self._began
             with suppress(OSError):
-                message["bytes"] = size(Path(source or path))
+                message["bytes"] = 0 if is_remote(path) else size(Path(source or path))
+        self._send(message)
+
+    def _send(self, message: dict[str, object]) -> None:
+        """Send one message, over a connection of its own if the script has no other."""
+        environment = self._environment
+        if environment is None or environment.channel is None or self._process != os.getpid():
+            return
         if self.session is not None and self.session.warn(message):
             return
         hello = {"type": "hello", "v": 1, "task": environment.task, "key": environment.key}
@@ -165,6 +184,25 @@ class SaveWatcher:
             return  # the engine is gone, and so is whoever would ask
 
 
+def is_remote(path: str) -> bool:
+    """Whether a checkpoint lies in a store such as `s3://`, which is not looked into."""
+    return "://" in path
+
+
+def _path(named: Any) -> str | None:
+    """The path of a file or folder that a call names, or of the open file that it writes to."""
+    named = getattr(named, "name", None) if hasattr(named, "write") else named
+    if not isinstance(named, (str, bytes, os.PathLike)):
+        return None
+    path = os.fsdecode(named)
+    if not is_remote(path):
+        return os.path.abspath(path)
+    scheme, _, rest = path.partition("://")
+    if scheme in ("file", "local"):
+        return os.path.abspath(rest)
+    return None if scheme == "memory" else path  # the process takes that one with it
+
+
 def _is_written(unit: str) -> bool:
     return bool(os.listdir(unit)) if os.path.isdir(unit) else os.path.exists(unit)
 
@@ -175,10 +213,30 @@ def _unit(path: str) -> str:
     return folder if _NUMBERED.fullmatch(os.path.basename(folder)) else path
 
 
-def damage(path: Path) -> str | None:
+def later_beside(path: str) -> str | None:
+    """A checkpoint beside the newest whole one, of the same name with a higher number: a script
+    that looks for the latest would take it. None: there is none.
+    """
+    folder, name = os.path.split(path)
+    if not os.path.isdir(folder) or not _numbers(name):
+        return None
+    shape = _NUMBER.sub("#", name)
+    beside = [other for other in os.listdir(folder) if _NUMBER.sub("#", other) == shape]
+    latest = max(beside, key=_numbers, default=name)
+    return os.path.join(folder, latest) if _numbers(latest) > _numbers(name) else None
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(map(int, _NUMBER.findall(name)))
+
+
+def damage(named: str) -> str | None:
     """What is wrong with a checkpoint that a script saved, as the end of a sentence; None: nothing
     that its length and its lists of parts would tell.
     """
+    if is_remote(named):
+        return None
+    path = Path(named)
     try:
         if not path.is_dir():
             return _damage_of_file(path)
@@ -243,13 +301,28 @@ def _end_of_json(_: bytes, file: Any) -> int:
 
 def _of_torch(saved: Any, f: Any = None, *_: Any, **__: Any) -> Any:
     """Of `torch.save`: states and models are checkpoints, other objects are results."""
-    if isinstance(saved, Mapping):
-        return f if any(_is_state(value) for value in saved.values()) else None
-    return f if hasattr(saved, "state_dict") else None
+    return f if _holds_state(saved) else None
 
 
-def _is_state(value: Any) -> bool:
-    return isinstance(value, Mapping) or hasattr(value, "numel") or hasattr(value, "state_dict")
+def _holds_state(saved: Any, depth: int = 2) -> bool:
+    if _is_state(saved):
+        return True
+    values = saved.values() if depth and isinstance(saved, Mapping) else ()
+    return any(_holds_state(value, depth - 1) for value in values)
+
+
+def _is_state(saved: Any) -> bool:
+    """Whether an object is a model or an optimizer, the state of one, or a parameter."""
+    if not isinstance(saved, Mapping):
+        is_parameter = getattr(saved, "requires_grad", False) is True and saved.is_leaf
+        return hasattr(saved, "state_dict") or is_parameter
+    is_of_optimizer = "param_groups" in saved or hasattr(saved, "_metadata")
+    return is_of_optimizer or any(_is_weight(*item) for item in saved.items())
+
+
+def _is_weight(name: Any, value: Any) -> bool:
+    names = str(name).rpartition(".")[2].lower()
+    return hasattr(value, "numel") and any(part in names for part in ("weight", "bias", "kernel"))
 
 
 def _second(_saved: Any, path: Any = None, *_: Any, **named: Any) -> Any:

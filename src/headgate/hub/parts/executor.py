@@ -44,7 +44,7 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
-from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.reasons import Reason, ReasonKind, StartOver
 from headgate.model.records import text_of
 from headgate.model.roles import task_names
 from headgate.model.shares import Share, spare
@@ -53,6 +53,8 @@ from headgate.scripts import resume_arguments
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import facts_of
 from headgate.scripts.job_files import FileLook, edited
+from headgate.scripts.resume_arguments import ResumeWay
+from headgate.task import script_saves
 from headgate.task.membership import LOOPBACK
 
 _AGAIN_SECONDS = 1.0
@@ -189,8 +191,14 @@ class ActionExecutor(Component):
     def _start(self, action: events.StartTask) -> None:
         run, live = self._live_runs.find(action.job)
         starts = Starts(run.submission, self._home)
-        action = replace(action, resume=live.resumable(action.resume))
-        if live.current is None or live.current.number != action.attempt:
+        wanted = action.resume
+        is_first = live.current is None or live.current.number != action.attempt
+        if is_first:
+            live.facts = facts_of(live.spec)
+        if wanted is not None and wanted.own and self._resumes_by(live) is None:
+            live.unasked, wanted = wanted, None
+        action = replace(action, resume=live.resumable(wanted, action.node))
+        if live.current is None or is_first:
             checkpoints = run.checkpoints(action.spec.name)
             _remove_copies(checkpoints)  # of the previous attempt
             (checkpoints / RESULT).unlink(missing_ok=True)
@@ -206,10 +214,10 @@ class ActionExecutor(Component):
                 roles,
                 live.spec.grace,
             )
+            attempt.resumes_from = action.resume
+            self._note_resume(run, live, wanted or live.unasked, action)
             live.begin(attempt, action.resume.step if action.resume is not None else 0)
-            live.facts = facts_of(live.spec)
             self._compare_files(run, live)
-            self._note_arguments(run, live, action.resume)
             if action.plan.workers > 1 and not ports and live.facts.shares_nothing:
                 attempt.forewarned = True
                 self._live_runs.event(run, "warning", self._listener.apart(live), live.spec.name)
@@ -263,15 +271,44 @@ class ActionExecutor(Component):
             return
         self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
 
-    def _note_arguments(self, run: LiveRun, live: LiveJob, resume: Checkpoint | None) -> None:
-        """Note with which arguments a script resumes from a checkpoint of its own."""
-        resumes_by = resume_arguments.way(live.spec, live.facts)
-        if resume is not None and resume.own and resumes_by is not None:
-            words = resumes_by.arguments(resume.path)
-            with_arguments = Reason.of(
-                ReasonKind.RESUMES_WITH, arguments=shlex.join(words), step=resume.step or None
+    def _resumes_by(self, live: LiveJob) -> ResumeWay | None:
+        return resume_arguments.way(live.spec, live.facts)
+
+    def _note_resume(
+        self, run: LiveRun, live: LiveJob, saved: Checkpoint | None, start: events.StartTask
+    ) -> None:
+        """Note how a script resumes from a checkpoint of its own, or warn that it does not.
+
+        Args:
+            saved: The latest checkpoint of the job, which may be damaged or elsewhere.
+            start: The first start of an attempt.
+        """
+        if saved is None or not saved.own:
+            return
+        resume, resumes_by = start.resume, self._resumes_by(live)
+        if resume is None or resumes_by is None:
+            lacks = Reason.of(
+                ReasonKind.STARTS_OVER,
+                path=saved.path,
+                step=saved.step or None,
+                cause=StartOver.UNASKED if resumes_by is None else _lacks(saved, start.node),
+                node=saved.node or None,
             )
-            self._live_runs.event(run, "note", with_arguments, live.spec.name)
+            self._live_runs.event(run, "warning", lacks, live.spec.name)
+            return
+        words = resumes_by.arguments(resume.path)
+        later = None if words or resume.node else script_saves.later_beside(resume.path)
+        came = live.step if live.step is not None and live.step > resume.step > 0 else None
+        goes_on = Reason.of(
+            ReasonKind.RESUMES_WITH,
+            arguments=shlex.join(words),
+            path=resume.path if not words else None,
+            step=resume.step or None,
+            came=came,
+            later=later,
+        )
+        kind = "note" if later is None else "warning"
+        self._live_runs.event(run, kind, goes_on, live.spec.name)
 
     def _compare_files(self, run: LiveRun, live: LiveJob) -> None:
         """Warn of programs, own modules or settings that were edited while the job waited or
@@ -323,7 +360,7 @@ class ActionExecutor(Component):
     def _mark(self, action: events.MarkJob) -> None:
         run, live = self._live_runs.find(action.job)
         if action.state == "running" and not live.begun:
-            if live.placed(action.reason, run.clock()):
+            if live.placed(_opening(action.reason, live), run.clock()):
                 run.record_job(live.spec.name)
             return
         live.mark(action.state, action.reason, action.exit_code, run.clock(), action.ending)
@@ -333,6 +370,28 @@ class ActionExecutor(Component):
         self._live_runs.event(run, action.state, action.reason, live.spec.name)
         if run.ended:
             self._loop.call_soon(self._finish, run)
+
+
+def _opening(reason: Reason, live: LiveJob) -> Reason:
+    """The reason for the start of an attempt, with the checkpoint that the attempt has got."""
+    if reason.kind is not ReasonKind.STARTED or live.current is None:
+        return reason
+    resume = live.current.resumes_from
+    return Reason.of(
+        reason.kind, **{**reason.facts, "resumed_from": resume.where if resume else None}
+    )
+
+
+def _lacks(saved: Checkpoint, node: str) -> StartOver:
+    """Why an attempt on a node cannot resume from the latest checkpoint of its script."""
+    if saved.node:
+        return StartOver.WRITTEN_ANEW if saved.node == node else StartOver.ELSEWHERE
+    match script_saves.damage(saved.path):
+        case None:
+            return StartOver.WRITTEN_ANEW
+        case "is gone":
+            return StartOver.GONE
+    return StartOver.DAMAGED
 
 
 def _remove_copies(checkpoints: Path) -> None:

@@ -33,7 +33,6 @@ from headgate.profiling import store as profiles
 from headgate.sampling.shared_memory import left_since
 from headgate.scripts import inspection, resume_arguments
 from headgate.scripts.program import is_of_a_shell, program
-from headgate.task import saving
 
 MOST_COMPLAINTS = 20
 """Most warnings about invalid messages of one task."""
@@ -436,10 +435,7 @@ class HubListener(Listener):
             return
         run, live, attempt, name = self._find(task)
         checkpoint = run.record_checkpoint(task, message)
-        if live.unsaved:
-            again = Reason.of(ReasonKind.CHECKPOINTS_AGAIN, failed=live.unsaved)
-            self._live_runs.event(run, "note", again, live.spec.name, task)
-            live.unsaved = 0
+        self._saves_again(run, live, task)
         live.own_states = message.get("own_states") is True
         live.keep(checkpoint)
         self._step(events.CheckpointDone(task, checkpoint))
@@ -450,19 +446,25 @@ class HubListener(Listener):
                 self._step(events.TaskJoined(task.job.task(joined)))
 
     def _script_saves(self, task: TaskId, message: Mapping[str, Any]) -> None:
-        """A script saves a checkpoint by itself. It counts as the job's if the script can be told
-        to resume from it.
+        """A script saves a checkpoint by itself. It counts as the job's if it is known how the
+        script resumes.
         """
         run, live, *_ = self._find(task)
         checkpoint = run.record_script_save(task, message)
-        shared = run.submission.engine == LOCAL or run.submission.engine.shared_files
-        if checkpoint is None or not shared:
+        if checkpoint is None:
             return
-        resumes_by = resume_arguments.way(live.spec, live.facts)
-        if resumes_by is not None and resumes_by.words:
-            live.keep_own(checkpoint, saving.size(Path(checkpoint.path)))
-            newest = live.checkpoint or checkpoint
-            self._step(events.CheckpointDone(task, newest))
+        self._saves_again(run, live, task)
+        if resume_arguments.way(live.spec, live.facts) is None:
+            live.unasked = checkpoint
+            return
+        live.keep_own(checkpoint, messages.size(message))
+        self._step(events.CheckpointDone(task, live.checkpoint or checkpoint))
+
+    def _saves_again(self, run: LiveRun, live: LiveJob, task: TaskId) -> None:
+        if live.unsaved:
+            again = Reason.of(ReasonKind.CHECKPOINTS_AGAIN, failed=live.unsaved)
+            self._live_runs.event(run, "note", again, live.spec.name, task)
+            live.unsaved = 0
 
     def _not_saved(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A checkpoint could not be saved, or a saved one cannot be read."""

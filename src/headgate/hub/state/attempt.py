@@ -16,7 +16,7 @@ from typing import Any
 from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
 from headgate.hub.state.peers import AttemptSyncPoints, Peers
 from headgate.hub.state.stragglers import Stragglers
-from headgate.model.events import Exit, Progress
+from headgate.model.events import Checkpoint, Exit, Progress
 from headgate.model.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.model.plans import Plan
 from headgate.output.failures import FailureReader
@@ -189,6 +189,8 @@ class Attempt:
         self._port_variables = "HEADGATE_PORT" if roles else "MASTER_ADDR and MASTER_PORT"
         self.key = secrets.token_hex(16)
         """The secret by which the workers at these ports recognize each other."""
+        self.resumes_from: Checkpoint | None = None
+        """The checkpoint that its first task is given."""
         self.stragglers = Stragglers()
         self.tasks: dict[TaskName, LiveTask] = {}
         self._job = job

@@ -78,6 +78,9 @@ class LiveJob:
     broke: Broken | None = None  # until it has caught up
     # the latest checkpoints, and the one it resumed from
     saved: list[Checkpoint] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)  # of its script's own, by path
+    # the latest that its script saved, if nothing tells how it resumes from that
+    unasked: Checkpoint | None = None
     # its latest checkpoint holds per-worker state: only as many workers can resume from it
     own_states: bool = False
     unsaved: int = 0  # failed checkpoints since the last saved one
@@ -123,20 +126,24 @@ class LiveJob:
         """
         self.saved = [former for former in self.saved if former.path != checkpoint.path]
         self.keep(checkpoint)
+        known = {**self.sizes, checkpoint.path: size}
+        self.sizes = {saved.path: known.get(saved.path, 0) for saved in self.saved}
         former = self.saved[-2] if len(self.saved) > 1 else None
         if former is None or not former.own or not former.step or former.step != checkpoint.step:
             return
-        if Path(former.path).exists() and saving.size(Path(former.path)) > size:
+        if self.sizes[former.path] > size and (former.node or not script_saves.damage(former.path)):
             self.saved[-2:] = [checkpoint, former]
 
-    def resumable(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """What to resume from in place of this checkpoint: if its script saved it, the newest one
-        that is whole; None: none is.
+    def resumable(self, checkpoint: Checkpoint | None, node: str) -> Checkpoint | None:
+        """What to resume from on a node in place of this checkpoint: if its script saved it, the
+        newest one that is whole; None: none is.
         """
         if checkpoint is None or not checkpoint.own:
             return checkpoint
-        newest = (saved for saved in reversed(self.saved) if saved.own)
-        return next((own for own in newest if script_saves.damage(Path(own.path)) is None), None)
+        for own in reversed(self.saved):
+            if own.own and (own.node == node if own.node else not script_saves.damage(own.path)):
+                return own
+        return None
 
     def give_up(self, name: str) -> Checkpoint | None:
         """Drop a damaged checkpoint by its file name. Returns the one before it."""

@@ -372,7 +372,10 @@ class LiveRun:
         """
         live, path = self.jobs[task.job.name], messages.text(message["path"])
         step = messages.step(message) or live.step or 0
-        checkpoint = Checkpoint(path, step, live.epoch or 0, None, own=True)
+        node = ""
+        if self.submission.engine.has_own_files and live.current is not None:
+            node = live.current.tasks[task.name].node
+        checkpoint = Checkpoint(path, step, live.epoch or 0, None, own=True, node=node)
         begins = message.get("begins") is True
         self.recorder.add(
             "checkpoints",
