@@ -88,12 +88,13 @@ def _of_job(reader: RunReader, row: JobRow, now: float) -> AtStake | None:
         known=resumes_by.known if resumes_by is not None else None,
         every=rhythm.every,
         takes=rhythm.seconds,
-        advised=_advised(rhythm),
+        advised=advised(rhythm),
     )
 
 
-def _advised(rhythm: script_checkpoints.Rhythm) -> float | None:
+def advised(rhythm: script_checkpoints.Rhythm) -> float | None:
+    """Seconds between checkpoints to advise; None: none, see `AtStake.advised`."""
     if rhythm.every is None or rhythm.seconds is None:
         return None
-    advised = max(_LEAST_SECONDS, rhythm.seconds / _MOST_COST)
-    return advised if rhythm.every >= _FAR * advised else None
+    shorter = max(_LEAST_SECONDS, rhythm.seconds / _MOST_COST)
+    return shorter if rhythm.every >= _FAR * shorter else None
