@@ -49,6 +49,7 @@ from headgate.model.events import (
     ResizeRequested,
     SetShare,
     StartTask,
+    StepPace,
     StopRequested,
     TaskConnected,
     TaskExited,
@@ -737,6 +738,30 @@ def test_a_policy_that_reads_trackers_is_told_once_that_a_job_has_stalled() -> N
     for now in range(40, 44):
         driver.step(now, Wake())
     assert [now for now, _, changes in policy.calls if Stalled(A) in changes] == [40]
+
+
+def test_others_have_threads_for_the_cores_that_a_job_that_keeps_up_leaves() -> None:
+    policy = EqualPolicy()
+    policy.tracks = True
+    driver = Driver(policy, cores=4.0)
+    running(driver, 0.0, job("a"), job("b"))
+    threads: dict[str, int] = {}
+    for now in range(1, 9):
+        pace = StepPace(0.0, 0.05, 0.0)
+        for action in driver.step(float(now), Usage(A_0, 0.4, 1e6, pace=pace)):
+            if isinstance(action, SetShare):
+                threads[str(action.task)] = action.threads
+    assert threads == {"r/b/worker-0": 3}  # not two
+
+
+def test_the_pace_of_a_job_is_that_of_all_its_tasks() -> None:
+    policy = Recording()
+    team = Team(allreduce(2), policy)
+    team.step(1.0, Usage(A_0, 0.5, 1e6, pace=StepPace(1.0, 0.2, 0.5)))
+    team.step(1.0, Usage(A_1, 0.5, 1e6, pace=StepPace(3.0, 0.4, 0.7)))
+    [told] = [change for change in policy.calls[-1][2] if isinstance(change, Used)]
+    assert told.pace is not None
+    assert asdict(told.pace) == pytest.approx(asdict(StepPace(4.0, 0.3, 0.6)))
 
 
 def test_the_policy_is_told_what_changed_and_nothing_else() -> None:

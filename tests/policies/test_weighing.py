@@ -18,6 +18,7 @@ from tests.policies.playing import Play, arrivals, loss, predicted, used
 from headgate import policies
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.errors import UsageError
+from headgate.model.events import StepPace
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies import Arrived, Change, Left, Predicted, Reported
@@ -350,6 +351,51 @@ def test_headgate_gives_no_job_more_cores_than_it_puts_to_good_use_while_others_
     alone = Play("headgate")
     alone.at(0, *arrivals("a"))
     assert alone.parts() == {"a": 1.0}
+
+
+STARVED, KEEPS_UP = StepPace(1.5, 0.0, 0.75), StepPace(0.0, 0.05, 0.0)
+"""Of a job on 0.5 cores whose GPU waits for 2, and of one whose loader keeps up."""
+
+
+def test_headgate_gives_cores_to_a_job_whose_gpu_starves_and_few_to_one_that_keeps_up() -> None:
+    play = Play("headgate:rho=100", 4.0)
+    works = {"keeps": 10.0, "starves": 20.0, "computes": 300.0}
+    play.at(0, *arrivals(*works), *(predicted(job, work) for job, work in works.items()))
+    for now in range(1, 9):
+        play.at(
+            now,
+            replace(used("keeps", 0.2), pace=KEEPS_UP),
+            replace(used("starves", 0.5), pace=STARVED),
+            used("computes", 3.3),
+        )
+    cores = {job: 4.0 * part for job, part in play.parts().items()}
+    assert cores["keeps"] == pytest.approx(0.22, rel=0.1)
+    assert cores["starves"] == pytest.approx(2.2, rel=0.1)
+    assert cores["computes"] == pytest.approx(4.0 - 2.42, rel=0.1)
+    assert play.reasons["keeps"].startswith("its steps are as fast as they can be on 0.2 cores; ")
+    said = "2 cores would bring it 4 times as many steps as now; 1 before it: "
+    assert play.reasons["starves"].startswith(said)
+
+
+def test_a_job_that_keeps_up_on_few_cores_is_not_said_to_end_late_for_want_of_more() -> None:
+    # It takes 100 s whatever it gets. Taken for a job that computes, it would take less of its own.
+    late = {}
+    for pace in (KEEPS_UP, None):
+        play = Play("headgate:rho=1.2", 4.0)
+        play.at(0, *arrivals("a", "b"), predicted("a", 20), predicted("b", 15))
+        for now in range(1, 61):
+            play.at(now, replace(used("a", 0.2), pace=pace), used("b", 3.8))
+        late[pace] = "would otherwise end later" in play.reasons["a"]
+    assert late == {KEEPS_UP: False, None: True}
+
+
+def test_a_job_whose_steps_wait_for_a_gpu_is_not_tried_on_two_cores() -> None:
+    play = Play("headgate:rho=100", 4.0)
+    play.at(0, *arrivals("a", "b"), predicted("a", 60, cores=None), predicted("b", 90, cores=None))
+    for now in range(1, 41):
+        play.at(now, replace(used("a", 0.5), pace=KEEPS_UP), used("b", 0.1))
+        if now > 10:
+            assert play.parts()["a"] * 4.0 < 1.0
 
 
 def test_headgate_gives_each_worker_a_core_until_it_knows_what_more_would_bring() -> None:

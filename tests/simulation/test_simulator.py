@@ -18,7 +18,7 @@ from headgate.model.events import Predicted, Progress, Usage
 from headgate.planning.interference import Interference
 from headgate.policies import BUILT_IN
 from headgate.policies.headgate import RHO
-from headgate.simulation import Assumptions, TraceJob, figures, simulate
+from headgate.simulation import Assumptions, Outcome, TraceJob, figures, simulate
 from headgate.simulation.speeds import Speeds
 from headgate.simulation.traces import made
 
@@ -343,6 +343,31 @@ def test_who_gains_by_more_cores_is_found_out_where_there_is_a_core_for_every_jo
     # had four changes.
     assert ours.makespan < 1.1 * equal.makespan
     assert ours.mean < 1.05 * equal.mean
+
+
+@pytest.mark.parametrize("machine", [8.0, 16.0])
+def test_cores_go_where_they_buy_steps_and_nobody_falls_behind_the_bound(
+    machine: float,
+) -> None:
+    starved = [TraceJob(f"s{i}", 0.0, 100.0 + 10 * i, cores=3.0, starves=True) for i in range(2)]
+    trace = made("t", [*starved, *(TraceJob(f"c{i}", 0.0, 100.0, cores=machine) for i in range(2))])
+
+    def throughput(outcome: Outcome) -> float:
+        """Mean speed of each job over that alone, of all jobs together."""
+        return sum(job.seconds / ends(outcome)[job.name] for job in trace.jobs)
+
+    outcomes = {
+        name: simulate(trace, cores(machine), name, replace(FREE, report_seconds=1.0))
+        for name in ("equal", "srpt", "headgate")
+    }
+    kept = {name: throughput(outcome) for name, outcome in outcomes.items()}
+    assert kept["headgate"] > 1.05 * max(kept["equal"], kept["srpt"])
+    known = {name: figures(outcome) for name, outcome in outcomes.items()}
+    assert known["headgate"].mean < known["equal"].mean
+    assert known["headgate"].max_rho < RHO
+    assert known["headgate"].makespan < 1.05 * known["equal"].makespan
+    # those that starve have what they need
+    assert ends(outcomes["headgate"])["s0"] == pytest.approx(100.0, rel=0.05)
 
 
 def test_a_job_that_could_never_run_is_refused() -> None:

@@ -464,8 +464,8 @@ class Allocator:
         return {job.id: slice for job in jobs_on_node if (slice := job.spec.slice) is not None}
 
     def _sizes(self, nodes: Iterable[str]) -> dict[TaskId, tuple[float, int]]:
-        """Entitled cores and threads of each task on these nodes, without lost nodes. Busy tasks
-        also get threads for the cores that idle ones leave.
+        """Entitled cores and threads of each task on these nodes, without lost nodes. Tasks also
+        get threads for the cores that others have no use for.
         """
         result: dict[TaskId, tuple[float, int]] = {}
         for name in nodes:
@@ -478,9 +478,9 @@ class Allocator:
                 cores = entitled(node.cores, shares)
                 count = threads(node.cores, shares, cores)
                 idle = {
-                    task.id: Share(cpu_cap_cores=task.idle_cores)
-                    for _, task in ordered
-                    if task.idle
+                    task.id: Share(cpu_cap_cores=used)
+                    for job, task in ordered
+                    if (used := _leaves_all_but(job, task, cores[task.id])) is not None
                 }
                 if idle:
                     left = {id: share.merged(idle.get(id, NOTHING)) for id, share in shares.items()}
@@ -518,6 +518,15 @@ def _whole(cores: float) -> tuple[float, int]:
     shares = {"": NOTHING}
     own = entitled(cores, shares)
     return own[""], threads(cores, shares, own)[""]
+
+
+def _leaves_all_but(job: JobRecord, task: TaskRecord, entitled: float) -> float | None:
+    """Cores of its entitled ones that a task uses at most; None: all of them, as far as known."""
+    if task.idle:
+        return task.idle_cores
+    needed = job.needed_cores()
+    own = needed / len(job.tasks) if needed is not None else entitled
+    return own if own < entitled else None
 
 
 def _undecided(job: JobRecord) -> Reason:

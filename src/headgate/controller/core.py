@@ -265,19 +265,28 @@ class Controller:
                 none_left = Reason.of(ReasonKind.NO_CHECKPOINT_LEFT, after=lost)
                 return self._end(job, "failed", none_left, lost=True)
             case Usage():
-                turned = task.use(pending.now, event)
-                pending.changes.append(job.use(pending.now, event))
-                if self._queue is not None:
-                    self._queue.uses(pending.now, job)
-                if outgrows_memory(job, task):
-                    pending.moved[job.id] = job
-                if turned:
-                    pending.sized.add(task.node)
-                    return [MarkIdle(task.id, task.idle)]
+                return self._used(pending, job, task, event)
             case Progress():
                 job.came_to_work()
                 return self._progressed(pending, job, event)
         return []
+
+    def _used(
+        self, pending: Pending, job: JobRecord, task: TaskRecord, usage: Usage
+    ) -> list[Action]:
+        """A reading of a task's use: its job may leave more cores to others, or fewer."""
+        turned, needed = task.use(pending.now, usage), job.needed_cores()
+        pending.changes.append(job.use(pending.now, usage))
+        if job.needed_cores() != needed:
+            pending.sized.update(other.node for other in job.tasks.values())
+        if self._queue is not None:
+            self._queue.uses(pending.now, job)
+        if outgrows_memory(job, task):
+            pending.moved[job.id] = job
+        if not turned:
+            return []
+        pending.sized.add(task.node)
+        return [MarkIdle(task.id, task.idle)]
 
     def _progressed(self, pending: Pending, job: JobRecord, progress: Progress) -> list[Action]:
         rule = job.spec.progress

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from statistics import fmean
 
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.task_record import TaskRecord as TaskRecord
@@ -21,6 +22,7 @@ from headgate.model.events import (
     MarkJob,
     Progress,
     StartTask,
+    StepPace,
     Usage,
 )
 from headgate.model.goals import GoalWatch
@@ -332,6 +334,11 @@ class JobRecord:
             return NOTHING
         return Share(cpu_cap_cores=cap, memory_bytes=limits.memory_bytes)
 
+    def needed_cores(self) -> float | None:
+        """Cores with which its steps wait for other things; None: unknown."""
+        need = self.tracker.core_need.need if self.tracker is not None else None
+        return need.cores if need is not None and need.waits else None
+
     def use(self, now: float, latest: Usage) -> Used:
         """Record the present use of one task.
 
@@ -347,6 +354,7 @@ class JobRecord:
             all_of_them * sum(usage.disk_bytes_per_second for usage in usages),
             all_of_them * sum(usage.network_bytes_per_second for usage in usages),
             max((usage.seconds for usage in usages if usage.seconds is not None), default=None),
+            _pace(usages, all_of_them),
         )
         if self.tracker is not None:
             self.tracker.clock.worked(now, is_busy(latest))
@@ -357,6 +365,7 @@ class JobRecord:
                 used.disk_bytes_per_second,
                 used.network_bytes_per_second,
                 used.seconds,
+                used.pace,
             )
         return used
 
@@ -532,3 +541,19 @@ def instead(job: JobRecord, node: str, nodes: Mapping[str, Node]) -> str | None:
         return node
     left = job.reachable(nodes)
     return for_server(left, job.spread(workers=True), job.spread(workers=False)) if left else None
+
+
+def _pace(usages: Sequence[Usage], all_of_them: float) -> StepPace | None:
+    """What the steps of a job wait for, from the last readings of its tasks: all threads that wait
+    for a core, and the mean of the rest. None: unknown.
+    """
+    known = [usage.pace for usage in usages if usage.pace is not None]
+    if not known:
+        return None
+    waiting = all_of_them * sum(pace.waiting for pace in known) * len(usages) / len(known)
+    return StepPace(
+        waiting,
+        fmean(pace.main_ready for pace in known),
+        fmean(pace.input for pace in known),
+        fmean(pace.gpu_busy for pace in known),
+    )

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headgate.forecast.core_need import CoreNeed
 from headgate.forecast.loss_history import Course, EpochSteps, Estimate, Losses
 from headgate.forecast.remaining import Question, step_seconds
 from headgate.forecast.step_time import ReportTime, step_time
-from headgate.model.events import Progress, Usage
+from headgate.model.events import Progress, StepPace, Usage
 from headgate.model.identifiers import JobId
 
 _GROWTH = 1.1
@@ -157,6 +158,7 @@ class JobTracker:
         losses: Losses of the job's metric.
         steps: The latest steps; reports if it has no steps.
         clock: The steps of this attempt, without pauses.
+        core_need: What cores do to the steps of its present tasks.
         used: Totals over all attempts.
         jumps: How often its loss jumped, or its steps started over.
         stalled: It stopped reporting: no loss for 6 times its usual interval, at least 30 s,
@@ -198,6 +200,7 @@ class JobTracker:
             self._said: tuple[float, float] | None = None
         self.clock = StepClock(now)
         self.steps = StepTimes()
+        self.core_need = CoreNeed()
         self.tells_steps = False
         self.stalled = False
         self._adversarial = False
@@ -232,6 +235,7 @@ class JobTracker:
     def other_tasks(self) -> None:
         """Its set of tasks changed, for example by a resize: the cost of a step may differ."""
         self._step = None
+        self.core_need = CoreNeed()
 
     # --- use
     # ----------------------------------------------------------------------------------------
@@ -244,6 +248,7 @@ class JobTracker:
         disk_bytes_per_second: float = 0.0,
         network_bytes_per_second: float = 0.0,
         seconds: float | None = None,
+        pace: StepPace | None = None,
     ) -> None:
         """Add the mean use of all its tasks since the last call, which may be a moment ago: each
         task is reported separately.
@@ -252,6 +257,7 @@ class JobTracker:
             now: Seconds.
             seconds: Time since the last reading, if known for sure; then a long gap is not a clock
                 jump.
+            pace: What its steps wait for; None: unknown.
         """
         gap, usual = now - self._used_at, self._used_every
         if seconds is not None:
@@ -279,6 +285,8 @@ class JobTracker:
             network + network_bytes_per_second * gap,
         )
         self._used_at, self._cores = now, cpu_cores
+        if pace is not None:
+            self.core_need.used(gap, cpu_cores, pace)
 
     def core_seconds(self, now: float) -> float:
         """CPU time until now, extrapolated from the last reading."""

@@ -250,9 +250,35 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class StepPace:
+    """What the steps of a task or job wait for.
+
+    Args:
+        waiting: Its threads that were ready and had no core, on average.
+        main_ready: Fraction of time in which the busiest thread of its training process ran or was
+            ready.
+        input: Fraction of its steps in which they waited for input.
+        gpu_busy: Fraction of time in which its GPU computed; 0: unknown.
+    """
+
+    waiting: float
+    main_ready: float
+    input: float
+    gpu_busy: float = 0.0
+
+    def toward(self, other: StepPace, part: float) -> StepPace:
+        """Each value moved by `part` of the way to that of another."""
+        values = {
+            f.name: getattr(self, f.name) + part * (getattr(other, f.name) - getattr(self, f.name))
+            for f in fields(self)
+        }
+        return StepPace(**values)
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Mean use of a task since its last usage event, `seconds` ago (None: not known for sure).
-    Unmeasurable values are 0.
+    Unmeasurable values are 0. `pace`: what its steps wait for; None: no spans tell it.
     """
 
     task: TaskId
@@ -262,6 +288,7 @@ class Usage:
     network_bytes_per_second: float = 0.0
     seconds: float | None = None
     gpu_memory_bytes: float = 0.0
+    pace: StepPace | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

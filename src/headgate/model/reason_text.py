@@ -653,6 +653,10 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.ALL_COMPLETING: "all jobs are completing",
     Kind.ON_TRIAL: "tried on two cores for {seconds:g} s, to see what they bring it",
     Kind.LENDS_CORES: "{job} is tried on two cores",
+    Kind.CORES_BUY_STEPS: (
+        "{cores:.2g} cores would bring it {times:.2g} times as many steps as now; {rank}"
+    ),
+    Kind.FEW_CORES_DO: "its steps are as fast as they can be on {cores:.2g} cores; {rank}",
     Kind.BY_POLICY: "{text}",
     Kind.GOAL_IN_DOUBT: _goal_in_doubt,
     Kind.POLICY_FAILED: "policy {policy!r} failed, shares stay as they are: {error}",

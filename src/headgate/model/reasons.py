@@ -109,6 +109,8 @@ class ReasonKind(StrEnum):
     ALL_COMPLETING = "all-completing"
     ON_TRIAL = "on-trial"
     LENDS_CORES = "lends-cores"
+    CORES_BUY_STEPS = "cores-buy-steps"
+    FEW_CORES_DO = "few-cores-do"
     BY_POLICY = "by-policy"
 
     # warnings

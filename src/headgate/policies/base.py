@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.events import Predicted as Predicted
+from headgate.model.events import StepPace
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason
 from headgate.model.shares import Share
@@ -91,7 +92,7 @@ class Used:
     """Mean use of a job since its last `Used`.
 
     `seconds` is the time since then, if known for sure. A longer gap than usual then counts fully,
-    and is not taken for a clock jump.
+    and is not taken for a clock jump. `pace`: what its steps wait for; None: unknown.
     """
 
     job: JobId
@@ -100,6 +101,7 @@ class Used:
     disk_bytes_per_second: float = 0.0
     network_bytes_per_second: float = 0.0
     seconds: float | None = None
+    pace: StepPace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ class HeadgatePolicy(WeighingPolicy):
     2. While others want cores, a job gets no more than it uses efficiently: one, or one for each
        worker, until it was seen to gain from more. To find out, a job of one task gets two cores
        for a while. If there are only two, it gets them once, for 5 s.
+       A job whose steps wait for its GPU, NIC or loader gets the cores with which these no longer
+       wait for it, and hardly more: `headgate.forecast.core_need`.
     3. Each job has a latest end: `rho` times what it would take alone on 1/n. n is the mean number
        of jobs that were present. A job that would miss it with an equal share from now on gets at
        least an equal share.
@@ -50,9 +52,12 @@ class HeadgatePolicy(WeighingPolicy):
     6. Only weights are set, so other jobs use what one leaves, and no core idles that any job
        wants.
 
+    The order is by core-seconds left. So each core goes where it buys the largest part of what is
+    left of a job, as long as that job has a use for it.
+
     Source: shortest remaining processing time (Schrage 1968). Gittins index (1979) for unknown
     remaining time. Jobs whose speed is a power of their cores (heSRPT, Berg et al. 2020). Deadlines
-    from Themis' fairness (NSDI 2020).
+    from Themis' fairness (NSDI 2020). Cores by what they do to steps: Synergy (OSDI 2022).
     Use it unless you have the objective of another policy.
 
     Args:
@@ -89,7 +94,7 @@ class HeadgatePolicy(WeighingPolicy):
             latest = job.arrived + self._rho * max(fair[job.id], _SHORTEST_SECONDS)
             equal = nodes.equal(job.id) * len(nodes.of[job.id])
             ends = now + job.remaining() * job.node_cores_per_core / min(
-                equal, job.most_cores(cores)
+                equal, job.fastest_cores(cores)
             )
             if job.tracker.diverging:
                 continue
@@ -128,4 +133,5 @@ class HeadgatePolicy(WeighingPolicy):
         return decided
 
     def _why(self, job: RunningJob, before: int, pressed: bool) -> Reason:
-        return Reason.of(ReasonKind.ENDS_LATE, rho=self._rho) if pressed else job.ranked(before)
+        late = Reason.of(ReasonKind.ENDS_LATE, rho=self._rho)
+        return job.told(late if pressed else job.ranked(before))

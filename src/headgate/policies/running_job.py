@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from headgate.forecast.core_need import Need
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
@@ -25,6 +26,14 @@ _KNOWN_WORK = 5.0
 """Core-seconds after the first prediction that show the cost of steps on one core
 (`headgate.forecast.scaling`).
 """
+_HEADROOM = 1.1
+"""Cores granted for each that a job needs: its need varies, and steps that wait for a core are
+late.
+"""
+_STARVES = 1.2
+"""A job starves whose steps would come this many times as often with enough cores."""
+_CLEARLY_MORE = 1.2
+"""A need above this many times what it is known to use efficiently counts."""
 _TRIAL_WORK = 20.0
 _TRIAL_SECONDS = 60.0
 """Longest trial on two cores."""
@@ -51,6 +60,7 @@ class RunningJob:
         prediction: Its latest prediction with an end, and the attained service then.
         curve: Its latest prediction of any kind, and the attained service then.
         told_cores: Last known cores that it uses efficiently while others want them; None: unknown.
+        need: What cores do to its steps; None: unknown.
         on_trial: It is on trial with two cores.
         follows: Whether its thread count follows its grant; otherwise no trial shows anything.
         trial_cost: Core-seconds that its trial took from other jobs on a two-core machine; 0: no
@@ -74,6 +84,7 @@ class RunningJob:
     prediction: tuple[Predicted, float] | None = None
     curve: tuple[Predicted, float] | None = None
     told_cores: float | None = None
+    need: Need | None = None
     on_trial: bool = False
     follows: bool = True
     trial_cost: float = 0.0
@@ -190,25 +201,52 @@ class RunningJob:
         facts = {**place, "core_seconds": left, "low": low, "high": high}
         return Reason(ReasonKind.WORK_LEFT, facts)
 
+    @property
+    def _waits_on(self) -> Need | None:
+        """Its need, if its steps wait for other things than cores once they have these."""
+        need = self.need
+        return need if need is not None and need.waits and not self.on_gpus else None
+
     def good_cores(self, cores: float) -> float:
         """Cores of its nodes that it uses efficiently while others want them.
 
-        If unknown, it is one for each worker. A job of one worker gets two for a trial, if there
-        are more. A job on GPUs uses all of their time efficiently.
+        These are the cores that its steps need, or those that more threads use efficiently. If
+        unknown, it is one for each worker. A job of one worker gets two for a trial, if there are
+        more. A job on GPUs uses all of their time efficiently.
         """
         most = self.most_cores(cores)
         if self.on_gpus:
             return most
+        if self._waits_on is not None:
+            return self.usable_cores(cores)
+        good = TRIAL_CORES if self.on_trial else float(self.workers)
         if self.told_cores is not None:
-            return min(most, self.told_cores)
-        return min(most, TRIAL_CORES if self.on_trial else float(self.workers))
+            good = self.told_cores
+        if self.need is not None and self.need.cores > _CLEARLY_MORE * good:
+            good = _HEADROOM * self.need.cores
+        return min(most, good)
+
+    def usable_cores(self, cores: float) -> float:
+        """Most cores that it may use and can put to any use, with some room."""
+        most, need = self.most_cores(cores), self._waits_on
+        return min(most, _HEADROOM * need.cores) if need is not None else most
+
+    def fastest_cores(self, cores: float) -> float:
+        """Cores with which it is as fast as it can be, or all that it may use."""
+        most, need = self.most_cores(cores), self._waits_on
+        return min(most, need.cores) if need is not None else most
+
+    def gains_little(self, cores: float) -> bool:
+        """Whether it is known to gain little from more than it uses efficiently."""
+        little = self._waits_on is not None or self.told_cores is not None
+        return little and self.good_cores(cores) < self.most_cores(cores)
 
     @property
     def is_to_be_tried(self) -> bool:
         """Whether a trial on two cores is due."""
         if self.workers > 1 or self.foretold is None or self.told_cores is not None:
             return False
-        if self.on_gpus or not self.follows:
+        if self.on_gpus or not self.follows or self._waits_on is not None:
             return False
         known = self.attained - self.foretold >= _KNOWN_WORK
         return known and self._trial_work < _TRIAL_WORK and self._trial_seconds < _TRIAL_SECONDS
@@ -223,7 +261,7 @@ class RunningJob:
         )
 
     def use(self, change: Used) -> bool:
-        """Process its use. Returns whether the need for a trial has changed."""
+        """Process its use. Returns whether its need for cores or for a trial has changed."""
         used, (seconds, work) = self.tracker.used, self._seen
         tried = self.is_to_be_tried
         if self.on_trial:
@@ -231,7 +269,25 @@ class RunningJob:
             self._trial_seconds += used.seconds - seconds
         self._seen, self.used = (used.seconds, used.cpu), change
         self.attained = used.cpu - self._before
-        return self.is_to_be_tried != tried
+        return self._take_need() or self.is_to_be_tried != tried
+
+    def _take_need(self) -> bool:
+        """Take in its present need. Returns whether it differs."""
+        before, need = self.need, self.tracker.core_need.need
+        self.need = need
+        if need is None or before is None:
+            return need is not before
+        return (need.cores, need.waits) != (before.cores, before.waits)
+
+    def told(self, rank: Reason) -> Reason:
+        """The reason of its rank, with what cores do to its steps if that counts."""
+        need = self._waits_on
+        if need is None or self.last_because is not None:
+            return rank
+        if need.times < _STARVES:
+            return Reason(ReasonKind.FEW_CORES_DO, {"cores": need.cores, "rank": rank})
+        facts = {"cores": need.cores, "times": need.times, "rank": rank}
+        return Reason(ReasonKind.CORES_BUY_STEPS, facts)
 
     def report(self, change: Reported) -> bool:
         """Process its loss. Returns whether that requires action at once: a new phase, a change of

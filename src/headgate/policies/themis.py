@@ -56,10 +56,10 @@ class FairFinish:
                 if elapsed > 0.0
                 else float(self.present[job.on_gpus])
             )
-            # Alone on 1/n of the machine it has that many cores, up to its limit.
+            # Alone on 1/n of the machine it has that many cores, up to its limit and its need.
             result[job.id] = max(
                 machine_cores * max(crowd, 1.0) / sizes[job.on_gpus],
-                machine_cores / job.most_cores(cores),
+                machine_cores / job.fastest_cores(cores),
             )
         return result
 
@@ -106,7 +106,7 @@ class ThemisPolicy(WeighingPolicy):
             left = (
                 job.remaining()
                 * job.node_cores_per_core
-                * max(parts_by_kind[job.on_gpus], 1.0 / job.most_cores(cores))
+                * max(parts_by_kind[job.on_gpus], 1.0 / job.fastest_cores(cores))
             )
             rho[job.id] = (now - job.arrived + left) / fair[job.id] if fair[job.id] > 0 else 1.0
         served = max(math.ceil((1.0 - self._fairness) * len(jobs) - 1e-9), 1)

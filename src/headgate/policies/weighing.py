@@ -366,17 +366,13 @@ def first_come(
             left[node] -= more
 
     for job in order:
-        equal, most = nodes.equal(job.id), job.most_cores(cores) / len(nodes.of[job.id])
+        equal, most = nodes.equal(job.id), job.most_cores(cores)
+        most = (job.usable_cores(cores) if well else most) / len(nodes.of[job.id])
         take(job.id, min(equal, most) if job.id in behind else floor * equal)
     rounds = [(RunningJob.most_cores, order)]
     if well:
-        gains_little = [
-            job
-            for job in order
-            if job.told_cores is not None and job.told_cores < job.most_cores(cores)
-        ]
-        others = [job for job in order if job not in gains_little]
-        rounds = [(RunningJob.good_cores, order), (RunningJob.most_cores, [*others, *gains_little])]
+        by_gain = sorted(order, key=lambda job: job.gains_little(cores))
+        rounds = [(RunningJob.good_cores, order), (RunningJob.usable_cores, by_gain)]
     for use, turns in rounds:
         behind_it = {node: len(jobs) for node, jobs in nodes.on.items()}
         for job in turns:

@@ -260,5 +260,9 @@ def _is_news(reason: Reason, before: Reason | None) -> bool:
 
 
 def _without_figures(reason: Reason) -> tuple[ReasonKind, dict[str, object]]:
-    facts = {name: fact for name, fact in reason.facts.items() if not isinstance(fact, float)}
+    facts = {
+        name: _without_figures(fact) if isinstance(fact, Reason) else fact
+        for name, fact in reason.facts.items()
+        if not isinstance(fact, float)
+    }
     return reason.kind, facts

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from headgate.model.cluster import Node
-from headgate.model.events import SetShare, StartTask
+from headgate.model.events import SetShare, StartTask, StepPace
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits
 from headgate.model.shares import WEIGHT_DEFAULT, Share, fill
@@ -53,8 +53,18 @@ class RunningTask:
     @property
     def most(self) -> float:
         """Cores that it can use now."""
-        cap, most = self.share.cpu_cap_cores, min(self.work.most, self.threads)
+        cap, most = self.share.cpu_cap_cores, self.work.most
+        if not self.work.job.starves:
+            most = min(most, self.threads)
         return min(cap, most) if isinstance(cap, int | float) else most
+
+    def pace(self, cores: float) -> StepPace | None:
+        """What its steps wait for with this many cores; None: no spans tell it."""
+        if not self.work.job.starves or self.work.starting:
+            return None
+        most = self.work.most
+        waiting = max(most, 1.0) - cores if cores < most else 0.0
+        return StepPace(waiting, 0.0, max(1.0 - cores / most, 0.0))
 
     def use(self, now: float, cores: float) -> None:
         """Set its used cores from now on."""

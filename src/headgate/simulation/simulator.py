@@ -302,7 +302,8 @@ class _Simulation:
         used = [task.used(self._now) for task in tasks]
         watched.used(self._now, sum(used))
         for task, cores in zip(tasks, used, strict=True):
-            self._step(Usage(task.id, cores, float(work.job.memory_bytes or 0), seconds=seconds))
+            memory, pace = float(work.job.memory_bytes or 0), task.pace(cores)
+            self._step(Usage(task.id, cores, memory, seconds=seconds, pace=pace))
         progress = watched.told(self._now)
         if progress is not None:
             self._step(progress)

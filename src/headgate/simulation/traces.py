@@ -31,6 +31,8 @@ class TraceJob:
         memory_bytes: Its memory limit; None: no limit.
         gpu_memory_bytes: Expected memory of each worker on each of its GPUs; None: unknown.
         share: The slice of its nodes that it is pinned to; None: the policy decides.
+        starves: A GPU or NIC, which is not simulated, waits for its cores. With `cores` it keeps
+            up, whatever its threads. Live, its spans tell that.
         threads_follow: Whether its thread count follows its share; else it stays as at the start.
         steps: Its number of steps.
         epochs: Its number of epochs.
@@ -55,6 +57,7 @@ class TraceJob:
     memory_bytes: int | None = None
     gpu_memory_bytes: int | None = None
     share: str | None = None
+    starves: bool = False
     threads_follow: bool = True
     steps: int | None = None
     epochs: int | None = None

@@ -118,8 +118,8 @@ class TrackedPolicy:
             case Reported(_, loss, step, epoch, epochs, count, adversarial) if known is not None:
                 progress = Progress(TaskId(), step, epoch, epochs=epochs, count=count)
                 known.report(now, loss, progress, adversarial)
-            case Used(_, cores, memory, disk, network, seconds) if known is not None:
-                known.use(now, cores, memory, disk, network, seconds)
+            case Used(_, cores, memory, disk, network, seconds, pace) if known is not None:
+                known.use(now, cores, memory, disk, network, seconds, pace)
             case Left(done=True):
                 self._trackers.pop(change.job, None)
         return change

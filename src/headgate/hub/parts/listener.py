@@ -396,9 +396,9 @@ class HubListener(Listener):
     def _paced(self, task: TaskId, message: Mapping[str, Any]) -> None:
         """A worker reported the parts of its step: it may be a straggler, or no longer."""
         run, live, attempt, name = self._find(task)
-        change = attempt.stragglers.add(
-            name, {str(span["name"]): float(span["seconds"]) for span in message["spans"]}
-        )
+        spans = {str(span["name"]): float(span["seconds"]) for span in message["spans"]}
+        attempt.tasks[name].input_part.add(spans)
+        change = attempt.stragglers.add(name, spans)
         if change is None:
             return
         node, job = attempt.tasks[name].node, live.spec.name

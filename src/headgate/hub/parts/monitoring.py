@@ -139,14 +139,17 @@ class Sampling(Component):
             return
         run, live = self._live_runs.find(id)
         run.record_usage(id.of_run, reading)
+        pace = None
         if live.current is not None and id.name in live.current.tasks:
-            live.current.tasks[id.name].usage = reading
+            task = live.current.tasks[id.name]
+            task.usage = reading
+            pace = task.pace()
         if "cpu_cores" in reading and "memory_bytes" in reading:
             disk = reading.get("disk_read", 0.0) + reading.get("disk_write", 0.0)
             network = reading.get("net_in", 0.0) + reading.get("net_out", 0.0)
             on_gpus = reading.get("gpu_memory_bytes", 0.0)
             used = reading["cpu_cores"], reading["memory_bytes"], disk, network
-            self._step(events.Usage(id, *used, gpu_memory_bytes=on_gpus))
+            self._step(events.Usage(id, *used, gpu_memory_bytes=on_gpus, pace=pace))
 
 
 def _target(node: Node) -> Target:

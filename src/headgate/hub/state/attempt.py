@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headgate.forecast.core_need import InputPart
 from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
 from headgate.hub.state.peers import AttemptSyncPoints, Peers
 from headgate.hub.state.stragglers import Stragglers
-from headgate.model.events import Checkpoint, Exit, Progress
+from headgate.model.events import Checkpoint, Exit, Progress, StepPace
 from headgate.model.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.model.plans import Plan
 from headgate.output.failures import FailureReader
@@ -126,7 +127,21 @@ class LiveTask:
     # the gate that was sent to it
     held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)
     usage: Mapping[Column, float] | None = None
+    input_part: InputPart = field(default_factory=InputPart)
     mean: RunningMean = field(default_factory=RunningMean)
+
+    def pace(self) -> StepPace | None:
+        """What its steps wait for, by its last reading and its spans; None: unknown."""
+        used, input_part = self.usage or {}, self.input_part.value
+        # Held between its steps, it uses fewer cores for another reason.
+        if input_part is None or "cpu_waiting" not in used or "cores" in self.held_by:
+            return None
+        return StepPace(
+            used["cpu_waiting"],
+            used.get("main_ready", 1.0),
+            input_part,
+            used.get("gpu_busy", 0.0),
+        )
 
     def grant_threads(self, threads: int) -> None:
         """Grant this many threads. A task without a library of Headgate's keeps its initial
