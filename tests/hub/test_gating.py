@@ -146,7 +146,10 @@ def test_a_job_on_gpus_is_paused_between_two_steps_and_then_held_to_what_it_was(
     for name in ("worker-0", "worker-1"):
         attempt.start(TaskName(name), "here", "", ProgressReader(ProgressRule()), False)
         assert not attempt.pauses_by_gate
-        attempt.connect(TaskName(name))
+        if name == "worker-0":
+            attempt.connect(TaskName(name))
+        else:
+            attempt.observe(TaskName(name), "torch")
     assert not attempt.pauses_by_gate, "it uses no GPU"
     attempt.tasks[TaskName("worker-0")].gpus = (0,)
     assert attempt.pauses_by_gate

@@ -154,6 +154,20 @@ def test_a_job_without_steps_holds_up_nobody() -> None:
     asyncio.run(scene())
 
 
+def test_a_pause_lasts_a_round_if_the_other_job_takes_turns() -> None:
+    async def scene() -> None:
+        stage = Stage([HeldBox()])
+        task = SimpleNamespace(gate={"type": "gate", "fraction": 0.5, "turns": ["gpu-0"]})
+        stage.run.jobs["a"].current = SimpleNamespace(tasks={"worker-0": task})
+        stage.begins()
+        await until(lambda: stage.told)
+        assert "pauses of 1 s show whether b slows a" in stage.told[0]["text"]
+        stage.work.cancel()
+        await asyncio.wait([stage.work.work])
+
+    asyncio.run(scene())
+
+
 def test_a_second_proof_waits_and_a_part_has_to_be_one() -> None:
     async def scene() -> None:
         stage = Stage([HeldBox()])

@@ -32,6 +32,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_percent, say_seconds
+from headgate.task.grants import ROUND_SECONDS
 
 if TYPE_CHECKING:
     from headgate.diagnosis.proving import Pair, Window
@@ -355,7 +356,10 @@ class ProofUnderWay:
         usual = proving.report_seconds(times, counts)
         if usual is None:
             return None
-        seconds = proving.window_seconds(*usual, self._seconds, most)
+        least = self._seconds
+        if self._takes_turns(victim):  # a part of a round has any part of its turn
+            least = max(least, ROUND_SECONDS)
+        seconds = proving.window_seconds(*usual, least, most)
         if seconds is None:
             return (
                 f"nothing can be proved of {victim}: it reports a step every "
@@ -499,6 +503,13 @@ class ProofUnderWay:
             self._loop.call_soon_threadsafe(attempt.pause, paused)
 
         return gate
+
+    def _takes_turns(self, name: str) -> bool:
+        """Whether a job takes turns on a GPU."""
+        attempt = self.run.jobs[name].current
+        return attempt is not None and any(
+            task.gate.get("turns") for task in attempt.tasks.values()
+        )
 
     async def _in_thread(self, act: Callable[..., Any], *facts: object) -> Any:
         return await self._loop.run_in_executor(self._thread, act, *facts)
