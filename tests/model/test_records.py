@@ -147,7 +147,13 @@ def test_defaults_that_change_do_not_change_what_a_log_says() -> None:
 LEFT_OUT = {
     "NodeJoined": {"runs": ()},
     "NodeLeft": {"runs": (), "for_good": False},
-    "JobSubmitted": {"nodes": (), "divides": False, "uses_gpus": "no"},
+    "JobSubmitted": {
+        "nodes": (),
+        "divides": False,
+        "uses_gpus": "no",
+        "key": "",
+        "beside": (),
+    },
     "Progress": {"count": 1, "metrics": {}, "weight": 1.0, "parts": ()},
     "Usage": {
         "disk_bytes_per_second": 0.0,

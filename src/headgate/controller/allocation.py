@@ -11,6 +11,7 @@ from math import ceil, isfinite
 from headgate.controller.gpu_time import GpuTime
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.controller.safeguards import Granted, Safeguards, of_policy
+from headgate.controller.side_by_side import SideBySide
 from headgate.model.cluster import Node
 from headgate.model.events import Action, SetShare, TryJob, Warn
 from headgate.model.identifiers import JobId, TaskId
@@ -92,12 +93,16 @@ class _Settled:
 class Allocator:
     """The nodes, and what the policy grants on them.
 
+    Args:
+        compares: Whether jobs on one GPU may run side by side where that brings more.
+
     Attributes:
         nodes: The available nodes, by name.
+        side_by_side: Decides that.
         is_crowded: Tells whether a node's GPU has too little left for a job of unknown need.
     """
 
-    def __init__(self, policy: Policy, jobs: Jobs) -> None:
+    def __init__(self, policy: Policy, jobs: Jobs, compares: bool = False) -> None:
         self.policy = policy
         self.jobs = jobs
         self.nodes: dict[str, Node] = {}
@@ -108,7 +113,8 @@ class Allocator:
         self._fault = ""
         self._safeguards = Safeguards(policy)
         self._placed: dict[JobId, Placed] = {}  # as last reported to the policy
-        self._gpu_time = GpuTime(jobs)
+        self.side_by_side = SideBySide(self.nodes)
+        self._gpu_time = GpuTime(jobs, self.side_by_side if compares else None)
 
     @property
     def wake_at(self) -> float | None:
@@ -227,6 +233,12 @@ class Allocator:
         self._find_concerned(pending, settled)
         self._give_parts(pending, settled)
         self._give_gpu_time(pending, settled)
+        decided = self.side_by_side.decided()
+        settled.reasons = {
+            **{action.job: action.reason for action in decided if action.side_by_side},
+            **settled.reasons,
+        }
+        actions += decided
         self._size_tasks(pending, settled)
         actions += _to_send(pending, settled)
         pending.clear()

@@ -12,6 +12,7 @@ from headgate.controller.queue_orders import FifoOrder
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
+from headgate.controller.unseen_steps import UnseenSteps
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.cluster import Node
 from headgate.model.endings import Ending
@@ -87,7 +88,8 @@ def live_controller(
     """
     by_turns = not isinstance(policy, NoPolicy)
     pairing = Pairing(pairs, lambda job: job.spec.name, by_turns)
-    return Controller(policy, Queue(FifoOrder(), True, seconds, pairing), tracks=True)
+    queue = Queue(FifoOrder(), True, seconds, pairing)
+    return Controller(policy, queue, tracks=True, compares_gpus=True)
 
 
 class Controller:
@@ -97,6 +99,7 @@ class Controller:
         policy: The policy that moves shares; called only from here.
         queue: Queue for jobs that do not fit; None: all start and share the resources.
         tracks: Whether each job has a tracker even if the policy reads none.
+        compares_gpus: Whether jobs on one GPU run side by side where that brings more than turns.
 
     Example:
         >>> from headgate.policies import EqualPolicy
@@ -106,13 +109,21 @@ class Controller:
         ([MarkJob(job='r/a', state='waiting', ...), PlanJob(job='r/a', ...)], None)
     """
 
-    def __init__(self, policy: Policy, queue: Queue | None = None, *, tracks: bool = False) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        queue: Queue | None = None,
+        *,
+        tracks: bool = False,
+        compares_gpus: bool = False,
+    ) -> None:
         self.policy = policy
         self._tracks = tracks or policy.tracks
         self._queue = queue
         self._jobs = Jobs()
         self._stall_at: float | None = None  # no job stalls before; reports only put it off
-        self._allocator = allocator = Allocator(policy, self._jobs)
+        self._unseen_steps = UnseenSteps(self._jobs)
+        self._allocator = allocator = Allocator(policy, self._jobs, compares_gpus)
         if queue is not None:
             queue.sees(lambda name: allocator.without_slots(name))  # noqa: PLW0108  # a bound method would be copied
             allocator.is_crowded = queue.gpu_memory.is_crowded
@@ -139,8 +150,8 @@ class Controller:
                 actions += self._submitted(now, event)
             case JobPlanned():
                 actions += self._planned(now, event)
-            case MemoryUsed() | GpuMemoryUsed() if self._queue is not None:
-                self._queue.memory_used(now, event)
+            case MemoryUsed() | GpuMemoryUsed():
+                actions += self._memory_used(now, event)
             case TaskExited(task, exit):
                 actions += self._exited(pending, task, exit)
             case Usage() | Progress() | CheckpointDone() | CheckpointLost():
@@ -181,8 +192,16 @@ class Controller:
     def forget(self, run: str) -> None:
         """Drop the jobs of an ended run."""
         forgotten = self._jobs.forget(run)
+        self._unseen_steps.forget(run)
         if self._queue is not None:
             self._queue.forget(forgotten)
+
+    def _memory_used(self, now: float, event: MemoryUsed | GpuMemoryUsed) -> list[Action]:
+        if self._queue is not None:
+            self._queue.memory_used(now, event)
+        if isinstance(event, GpuMemoryUsed) and self.policy.grants:
+            return self._unseen_steps.look(now, event)
+        return []
 
     # --- jobs, and requests to them ---------------------------------------------------------------
 
@@ -199,6 +218,8 @@ class Controller:
             event.uses_gpus,
             1,
         )
+        job.key = event.key
+        self._allocator.side_by_side.learn(event.beside)
         return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from headgate.controller.records import JobRecord, Jobs
+from headgate.controller.side_by_side import SideBySide
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.shares import UNLIMITED, WEIGHT_DEFAULT, Unlimited
 from headgate.policies.weights import MOST_CHANGES, ChangeHistory
@@ -15,17 +16,25 @@ _LEFT_TO_OTHERS = 0.05
 
 
 class GpuTime:
-    """The GPU time of each node: split again when a job arrives or leaves, otherwise rarely."""
+    """The GPU time of each node: split again when a job arrives or leaves, otherwise rarely.
 
-    def __init__(self, jobs: Jobs) -> None:
+    Args:
+        jobs: All jobs.
+        side_by_side: Lets jobs run side by side where that brings more; None: they take turns.
+    """
+
+    def __init__(self, jobs: Jobs, side_by_side: SideBySide | None = None) -> None:
         self._jobs = jobs
+        self._side_by_side = side_by_side
         self._changes: defaultdict[str, ChangeHistory] = defaultdict(ChangeHistory)
         self._waiting: set[str] = set()
 
     @property
     def due_at(self) -> float | None:
         """When the next pending split is due; None: none is pending."""
-        times = (self._changes[name].free_at(MOST_CHANGES) for name in self._waiting)
+        times = [self._changes[name].free_at(MOST_CHANGES) for name in self._waiting]
+        if self._side_by_side is not None and (due_at := self._side_by_side.due_at) is not None:
+            times.append(due_at)
         return min(times, default=None)
 
     def due(self, now: float, nodes: Collection[str]) -> set[str]:
@@ -36,25 +45,32 @@ class GpuTime:
             now: Seconds on the run's clock.
             nodes: Nodes on which a task started or ended.
         """
-        return {
+        ready = {
             name
             for name in self._waiting
             if name in nodes or self._changes[name].free_at(MOST_CHANGES) <= now
         }
+        return ready | self._compared(now)
+
+    def _compared(self, now: float) -> set[str]:
+        """Nodes on which a measurement goes on."""
+        return self._side_by_side.due(now) if self._side_by_side is not None else set()
 
     def divide(
         self, now: float, changed: Iterable[str], nodes: Collection[str]
     ) -> dict[TaskId, float | Unlimited]:
         """Changes of GPU time of tasks on changed nodes and on those that are due."""
         self._waiting.update(changed)
+        compared = self._compared(now)
         ready = self.due(now, nodes)
         self._waiting -= ready
-        changes = self._fractions(ready)
-        for name in {self._jobs.all[id.job].tasks[id].node for id in changes}.difference(nodes):
+        changes = self._fractions(now, ready)
+        changed_on = {self._jobs.all[id.job].tasks[id].node for id in changes}
+        for name in changed_on.difference(nodes, compared):
             self._changes[name].note(now)
         return changes
 
-    def _fractions(self, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
+    def _fractions(self, now: float, nodes: Iterable[str]) -> dict[TaskId, float | Unlimited]:
         """Changes of GPU time of tasks on these nodes, on GPUs with several jobs."""
         result: dict[TaskId, float | Unlimited] = {}
         for name in nodes:
@@ -63,13 +79,13 @@ class GpuTime:
                 for job, task in self._jobs.on.get(name, {}).values()
                 if task.computes_on
             ]
-            if not gpu_tasks:
-                continue
             users: dict[int, dict[JobId, JobRecord]] = {}
             for job, task in gpu_tasks:
                 for gpu in task.computes_on:
                     users.setdefault(gpu, {})[job.id] = job
-            fractions = _shared({gpu: jobs.values() for gpu, jobs in users.items()})
+            fractions = {**_shared({gpu: jobs.values() for gpu, jobs in users.items()})}
+            if self._side_by_side is not None:
+                fractions |= self._side_by_side.parts(now, name, users, fractions)
             beside = Counter((job.id, gpu) for job, task in gpu_tasks for gpu in task.computes_on)
             for job, task in gpu_tasks:
                 if job.granted.gpu_fraction is not None:

@@ -42,6 +42,7 @@ class JobRecord:
     Args:
         jobs: Index of all jobs, updated when the job changes.
         number: How many jobs were submitted before it.
+        key: Key of its script, arguments and variables; empty: unknown.
         needs_bytes: Known memory of a worker; None: unknown.
         needs_gpu_bytes: The same of each GPU that it uses.
         uses_gpus: Whether its program computes on a GPU, judging by its command.
@@ -92,6 +93,7 @@ class JobRecord:
     submitted: float
     resume: Checkpoint | None
     nodes: tuple[str, ...]
+    key: str = ""
     needs_bytes: int | None = None
     needs_gpu_bytes: int | None = None
     uses_gpus: GpuUse = "no"

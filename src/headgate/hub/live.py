@@ -60,7 +60,7 @@ from headgate.model.shares import Lever
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
 from headgate.policies import Policy
-from headgate.profiling import lengths
+from headgate.profiling import gpu_neighbours, lengths
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
 from headgate.scripts import launchers
@@ -303,7 +303,9 @@ class LiveHub:
             ):
                 use = "no"
             facts = live.checkpoint, names, needs, took, gpus, divides, memory_bytes, use
-            self._step(events.JobSubmitted(job, live.spec, *facts))
+            key = live.profile_key
+            beside = gpu_neighbours.recall(self._home, key)
+            self._step(events.JobSubmitted(job, live.spec, *facts, key=key, beside=beside))
             if memory_bytes is None and known is None and use != "no":
                 unknown = Reason.of(Why.GPU_NEED_UNKNOWN, text=on_gpu.known)
                 self._tell_soon(run, "note", unknown, name)

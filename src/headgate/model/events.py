@@ -84,6 +84,21 @@ class NodeLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptSideBySide:
+    """What jobs keep of their rates alone when they run side by side on a GPU, as measured.
+
+    Args:
+        place: Name of the node, and of its GPU.
+        jobs: Keys of the jobs, in order. A key covers script, arguments and variables.
+        kept: The fraction that each keeps.
+    """
+
+    place: str
+    jobs: tuple[str, ...]
+    kept: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobSubmitted:
     """A job was submitted. All jobs of a run are submitted before any other event of them.
 
@@ -99,6 +114,8 @@ class JobSubmitted:
         divides: Whether its script shards the model's memory among its workers, as FSDP does.
         gpu_memory_bytes: Known memory of a worker on each of its GPUs; None: not known.
         uses_gpus: Whether its program computes on a GPU, judging by its command.
+        key: Key of its script, arguments and variables; empty: not known.
+        beside: What is known of it and others side by side on GPUs.
     """
 
     job: JobId
@@ -111,6 +128,8 @@ class JobSubmitted:
     divides: bool = False
     gpu_memory_bytes: int | None = None
     uses_gpus: GpuUse = "no"
+    key: str = ""
+    beside: tuple[KeptSideBySide, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,6 +515,18 @@ class TryJob:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareGpu:
+    """A job runs side by side with others on its GPU from now on, or takes turns with them. Its
+    `SetShare` is separate. `measured`: a new measurement to keep.
+    """
+
+    job: JobId
+    side_by_side: bool
+    reason: Reason
+    measured: KeptSideBySide | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StopTask:
     """Ask a task to end: with a checkpoint at the next step boundary if it can. After `grace`
     seconds it is killed; 0: at once. If it `leaves`, only this worker ends.
@@ -561,7 +592,17 @@ class Warn:
 
 
 Action = (
-    PlanJob | StartTask | SetShare | TryJob | StopTask | Resize | Fault | MarkJob | MarkIdle | Warn
+    PlanJob
+    | StartTask
+    | SetShare
+    | TryJob
+    | ShareGpu
+    | StopTask
+    | Resize
+    | Fault
+    | MarkJob
+    | MarkIdle
+    | Warn
 )
 
 # --- notices: what else a controller is told and logs ---------------------------------------------

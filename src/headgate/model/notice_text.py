@@ -125,6 +125,35 @@ def _tried_with_more(facts: Facts) -> str:
     )
 
 
+def _gpu_shared(facts: Facts) -> str:
+    gpus = " and ".join(f"GPU {gpu}" for gpu in facts["gpus"])
+    place = f"with {', '.join(facts['beside'])} on {gpus}"
+    together, keeps, by_turns = facts["together"], facts["keeps"], facts["by_turns"]
+    own = f"it has {keeps:.2f} of its rate alone"
+    if facts["side_by_side"]:
+        return (
+            f"side by side {place}, which together bring {together:.2f} times as much as turns: "
+            f"{own}, by turns {by_turns:.2f}"
+        )
+    own = f"it would have {keeps:.2f} of its rate alone, by turns {by_turns:.2f}"
+    return f"by turns {place}: side by side bring {together:.2f} times as much, and {own}"
+
+
+def _no_turns(facts: Facts) -> str:
+    gpus = " and ".join(f"GPU {gpu}" for gpu in facts["gpus"])
+    cure = (
+        "leave out `observe: false`"
+        if facts.get("unobserved")
+        else "train by what Headgate observes (docs/script.md), or use headgate.torch, "
+        "headgate.keras or headgate.jax"
+    )
+    return (
+        f"no turns on {gpus} with {', '.join(facts['beside'])}: nothing tells where its steps end, "
+        f"so the GPU's driver divides the time{NEXT}{cure}; or have the GPU for one job "
+        "(`exclusive: true`, --exclusive)"
+    )
+
+
 def _complaint(facts: Facts, text: str) -> str:
     return f"{text}; further such warnings are left out" if facts.get("is_last") else text
 
@@ -245,6 +274,8 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.VERIFIED: "{text}",
     Kind.PROVED: "proved: {text}",
     Kind.NOT_PROVED: "{text}",
+    Kind.GPU_SHARED: _gpu_shared,
+    Kind.NO_TURNS: _no_turns,
     Kind.TASK_READY: "{task} is ready",
     Kind.JOINED: "{task} has joined at step {step}",
     Kind.TASK_SAYS: "{text}",

@@ -143,6 +143,8 @@ class ReasonKind(StrEnum):
     VERIFIED = "verified"
     PROVED = "proved"
     NOT_PROVED = "not-proved"
+    GPU_SHARED = "gpu-shared"
+    NO_TURNS = "no-turns"
 
     # what tasks do and say
     TASK_READY = "task-ready"

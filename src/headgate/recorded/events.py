@@ -24,6 +24,7 @@ from headgate.model.events import (
     Notice,
     Resize,
     SetShare,
+    ShareGpu,
     StartTask,
     StopTask,
     TryJob,
@@ -40,7 +41,7 @@ CONTROLLER = "controller"
 HUB_LOG = "events.jsonl"
 """Log of entries without a run, in a hub's folder."""
 _FOLLOW_SECONDS = 0.2
-_ABOUT_SHARES = (StartTask, SetShare, TryJob, StopTask, Resize, CheckpointDone)
+_ABOUT_SHARES = (StartTask, SetShare, TryJob, ShareGpu, StopTask, Resize, CheckpointDone)
 _KINDS: Mapping[Kind, tuple[type, ...]] = {
     "event": get_args(Event),
     "action": get_args(Action),

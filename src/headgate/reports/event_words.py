@@ -66,6 +66,7 @@ def _told(what: object) -> str:
             | events.StartTask()
             | events.SetShare()
             | events.TryJob()
+            | events.ShareGpu()
             | events.StopTask()
             | events.Resize()
             | events.Fault()
@@ -125,6 +126,8 @@ def _decided(action: events.Action) -> str:
         case events.TryJob(_, cores, seconds, beside):
             names = listed([job.name for job in beside])
             return f"tried on {say(cores)} cores for {say(seconds, 's')}, lent by {names}"
+        case events.ShareGpu(reason=reason):
+            return in_words(reason)
         case events.StopTask(_, grace, reason, leaves):
             verb = "leave" if leaves else "end"
             how = f"asked to {verb} within {say(grace, 's')}" if grace else "killed"

@@ -10,6 +10,7 @@ import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ from headgate.model.records import text_of
 from headgate.model.roles import task_names
 from headgate.model.shares import Share, spare
 from headgate.output.patterns import ProgressReader
+from headgate.profiling import gpu_neighbours
 from headgate.scripts import resume_arguments
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import facts_of
@@ -143,6 +145,8 @@ class ActionExecutor(Component):
                     ReasonKind.TRIED_WITH_MORE, cores=cores, seconds=seconds, beside=lenders
                 )
                 self._live_runs.event(run, events.TRIAL, trial, live.spec.name)
+            case events.ShareGpu():
+                self._share_gpu(action)
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._live_runs.find(task)
                 if leaves and live.current is not None:
@@ -163,11 +167,15 @@ class ActionExecutor(Component):
                 _, live = self._live_runs.find(task)
                 if live.current is not None:
                     live.current.tasks[task.name].idle = idle
-            case events.Warn(reason, None):
-                self._live_runs.tell_all(reason)
-            case events.Warn(reason, str(job)):
-                run, live = self._live_runs.find(job)
-                self._live_runs.event(run, "warning", reason, live.spec.name)
+            case events.Warn():
+                self._warn(action)
+
+    def _warn(self, action: events.Warn) -> None:
+        if action.job is None:
+            self._live_runs.tell_all(action.reason)
+            return
+        run, live = self._live_runs.find(action.job)
+        self._live_runs.event(run, "warning", action.reason, live.spec.name)
 
     def _set_share(self, action: events.SetShare) -> None:
         task = action.task
@@ -178,6 +186,13 @@ class ActionExecutor(Component):
         _, live = self._live_runs.find(task)
         if live.current is not None:
             live.current.thread(task.name)
+
+    def _share_gpu(self, action: events.ShareGpu) -> None:
+        run, live = self._live_runs.find(action.job)
+        self._live_runs.event(run, "note", action.reason, live.spec.name)
+        if action.measured is not None:
+            with suppress(OSError):  # it is measured again
+                gpu_neighbours.remember(self._home, action.measured)
 
     def _resize(self, action: events.Resize) -> None:
         run, live = self._live_runs.find(action.job)
