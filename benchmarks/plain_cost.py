@@ -1,21 +1,27 @@
-"""What observing a plain PyTorch script costs it, a step.
+"""What observing a plain PyTorch script costs it: a step, and its start.
 
-    python benchmarks/plain_cost.py [--repetitions 5] [--traceml PYTHON] [--json PATH]
+    python benchmarks/plain_cost.py [--repetitions 5] [--traceml PYTHON] [--part steps|start]
+        [--json PATH]
 
-The same loop runs under plain Python, observed by Headgate, and under TraceML, if `--traceml` names
-the Python of an environment that has it (`pip install traceml-ai` beside PyTorch). Its steps take
-1.5, 2.5 and 10 ms. All processes of a repetition are up at the same time and train in turn, an
-eighth of a second each; the others wait. A repetition gives one difference from plain Python for
-each. The range is over repetitions, because two processes of the same script differ too.
+Steps. The same loop runs under plain Python, observed by Headgate, and under TraceML, if
+`--traceml` names the Python of an environment that has it (`pip install traceml-ai` beside
+PyTorch). Its steps take 1.5, 2.5 and 10 ms. All processes of a repetition are up at the same time
+and train in turn, an eighth of a second each; the others wait. A repetition gives one difference
+from plain Python for each. The range is over repetitions, because two processes of the same script
+differ too. Under Headgate the script has no call, and its engine is a bare listener. Under TraceML
+it has the two calls that TraceML's documentation names. It takes about three minutes on an idle
+machine.
 
-Under Headgate the script has no call, and its engine is a bare listener. Under TraceML it has the
-two calls that TraceML's documentation names. It takes about three minutes on an idle machine.
+Start. What Headgate does when a script has imported PyTorch, Keras or JAX is timed by itself, in
+new processes. So is the whole of a Python that imports none of these, in pairs with and without
+observation. These are seconds on a CPU. It takes about a minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import socket
 import statistics
 import subprocess
@@ -35,6 +41,25 @@ BLOCKS, BLOCK_SECONDS, WARMING_SECONDS = 24, 0.125, 1.0
 COLD_STEPS = 2
 """At the begin of a block, untimed."""
 AIM_MILLISECONDS, AIM_PART = 0.02, 0.01
+AIM_IMPORT_MILLISECONDS, AIM_START_MILLISECONDS = 5.0, 1.0
+STARTS = 8
+"""Pairs of starts without a framework in a repetition. They are short, and differ more."""
+IMPORT = """
+import sys, time
+from importlib import import_module
+[finder] = [finder for finder in sys.meta_path if type(finder).__name__ == "AfterImport"]
+seconds = 0.0
+def timed(after):
+    def watch(module):
+        global seconds
+        begin = time.thread_time()
+        after(module)
+        seconds += time.thread_time() - begin
+    return watch
+finder._after = {name: timed(after) for name, after in finder._after.items()}
+import_module(sys.argv[1])
+print(seconds)
+"""
 SCRIPT = f"""
 import contextlib, socket, sys, time
 import torch
@@ -185,13 +210,70 @@ def repetition(traceml: str | None) -> dict[float, dict[str, float]]:
     return seconds
 
 
-def main() -> None:
-    parser = _frame.parser(__doc__.splitlines()[0], repetitions=5)
-    parser.add_argument("--traceml", metavar="PYTHON", help="a Python whose environment has it")
-    options: argparse.Namespace = parser.parse_args()
-    _frame.heading(options.repetitions, "torch", "traceml-ai")
-    found = [repetition(options.traceml) for _ in range(options.repetitions)]
-    rows = []
+def starts(repetitions: int) -> dict[str, list[float]]:
+    """Seconds that Headgate adds to the import of each framework, and to a start without any."""
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        injected = inject(folder / "inject")
+        channel = opened.enter_context(ChannelListener(folder, {"type": "welcome", "threads": 1}))
+        # Packages that are installed come with their compiled code.
+        plain = _frame.environment(
+            PYTHONDONTWRITEBYTECODE="", PYTHONPYCACHEPREFIX=str(folder / "compiled")
+        )
+        observed = {
+            **plain,
+            "PYTHONPATH": os.pathsep.join([str(observation(injected)), str(injected)]),
+            **channel.environment(HEADGATE_OBSERVE="steps,threads"),
+        }
+
+        def timed(variables: Mapping[str, str], code: str, *args: str) -> tuple[float, str]:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            ended = subprocess.run(
+                [sys.executable, "-c", code, *args],
+                env={**variables, "TF_CPP_MIN_LOG_LEVEL": "3"},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+            return user + system, ended.stdout
+
+        added: dict[str, list[float]] = {}
+        for framework in ("torch", "keras", "jax"):
+            times = [timed(observed, IMPORT, framework)[1] for _ in range(repetitions + 1)]
+            added[framework] = [float(seconds) for seconds in times[1:]]
+        added["none"] = []
+        for number in range(repetitions * STARTS):
+            first, second = (plain, observed) if number % 2 else (observed, plain)
+            before, after = timed(first, "pass")[0], timed(second, "pass")[0]
+            added["none"].append(after - before if number % 2 else before - after)
+        return added
+
+
+def tell_starts(added: Mapping[str, Sequence[float]]) -> list[dict[str, object]]:
+    """Print what starts cost, and return it."""
+    rows: list[dict[str, object]] = []
+    print(f"{'import':>10}{'more':>12}{'least':>12}{'most':>12}{'aim':>10}")
+    for name, seconds in added.items():
+        aim = AIM_START_MILLISECONDS if name == "none" else AIM_IMPORT_MILLISECONDS
+        told = (statistics.median(seconds), min(seconds), max(seconds))
+        figures = "".join(f"{value * 1e3:>9.2f} ms" for value in told)
+        print(f"{name:>10}{figures}{aim:>7g} ms")
+        rows.append(
+            {
+                "import": name,
+                "added_seconds": told[0],
+                "added_range": told[1:],
+                "aim": {"milliseconds": aim},
+            }
+        )
+    return rows
+
+
+def tell_steps(found: Sequence[Mapping[float, Mapping[str, float]]]) -> list[dict[str, object]]:
+    """Print what steps cost, and return it."""
+    rows: list[dict[str, object]] = []
     print(f"{'a step':>8}{'way':>10}{'plain':>12}{'more':>12}{'least':>12}{'most':>12}{'part':>9}")
     for milliseconds in STEP_MILLISECONDS:
         for way in found[0][milliseconds]:
@@ -212,7 +294,21 @@ def main() -> None:
                     "aim": {"milliseconds": AIM_MILLISECONDS, "part": AIM_PART},
                 }
             )
-    content = {"steps": rows, "repetitions": found}
+    return rows
+
+
+def main() -> None:
+    parser = _frame.parser(__doc__.splitlines()[0], repetitions=5)
+    parser.add_argument("--traceml", metavar="PYTHON", help="a Python whose environment has it")
+    parser.add_argument("--part", choices=("steps", "start"), help="this part alone")
+    options: argparse.Namespace = parser.parse_args()
+    _frame.heading(options.repetitions, "torch", "traceml-ai")
+    content: dict[str, object] = {}
+    if options.part != "steps":
+        content["start"] = tell_starts(starts(options.repetitions))
+    if options.part != "start":
+        found = [repetition(options.traceml) for _ in range(options.repetitions)]
+        content.update(steps=tell_steps(found), repetitions=found)
     _frame.write(options.json, "plain_cost", content, "torch", "traceml-ai")
 
 

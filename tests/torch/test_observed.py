@@ -121,7 +121,7 @@ def steps_of(channel: ChannelListener) -> int:
 def test_a_program_without_pytorch_imports_nothing_of_headgate(
     tmp_path: Path, channel: ChannelListener
 ) -> None:
-    line = "import sys; print({'headgate', 'torch'} & {name[:8] for name in sys.modules})"
+    line = "import sys; print({'headgate', 'torch', 'typing'} & {m[:8] for m in sys.modules})"
     assert finish(start(tmp_path, "-c", line, channel=channel)) == "set()\n"
 
 
@@ -223,6 +223,89 @@ print("trained")
     [warning] = channel.of("note")
     assert warning["warns"]
     assert "planted" in warning["text"]
+
+
+ODD = (
+    """
+import copy, inspect, os, pickle, signal, sys, time
+import torch
+assert "headgate.task.channel" not in sys.modules  # nor what else only a step needs
+"""
+    + TRAIN
+    + """
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+class Own(torch.optim.SGD):
+    def step(self, scale, *, closure=None):
+        self.param_groups[0]["lr"] = 0.1 * scale
+        return super().step(closure)
+
+def train(model, optimizer, *args):
+    for features, targets in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(features), targets).backward()
+        optimizer.step(*args)
+    print(model.weight.tolist())
+
+loader = DataLoader(whole, batch_size=8)
+for call in (optimizer.step, torch.autograd.backward, nn.Module.eval, torch.set_num_threads):
+    try:
+        print(call.__name__, inspect.signature(call))
+    except ValueError:
+        print(call.__name__)
+train(model, optimizer)
+train(*copy.deepcopy((model, optimizer)))
+model, optimizer, loader = pickle.loads(pickle.dumps((model, optimizer, loader)))
+pickle.dumps([torch.autograd.backward, nn.Module.eval, torch.save])
+train(model, Own(model.parameters(), lr=0.1), 0.5)
+
+following, calls = _BaseDataLoaderIter.__next__, []
+_BaseDataLoaderIter.__next__ = lambda batches: calls.append(1) or following(batches)
+own = torch.optim.SGD(model.parameters(), lr=0.1)
+own.step = lambda step=own.step: calls.append(2) or step()
+train(model, own)
+_BaseDataLoaderIter.__next__ = following
+print(calls)
+
+sys.settrace(lambda *about: None)
+signal.signal(signal.SIGALRM, lambda *about: None)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.003)
+train(model, optimizer)
+signal.setitimer(signal.ITIMER_REAL, 0)
+sys.settrace(None)
+for name in [name for name in os.environ if name.startswith("HEADGATE")]:
+    del os.environ[name]
+os.mkdir(sys.argv[1])
+os.chdir(sys.argv[1])
+sys.stdout.flush()
+child = os.fork()
+if not child:
+    train(model, optimizer)
+    sys.stdout.flush()
+    os._exit(3)
+print(os.waitpid(child, 0)[1])
+train(model, optimizer)
+sys.stdout.flush()
+os.closerange(3, 64)
+files = [open(str(number), "w+b", buffering=0) for number in range(16)]
+time.sleep(1.1)  # until a message is due
+train(model, optimizer)
+for file in files:
+    file.write(b"mine")
+    file.seek(0)
+    assert file.read() == b"mine"
+print(torch.rand(1).item())
+"""
+)
+
+
+def test_an_odd_script_goes_on_as_before(tmp_path: Path, channel: ChannelListener) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ODD)
+    plain = start(tmp_path, str(script), "plain")
+    assert finish(start(tmp_path, str(script), "observed", channel=channel)) == finish(plain)
+    assert steps_of(channel) > 0  # it was observed
+    assert channel.of("note") == []
 
 
 def test_a_profile_holds_on_to_no_model_and_no_data(

@@ -81,6 +81,8 @@ class Channel:
         self._connection = connection
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
+        files = (connection.fileno(), self._wake_read, self._wake_write)
+        self._files = {file: _identity(file) for file in files}
         os.register_at_fork(after_in_child=self._leave_to_parent)
         threading.Thread(target=self._listen, name="headgate-channel", daemon=True).start()
 
@@ -247,12 +249,26 @@ class Channel:
 
     def _wake(self) -> None:
         try:
-            os.write(self._wake_write, b"w")
+            if self._is_open(self._wake_write):
+                os.write(self._wake_write, b"w")
         except OSError:
             return  # the pipe is full, so the reader is waking up already
 
+    def _is_open(self, file: int) -> bool:
+        """Whether a file is still this channel's. A script may close all files, as a daemon does,
+        and then open its own under the same numbers.
+        """
+        try:
+            return _identity(file) == self._files.get(file)
+        except OSError:
+            return False
+
     def _send_pending(self) -> None:
         """Send what the kernel takes without blocking. Call with the lock held."""
+        if not self._is_open(self._connection.fileno()):
+            self._closed = True
+            self._unsent.clear()
+            return
         try:
             while self._unsent:
                 sent = self._connection.send(self._unsent)
@@ -272,6 +288,8 @@ class Channel:
                     self._connection, select.POLLIN | (select.POLLOUT if self._unsent else 0)
                 )
                 events = dict(ready.poll())
+                if not all(self._is_open(file) for file in events):
+                    break
                 if self._wake_read in events:
                     os.read(self._wake_read, 4096)
                 event = events.get(self._connection.fileno(), 0)
@@ -355,9 +373,15 @@ class Channel:
             self._closed = True
             self.gate = None
             self._unsent.clear()
-            self._connection.close()
-            os.close(self._wake_read)
+            self._hang_up()
+            if self._is_open(self._wake_read):
+                os.close(self._wake_read)
             self._changed.notify_all()
+
+    def _hang_up(self) -> None:
+        if not self._is_open(self._connection.fileno()):
+            self._connection.detach()
+        self._connection.close()
 
     def _leave_to_parent(self) -> None:
         """In a forked child, abandon the connection and the lock: both are the parent's, and the
@@ -367,10 +391,15 @@ class Channel:
         self._changed = threading.Condition(self._lock)
         if not self._closed:
             self._closed = True
-            self._connection.close()
+            self._hang_up()
         self.pending = False
         self.stopping = ""
         self.gate = None
+
+
+def _identity(file: int) -> tuple[int, int]:
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
 
 
 def _plain(value: object) -> object:

@@ -11,16 +11,17 @@ import functools
 import os
 import sys
 import time
-from dataclasses import dataclass
 from importlib import import_module
 from threading import get_ident
-from typing import Any, Callable, Protocol
+from typing import TYPE_CHECKING, Any, Callable
 
-from headgate.task import recording
 from headgate.task.environment import TaskEnvironment
 from headgate.task.observed_steps import Marks, ObservedSteps
 from headgate.task.script_saves import saves
 from headgate.task.thread_pools import MKL, OPENMP, first_threads
+
+if TYPE_CHECKING:
+    from headgate.torch.observed_session import ObservedSession
 
 VARIABLE = "HEADGATE_OBSERVE"
 """The variable that tells how a task is observed: some of the words below, separated by commas."""
@@ -40,21 +41,19 @@ _HOOKS = {
 _OPTIMIZER, _LOADER = "torch.optim.optimizer", "torch.utils.data.dataloader"
 
 
-@dataclass
 class Load:
     """What a process's loaders have yielded in a step.
 
-    Args:
+    Attributes:
         seconds: Time spent waiting for batches.
         batches: Number of batches.
         samples: Their samples.
         size: Bytes of their tensors.
     """
 
-    seconds: float = 0.0
-    batches: int = 0
-    samples: int = 0
-    size: int = 0
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.batches = self.samples = self.size = 0
 
 
 class Loads:
@@ -92,20 +91,6 @@ class Loads:
         self.measure = self.dataset = None
 
 
-class ObservedScript(Protocol):
-    """The session that reports what is observed."""
-
-    steps: int
-
-    def optimizer_ended(self, optimizer: Any) -> None: ...
-
-    def saw_loss(self, loss: Any) -> None: ...
-
-    def stepped(self, steps: int, marks: Marks) -> None: ...
-
-    def warn(self, message: dict[str, object]) -> bool: ...
-
-
 class ScriptObserver:
     """Watches one process, until its first own error.
 
@@ -124,7 +109,7 @@ class ScriptObserver:
         )
         self._has_gradients: Callable[[], bool] = torch.is_grad_enabled
         self._thread = 0  # that trains; 0: not known yet
-        self.session: ObservedScript | None = None
+        self.session: ObservedSession | None = None
         self._profile: Any = None
         self._loads = Loads()
         self._loading = False  # a dataset may read another loader
@@ -472,6 +457,8 @@ def _watch_torch(
 
 def record(after_import: Callable[[Any], Any]) -> None:
     """Record this process for `headgate verify`. `after_import` as of `watch`."""
+    from headgate.task import recording
+
     recorder = recording.install(TaskEnvironment.read().task.rpartition("/")[2])
     if recorder is None:
         return

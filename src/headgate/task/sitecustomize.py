@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as of `typing`, whose import takes longer than all the rest here
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from typing import Any
 
 _OBSERVE, _RECORD = "HEADGATE_OBSERVE", "HEADGATE_RECORD"
 """Those of `headgate.task.observing` and `headgate.task.recording`, which import much."""
@@ -110,6 +111,9 @@ def _watch_saves(module: Any) -> None:
 def _run_next() -> None:
     """Run the module that this one hides, in its place."""
     folder = os.path.dirname(os.path.abspath(__file__))
+    # `importlib.machinery` imports more
+    from _frozen_importlib_external import PathFinder
+
     spec = PathFinder.find_spec(
         "sitecustomize", [path for path in sys.path if os.path.abspath(path) != folder]
     )
