@@ -337,6 +337,31 @@ print([reference() for reference in references])
     assert profile["profile"]["dataset"]["bytes_per_sample"] == 16
 
 
+def test_a_compiled_model_is_compiled_as_without_observation(
+    tmp_path: Path, channel: ChannelListener
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""{TRAIN}
+from torch._dynamo.utils import counters
+
+@torch.compile(backend="eager", fullgraph=True)
+def evaluated(features):
+    model.eval()
+    results = model(features)
+    model.train()
+    return results
+
+train(torch.compile(model, backend="eager"))
+model.eval()  # its end is looked for from now on
+evaluated(whole.tensors[0])
+print(dict(counters["graph_break"]), counters["stats"]["unique_graphs"])
+""")
+    observed = {"HEADGATE_OBSERVE": "steps,profile"}
+    process = start(tmp_path, "-W", "error::UserWarning", str(script), channel=channel, **observed)
+    assert finish(process) == "{} 2\n"
+    assert steps_of(channel) == 8
+
+
 def test_a_script_with_calls_is_not_observed_besides(
     tmp_path: Path, channel: ChannelListener
 ) -> None:

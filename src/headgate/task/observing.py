@@ -214,7 +214,7 @@ class ScriptObserver:
             finally:
                 if handle is not None:
                     handle.remove()
-                self._try(self.steps.backward_ends)
+                self.attempt(self.steps.backward_ends)
 
         return watched
 
@@ -237,10 +237,10 @@ class ScriptObserver:
         ):
             return None
         queue = self._torch.autograd.Variable._execution_engine.queue_callback
-        computed = functools.partial(self._try, self.steps.gradients_computed)
+        computed = functools.partial(self.attempt, self.steps.gradients_computed)
 
         def begins(gradient: Any) -> None:
-            self._try(queue, computed)
+            self.attempt(queue, computed)
 
         return loss.register_hook(begins)
 
@@ -259,7 +259,7 @@ class ScriptObserver:
         @functools.wraps(evaluate)
         def watched(module: Any) -> Any:
             if self.is_on and not self._is_compiling() and self._is_mine():
-                self._try(self.steps.evaluates, True)
+                self.attempt(self.steps.evaluates, True)
                 train = kind.train
                 if not hasattr(train, "_headgate_train"):
                     kind.train = self._before_train(train)
@@ -275,11 +275,11 @@ class ScriptObserver:
 
         @functools.wraps(train)
         def watched(module: Any, mode: bool = True) -> Any:
-            if mode:
+            if mode and not self._is_compiling():
                 if kind.train is watched:
                     kind.train = train
                 if self._is_mine():
-                    self._try(self.steps.evaluates, False)
+                    self.attempt(self.steps.evaluates, False)
             return train(module, mode)
 
         watched._headgate_train = True  # type: ignore[attr-defined]
@@ -317,7 +317,7 @@ class ScriptObserver:
                 self.fail(error)
             batch = following(iterator)
         except StopIteration:
-            self._try(self.steps.exhausted)
+            self.attempt(self.steps.exhausted)
             raise
         finally:
             self._loading = False
@@ -334,7 +334,8 @@ class ScriptObserver:
             self.fail(error)
         return batch
 
-    def _try(self, call: Callable[..., object], *args: object) -> None:
+    def attempt(self, call: Callable[..., object], *args: object) -> None:
+        """Call what may fail."""
         try:
             call(*args)
         except Exception as error:  # noqa: BLE001

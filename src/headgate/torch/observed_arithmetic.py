@@ -4,6 +4,7 @@ layers that it calls.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,9 +31,13 @@ class StepArithmetic:
         self._weights: dict[int, int] = {}
 
     def goes_on(self, steps: int) -> bool:
-        """Note that so many steps were made. Returns False once the step is counted."""
+        """Note that so many steps were made. Returns False once the step is counted, or if it
+        cannot be.
+        """
         if self._handle is None:
             if steps >= _FIRST:
+                if has_compiled():
+                    return False
                 self._handle = nn.modules.module.register_module_forward_hook(self._called)
                 self._first = steps
             return True
@@ -73,3 +78,11 @@ class StepArithmetic:
             self._flops += 2 * output.numel() * (weight.numel() // max(weight.shape[0], 1))
         elif isinstance(module, _TABLES):
             self._weights[id(module.weight)] = module.weight.numel()
+
+
+def has_compiled() -> bool:
+    """Whether `torch.compile` has compiled anything in this process. It would warn about a hook of
+    all modules, and compile once more.
+    """
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters.get("frames"))

@@ -19,6 +19,7 @@ from headgate.task import Channel, TaskEnvironment, step_timing
 from headgate.task.core_wait import CoreWait
 from headgate.task.observing import Loads
 from headgate.torch import batches, costs
+from headgate.torch.observed_arithmetic import has_compiled
 from headgate.torch.profiling_sweep import BUDGET_SECONDS, thread_counts
 from headgate.torch.rng import cuda_in_use
 
@@ -232,7 +233,9 @@ class _Inputs:
         self.samples: int | None = None
 
     def open(self) -> None:
-        """Watch the inputs of every model that is called."""
+        """Watch the inputs of every model that is called, if none is compiled."""
+        if has_compiled():
+            return
         register = nn.modules.module.register_module_forward_pre_hook
         self._handles = [
             register(self._enter),
