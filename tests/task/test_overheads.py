@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from headgate.task import observed_session
+from headgate.task.call_session import CallSession
+from headgate.task.observed_steps import EVALUATION, Marks
 from headgate.task.overheads import OverheadClock
 
 
@@ -44,3 +47,14 @@ def test_time_in_the_collector_of_garbage_counts() -> None:
     assert overheads._collected not in gc.callbacks
     assert sent[0]["seconds"]["garbage-collection"] > 0.001
     assert len(kept) == 200_000
+
+
+def test_an_evaluation_counts_if_the_parts_of_the_step_after_it_are_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    overheads, sent = OverheadClock(), list[dict[str, Any]]()
+    monkeypatch.setattr(observed_session, "overheads", overheads)
+    session = CallSession.__new__(CallSession)
+    session.measure(1, Marks(0.0, [EVALUATION, "compute"], [2.0, 3.0], are_whole=False))
+    overheads.tell(sent.append)
+    assert sent == [{"type": "asides", "seconds": {EVALUATION: 2.0}}]

@@ -39,6 +39,7 @@ class ObservedFit:
         self._left: int | None = None  # batches of the epoch
         self._batch: int | None = None  # the most samples of a batch
         self._epoch: tuple[int, int | None] = (0, None)
+        self._begins = False  # the next step is the first of an epoch
         self._reads = False  # the iterator has begun a batch of the running call
         self._is_over = False  # a list of callbacks may be used again
 
@@ -71,6 +72,7 @@ class ObservedFit:
             self._calls.attempt(self._epoch_begins, epoch)
 
     def _epoch_begins(self, epoch: int) -> None:
+        self._begins = True
         params = self._callback.params or {}
         self._left = params.get("steps")
         self._epoch = epoch, params.get("epochs")
@@ -131,9 +133,11 @@ class ObservedFit:
 
     def _run_pipeline(self, source: Any, count: int) -> Any:
         """A step that reads a tf.data pipeline itself. In some of them the batches are read before
-        it, so that the time that they take is known.
+        it, so that the time that they take is known. None of these is the first of an epoch, which
+        also has what comes between two epochs.
         """
-        is_apart = Feeder.fits(source) and self._sampling.takes(self._ran)
+        begins, self._begins = self._begins, False
+        is_apart = Feeder.fits(source) and self._sampling.takes(self._ran) and not begins
         batches: list[Any] = []
         if is_apart:
             feeder = Feeder(source)

@@ -106,11 +106,15 @@ class HookedSession(TaskSession):
     def measure(self, steps: int, marks: Marks) -> None:
         """Add steps to the mean."""
         marks.add_to(self._sums)
-        evaluated = self._sums.pop(EVALUATION, 0.0)
-        if evaluated:
-            overheads.add(EVALUATION, evaluated)
+        self.evaluated(self._sums)
         self._counted += steps
         self.tell_if_due(marks)
+
+    def evaluated(self, sums: dict[str, float]) -> None:
+        """Take the evaluation out of the seconds of spans: it is no part of a step."""
+        seconds = sums.pop(EVALUATION, 0.0)
+        if seconds:
+            overheads.add(EVALUATION, seconds)
 
     def tell_if_due(self, marks: Marks) -> None:
         """Report the mean if it is due."""

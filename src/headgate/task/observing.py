@@ -230,7 +230,7 @@ class ScriptObserver:
         """Have the backward pass of these losses tell when it has computed all gradients. Its
         replicas are waited for by a callback that it queues later. Returns the handle of a hook.
         """
-        loss: Any = losses if hasattr(losses, "register_hook") else next(iter(losses or ()), None)
+        loss = losses[0] if isinstance(losses, (list, tuple)) and losses else losses
         compiled = sys.modules.get("torch._dynamo.compiled_autograd")
         if not getattr(loss, "requires_grad", False) or getattr(
             compiled, "compiled_autograd_enabled", False
