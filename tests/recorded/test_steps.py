@@ -25,6 +25,7 @@ def sums(spans: Iterable[tuple[int, str, float]], bytes_out: float = 0.0) -> Ste
         np.array(list(whole.values())),
         np.array([waited.get(step, np.nan) for step in whole]),
         parts,
+        np.ones(len(whole)),
     )
 
 
@@ -52,6 +53,18 @@ def test_a_step_divides_by_the_time_of_all_sampled_steps() -> None:
     assert division.input_low is not None and division.input_high is not None
     assert 0.1 <= division.input_low < division.input_high <= 0.55
     assert (division.exposed_fraction, division.sent, division.received) == (None, None, None)
+
+
+def test_a_mean_of_many_steps_counts_as_many() -> None:
+    whole, waited = np.array([0.001, 1.0]), np.array([0.0, 1.0])
+    division = divide(
+        [StepSums(whole, waited, {"input": (1.0, None, None)}, np.array([999.0, 1.0]))]
+    )
+    assert division is not None
+    assert division.steps == 1000
+    assert division.step_seconds == pytest.approx(0.001999)
+    assert division.input_fraction == pytest.approx(1.0 / 1.999)
+    assert division.seconds["input"] == pytest.approx(0.001)
 
 
 def test_spans_of_another_name_are_kept_after_the_known_ones() -> None:

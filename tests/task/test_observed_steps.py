@@ -32,7 +32,7 @@ class Loop:
         marks.add_to(spans)
         self.ended.append((steps, spans, marks.samples))
 
-    def fetch(self, loader: int = TRAINING, size: int = 8, gradients: bool = True) -> None:
+    def fetch(self, loader: object = TRAINING, size: int = 8, gradients: bool = True) -> None:
         self.steps.fetching()
         self.steps.fetched(loader, size, gradients)
 
@@ -113,6 +113,43 @@ def test_an_evaluation_of_very_many_batches_takes_no_memory(loop: Loop) -> None:
     marks.add_to(spans)
     assert len(marks.names) < 5
     assert spans[EVALUATION] == 2000
+
+
+def test_very_many_backward_passes_without_a_step_take_no_memory(loop: Loop) -> None:
+    for _ in range(5000):
+        loop.fetch()
+        loop.backward()
+    spans: dict[str, float] = {}
+    marks = loop.steps.take()
+    marks.add_to(spans)
+    assert len(marks.names) < 5000
+    assert [spans[name] for name in ("input", "forward", "backward")] == [5000.0] * 3
+
+
+def test_batches_read_ahead_after_a_validation_are_trained_on(loop: Loop) -> None:
+    loop.steps.evaluates(True)
+    loop.evaluate(gradients=False)
+    for _ in range(2):
+        loop.fetch()
+    loop.steps.evaluates(False)
+    loop.backward()
+    loop.optimize()
+    [(_, spans, samples)] = loop.ended
+    assert (samples, spans["input"]) == (16, 2.0)
+
+
+def test_a_loader_that_takes_the_place_of_a_gone_one_is_another() -> None:
+    loop, loaders = Loop(), [Optimizer()]
+    loop.fetch(loaders[0])
+    loop.backward()
+    loop.optimize()
+    gone = id(loaders.pop())
+    while id(loader := Optimizer()) != gone:
+        loaders.append(loader)
+    for _ in range(2):
+        loop.fetch(loader)
+    loop.step()
+    assert loop.ended[-1][1][EVALUATION] > 2.0
 
 
 def test_an_evaluation_without_a_loader_lasts_from_eval_to_train(loop: Loop) -> None:

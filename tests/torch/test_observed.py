@@ -13,9 +13,15 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+import torch
 from tests.torch.plain_scripts import SCRIPTS
+from torch.utils.data import dataloader
 
 from headgate.engines.launch import inject, observation
+from headgate.task.environment import TaskEnvironment
+from headgate.task.observed_calls import CallObserver
+from headgate.task.observed_steps import Marks, ObservedSteps
+from headgate.task.observing import ScriptObserver
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
 
@@ -356,10 +362,27 @@ model.eval()  # its end is looked for from now on
 evaluated(whole.tensors[0])
 print(dict(counters["graph_break"]), counters["stats"]["unique_graphs"])
 """)
-    observed = {"HEADGATE_OBSERVE": "steps,profile"}
-    process = start(tmp_path, "-W", "error::UserWarning", str(script), channel=channel, **observed)
+    words = "-W", "error::UserWarning", str(script)
+    process = start(tmp_path, *words, channel=channel, HEADGATE_OBSERVE="steps,profile")
     assert finish(process) == "{} 2\n"
     assert steps_of(channel) == 8
+
+
+def test_loaders_may_feed_the_steps_of_another_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind: Any = dataloader._BaseDataLoaderIter
+    monkeypatch.setattr(kind, "__next__", kind.__next__)
+    ended: list[Marks] = []
+    environment = TaskEnvironment.read()
+    calls, script = CallObserver(environment), ScriptObserver(torch, frozenset(), environment)
+    calls.steps = ObservedSteps(lambda _, marks: ended.append(marks))
+    script.watch_loaders(dataloader)
+    script.hand_over(calls.around_next)
+    for _ in dataloader.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), 8):
+        calls.steps.computes()
+        calls.steps.call_ended()
+    assert [(marks.names, marks.samples) for marks in ended] == [
+        (["other", "input", "other", "compute"], 8)
+    ] * 2
 
 
 def test_a_script_with_calls_is_not_observed_besides(

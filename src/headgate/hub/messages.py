@@ -185,6 +185,18 @@ class _Stretches:
         return self.latest
 
 
+def steps_of(message: Mapping[str, Any]) -> int | None:
+    """The number of steps whose mean parts a message tells; None: they are those of one step.
+
+    Raises:
+        ValueError: It is invalid.
+    """
+    steps = _whole(message.get("steps"))
+    if steps is not None and steps < 1:
+        raise ValueError(f"found {steps} steps; expected at least 1")
+    return steps
+
+
 def span(message: Mapping[str, Any]) -> dict[str, object]:
     """Parse a part of a step into a row of the store.
 

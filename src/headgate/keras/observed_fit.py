@@ -128,7 +128,7 @@ class ObservedFit:
     def _fetched(self, batches: list[Any]) -> None:
         sizes = [size for batch in batches if (size := backends.size_of(batch)) is not None]
         self._batch = max([self._batch or 0, *sizes]) or None
-        self._steps.fetched(id(self), sum(sizes) or None, True)
+        self._steps.fetched(self, sum(sizes) or None, True)
         self._steps.computes()
 
     def _run_pipeline(self, source: Any, count: int) -> Any:

@@ -61,24 +61,27 @@ def read(reader: RunReader, after: float, most: int) -> Stepping:
     """
     steps_by_task: dict[TaskOfRun, list[ReportedStep]] = defaultdict(list)
     waited: dict[str, list[float | None]] = defaultdict(list)
+    counts: dict[str, list[float]] = defaultdict(list)
     spans: dict[str, dict[str, Sums]] = defaultdict(dict)
     parts = list(_parts(reader, after, most))
+    count = "coalesce(steps, 1)" if _has(reader, "spans", "steps") else "1"
     for rows, parameters in parts:
         known = f"FROM spans WHERE {rows} AND seconds IS NOT NULL AND task IS NOT NULL"
         sql = (
             "SELECT t, task, step, total(seconds), sum(CASE name WHEN 'input' THEN seconds "
-            f"END) {known}"
+            f"END), max({count}) {known}"
         )
-        for t, task, step, seconds, input_seconds in reader.tuples(
+        for t, task, step, seconds, input_seconds, steps in reader.tuples(
             f"{sql} GROUP BY task, t, step", parameters
         ):
             steps_by_task[TaskOfRun(task)].append(
                 ReportedStep(t, TaskOfRun(task), step or 0, seconds)
             )
             waited[task].append(input_seconds)
+            counts[task].append(steps)
         sql = (
-            f"SELECT task, name, total(seconds), sum(bytes_in), sum(bytes_out) {known} GROUP "
-            "BY task, name"
+            f"SELECT task, name, total(seconds * {count}), sum(bytes_in * {count}), "
+            f"sum(bytes_out * {count}) {known} GROUP BY task, name"
         )
         for task, name, *sums in reader.tuples(sql, parameters):
             before = spans[task].get(name, (0.0, None, None))
@@ -93,6 +96,7 @@ def read(reader: RunReader, after: float, most: int) -> Stepping:
                 np.array([reported_step.seconds for reported_step in steps_by_task[task]]),
                 np.array(waited[task], float),
                 spans[task],
+                np.array(counts[task], float),
             )
             for task in steps_by_task
         },

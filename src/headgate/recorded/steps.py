@@ -24,17 +24,19 @@ Sums = tuple[float, float | None, float | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSums:
-    """Sums over the sampled steps of a task.
+    """The sampled steps of a task, and their sums.
 
     Args:
-        whole: Seconds of each step.
-        waited: Seconds of each step spent waiting for input; NaN: not measured.
+        whole: Seconds of each step, or of a mean of several.
+        waited: Seconds of each of these spent waiting for input; NaN: not measured.
         spans: By span, over all steps: seconds, bytes in and bytes out; None: not counted.
+        counts: The number of steps that each of these is the mean of.
     """
 
     whole: Array
     waited: Array
     spans: Mapping[str, Sums]
+    counts: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +89,34 @@ def divide(tasks: Iterable[StepSums]) -> StepBreakdown | None:
         return None
     step_seconds = np.concatenate([task.whole for task in given])
     waited = np.concatenate([task.waited for task in given])
-    spent, steps = float(step_seconds.sum()), len(step_seconds)
+    counts = np.concatenate([task.counts for task in given])
+    spent, steps = float((step_seconds * counts).sum()), float(counts.sum())
     names = {name for task in given for name in task.spans}
     order = [name for name in ORDER if name in names] + sorted(names - set(ORDER))
     seconds, received, sent = (_means(given, order, index, steps) for index in range(3))
     measured = np.isfinite(waited)
     fractions = waited[measured] / np.where(step_seconds > 0, step_seconds, 1.0)[measured]
     low, high = np.percentile(fractions, [10, 90]) if len(fractions) else (None, None)
-    exposed = [seconds[name] * steps for name in EXPOSED if name in seconds]
+    exposed = [seconds[name] for name in EXPOSED if name in seconds]
     return StepBreakdown(
-        steps=steps,
+        steps=round(steps),
         step_seconds=spent / steps,
         seconds=seconds,
-        input_fraction=_fraction(waited[measured], step_seconds[measured])
+        input_fraction=_fraction((waited * counts)[measured], (step_seconds * counts)[measured])
         if len(fractions)
         else None,
         input_low=None if low is None else float(low),
         input_high=None if high is None else float(high),
-        exposed_fraction=_fraction(np.array(exposed), step_seconds) if exposed else None,
+        exposed_fraction=_fraction(np.array(exposed) * steps, step_seconds * counts)
+        if exposed
+        else None,
         bytes_in=received,
         bytes_out=sent,
     )
 
 
 def _means(
-    tasks: Iterable[StepSums], names: Iterable[str], index: int, steps: int
+    tasks: Iterable[StepSums], names: Iterable[str], index: int, steps: float
 ) -> dict[str, float]:
     """Means of one of the sums of each span over all steps, for spans that some task knows."""
     means = {}

@@ -122,6 +122,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "bytes_out REAL",
         "begin REAL",  # seconds from the start of the step
         "workers REAL",  # for `input`: processes that read it beside the task; NULL: unknown
+        "steps REAL",  # whose mean it is; NULL: it is that of one step
     ),
     "transfers": (  # traffic of a sampled step between two tasks; may overlap with its spans
         "t REAL",  # as of the spans in the same message

@@ -74,10 +74,12 @@ class CallSession(HookedSession):
         marks.add_to(sums)
         self.evaluated(sums)
 
-    def tell(self, number: int, samples: int | None, spans: dict[str, float]) -> None:
+    def tell(
+        self, number: int, samples: int | None, spans: dict[str, float], steps: int = 1
+    ) -> None:
         if "input" not in spans:  # nothing tells its parts
             spans = {"step": sum(spans.values())}
-        super().tell(number, samples, spans)
+        super().tell(number, samples, spans, steps)
 
     def saw_loss(self, loss: Any) -> None:
         """A step returned this loss. It is read later, when it is computed."""

@@ -66,9 +66,7 @@ def watch_tensorflow(tensorflow: Any) -> None:
 
     kind.__call__ = watched
     iterators = sys.modules[_ITERATORS].OwnedIterator
-    iterators.__next__ = calls.around_next(
-        iterators.__next__, lambda iterator: id(iterator._dataset)
-    )
+    iterators.__next__ = calls.around_next(iterators.__next__, lambda iterator: iterator._dataset)
 
 
 def watch_keras(keras: Any) -> None:

@@ -131,8 +131,8 @@ class CallObserver:
 
     # --- hooks that frameworks have in common -----------------------------------------------------
 
-    def around_next(self, following: Any, source: Callable[[Any], int]) -> Any:
-        """`__next__` of an iterator over batches. `source` gives a number of what it reads."""
+    def around_next(self, following: Any, source: Callable[[Any], Any]) -> Any:
+        """`__next__` of an iterator over batches. `source` gives what it reads."""
 
         @functools.wraps(following)
         def watched(iterator: Any) -> Any:
@@ -200,7 +200,7 @@ class CallObserver:
             self.off()
             return False
         if other is not None:
-            other.off()
+            other.hand_over(self.around_next)
         self._thread = get_ident()
         names = ("keras", "tf_keras") if self.backend.name == "tensorflow" else ("jax",)
         framework = next(name for name in (*names, "tensorflow") if name in sys.modules)

@@ -133,16 +133,18 @@ class HookedSession(TaskSession):
         self.drop()
         if count:
             spans = {name: seconds / count for name, seconds in sums.items()}
-            self.tell(self.steps, samples, spans)
+            self.tell(self.steps, samples, spans, count)
 
-    def tell(self, number: int, samples: int | None, spans: dict[str, float]) -> None:
-        """Report a step, or the mean of some."""
+    def tell(
+        self, number: int, samples: int | None, spans: dict[str, float], steps: int = 1
+    ) -> None:
+        """Report a step, or the mean of several."""
         begins: dict[str, float] = {}
         before = 0.0
         for name in self.order:
             begins[name] = before
             before += spans.get(name, 0.0)
-        self.measured(self.measured_step(number, samples, spans, begins))
+        self.measured(self.measured_step(number, samples, spans, begins), steps)
 
     def close(self) -> None:
         """Send all pending messages, and what came after the last step."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 EVALUATION = "evaluation"
+_MOST_MARKS = 4096
+"""Most marks of a step that are kept one by one."""
 _LEAST_OTHERS, _TIMES = 8, 4
 """Another optimizer leads after this many steps of others, and this many times the most between two
 steps of the leader.
@@ -28,6 +30,7 @@ class Marks:
         moments: The moments on a device: of the beginning, and of each mark; empty: not taken.
         samples: Samples that were trained on; None: unknown.
         are_whole: Whether all parts of the step were marked.
+        folded: Seconds of spans before `begin`, if there were too many to keep.
     """
 
     begin: float
@@ -36,6 +39,14 @@ class Marks:
     moments: list[Any] = field(default_factory=list)
     samples: int | None = None
     are_whole: bool = True
+    folded: dict[str, float] = field(default_factory=dict)
+
+    def fold(self) -> None:
+        """Keep the sums of all spans so far in place of their marks."""
+        sums: dict[str, float] = {}
+        self.add_to(sums)
+        self.folded, self.begin = sums, self.times[-1]
+        self.names, self.times, self.moments = [], [], []
 
     def join(self, first: int, name: str) -> None:
         """Make one span of all from the mark `first` on, and of those of this name before it. An
@@ -51,6 +62,8 @@ class Marks:
     def add_to(self, sums: dict[str, float]) -> None:
         """Add the seconds of each span, by the clock of this process."""
         before = self.begin
+        for name, seconds in self.folded.items():
+            sums[name] = sums.get(name, 0.0) + seconds
         for name, now in zip(self.names, self.times):
             sums[name] = sums.get(name, 0.0) + now - before
             before = now
@@ -92,7 +105,8 @@ class ObservedSteps:
 
     A step ends with that of the leading optimizer. A batch is evaluated, not trained on, if it was
     fetched without gradients, between `eval()` and `train()`, or from a loader that feeds no
-    backward pass, and the next one is fetched before any backward pass.
+    backward pass, and the next one is fetched before any backward pass. Where an evaluation
+    computes no gradients, the first batch for training that is fetched with gradients ends it.
 
     Args:
         ended: Called at the end of each step, with the number of steps that end and their marks.
@@ -111,12 +125,14 @@ class ObservedSteps:
         self._ended = ended
         self._clock = clock
         self._leading = LeadingOptimizer()
-        self._training: set[int] = set()  # loaders that feed backward passes
+        self._loaders: dict[int, Any] = {}  # references to known loaders
+        self._training: set[int] = set()  # those that feed backward passes
         self._source = 0  # the loader of the undecided batches
         self._undecided: int | None = None  # the mark at which the first of these was fetched
         self._unused: list[int | None] = []  # sizes of the undecided batches
         self._gradients = True
         self._evaluates = False
+        self._infers = False  # the evaluation computes no gradients
         self._depth = 0  # of backward passes
         self._are_computed = False  # the gradients of the running backward pass
         self._optimizing = False
@@ -153,19 +169,38 @@ class ObservedSteps:
         else:
             self._mark(EVALUATION if self._evaluates else "other")
 
-    def fetched(self, loader: int, size: int | None, gradients: bool) -> None:
+    def fetched(self, loader: object, size: int | None, gradients: bool) -> None:
         """A batch was fetched.
 
         Args:
-            loader: A number of its loader.
+            loader: Stands for its loader.
             size: Its number of samples; None: unknown.
             gradients: Whether gradients are computed.
         """
         self._mark("input")
         if self._undecided is None:
             self._undecided = len(self._marks.names) - 1
-        self._source, self._gradients = loader, gradients
+        source = id(loader)
+        if source not in self._loaders:
+            self._know(source, loader)
+        self._source, self._gradients = source, gradients
         self._unused.append(size)
+        if self._evaluates:
+            self._infers = self._infers or not gradients
+            if gradients and self._infers and source in self._training:
+                self._evaluates = self._infers = False
+
+    def _know(self, source: int, loader: object) -> None:
+        """Know a loader by its number until it is gone: another one may have the number then."""
+
+        def forget(_: object) -> None:
+            self._loaders.pop(source, None)
+            self._training.discard(source)
+
+        try:
+            self._loaders[source] = weakref.ref(loader, forget)
+        except TypeError:  # as of a list
+            return
 
     def exhausted(self) -> None:
         """A loader has no more batches."""
@@ -192,6 +227,10 @@ class ObservedSteps:
         if not self._depth:
             self._mark("wait" if self._are_computed else "backward")
             self._are_computed = False
+            # a script that updates its weights by itself takes no step that is seen
+            if len(self._marks.names) > _MOST_MARKS:
+                self._marks.fold()
+                self.moment = None
 
     def optimizer_begins(self) -> None:
         """An optimizer begins its step."""
@@ -243,7 +282,7 @@ class ObservedSteps:
         """A model was set to evaluation mode, or back to training mode."""
         if evaluates != self._evaluates:
             self._mark(EVALUATION if self._evaluates else "other")
-            self._evaluates = evaluates
+            self._evaluates, self._infers = evaluates, False
 
     # --- which batches train ----------------------------------------------------------------------
 

@@ -13,15 +13,12 @@ import sys
 import time
 from importlib import import_module
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 from headgate.task.environment import TaskEnvironment
 from headgate.task.observed_steps import Marks, ObservedSteps
 from headgate.task.script_saves import saves
 from headgate.task.thread_pools import MKL, OPENMP, first_threads
-
-if TYPE_CHECKING:
-    from headgate.torch.observed_session import ObservedSession
 
 VARIABLE = "HEADGATE_OBSERVE"
 """The variable that tells how a task is observed: some of the words below, separated by commas."""
@@ -109,10 +106,11 @@ class ScriptObserver:
         )
         self._has_gradients: Callable[[], bool] = torch.is_grad_enabled
         self._thread = 0  # that trains; 0: not known yet
-        self.session: ObservedSession | None = None
+        self.session: Any = None  # an ObservedSession of headgate.torch
         self._profile: Any = None
         self._loads = Loads()
         self._loading = False  # a dataset may read another loader
+        self._following: Callable[[Any], Any] = lambda iterator: iterator  # reads unobserved
         self._size: Callable[[Any], int | None] | None = None
         self._batch: Any = None  # the latest, until its size can be told
         self.is_on = True
@@ -143,9 +141,9 @@ class ScriptObserver:
         if self.sets_threads:
             self._torch.set_num_threads = self._before_threads(self.set_threads)
         if _LOADER in sys.modules:
-            self._watch_loaders(sys.modules[_LOADER])
+            self.watch_loaders(sys.modules[_LOADER])
         else:
-            sys.meta_path.insert(0, after_import({_LOADER: self._watch_loaders}))
+            sys.meta_path.insert(0, after_import({_LOADER: self.watch_loaders}))
         scaler = getattr(sys.modules.get("torch.amp.grad_scaler"), "GradScaler", None)
         if scaler is not None:
             scaler.scale = self._before_scale(scaler.scale)
@@ -293,16 +291,18 @@ class ScriptObserver:
 
         return watched
 
-    def _watch_loaders(self, module: Any) -> None:
+    def watch_loaders(self, module: Any) -> None:
+        """Watch the batches of loaders. Their module has just been imported."""
         kind: Any = module._BaseDataLoaderIter
         following = kind.__next__
 
         @functools.wraps(following)
         def watched(iterator: Any) -> Any:
             if not self.is_on or self._loading or not self._is_mine():
-                return following(iterator)
+                return self._following(iterator)
             return self._fetch(iterator, following)
 
+        self._following = following
         kind.__next__ = watched
 
     def _fetch(self, iterator: Any, following: Callable[[Any], Any]) -> Any:
@@ -329,7 +329,7 @@ class ScriptObserver:
             else:
                 size = self._size(batch)
             self.loader_workers = iterator._num_workers
-            self.steps.fetched(id(iterator._index_sampler), size, self._has_gradients())
+            self.steps.fetched(iterator._index_sampler, size, self._has_gradients())
         except Exception as error:  # noqa: BLE001
             self.fail(error)
         return batch
@@ -386,6 +386,11 @@ class ScriptObserver:
         self._loading, self._thread = False, 0
         if self.session is not None or self._profile is not None:
             self.off()
+
+    def hand_over(self, around_next: Callable[..., Any]) -> None:
+        """Leave this process to the observer of another framework, which the loaders may feed."""
+        self.off()
+        self._following = around_next(self._following, lambda iterator: iterator._index_sampler)
 
     def off(self) -> None:
         """Observe no more. The hooks stay, and do nothing: others may be at work in their lists."""

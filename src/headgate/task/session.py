@@ -419,8 +419,12 @@ class TaskSession(ABC):
             self._noted.add(text)
             self._channel.send({"type": "note", "text": text})
 
-    def measured(self, step: MeasuredStep) -> None:
-        """Report a measured step, and after the first steps the profile."""
+    def measured(self, step: MeasuredStep, steps: int = 1) -> None:
+        """Report a measured step, and after the first steps the profile.
+
+        Args:
+            steps: The number of steps that it is the mean of.
+        """
         if step.number == FIRST_STEPS:
             self.send_profile()
         if is_told(step.number):
@@ -430,6 +434,8 @@ class TaskSession(ABC):
                 "seconds": step.seconds,
                 **step.as_message(),
             }
+            if steps > 1:
+                spans["steps"] = steps
             self._channel.send({"type": "spans", **spans}, can_be_missed=True)
 
     def send_profile(self) -> None:

@@ -319,13 +319,14 @@ class LiveRun:
             KeyError, TypeError, ValueError: The message is invalid.
         """
         at, id, step = self.clock(), task.of_run, int(message["step"])
+        steps = messages.steps_of(message)
         if (
             parts := len(message["spans"]) + len(message.get("transfers") or ())
         ) > messages.MOST_PARTS:
             raise ValueError(
                 f"found {parts} spans and transfers; expected at most {messages.MOST_PARTS}"
             )
-        rows = [("spans", messages.span(span)) for span in message["spans"]]
+        rows = [("spans", {**messages.span(span), "steps": steps}) for span in message["spans"]]
         rows += [
             ("transfers", messages.transfer(transfer))
             for transfer in message.get("transfers") or ()
