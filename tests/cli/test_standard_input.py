@@ -15,11 +15,12 @@ from tests.hub.user import SECONDS, User
 
 from headgate.cli.standard_input import Handover
 from headgate.engines.base import EngineSpec
-from headgate.hub.standard_input import StandardInput
+from headgate.hub.standard_input import StandardInput, offered, taken
 from headgate.hub.submission import Submission
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan
+from headgate.recorded import runs
 from headgate.testing import wait
 
 COUNT = "import sys; print('lines:', len(sys.stdin.readlines()))"
@@ -139,6 +140,21 @@ def test_a_file_is_for_retries_too_and_one_that_is_read_to_its_end_is_nothing(
         file.read()
         assert not found.holds_data()
         assert Handover.settled(submitted(A, B), False, found).given is None
+
+
+def test_it_is_handed_over_in_a_folder_of_the_longest_path_that_a_hub_has_sockets_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: tuple[StandardInput, int]
+) -> None:
+    longest = tmp_path
+    for more in range(1, 101):
+        monkeypatch.setenv("HEADGATE_HOME", str(tmp_path / ("x" * more)))
+        if runs.sockets() != runs.hub():
+            break
+        longest = runs.home()
+    monkeypatch.setenv("HEADGATE_HOME", str(longest))
+    assert longest != tmp_path
+    with offered(pipe[0]) as path:
+        os.close(taken(path))
 
 
 def test_a_job_that_reads_it_has_one_worker_where_it_might_have_had_several(

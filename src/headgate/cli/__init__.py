@@ -55,7 +55,7 @@ VERBS = {
     "lab": "Make several nodes inside this machine, to try things on.",
     "config": "Show your settings and where each comes from, or change them.",
     "doctor": "Show this machine, and what Headgate cannot control on it.",
-    "schema": "Print the JSON schema of a job, plan, cluster, study or settings file.",
+    "schema": "Print the JSON schema of a kind of file: job, plan, settings.",
 }
 
 

@@ -174,7 +174,9 @@ def change(path: Path, key: str, value: str | None) -> None:
         draft.write_text("".join(lines), encoding="utf-8")
         after, _ = read(draft)
         if after.model_dump(exclude={key}) != before.model_dump(exclude={key}):
-            raise UsageError(f"{path} is not written line by line; headgate config edit changes it")
+            raise UsageError(
+                f"{path} is not written line by line; change it by: headgate config edit"
+            )
         draft.replace(os.path.realpath(path))
     except InvalidFileError as error:
         problem = error.problems[0]

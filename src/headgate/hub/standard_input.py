@@ -86,7 +86,7 @@ def offered(given: StandardInput) -> Iterator[str]:
 
     The caller of this function is connected to the hub: sockets without a connection are removed.
     """
-    path = runs.sockets() / f"stdin-{os.getpid()}-{secrets.token_hex(4)}.sock"
+    path = runs.sockets() / f"{secrets.token_hex(3)}.sock"  # no longer than `channel.sock`
 
     def give() -> None:
         with suppress(OSError), listener.accept()[0] as taker:  # nobody came
