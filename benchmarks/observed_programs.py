@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import _frame
+import numpy as np
 
 import headgate
 
@@ -116,7 +117,7 @@ def observed(program: str, python: str, folder: Path) -> Outcome:
     own = json.loads(result.read_text())
     [recorded] = run.recording().jobs
     parts = recorded.division
-    steps = recorded.progress.step
+    steps = recorded.progress.step[np.isfinite(recorded.progress.step)]  # lines may tell none
     return Outcome(
         program,
         own["steps"],
