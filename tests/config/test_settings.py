@@ -129,3 +129,15 @@ def test_a_change_that_makes_no_sense_changes_nothing(
     assert message in str(done.exception)
     assert file.read_text() == before
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_log_level_of_the_file_comes_from_there(file: Path) -> None:
+    written(file, "log: warning\n")
+    rows = json.loads(types("--json"))["settings"]
+    assert [row["source"] for row in rows if row["key"] == "log"] == ["file"]
+
+
+def test_a_folder_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", f"/tmp/{'x' * 300}")
+    with pytest.raises(UsageError, match="File name too long"):
+        settings.of_file()

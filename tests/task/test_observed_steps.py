@@ -126,6 +126,19 @@ def test_very_many_backward_passes_without_a_step_take_no_memory(loop: Loop) -> 
     assert [spans[name] for name in ("input", "forward", "backward")] == [5000.0] * 3
 
 
+def test_time_of_observation_is_no_part_of_a_step(loop: Loop) -> None:
+    loop.fetch()
+    loop.steps.computes()
+    before = loop.steps.take()
+    spans: dict[str, float] = {}
+    before.add_to(spans)
+    before.leave_out(5.0)
+    after: dict[str, float] = {}
+    before.add_to(after)
+    assert after == spans
+    assert before.times[-1] - before.begin == sum(spans.values())
+
+
 def test_batches_read_ahead_after_a_validation_are_trained_on(loop: Loop) -> None:
     loop.steps.evaluates(True)
     loop.evaluate(gradients=False)

@@ -162,20 +162,19 @@ def headgate(verbose: int) -> None:
              headgate run jobs.yaml
              headgate run train.py -- --epochs 5
     """
+    stated = None
     if not verbose and "HEADGATE_LOG" not in os.environ:
-        stated = None
         with contextlib.suppress(HeadgateError):  # the verb says what is wrong with the settings
             stated = settings.of_file().get("log")
         if stated is None:
             return  # and `logging` is not imported
-        os.environ["HEADGATE_LOG"] = stated
     import logging
 
     from headgate.model import log_levels
 
     if verbose:  # a hub that it starts logs as well
         os.environ[log_levels.VARIABLE] = log_levels.of_verbosity(verbose)
-    log_levels.configure()
+    log_levels.configure(stated)
     logging.getLogger(__name__).info("headgate %s, process %d", __version__, os.getpid())
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from headgate.model.defaults import MOST_PORT, settings_path, variable_of
+from headgate.model.defaults import MOST_PORT, settings_exist, settings_path, variable_of
 from headgate.model.errors import UsageError
 
 
@@ -28,7 +28,7 @@ def of_file() -> Mapping[str, Any]:
 
 @cache
 def _read(file: Path) -> Mapping[str, Any]:
-    if not file.exists():
+    if not settings_exist(file):
         return {}
     from headgate.config import settingsfile
 

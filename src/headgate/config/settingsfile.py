@@ -16,7 +16,7 @@ from headgate.config import userfile
 from headgate.config.fields import Plain, Seconds, Text
 from headgate.config.userfile import Entry, UserFile, Whole, suggestion
 from headgate.model import defaults, log_levels
-from headgate.model.defaults import MOST_PORT, settings_path, variable_of
+from headgate.model.defaults import MOST_PORT, settings_exist, settings_path, variable_of
 from headgate.model.errors import InvalidFileError, UsageError
 
 DEFAULTS: Mapping[str, Any] = {
@@ -114,7 +114,7 @@ def read(path: Path) -> tuple[SettingsEntry, UserFile | None]:
         InvalidFileError: The file has problems; the error lists them all.
         UsageError: The file cannot be read.
     """
-    if not path.exists():
+    if not settings_exist(path):
         return SettingsEntry(), None
     file = UserFile(str(path), SettingsEntry)
     entry = SettingsEntry()

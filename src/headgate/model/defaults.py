@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from headgate.model.errors import UsageError
+
 HOME = "~/.local/share/headgate"
 """Headgate's folder."""
 POLICY = "headgate"
@@ -23,6 +25,18 @@ def settings_path() -> Path:
     """The file of the user's settings, which need not exist."""
     folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(folder) / "headgate" / "config.yaml"
+
+
+def settings_exist(path: Path) -> bool:
+    """Whether the file of the user's settings exists.
+
+    Raises:
+        UsageError: Its folder cannot be read.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def variable_of(key: str) -> str:

@@ -59,6 +59,11 @@ class Marks:
         if self.moments:
             self.moments[first + 1 :] = self.moments[-1:]
 
+    def leave_out(self, seconds: float) -> None:
+        """The last seconds are no part of the step."""
+        self.begin += seconds
+        self.times = [moment + seconds for moment in self.times]
+
     def add_to(self, sums: dict[str, float]) -> None:
         """Add the seconds of each span, by the clock of this process."""
         before = self.begin
@@ -256,6 +261,10 @@ class ObservedSteps:
         """A compiled call that trains begins."""
         self._mark("other")
         self._trains()
+
+    def leaves_out(self, seconds: float) -> None:
+        """The last seconds went to observation."""
+        self._marks.leave_out(seconds)
 
     def computed(self) -> None:
         """A compiled call that trains, or a part of it, has ended."""
