@@ -41,7 +41,14 @@ def run(folder: Path, backend: str, channel: ChannelListener) -> dict[str, Any]:
     return told
 
 
-@pytest.fixture(scope="module", params=SCRIPTS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        # tests/torch/test_observed.py has the same hooks
+        pytest.param(backend, marks=pytest.mark.long) if backend == "torch" else backend
+        for backend in SCRIPTS
+    ],
+)
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A back end, what its scripts compute under plain Python and observed, and its channel."""
     backend, folder = request.param, tmp_path_factory.mktemp("kinds")
