@@ -47,7 +47,6 @@ from headgate.model.events import (
     TaskReady,
     TaskStarted,
     Usage,
-    Wake,
     Warn,
 )
 from headgate.model.identifiers import JobId, TaskId
@@ -88,7 +87,7 @@ def live_controller(
     """
     by_turns = not isinstance(policy, NoPolicy)
     pairing = Pairing(pairs, lambda job: job.spec.name, by_turns)
-    queue = Queue(FifoOrder(), True, seconds, pairing)
+    queue = Queue(FifoOrder(), True, seconds, pairing, bounded=by_turns)
     return Controller(policy, queue, tracks=True, compares_gpus=True)
 
 
@@ -166,8 +165,6 @@ class Controller:
                 actions += self._requested(pending, event)
             case TaskStarted() | TaskReady():
                 actions += self._up(pending, event)
-            case Wake():
-                pass
         self._judge_stalls(pending)
         if self._jobs.limited:
             actions += self._timeouts(now)
@@ -195,6 +192,7 @@ class Controller:
         self._unseen_steps.forget(run)
         if self._queue is not None:
             self._queue.forget(forgotten)
+            self._queue.at_once(run, None)
 
     def _memory_used(self, now: float, event: MemoryUsed | GpuMemoryUsed) -> list[Action]:
         if self._queue is not None:
@@ -213,14 +211,21 @@ class Controller:
             event.gpus,
             event.divides,
         )
-        job.needs_gpu_bytes, job.uses_gpus, job.revision = (
+        job.needs_gpu_bytes, job.uses_gpus, job.script, job.revision = (
             event.gpu_memory_bytes,
             event.uses_gpus,
+            event.script,
             1,
         )
         job.key = event.key
         self._allocator.side_by_side.learn(event.beside)
+        self._bound(job)
         return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
+
+    def _bound(self, job: JobRecord) -> None:
+        """Let as many jobs of its run run at once as a job states."""
+        if self._queue is not None and job.spec.at_once is not None:
+            self._queue.at_once(job.run, job.spec.at_once)
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
         job = self._jobs.all.get(event.job)
@@ -245,6 +250,7 @@ class Controller:
                 return resizing.resize(job, workers, self._allocator, pending)
             case ChangeRequested(_, spec):
                 job.spec = spec
+                self._bound(job)
                 if job.tasks:
                     pending.moved[job.id] = job
                     pending.changes.append(Changed(job.id, spec.priority, spec.limits.cores))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from headgate.controller.gpu_memory import GpuMemory, GpuRequest, WorkerSlot
 from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
+from headgate.controller.slots import Group, Slots
 from headgate.model.cluster import Node
 from headgate.model.roles import task_names
 
@@ -26,6 +27,7 @@ class ResourceRequest(NamedTuple):
         allowed: Names of the nodes that it may use; None: any.
         on_gpus: GPU memory that each worker needs; None: unknown or none.
         guessed: Its memory need is unknown: `memory_bytes` counts until the use is observed.
+        groups: Groups of jobs in which it takes a slot.
     """
 
     workers: int
@@ -35,6 +37,7 @@ class ResourceRequest(NamedTuple):
     allowed: frozenset[str] | None
     on_gpus: GpuRequest | None = None
     guessed: bool = False
+    groups: tuple[Group, ...] = ()
 
     @property
     def all_gpus(self) -> int:
@@ -114,10 +117,12 @@ class FreeResources:
 
     Attributes:
         gpu_memory: Memory of GPUs that jobs share by turns.
+        slots: How many jobs of a group run.
     """
 
     def __init__(self) -> None:
         self.free_gpus = 0
+        self.slots = Slots()
         self._nodes: dict[str, Node] = {}
         self._free: dict[str, int] = {}  # GPUs; negative after a node lost some
         self._taken: dict[str, list[int]] = {}  # GPUs and bytes, also of lost nodes
@@ -149,6 +154,11 @@ class FreeResources:
             self._spare.pop(name, None)
             self._possible.clear()
             self.free_gpus -= max(free, 0)
+
+    @property
+    def cores(self) -> float:
+        """Cores of all nodes together."""
+        return sum(node.cores for node in self._nodes.values())
 
     def could(self, request: ResourceRequest) -> bool:
         """Whether the request would fit if nothing ran."""
@@ -189,6 +199,8 @@ class FreeResources:
 
     def shortage(self, request: ResourceRequest) -> Shortage:
         """What a request that does not fit lacks."""
+        if (full := self.slots.full(request.groups)) is not None:
+            return self.slots.shortage(full)
         if request.on_gpus is not None and not request.gpus:
             lacks = self.gpu_memory.shortage(request.on_gpus, Counter(request.fixed))
             if lacks is not None:
@@ -309,34 +321,37 @@ class FreeResources:
         """Take the requested resources. Returns the place of each worker; None, with nothing taken:
         no room now.
         """
-        if request.all_gpus > self.free_gpus:
+        if request.all_gpus > self.free_gpus or self.slots.full(request.groups) is not None:
             return None
         worker_slots: list[WorkerSlot] = []
         own = Counter[str]()
         for i in range(request.workers):
             name = request.fixed[i] if request.fixed else self._best(request, own)
             if name is None or name not in self._nodes or not self._fits(request, name, own[name]):
-                self.give(request, worker_slots)
+                self._change(request, -1, worker_slots)
                 return None
             gpus: tuple[int, ...] | None = ()
             if request.on_gpus is not None and not request.gpus:
                 gpus = self.gpu_memory.choose(request.on_gpus, name, worker_slots)
             if gpus is None:
-                self.give(request, worker_slots)
+                self._change(request, -1, worker_slots)
                 return None
             slot = WorkerSlot(name, gpus)
-            self.take(request, (slot,))
+            self._change(request, 1, (slot,))
             own[name] += request.memory_bytes
             worker_slots.append(slot)
+        self.slots.take(request.groups)
         return tuple(worker_slots)
 
     def take(self, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> None:
-        """Take the resources of one worker in each of these places."""
+        """Take the resources of a job with one worker in each of these places."""
         self._change(request, 1, slots)
+        self.slots.take(request.groups)
 
     def give(self, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> None:
-        """Return the resources of one worker in each of these places."""
+        """Return the resources of a job with one worker in each of these places."""
         self._change(request, -1, slots)
+        self.slots.give(request.groups)
 
     def _best(self, request: ResourceRequest, own: Mapping[str, int]) -> str | None:
         for bucket in self._by_free[request.gpus :]:

@@ -125,7 +125,9 @@ class Pairing:
 
 def _room(claim: Claim, resources: FreeResources) -> tuple[WorkerSlot, ...]:
     """Where a waiting job would have room now; empty: nowhere."""
-    slots = resources.seize(claim.request) or ()
+    slots = resources.seize(claim.request)
+    if slots is None:
+        return ()
     resources.give(claim.request, slots)
     return slots
 

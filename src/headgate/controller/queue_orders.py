@@ -30,7 +30,7 @@ class Claim:
         passed: How often a job behind it started first because it ran better beside the running
             jobs.
         grew: When its observed use last grew.
-        seen_bytes: Its observed use then, if its need was guessed.
+        seen_bytes: Its observed use then.
         on_gpu: Its observed GPU memory; None: the need is known, or has settled.
         size: Number of GPUs; 1 for a job without.
     """

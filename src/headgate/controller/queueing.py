@@ -11,6 +11,7 @@ from functools import lru_cache
 from heapq import merge
 from itertools import chain, islice
 
+from headgate.controller.at_once import CoresInUse, MemoryOfScripts
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
 from headgate.controller.gpu_memory import GpuMemory, WorkerSlot
 from headgate.controller.gpu_seen import PATIENCE_SECONDS, GpuUseSeen
@@ -19,6 +20,7 @@ from headgate.controller.preemption import Key, Ranking
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
+from headgate.controller.slots import ALL, Group
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
 from headgate.model.cluster import Node
 from headgate.model.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
@@ -31,6 +33,10 @@ from headgate.planning.placement import place, place_within, unplaced
 _GROWS = 1.05
 _SETTLED_SECONDS = 5.0
 """A job's memory use has settled once it has not grown by more than this factor for this long."""
+_STEPPED_SECONDS, _SILENT_SECONDS = 2.0, 10.0
+"""The same of the first job of a script, for which others wait: once it has stepped, and before."""
+_PROBE_SECONDS = 60.0
+"""Other jobs of a script wait no longer than this for the memory of the first."""
 
 
 def _unknown(_: JobId) -> None:
@@ -48,6 +54,8 @@ class Queue:
         seconds: Expected run time of a waiting job; None: unknown.
         pairing: Picks, among waiting jobs of one priority, the one that runs best beside the
             running jobs. None: the order alone decides.
+        bounded: Only so many jobs run at once as the cores are for. Where memory is not known, the
+            first job of a script runs before the others.
     """
 
     def __init__(
@@ -56,6 +64,7 @@ class Queue:
         gpus_are_shared: bool = False,
         seconds: Callable[[JobId], float | None] = _unknown,
         pairing: Pairing | None = None,
+        bounded: bool = False,
     ) -> None:
         self.order = order
         self._pairing = pairing
@@ -72,11 +81,22 @@ class Queue:
             ResourceRequest, Key
         ] = {}  # ranks whose request does not fit, even with the resources of jobs that rank behind
         self._changed = False
+        self._bounded = bounded
+        self._cores = CoresInUse()
+        self._memory = MemoryOfScripts()
+        self._probes: dict[str, Claim] = {}
 
     @property
     def wake_at(self) -> float | None:
-        """When a running job's rank gets worse next."""
-        return self._running.worse_at if self._waiting else None
+        """When a running job's rank gets worse next, or others have waited long enough for its
+        memory.
+        """
+        if not self._waiting:
+            return None
+        times = [(claim.since or 0.0) + _PROBE_SECONDS for claim in self._probes.values()]
+        if self._running.worse_at is not None:
+            times.append(self._running.worse_at)
+        return min(times, default=None)
 
     @property
     def gpu_memory(self) -> GpuMemory:
@@ -99,10 +119,19 @@ class Queue:
         self._resources.join(node)
         self._changed = True
         self._hopeless.clear()
+        self._cores.have(self._resources.cores)
+        self._bound()
 
     def leave(self, name: str) -> None:
         """Remove a node."""
         self._resources.leave(name)
+        self._cores.have(self._resources.cores)
+        self._bound()
+
+    def at_once(self, run: str, jobs: int | None) -> None:
+        """Set how many jobs of a run may run at once; None: as many as the cores are for."""
+        more = self._resources.slots.limit(Group("slots-of-run", run), jobs)
+        self._changed = self._changed or more
 
     def enqueue(self, now: float, job: JobRecord) -> list[Action]:
         """Add a job whose time has come. A job without exclusive requests is not queued."""
@@ -117,7 +146,7 @@ class Queue:
             return [job.mark("waiting", too_large)]
         claim = self._claims.setdefault(job.id, Claim(job, request))
         claim.job, claim.request = job, request
-        insort(self._waiting.setdefault(request, []), (self._running.key(claim, now), claim))
+        self._enqueue(now, claim)
         return [job.mark("waiting", self._lacks(request))]
 
     def move(
@@ -145,9 +174,7 @@ class Queue:
                 claim = self._claims[job.id]
                 self._dequeue(claim)
                 claim.request = request
-                insort(
-                    self._waiting.setdefault(request, []), (self._running.key(claim, now), claim)
-                )
+                self._enqueue(now, claim)
         for request, slots in taken:
             self._resources.give(request, slots)
         self._changed = self._changed or bool(taken)
@@ -163,14 +190,24 @@ class Queue:
         """Tasks of a job use memory. If its need was unknown, its peak use counts as taken from
         then on. If it needs more than such jobs did before, the excess counts as taken.
         """
-        claim = self._claims.get(job.id)
-        has_request = claim is not None and claim.since is not None and not claim.found
+        claim, tasks = self._claims.get(job.id), job.tasks.values()
+        runs = claim is not None and claim.since is not None
+        has_request = runs and claim is not None and not claim.found and claim.request.workers > 0
+        self._cores.use(
+            now, job.id, sum(task.used.cpu_cores for task in tasks if task.used is not None)
+        )
+        self._bound()
         if not self._gpus_are_shared or (has_request and job.spec.limits.memory_bytes is not None):
             return
-        tasks = job.tasks.values()
         most = math.ceil(sum(task.most_bytes for task in tasks) / len(tasks))
+        if claim is not None and runs:
+            if most > _GROWS * claim.seen_bytes:
+                claim.grew, claim.seen_bytes = now, most
+            settles = _STEPPED_SECONDS if job.worked else _SILENT_SECONDS
+            if self._probes.get(job.script) is claim and now - claim.grew >= settles:
+                self._learn(job.script, most)
         if claim is not None and has_request:
-            settled = self._has_settled(now, claim, most)
+            settled = claim.request.guessed and now - claim.grew >= _SETTLED_SECONDS
             if settled or most > claim.request.memory_bytes:
                 self._resources.give(claim.request, claim.slots)
                 guessed = claim.request.guessed and not settled
@@ -191,17 +228,40 @@ class Queue:
             self._resources.give(claim.request, claim.slots)
             self._changed = self._changed or slots != claim.slots
             self._hopeless.clear()
+            request, claim.found = request._replace(groups=claim.request.groups), True
         claim.request, claim.slots = request, slots
         self._resources.take(request, slots)
 
-    @staticmethod
-    def _has_settled(now: float, claim: Claim, most: int) -> bool:
-        """Whether the observed use of a job with guessed need has stopped growing."""
-        if not claim.request.guessed:
-            return False
-        if most > _GROWS * claim.seen_bytes:
-            claim.grew, claim.seen_bytes = now, most
-        return now - claim.grew >= _SETTLED_SECONDS
+    def _learn(self, script: str, peak: int) -> None:
+        """A job of a script was seen to take this many bytes: others need not wait for that, and
+        ask for as much.
+        """
+        self._probes.pop(script, None)
+        if not self._memory.learn(script, peak):
+            return
+        self._resources.slots.limit(Group("probe", script), None)
+        self._changed = True
+        moved: list[tuple[Key, Claim]] = []
+        for request, waiting in list(self._waiting.items()):
+            of_script = [entry for entry in waiting if entry[1].job.script == script]
+            if of_script:
+                moved += of_script
+                left = [entry for entry in waiting if entry[1].job.script != script]
+                self._waiting[request] = left
+                if not left:
+                    del self._waiting[request]
+        for key, claim in moved:
+            claim.request = self._request_of(claim.job) or claim.request
+            insort(self._waiting.setdefault(claim.request, []), (key, claim))
+
+    def _enqueue(self, now: float, claim: Claim) -> None:
+        insort(self._waiting.setdefault(claim.request, []), (self._running.key(claim, now), claim))
+
+    def _bound(self) -> None:
+        """Let as many jobs run at once as the cores are for."""
+        if self._bounded:
+            more = self._resources.slots.limit(ALL, self._cores.most)
+            self._changed = self._changed or more
 
     def memory_used(self, now: float, event: MemoryUsed | GpuMemoryUsed) -> None:
         """Record the memory of a node, or of its GPUs, used by jobs and others."""
@@ -267,9 +327,15 @@ class Queue:
 
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
+        self._cores.ended(job.id)
         claim = self._claims.get(job.id)
         if claim is None or claim.since is None:
             return
+        was_probe = self._probes.get(job.script) is claim
+        if was_probe:
+            del self._probes[job.script]
+        if (was_probe or claim.seen_bytes) and (job.worked or job.failure is None):
+            self._learn(job.script, claim.seen_bytes or PROCESS)
         self._resources.give(claim.request, claim.slots)
         claim.served += now - claim.since
         claim.since, claim.slots, claim.found, claim.on_gpu = None, (), False, None
@@ -301,7 +367,7 @@ class Queue:
         # thousands of jobs may make the same request
         for request in dict.fromkeys(claim.request for claim in waiting):
             lacks = self._resources.shortage(request)
-            lacking[request] = lacks, beside(request, have, lacks.on_gpu)
+            lacking[request] = lacks, beside(request, have, lacks)
         return [
             StartForecast(claim.job.id, *lacking[claim.request], start.at, start.unknown)
             for claim, start in zip(waiting, starts, strict=True)
@@ -342,6 +408,7 @@ class Queue:
         if self._running.review(now):
             self._changed = True
             self._hopeless.clear()
+        self._end_probes(now)
         admitted: list[JobRecord] = []
         actions: list[Action] = []
         if not self._changed:
@@ -366,19 +433,12 @@ class Queue:
                 actions += self._start(now, claim, slots)
                 admitted.append(claim.job)
                 continue
-            hopeless = self._hopeless.get(claim.request)
-            if (
-                self.order.preempts
-                and self._reserved is None
-                and (hopeless is None or key < hopeless)
-            ):
-                victims = self._running.victims(now, key, claim.request, self._resources)
-                for victim in victims:
-                    actions += self._stop(victim, claim)
-                if victims:
-                    self._reserved = head
-                else:
-                    self._hopeless[claim.request] = key
+            if (full := self._resources.slots.full(claim.request.groups)) is not None:
+                if full == ALL:
+                    break
+                blocked.add(claim.request)  # other groups have slots
+                continue
+            actions += self._preempt(now, head)
             if self.order.overtakes:
                 blocked.add(claim.request)
             elif not self._let_others_by(claim.request, blocked, set_aside):
@@ -389,6 +449,29 @@ class Queue:
         for request, slots in set_aside:
             self._resources.give(request, slots)
         return admitted, actions
+
+    def _preempt(self, now: float, head: tuple[Key, Claim]) -> list[Action]:
+        """Stop running jobs for the head of the queue, if that makes room for it."""
+        key, claim = head
+        hopeless = self._hopeless.get(claim.request)
+        if (
+            not self.order.preempts
+            or self._reserved is not None
+            or (hopeless is not None and key >= hopeless)
+        ):
+            return []
+        victims = self._running.victims(now, key, claim.request, self._resources)
+        if victims:
+            self._reserved = head
+        else:
+            self._hopeless[claim.request] = key
+        return [action for victim in victims for action in self._stop(victim, claim)]
+
+    def _end_probes(self, now: float) -> None:
+        """Let others wait no longer for the memory of jobs that have run long enough."""
+        for script, probe in list(self._probes.items()):
+            if now - (probe.since or 0.0) >= _PROBE_SECONDS:
+                self._learn(script, probe.seen_bytes or PROCESS)
 
     def _paired(
         self, head: tuple[Key, Claim], blocked: set[ResourceRequest], pairing: Pairing
@@ -446,11 +529,30 @@ class Queue:
             if not request.memory_bytes:
                 request = request._replace(memory_bytes=PROCESS, guessed=True)
         request = self._resources.trimmed(request) if request is not None else None
-        return (
-            request
-            if request is not None and (request.memory_bytes or request.on_gpus is not None)
-            else None
-        )
+        if request is not None and not (request.memory_bytes or request.on_gpus is not None):
+            request = None
+        if not self._bounded and job.spec.at_once is None:
+            return request
+        return self._bounded_request(job, request)
+
+    def _bounded_request(self, job: JobRecord, request: ResourceRequest | None) -> ResourceRequest:
+        """The request of a job with its slots, and with the memory that its script was seen to
+        take.
+        """
+        groups: tuple[Group, ...] = ALL, Group("slots-of-run", job.run)
+        if request is None:
+            request = ResourceRequest(0, 0, 0, (), None)
+        if self._bounded and job.script and (request.guessed or not request.memory_bytes):
+            need = self._memory.need(job.script)
+            if need is None:
+                probe = Group("probe", job.script)
+                self._resources.slots.limit(probe, 1)
+                groups = *groups, probe
+            elif request.guessed:
+                request = self._resources.trimmed(
+                    request._replace(memory_bytes=need, guessed=False)
+                )
+        return request._replace(groups=groups)
 
     def _elsewhere(
         self, job: JobRecord, node: Node, nodes: Mapping[str, Node]
@@ -534,11 +636,14 @@ class Queue:
         job.queued = False
         claim.since, claim.slots, claim.passed = now, slots, 0
         claim.grew, claim.seen_bytes = now, 0
+        if any(group.kind == "probe" for group in claim.request.groups):
+            self._probes[claim.job.script] = claim
+        self._cores.started(now, claim.job.id)
         claim.on_gpu = self._unseen(now, claim)
         self._running.add(claim, now)
         job.slots = slots if any(slot.gpus for slot in slots) else ()
         plan, nodes = job.planned(), tuple(slot.node for slot in slots)
-        if plan.worker_nodes == nodes:
+        if not slots or plan.worker_nodes == nodes:
             return []
         job.plan = _placed(plan, nodes)
         return [Resize(job.id, job.plan)]

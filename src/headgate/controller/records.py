@@ -52,6 +52,7 @@ class JobRecord:
         divides: Whether its script shards the model's memory among its workers.
         work: Core-seconds that such jobs took: likely, least, most; None: unknown.
         gpus: GPUs of each node that its environment allows, in that order; None: all.
+        script: Key of its script, whatever its arguments; empty: not known.
         queued: It waits in a queue for room, not for a time or another job.
         overtook: Facts of the earlier job that it overtook; empty: none.
         nodes: Names of the nodes that it may use.
@@ -103,6 +104,7 @@ class JobRecord:
     divides: bool = False
     work: tuple[float, float, float] | None = None
     gpus: tuple[int, ...] | None = None
+    script: str = ""
     queued: bool = False
     overtook: Facts = field(default_factory=dict)
     state: JobState = "waiting"

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-ShortageKind = Literal["gpus", "memory", "gpu-memory", "gpu-unseen", "gpu-alone"]
+ShortageKind = Literal[
+    "gpus", "memory", "gpu-memory", "gpu-unseen", "gpu-alone", "slots", "slots-of-run", "probe"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +18,9 @@ class Shortage:
     Args:
         kind: The missing resource: whole GPUs, node memory or GPU memory. Or a GPU whose present
             use is observed, or a GPU without other jobs if a job or the compute mode demands that.
+            Or a slot among all jobs or those of its run, or the first use of its script's memory.
         needs_bytes: Memory that each worker needs; for GPUs, on each GPU.
-        count: How many times: workers, or workers times their GPUs.
+        count: How many times: workers, or workers times their GPUs. For slots, how many there are.
         node: The node that is short; empty: not settled.
         gpu: The GPU there with most memory left.
         free_bytes: What is left there.
@@ -40,6 +43,11 @@ class Shortage:
     @property
     def on_gpu(self) -> bool:
         return self.kind in ("gpu-memory", "gpu-unseen", "gpu-alone")
+
+    @property
+    def of_jobs(self) -> bool:
+        """Whether other jobs are the cause by their number alone."""
+        return self.kind in ("slots", "slots-of-run", "probe")
 
     def plain(self) -> Mapping[str, object]:
         """Its kind and its known facts, by name."""

@@ -74,7 +74,7 @@ def expected_starts(
             resources.give(gone.request, left)
             now = max(now, end)
         if slots is None:
-            unknown = beside(claim.request, staying, resources.shortage(claim.request).on_gpu)
+            unknown = beside(claim.request, staying, resources.shortage(claim.request))
             yield from (ExpectedStart(None, unknown) for _ in waiting[place:])
             return
         yield ExpectedStart(now)
@@ -88,17 +88,20 @@ def expected_starts(
 def beside(
     request: ResourceRequest,
     claims: Iterable[tuple[Claim, tuple[WorkerSlot, ...]]],
-    on_gpus: bool = False,
+    lacks: Shortage,
 ) -> tuple[JobId, ...]:
-    """Jobs among these claims on the requested nodes, except those that hold little of their
-    memory.
+    """Jobs among these claims that hold what a request lacks: slots of its group, GPUs of its
+    nodes, or more than a little of their memory.
 
     Args:
         request: The request.
         claims: Claims, each with its places.
-        on_gpus: Only jobs with GPUs on these nodes.
+        lacks: What it lacks.
     """
-    wanted = set(request.fixed)
+    if lacks.of_jobs:
+        full = next(group for group in request.groups if group.kind == lacks.kind)
+        return tuple(claim.job.id for claim, _ in claims if full in claim.request.groups)
+    wanted, on_gpus = set(request.fixed), lacks.on_gpu
     return tuple(
         claim.job.id
         for claim, slots in claims

@@ -17,6 +17,7 @@ class Changes:
     workers: int | None = None
     cores: float | None = None
     priority: float | None = None
+    at_once: int | None = None
 
     @classmethod
     def of(cls, values: object) -> Changes:
@@ -25,8 +26,9 @@ class Changes:
         Raises:
             UsageError: There is none, a value is not a number, or a field cannot be changed.
         """
-        kinds = {field.name: int if field.name == "workers" else float for field in fields(cls)}
-        expected = "`workers`, `cores` or `priority`"
+        whole = ("workers", "at_once")
+        kinds = {field.name: int if field.name in whole else float for field in fields(cls)}
+        expected = "`workers`, `cores`, `priority` or `at_once`"
         if not values or not isinstance(values, Mapping):
             raise UsageError(f"found nothing to change; expected {expected}")
         numbers = dict[str, Any]()
@@ -57,7 +59,9 @@ class Changes:
         """
         cores = job.limits.cores if self.cores is None else self.cores
         priority = job.priority if self.priority is None else self.priority
+        at_once = job.at_once if self.at_once is None else self.at_once
         try:
-            return replace(job, limits=replace(job.limits, cores=cores), priority=priority)
+            limits = replace(job.limits, cores=cores)
+            return replace(job, limits=limits, priority=priority, at_once=at_once)
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from None

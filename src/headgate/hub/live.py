@@ -304,8 +304,12 @@ class LiveHub:
                 use = "no"
             facts = live.checkpoint, names, needs, took, gpus, divides, memory_bytes, use
             key = live.profile_key
+            script = f"{live.script_key} {live.spec.script or ''}"
             beside = gpu_neighbours.recall(self._home, key)
-            self._step(events.JobSubmitted(job, live.spec, *facts, key=key, beside=beside))
+            event = events.JobSubmitted(
+                job, live.spec, *facts, key=key, beside=beside, script=script
+            )
+            self._step(event)
             if memory_bytes is None and known is None and use != "no":
                 unknown = Reason.of(Why.GPU_NEED_UNKNOWN, text=on_gpu.known)
                 self._tell_soon(run, "note", unknown, name)

@@ -116,6 +116,7 @@ class JobSubmitted:
         uses_gpus: Whether its program computes on a GPU, judging by its command.
         key: Key of its script, arguments and variables; empty: not known.
         beside: What is known of it and others side by side on GPUs.
+        script: Key of its script, whatever its arguments; empty: not known.
     """
 
     job: JobId
@@ -130,6 +131,7 @@ class JobSubmitted:
     uses_gpus: GpuUse = "no"
     key: str = ""
     beside: tuple[KeptSideBySide, ...] = ()
+    script: str = ""
 
 
 @dataclass(frozen=True, slots=True)

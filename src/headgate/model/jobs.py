@@ -369,6 +369,17 @@ class Job:
             ),
         ),
     )
+    at_once: int | None = field(
+        default=None,
+        metadata=declared(
+            "How many jobs of this run may run at once; without it, as many as the cores are for.",
+            least=1,
+            most=100_000,
+            option=CommandOption(
+                "Run at most N of the jobs at once: 4. Default: as many as the cores are for.", "N"
+            ),
+        ),
+    )
     timeout: float | None = field(
         default=None,
         metadata=declared(

@@ -123,6 +123,11 @@ def shortage_in_words(lacks: Facts) -> str:
         return "1 GPU" if count == 1 else f"{count} GPUs"
     if kind == "memory":
         return _memory(lacks, count)
+    if kind == "probe":
+        return "the memory that the first job of its script takes"
+    if kind in ("slots", "slots-of-run"):
+        jobs = "1 job" if count == 1 else f"{count} jobs"
+        return f"a slot: at most {jobs} {'' if kind == 'slots' else 'of its run '}at once"
     gpus = f"GPU {', '.join(map(str, lacks.get('gpus', ())))} of node {lacks.get('node', '')}"
     if kind == "gpu-unseen":
         return f"a GPU: what the jobs on {gpus} hold of it is not seen yet"

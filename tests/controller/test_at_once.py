@@ -1,0 +1,156 @@
+"""How many jobs run at once, and how the first of a script tells what the others need: events in,
+exact actions out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.controller.driver import job
+from tests.controller.test_memory import MIB, ON_N, names
+from tests.controller.test_queueing import GIB, Queueing, states
+
+from headgate.controller.core import live_controller
+from headgate.model.cluster import Node
+from headgate.model.events import (
+    Action,
+    ChangeRequested,
+    Exit,
+    JobPlanned,
+    JobSubmitted,
+    MemoryUsed,
+    NodeJoined,
+    Progress,
+    Usage,
+    Wake,
+)
+from headgate.model.identifiers import JobId, TaskId
+from headgate.policies import EqualPolicy, NoPolicy, Policy
+
+
+class Hub(Queueing):
+    """A controller as a hub has it, on a node of two cores."""
+
+    def __init__(self, gib: float = 16.0, policy: Policy | None = None) -> None:
+        self.controller = live_controller(policy or EqualPolicy())
+        self.wake_at = None
+        self.step(0.0, NodeJoined(Node("n", 2.0, int(gib * GIB))))
+        self.step(0.0, MemoryUsed("n", gib * GIB, {}))
+
+    def hands_in(
+        self, *jobs: str, run: str = "r", script: str = "", at_once: int | None = None
+    ) -> list[str]:
+        """Jobs of one run; those that start then."""
+        for name in jobs:
+            spec = job(name, at_once=at_once)
+            self.step(1.0, JobSubmitted(JobId(f"{run}/{name}"), spec, script=script))
+        planned = (JobPlanned(JobId(f"{run}/{name}"), 1, ON_N) for name in jobs)
+        self.actions: list[Action] = [
+            action for event in planned for action in self.step(1.0, event)
+        ]
+        return names(self.actions)
+
+    def waits(self, name: str) -> str:
+        """What a job just handed in waits for."""
+        return {job: why for job, _, why in states(self.actions)}[f"r/{name}"]
+
+    def uses(self, now: float, name: str, mib: float, cores: float = 1.0) -> list[str]:
+        return names(self.step(now, Usage(TaskId(f"r/{name}/worker-0"), cores, mib * MIB)))
+
+    def steps(self, now: float, name: str) -> list[str]:
+        return names(self.step(now, Progress(TaskId(f"r/{name}/worker-0"), 1, loss=1.0)))
+
+    def ends(self, now: float, name: str, code: int = 0) -> list[str]:
+        return names(self.end(now, f"{name}/worker-0", Exit(code=code)))
+
+
+SIX = ("a", "b", "c", "d", "e", "f")
+MANY = tuple(f"j{i:02}" for i in range(40))
+
+
+def test_so_many_jobs_of_a_run_as_its_user_says_run_at_once() -> None:
+    hub = Hub()
+    assert hub.hands_in(*SIX, at_once=2) == ["a", "b"]
+    assert hub.waits("f") == "for a slot: at most 2 jobs of its run at once"
+    assert hub.hands_in("x", "y", run="other") == ["x", "y"], "whose slots are their own"
+    assert hub.ends(2.0, "b") == ["c"]
+    [first, *_] = hub.controller.ahead(3.0, {JobId("r/a"): 9.0})
+    assert (first.job, first.at, first.holders) == ("r/d", 9.0, ("r/a", "r/c"))
+
+
+def test_policy_none_has_no_slots_but_those_that_the_user_states() -> None:
+    hub = Hub(policy=NoPolicy())
+    assert hub.hands_in(*SIX, at_once=2) == ["a", "b"]
+    assert hub.hands_in(*MANY, run="other", script="s") == [*MANY]
+
+
+def test_slots_change_while_jobs_run() -> None:
+    hub = Hub()
+    hub.hands_in(*SIX, at_once=2)
+    more = job("f", at_once=4)
+    assert names(hub.step(2.0, ChangeRequested(JobId("r/f"), more))) == ["c", "d"]
+    fewer = replace(more, at_once=1)
+    assert names(hub.step(3.0, ChangeRequested(JobId("r/f"), fewer))) == []
+    assert [hub.ends(4.0, name) for name in "abcd"] == [[], [], [], ["e"]]
+
+
+def test_four_jobs_run_for_each_core_and_more_only_while_cores_are_idle() -> None:
+    hub = Hub()
+    assert hub.hands_in(*MANY) == [*MANY[:8]]
+    for name in MANY[:8]:
+        assert hub.uses(2.0, name, 100, cores=0.02) == [], "too early to tell"
+    began = [hub.uses(5.0, name, 100, cores=0.02) for name in MANY[:8]]
+    assert began == [[]] * 7 + [[*MANY[8:16]]]
+    assert hub.uses(6.0, "j00", 100, cores=0.02) == [], "those that came last are not seen yet"
+    busy = [hub.uses(9.0, name, 100, cores=0.25) for name in MANY[:16]]
+    assert busy == [[]] * 16
+    assert hub.ends(10.0, "j00") == [], "16 at a quarter of a core are more than there is room for"
+
+
+def test_the_first_job_of_a_script_shows_what_the_others_need() -> None:
+    hub = Hub(gib=8.0)
+    assert hub.hands_in(*SIX, script="s") == ["a"]
+    assert hub.waits("f") == "for the memory that the first job of its script takes"
+    assert hub.hands_in("x", run="other", script="t") == ["x"], "another script has its own first"
+    assert hub.uses(5.0, "a", 1_000) == []
+    assert hub.uses(9.0, "a", 2_000) == [], "it has not stepped"
+    hub.steps(9.5, "a")
+    assert hub.uses(11.5, "a", 2_020) == ["b", "c"], "of 7.7 GiB, as it is now"
+
+
+def test_a_first_job_that_never_steps_holds_others_back_until_it_grows_no_more() -> None:
+    hub = Hub()
+    hub.hands_in(*SIX, script="s")
+    hub.uses(5.0, "a", 100)
+    assert hub.uses(14.0, "a", 100) == []
+    assert hub.uses(15.0, "a", 100) == ["b", "c", "d", "e", "f"]
+
+
+def test_a_first_job_that_grows_on_and_on_holds_others_back_for_a_minute() -> None:
+    hub = Hub()
+    hub.hands_in(*SIX, script="s")
+    assert [hub.uses(now, "a", 10 * now) for now in range(5, 61, 5)] == [[]] * 12
+    assert hub.wake_at == 61.0
+    assert names(hub.step(61.0, Wake())) == ["b", "c", "d", "e", "f"]
+
+
+def test_after_one_that_fails_another_is_first() -> None:
+    hub = Hub()
+    hub.hands_in(*SIX, script="s")
+    assert hub.ends(2.0, "a", code=1) == ["b"]
+    hub.uses(3.0, "b", 100)
+    assert hub.ends(4.0, "b") == ["c", "d", "e", "f"]
+
+
+def test_one_that_took_ten_times_as_much_as_others_is_soon_forgotten() -> None:
+    hub = Hub(gib=8.0)
+    hub.hands_in(*MANY, script="s")
+    hub.steps(2.0, "j00")
+    hub.uses(2.0, "j00", 4_000)
+    assert hub.uses(4.0, "j00", 4_000) == [], "of 8 GiB, 3.5 are left"
+    running, begun = ["j00"], 1
+    for now in range(5, 40):
+        hub.uses(now, running[0], 4_000 if running[0] == "j00" else 400)
+        running += hub.ends(now + 0.5, running.pop(0))
+        begun = max(begun, len(running))
+    assert begun == 8

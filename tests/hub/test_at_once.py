@@ -1,0 +1,46 @@
+"""Many jobs of one script, handed in together: who runs, and who waits for what."""
+
+from __future__ import annotations
+
+import pytest
+from tests.hub.user import User
+
+from headgate.testing import wait
+
+LEARNS = """
+    import os, sys, time
+    held = bytearray(200 << 20)
+    for step in range(1, 10_000):
+        print(f"step {step} loss {1 / step}", flush=True)
+        if os.path.exists("go"):
+            break
+        time.sleep(0.1)
+"""
+
+
+def sweep(user: User, jobs: int, more: str = "") -> list[str]:
+    user.write("learns.py", LEARNS)
+    names = [f"j{i:02}" for i in range(jobs)]
+    entries = (f"{{name: {name}, script: learns.py{more}}}" for name in names)
+    user.write("jobs.yaml", f"jobs: [{', '.join(entries)}]")
+    user.detaches("jobs.yaml", "--policy", "equal")
+    return names
+
+
+def running(user: User, names: list[str]) -> list[str]:
+    return [name for name in names if (user.stands(name) or {}).get("state") == "running"]
+
+
+@pytest.mark.slow
+def test_two_at_once_and_the_first_alone_until_its_memory_is_seen(user: User) -> None:
+    names = sweep(user, 5, ", at_once: 2")
+    wait.until(lambda: running(user, names) == names[:1], what="the first runs")
+    waits = user.sees_job("j01", lambda job: "first job of its script" in job["reason"])
+    assert waits["state"] == "waiting"
+    wait.until(lambda: running(user, names) == names[:2], what="its memory is seen")
+    user.sees_job("j02", lambda job: "at most 2 jobs of its run" in job["reason"])
+    user.types("set", "j04", "at_once=3")
+    wait.until(lambda: running(user, names) == names[:3], what="another may run")
+    user.touch("go")
+    for name in names:
+        user.sees_state(name, "done")
