@@ -153,6 +153,7 @@ LEFT_OUT = {
         "uses_gpus": "no",
         "key": "",
         "beside": (),
+        "script": "",
     },
     "Progress": {"count": 1, "metrics": {}, "weight": 1.0, "parts": ()},
     "Usage": {
