@@ -78,10 +78,17 @@ def test_so_many_jobs_of_a_run_as_its_user_says_run_at_once() -> None:
     assert (first.job, first.at, first.holders) == ("r/d", 9.0, ("r/a", "r/c"))
 
 
-def test_policy_none_has_no_slots_but_those_that_the_user_states() -> None:
+def test_policy_none_has_four_times_as_many_slots() -> None:
     hub = Hub(policy=NoPolicy())
-    assert hub.hands_in(*SIX, at_once=2) == ["a", "b"]
-    assert hub.hands_in(*MANY, run="other", script="s") == [*MANY]
+    assert hub.hands_in(*MANY) == [*MANY[:32]]
+    hub = Hub(policy=NoPolicy())
+    assert hub.hands_in(*MANY, script="s") == ["j00"], "memory is seen under any policy"
+
+
+def test_a_run_with_slots_of_its_own_takes_none_of_the_others() -> None:
+    hub = Hub()
+    assert hub.hands_in(*MANY, at_once=20) == [*MANY[:20]]
+    assert hub.hands_in(*MANY, run="other") == [*MANY[:8]]
 
 
 def test_slots_change_while_jobs_run() -> None:

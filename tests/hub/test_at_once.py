@@ -23,7 +23,6 @@ def sweep(user: User, jobs: int, more: str = "") -> list[str]:
     names = [f"j{i:02}" for i in range(jobs)]
     entries = (f"{{name: {name}, script: learns.py{more}}}" for name in names)
     user.write("jobs.yaml", f"jobs: [{', '.join(entries)}]")
-    user.detaches("jobs.yaml", "--policy", "equal")
     return names
 
 
@@ -34,6 +33,10 @@ def running(user: User, names: list[str]) -> list[str]:
 @pytest.mark.slow
 def test_two_at_once_and_the_first_alone_until_its_memory_is_seen(user: User) -> None:
     names = sweep(user, 5, ", at_once: 2")
+    planned = user.types("run", "jobs.yaml", "--dry-run").stdout
+    assert "at most 2 jobs of 5 at once\n" in planned
+    assert "j00 first: once its memory is seen, 4 other jobs of its script may start\n" in planned
+    user.detaches("jobs.yaml", "--policy", "equal")
     wait.until(lambda: running(user, names) == names[:1], what="the first runs")
     waits = user.sees_job("j01", lambda job: "first job of its script" in job["reason"])
     assert waits["state"] == "waiting"

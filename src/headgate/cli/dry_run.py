@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import click
 
 from headgate import isolation, policies
 from headgate.controller import Controller
+from headgate.controller.at_once import CoresInUse, per_core
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import stated_threads
 from headgate.engines.namesakes import kept_out_by
@@ -206,6 +207,8 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
                 else sentence(begin.verdict)
             )
             click.echo(f"{job.name}: {verdict_text}")
+    for line in _waits(submission, policy or policies.DEFAULT, allowed, home):
+        click.echo(line)
     details = [_details(entry) for entry in entries]
     alike = (
         [line for line in details[0] if all(line in of for of in details)]
@@ -220,6 +223,30 @@ def show(submission: Submission, policy: str | None, as_json: bool) -> None:
         click.echo("each of them, with its own names for JOB and TASK:")
     for line in alike:
         click.echo(f"  {line}")
+
+
+def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Iterator[str]:
+    """How many jobs run at once, and which runs first of those whose memory is not known."""
+    jobs = submission.jobs
+    cores = CoresInUse(per_core(policy))
+    cores.have(sum(other.cores for other in submission.nodes or (node,)))
+    [*stated] = dict.fromkeys(job.at_once for job in jobs if job.at_once is not None)
+    if len(jobs) > (most := stated[-1] if stated else cores.most):
+        more = "" if stated else ", and more while cores are idle"
+        yield f"at most {counted(most, 'job')} of {len(jobs)} at once{more}"
+    scripts: dict[str, list[str]] = {}
+    for job in jobs:
+        key = store.key(job, node)
+        script, profile = store.script_of(key), store.load(home / "profiles", key)
+        known = lengths.memory_bytes(home / "lengths", script, key) or (
+            profile.memory_peak_bytes if profile is not None else None
+        )
+        if job.limits.memory_bytes is None and known is None:
+            scripts.setdefault(f"{script} {job.script or ''}", []).append(job.name)
+    for first, *others in scripts.values():
+        if others:
+            text = f"{counted(len(others), 'other job')} of its script may start"
+            yield f"{first} first: once its memory is seen, {text}"
 
 
 def _start(entry: Mapping[str, Any]) -> str:

@@ -6,9 +6,9 @@ from collections import deque
 from statistics import fmean, pstdev
 
 from headgate.model.identifiers import JobId
+from headgate.policies import NoPolicy
 
-_PER_CORE = 4
-"""Jobs that may run for each core, whatever they use."""
+_PER_CORE, _PER_CORE_AS_BASELINE = 4, 16
 _BUSY = 0.9
 """With more than this part of the cores in use, another job only slows the others."""
 _SEEN_SECONDS = 3.0
@@ -20,15 +20,25 @@ _NEWS = 0.05
 """An expected need that changes by less than this part stays as it is."""
 
 
+def per_core(policy: str) -> int:
+    """How many jobs may run for each core under a policy, whatever they use. Policy `none`, the
+    baseline, has more.
+    """
+    return _PER_CORE_AS_BASELINE if policy == NoPolicy.name else _PER_CORE
+
+
 class CoresInUse:
-    """How many jobs may run at once: four for each core, and more while cores are idle.
+    """How many jobs may run at once: so many for each core, and more while cores are idle.
+
+    Args:
+        per_core: Jobs for each core that may run whatever they use.
 
     Attributes:
-        most: That number.
+        most: How many may run now.
     """
 
-    def __init__(self) -> None:
-        self.most = _PER_CORE
+    def __init__(self, per_core: int) -> None:
+        self.most = self._per_core = per_core
         self._cores = 1.0
         self._began: dict[JobId, float] = {}
         self._used: dict[JobId, float] = {}
@@ -55,7 +65,7 @@ class CoresInUse:
         self._used.pop(job, None)
 
     def _count(self) -> None:
-        least, running = max(round(_PER_CORE * self._cores), 1), len(self._began)
+        least, running = max(round(self._per_core * self._cores), 1), len(self._began)
         if running < least:
             self.most = least
         elif len(self._used) == running:  # else those that started last may fill all that is idle

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from headgate.controller import faults, finishing, out_of_gpu_memory, resizing, starting
 from headgate.controller.allocation import Allocator, Pending, outgrows_memory
+from headgate.controller.at_once import per_core
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
 from headgate.controller.queueing import Queue
@@ -87,7 +88,7 @@ def live_controller(
     """
     by_turns = not isinstance(policy, NoPolicy)
     pairing = Pairing(pairs, lambda job: job.spec.name, by_turns)
-    queue = Queue(FifoOrder(), True, seconds, pairing, bounded=by_turns)
+    queue = Queue(FifoOrder(), True, seconds, pairing, per_core(policy.name))
     return Controller(policy, queue, tracks=True, compares_gpus=True)
 
 

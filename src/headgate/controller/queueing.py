@@ -54,8 +54,8 @@ class Queue:
         seconds: Expected run time of a waiting job; None: unknown.
         pairing: Picks, among waiting jobs of one priority, the one that runs best beside the
             running jobs. None: the order alone decides.
-        bounded: Only so many jobs run at once as the cores are for. Where memory is not known, the
-            first job of a script runs before the others.
+        per_core: Jobs for each core that run at once; more do while cores are idle. Where memory is
+            not known, the first job of a script runs before the others. None: any number runs.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Queue:
         gpus_are_shared: bool = False,
         seconds: Callable[[JobId], float | None] = _unknown,
         pairing: Pairing | None = None,
-        bounded: bool = False,
+        per_core: int | None = None,
     ) -> None:
         self.order = order
         self._pairing = pairing
@@ -81,8 +81,8 @@ class Queue:
             ResourceRequest, Key
         ] = {}  # ranks whose request does not fit, even with the resources of jobs that rank behind
         self._changed = False
-        self._bounded = bounded
-        self._cores = CoresInUse()
+        self._bounded = per_core is not None
+        self._cores = CoresInUse(per_core or 1)
         self._memory = MemoryOfScripts()
         self._probes: dict[str, Claim] = {}
 
@@ -434,9 +434,9 @@ class Queue:
                 admitted.append(claim.job)
                 continue
             if (full := self._resources.slots.full(claim.request.groups)) is not None:
-                if full == ALL:
-                    break
                 blocked.add(claim.request)  # other groups have slots
+                if full == ALL:  # thousands of runs may wait for one
+                    blocked |= {request for request in self._waiting if self._lacks_slot(request)}
                 continue
             actions += self._preempt(now, head)
             if self.order.overtakes:
@@ -449,6 +449,9 @@ class Queue:
         for request, slots in set_aside:
             self._resources.give(request, slots)
         return admitted, actions
+
+    def _lacks_slot(self, request: ResourceRequest) -> bool:
+        return self._resources.slots.full(request.groups) is not None
 
     def _preempt(self, now: float, head: tuple[Key, Claim]) -> list[Action]:
         """Stop running jobs for the head of the queue, if that makes room for it."""

@@ -25,10 +25,13 @@ ALL = Group("slots")
 
 
 class Slots:
-    """Slots of groups, each held by a running job."""
+    """Slots of groups, each held by a running job. A run with slots of its own needs none of those
+    of all jobs.
+    """
 
     def __init__(self) -> None:
         self._most: dict[Group, int] = {}
+        self._runs: set[Group] = set()
         self._taken = Counter[Group]()
 
     def limit(self, group: Group, most: int | None) -> bool:
@@ -36,16 +39,26 @@ class Slots:
         more than before.
         """
         before = self._most.pop(group, None)
+        self._runs.discard(group)
         if most is not None:
             self._most[group] = most
+            if group.kind == "slots-of-run":
+                self._runs.add(group)
         return before is not None and (most is None or most > before)
 
     def full(self, groups: Iterable[Group]) -> Group | None:
-        """The first of these groups that has no slot left."""
+        """The first of these groups that has no slot left; None: a job of all of them may start."""
+        groups = tuple(groups)
+        has_own = not self._runs.isdisjoint(groups)
         for group in groups:
-            if group in self._most and self._taken[group] >= self._most[group]:
+            counts = group in self._most and not (group == ALL and has_own)
+            if counts and self._count(group) >= self._most[group]:
                 return group
         return None
+
+    def _count(self, group: Group) -> int:
+        others = sum(self._taken[run] for run in self._runs) if group == ALL else 0
+        return self._taken[group] - others
 
     def shortage(self, group: Group) -> Shortage:
         """What a job of a full group lacks."""
