@@ -48,6 +48,12 @@ open(os.path.join(gone, "x.txt"), "w").close()
 shutil.rmtree(gone)
 assert told() == [], found
 
+writes.leave_out("step-8.pt")
+os.replace("moved", "step-8.pt")
+assert told() == []
+os.replace("step-8.pt", "step-8.pt")
+assert told() == ["step-8.pt"]  # the script's own
+
 child = os.fork()
 if not child:
     open("of a child.txt", "w").close()
