@@ -91,7 +91,7 @@ def sequence() -> list[Any]:
     """Which Keras reads without TensorFlow, that takes longer to import than all of this."""
     import keras
 
-    class Slow(keras.utils.PyDataset):
+    class Slow(keras.utils.PyDataset):  # type: ignore[misc]  # has no types
         def __len__(self) -> int:
             return SAMPLES // BATCH
 
