@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from headgate.config import planfile, sparkfile, userfile
 from headgate.config.fields import Trackers
+from headgate.config.notifyfile import Recipients, recipients
 from headgate.config.planfile import PlanEntry
 from headgate.config.records import entry_of
 from headgate.config.sparkfile import SparkEntry
@@ -27,6 +29,7 @@ from headgate.model.jobs import (
 )
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
+from headgate.model.recipients import Recipient
 from headgate.model.roles import Ready, Role
 from headgate.output.expressions import check_pattern
 from headgate.scripts.program import python_name
@@ -77,6 +80,10 @@ _NESTED = {Limits: LimitsEntry, ProgressRule: ProgressEntry, Plan: PlanEntry, Ro
 class JobEntry(entry_of(Job, _NESTED, name=None)):  # type: ignore[misc]  # as above, of Job
     """One job; everything except its command is optional."""
 
+    notify: Recipients = []
+    """Recipients of messages when the job ends, fails, hangs or reaches its goal: a command, a URL,
+    or an address of Apprise.
+    """
     spark: SparkEntry | None = None
     """A Spark application, as a short form of its roles; instead of `script`, `run` and `roles`."""
 
@@ -88,6 +95,9 @@ class JobFile(Entry):
     """The jobs, in the order in which they are submitted."""
     track: Trackers = ()
     """Trackers of the jobs that name none of their own."""
+    notify: Recipients = []
+    """Recipients of messages about the run of this file: when a job fails or hangs, and at its end.
+    """
 
 
 def field_of_a_job(name: str) -> str:
@@ -117,13 +127,21 @@ def load(path: str) -> list[Job]:
     entries, wrong = file.valid_entries("jobs")
     invalid = not isinstance(file.data, dict) or any(place[:1] == ("track",) for place in wrong)
     track = [] if invalid else file.data.get("track", [])
+    of_run = _recipients_of_run(file, wrong)
     drafts = [
         JobDraft(file, wrong, "jobs", i, JobEntry.model_validate({"track": track, **entry}))
         for i, entry in entries.items()
     ]
     check(drafts)
     file.check()
-    return [draft.job() for draft in drafts]
+    jobs = [draft.job() for draft in drafts]
+    return [replace(job, notify=(*job.notify, *of_run)) for job in jobs] if of_run else jobs
+
+
+def _recipients_of_run(file: UserFile, wrong: set[Place]) -> tuple[Recipient, ...]:
+    if not isinstance(file.data, dict) or any(place[:1] == ("notify",) for place in wrong):
+        return ()
+    return recipients(file.data.get("notify", []), of_run=True)
 
 
 def check(drafts: Sequence[JobDraft]) -> None:
@@ -288,6 +306,7 @@ class JobDraft:
             roles=self._roles(),
             workdir=str(self.workdir),
             mounts=self._mounts(),
+            notify=recipients(self.entry.notify),
         )
         return job
 
