@@ -56,6 +56,17 @@ def job(line: str) -> str:
 # --- what is read
 
 
+def test_how_many_run_at_once_is_stated_once_for_a_file(load: Loader, problems: Problems) -> None:
+    script, other = "script: train.py, name: a", "script: train.py, name: b"
+    jobs = load(f"at_once: auto\njobs:\n  - {{{script}}}\n  - {{{other}}}\n")
+    assert [job.at_once for job in jobs] == ["auto", "auto"]
+    jobs_that_differ = f"jobs:\n  - {{{script}, at_once: 2}}\n  - {{{other}, at_once: 4}}\n"
+    [problem] = problems(jobs_that_differ)
+    assert (problem.line, problem.found) == (3, "found 4, but 2 of another job")
+    [problem] = problems(job("at_once: many"))
+    assert problem.cure == "expected a number of jobs such as 4, or `auto`"
+
+
 @pytest.mark.parametrize(
     ("run", "name"),
     [

@@ -66,6 +66,14 @@ def test_a_variable_counts_before_the_file_and_this_before_the_default(
     assert (variables["HEADGATE_POLICY"], variables["HEADGATE_KEEP_RUNS"]) == ("equal", "3")
 
 
+def test_how_many_jobs_run_at_once_is_a_number_or_auto(file: Path) -> None:
+    written(file, "at_once: 3\n")
+    assert settings.at_once(settings.environment()) == 3
+    assert settings.at_once({"HEADGATE_AT_ONCE": "auto"}) == "auto"
+    with pytest.raises(UsageError, match="found HEADGATE_AT_ONCE='many'; expected a number"):
+        settings.at_once({"HEADGATE_AT_ONCE": "many"})
+
+
 def test_a_file_can_say_where_runs_are_kept(file: Path, tmp_path: Path) -> None:
     written(file, f"home: {tmp_path}/large\n")
     assert runs.home() == tmp_path / "large"
@@ -116,6 +124,7 @@ def test_a_file_is_made_for_its_user_alone_and_a_link_stays_one(file: Path, tmp_
         ("kep_runs", "3", "did you mean 'keep_runs'?"),
         ("keep_runs", "many", "expected a whole number"),
         ("policy", "srtp", "expected one of"),
+        ("at_once", "0", "expected 1 to 100,000 jobs, or `auto`"),
         ("log", "info\nkeep_runs: 9", "headgate config edit"),
     ],
 )
@@ -141,19 +150,3 @@ def test_a_folder_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("XDG_CONFIG_HOME", f"/tmp/{'x' * 300}")
     with pytest.raises(UsageError, match="File name too long"):
         settings.of_file()
-
-
-def test_recipients_are_checked_and_their_passwords_are_not_shown(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written(file, "notify: [notify-send done, 'mailto://me:hidden@example.org']\n")
-    assert "hidden" not in types() + types("--json")
-    assert [to.name for to in settings.usual_recipients()] == ["notify-send", "mailto://"]
-    assert not any("hidden" in value for value in settings.environment().values())
-    monkeypatch.setenv("HEADGATE_NOTIFY", "https://example.org/x")
-    [recipient] = settings.usual_recipients()
-    assert recipient.of_run and recipient.url == "https://example.org/x"
-    assert "HEADGATE_NOTIFY" not in settings.environment()
-    assert types("test", "true").strip() == "true: delivered"
-    done = CliRunner().invoke(cli.headgate, ["config", "test", "false"], standalone_mode=False)
-    assert done.return_value == 1

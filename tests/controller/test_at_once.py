@@ -38,12 +38,18 @@ class Hub(Queueing):
         self.step(0.0, MemoryUsed("n", gib * GIB, {}))
 
     def hands_in(
-        self, *jobs: str, run: str = "r", script: str = "", at_once: int | None = None
+        self,
+        *jobs: str,
+        run: str = "r",
+        script: str = "",
+        at_once: int | str | None = None,
+        best: int | None = None,
     ) -> list[str]:
         """Jobs of one run; those that start then."""
         for name in jobs:
             spec = job(name, at_once=at_once)
-            self.step(1.0, JobSubmitted(JobId(f"{run}/{name}"), spec, script=script))
+            id = JobId(f"{run}/{name}")
+            self.step(1.0, JobSubmitted(id, spec, script=script, best_at_once=best))
         planned = (JobPlanned(JobId(f"{run}/{name}"), 1, ON_N) for name in jobs)
         self.actions: list[Action] = [
             action for event in planned for action in self.step(1.0, event)

@@ -14,7 +14,6 @@ from zipfile import ZipFile
 
 import pytest
 import torch
-from tests.torch.conftest import run_alone
 from tests.torch.plain_scripts import SCRIPTS
 from torch.utils.data import dataloader
 
@@ -32,16 +31,16 @@ KINDS = Path(__file__).with_name("plain_scripts.py")
 def start(
     folder: Path,
     *command: str,
-    channel: ChannelListener,
+    channel: ChannelListener | None = None,
     paths: tuple[str, ...] = (),
     **more: str,
 ) -> subprocess.Popen[str]:
-    """An observed script. `paths` follow on its PYTHONPATH."""
+    """A script under Python, observed if a channel is given. `paths` follow on its PYTHONPATH."""
     injected = inject(folder / "inject")
-    path = [str(observation(injected)), str(injected)]
+    path = [str(injected)] if channel is None else [str(observation(injected)), str(injected)]
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     granted = {"HEADGATE_OBSERVE": "steps", "HEADGATE_THREADS": f"1:{','.join(threads)}"}
-    observed = channel.environment(**granted)
+    observed = {} if channel is None else channel.environment(**granted)
     return subprocess.Popen(
         [sys.executable, *command],
         env={
@@ -72,10 +71,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each kind of script computes, under plain Python and observed."""
     folder = tmp_path_factory.mktemp("kinds")
     with ChannelListener(folder, welcome={"threads": 1}) as channel:
+        plain = start(folder, str(KINDS))
         observed = json.loads(finish(start(folder, str(KINDS), channel=channel)))
-        [plain] = [line for line in run_alone(KINDS, folder).splitlines() if line[:1] == "{"]
         return {
-            "plain": json.loads(plain),
+            "plain": json.loads(finish(plain)),
             "observed": observed,
             "warnings": channel.of("note"),
         }
@@ -196,7 +195,7 @@ def work(rank):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    mp.start_processes(work, nprocs=2, start_method=sys.argv[2])
+    mp.spawn(work, nprocs=2)
 """
 )
 
@@ -206,8 +205,9 @@ def test_processes_of_a_group_compute_the_same_bits(
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(GROUP)
-    observed = finish(start(tmp_path, str(script), "a", "spawn", channel=channel))
-    assert observed == run_alone(script, tmp_path, "b", "fork")
+    observed = start(tmp_path, str(script), "a", channel=channel)
+    plain = start(tmp_path, str(script), "b")
+    assert finish(observed) == finish(plain)
     assert steps_of(channel) == 8
 
 
@@ -308,8 +308,8 @@ print(torch.rand(1).item())
 def test_an_odd_script_goes_on_as_before(tmp_path: Path, channel: ChannelListener) -> None:
     script = tmp_path / "script.py"
     script.write_text(ODD)
-    observed = finish(start(tmp_path, str(script), "observed", channel=channel))
-    assert observed == run_alone(script, tmp_path, "plain")
+    plain = start(tmp_path, str(script), "plain")
+    assert finish(start(tmp_path, str(script), "observed", channel=channel)) == finish(plain)
     assert steps_of(channel) > 0  # it was observed
     assert channel.of("note") == []
 
@@ -415,7 +415,7 @@ while not pathlib.Path("ends").exists():
 print(torch.get_num_threads())
 """)
     process = start(tmp_path, str(script), channel=channel, HEADGATE_TURNS=str(tmp_path))
-    channel.wait_for("progress", seconds=120)  # once it has imported PyTorch
+    channel.wait_for("progress")
     channel.send({"type": "threads", "threads": 2})
     wait.until(own.exists, 60, "threads of its own")
     channel.send({"type": "threads", "threads": 2})

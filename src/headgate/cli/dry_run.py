@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from headgate import isolation, policies
+from headgate.config import settings
 from headgate.controller import Controller
 from headgate.controller.at_once import CoresInUse, per_core
 from headgate.engines.base import LOCAL
@@ -230,9 +231,13 @@ def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Itera
     jobs = submission.jobs
     cores = CoresInUse(per_core(policy))
     cores.have(sum(other.cores for other in submission.nodes or (node,)))
-    [*stated] = dict.fromkeys(job.at_once for job in jobs if job.at_once is not None)
-    if len(jobs) > (most := stated[-1] if stated else cores.most):
-        more = "" if stated else ", and more while cores are idle"
+    usual = settings.at_once(submission.environment)
+    stated = next((job.at_once for job in reversed(jobs) if job.at_once is not None), usual)
+    most = cores.most if stated is None else stated
+    if most == "auto":
+        yield "as many jobs at once as make the most steps a second together"
+    elif len(jobs) > most:
+        more = "" if stated is not None else ", and more while cores are idle"
         yield f"at most {counted(most, 'job')} of {len(jobs)} at once{more}"
     scripts: dict[str, list[str]] = {}
     for job in jobs:

@@ -22,6 +22,7 @@ _READERS: Mapping[Kind | None, Callable[[object], Any]] = {
     Kind.SECONDS: units.seconds,
     Kind.MEMORY: units.memory,
     Kind.COUNT: units.count,
+    Kind.AT_ONCE: units.at_once,
 }
 LAUNCHED = ("launch", "batch", "parameters")
 """Fields about scripts of other launchers."""

@@ -60,8 +60,7 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
 
 
 def launched(submission: Submission) -> Submission:
-    """A submission whose jobs have settled launcher contracts, with notes on these, and the user's
-    usual recipients where neither it nor its jobs name any.
+    """A submission whose jobs have settled launcher contracts, with notes on these.
 
     Raises:
         UsageError: A job's launcher settings contradict each other.
@@ -76,10 +75,7 @@ def launched(submission: Submission) -> Submission:
             notes[job.name] = note
         if doubt := launchers.doubt(job, facts):
             warnings.setdefault(job.name, doubt)
-    notify = submission.notify
-    if not notify and not any(to.of_run for job in jobs for to in job.notify):
-        notify = settings.usual_recipients()
-    return replace(submission, jobs=tuple(jobs), notes=notes, warnings=warnings, notify=notify)
+    return replace(submission, jobs=tuple(jobs), notes=notes, warnings=warnings)
 
 
 def check_kind(job: object) -> None:

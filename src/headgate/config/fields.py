@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -141,6 +141,9 @@ Memory = Annotated[int, BeforeValidator(units.memory), example(["integer", "stri
 Count = Annotated[
     int, BeforeValidator(units.count), Field(gt=0), example(["integer", "string"], "124M")
 ]
+AtOnce = Annotated[
+    int | Literal["auto"], BeforeValidator(units.at_once), example(["integer", "string"], "auto")
+]
 Rate = Annotated[float, BeforeValidator(units.rate), Field(gt=0), example("string", "200Mbit")]
 Forerunners = Annotated[
     str | tuple[str, ...],
@@ -197,6 +200,7 @@ OF_KINDS: Mapping[Kind, Any] = {
     Kind.STRATEGY: Strategy,
     Kind.BATCH: Batch,
     Kind.TRACKERS: Trackers,
+    Kind.AT_ONCE: AtOnce,
     Kind.EXPRESSION: Annotated[str, AfterValidator(_expression)],
 }
 """How values of each kind are written in files."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from headgate.config import planfile, sparkfile, userfile
-from headgate.config.fields import Trackers
-from headgate.config.notifyfile import Recipients, recipients
+from headgate.config.fields import AtOnce, Trackers
 from headgate.config.planfile import PlanEntry
 from headgate.config.records import entry_of
 from headgate.config.sparkfile import SparkEntry
@@ -29,7 +27,6 @@ from headgate.model.jobs import (
 )
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
-from headgate.model.recipients import Recipient
 from headgate.model.roles import Ready, Role
 from headgate.output.expressions import check_pattern
 from headgate.scripts.program import python_name
@@ -80,10 +77,6 @@ _NESTED = {Limits: LimitsEntry, ProgressRule: ProgressEntry, Plan: PlanEntry, Ro
 class JobEntry(entry_of(Job, _NESTED, name=None)):  # type: ignore[misc]  # as above, of Job
     """One job; everything except its command is optional."""
 
-    notify: Recipients = []
-    """Recipients of messages when the job ends, fails, hangs or reaches its goal: a command, a URL,
-    or an address of Apprise.
-    """
     spark: SparkEntry | None = None
     """A Spark application, as a short form of its roles; instead of `script`, `run` and `roles`."""
 
@@ -95,9 +88,8 @@ class JobFile(Entry):
     """The jobs, in the order in which they are submitted."""
     track: Trackers = ()
     """Trackers of the jobs that name none of their own."""
-    notify: Recipients = []
-    """Recipients of messages about the run of this file: when a job fails or hangs, and at its end.
-    """
+    at_once: AtOnce | None = None
+    """How many jobs of the file may run at once: a number, or `auto`."""
 
 
 def field_of_a_job(name: str) -> str:
@@ -125,23 +117,19 @@ def load(path: str) -> list[Job]:
     """
     file = UserFile(path, JobFile)
     entries, wrong = file.valid_entries("jobs")
-    invalid = not isinstance(file.data, dict) or any(place[:1] == ("track",) for place in wrong)
-    track = [] if invalid else file.data.get("track", [])
-    of_run = _recipients_of_run(file, wrong)
+    above = {
+        key: file.data[key]
+        for key in ("track", "at_once")
+        if isinstance(file.data, dict) and key in file.data
+        if not any(place[:1] == (key,) for place in wrong)
+    }
     drafts = [
-        JobDraft(file, wrong, "jobs", i, JobEntry.model_validate({"track": track, **entry}))
+        JobDraft(file, wrong, "jobs", i, JobEntry.model_validate({**above, **entry}))
         for i, entry in entries.items()
     ]
     check(drafts)
     file.check()
-    jobs = [draft.job() for draft in drafts]
-    return [replace(job, notify=(*job.notify, *of_run)) for job in jobs] if of_run else jobs
-
-
-def _recipients_of_run(file: UserFile, wrong: set[Place]) -> tuple[Recipient, ...]:
-    if not isinstance(file.data, dict) or any(place[:1] == ("notify",) for place in wrong):
-        return ()
-    return recipients(file.data.get("notify", []), of_run=True)
+    return [draft.job() for draft in drafts]
 
 
 def check(drafts: Sequence[JobDraft]) -> None:
@@ -154,6 +142,7 @@ def check(drafts: Sequence[JobDraft]) -> None:
         draft.check_isolation()
     _check_names(drafts)
     _check_order(drafts)
+    _check_at_once(drafts)
 
 
 _COMMANDS = ("script", "run", "roles", "spark")
@@ -306,7 +295,6 @@ class JobDraft:
             roles=self._roles(),
             workdir=str(self.workdir),
             mounts=self._mounts(),
-            notify=recipients(self.entry.notify),
         )
         return job
 
@@ -339,6 +327,16 @@ def _check_names(drafts: Sequence[JobDraft]) -> None:
                 f"found {draft.name!r}, as on line {other.line('name')}",
                 "give each job its own",
             )
+
+
+def _check_at_once(drafts: Sequence[JobDraft]) -> None:
+    stated = [
+        draft for draft in drafts if draft.entry.at_once is not None and draft.well("at_once")
+    ]
+    for draft in stated[1:]:
+        if draft.entry.at_once != stated[0].entry.at_once:
+            fault = f"found {draft.entry.at_once}, but {stated[0].entry.at_once} of another job"
+            draft.problem("at_once", fault, "state one for the file, above `jobs`")
 
 
 def _check_order(drafts: Sequence[JobDraft]) -> None:

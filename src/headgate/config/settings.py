@@ -10,11 +10,11 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from headgate.model import units
 from headgate.model.defaults import MOST_PORT, settings_exist, settings_path, variable_of
 from headgate.model.errors import UsageError
-from headgate.model.recipients import Recipient
 
 
 def of_file() -> Mapping[str, Any]:
@@ -33,24 +33,17 @@ def _read(file: Path) -> Mapping[str, Any]:
         return {}
     from headgate.config import settingsfile
 
-    return settingsfile.stated(file)
+    return settingsfile.read(file)[0].model_dump(exclude_none=True)
 
 
 def environment() -> dict[str, str]:
     """This process's variables, and those that the user's file stands for where they are not set.
-    Recipients of messages are not among them: they may hold passwords.
 
     Raises:
         UsageError: As `of_file`.
     """
-    variables = {
-        variable_of(key): _text(value)
-        for key, value in of_file().items()
-        if key not in ("home", "notify")
-    }
-    variables |= os.environ
-    variables.pop(variable_of("notify"), None)
-    return variables
+    stated = {key: value for key, value in of_file().items() if key != "home"}
+    return {**{variable_of(key): _text(value) for key, value in stated.items()}, **os.environ}
 
 
 def home() -> str | None:
@@ -71,17 +64,6 @@ def usual_policy() -> str | None:
     return os.environ.get(variable_of("policy")) or of_file().get("policy")
 
 
-def usual_recipients() -> tuple[Recipient, ...]:
-    """The recipients of messages about a run that names none.
-
-    Raises:
-        UsageError: As `of_file`.
-    """
-    if text := os.environ.get(variable_of("notify"), "").strip():
-        return (Recipient.of(text, of_run=True),)
-    return tuple(of_file().get("notify", ()))
-
-
 def web_port() -> int | None:
     """The port of `headgate web` where its command line names none; None: the default one.
 
@@ -95,6 +77,24 @@ def web_port() -> int | None:
         name = variable_of("web_port")
         raise UsageError(f"found {name}={text!r}; expected a port, 1 to {MOST_PORT}")
     return int(text)
+
+
+def at_once(environment: Mapping[str, str]) -> int | Literal["auto"] | None:
+    """How many jobs of a user run at once where a run says nothing; None: nothing is set.
+
+    Args:
+        environment: The variables of whoever hands in a run, as of `environment`.
+
+    Raises:
+        UsageError: The variable is neither a number nor `auto`.
+    """
+    name = variable_of("at_once")
+    if not (text := environment.get(name)):
+        return None
+    try:
+        return units.at_once(text)
+    except ValueError as error:
+        raise UsageError(f"found {name}={text!r}; {error}") from None
 
 
 def _text(value: object) -> str:

@@ -40,6 +40,7 @@ from headgate.model.events import (
     Predicted,
     Progress,
     ResizeRequested,
+    SlotsStated,
     StopRequested,
     TaskConnected,
     TaskExited,
@@ -146,7 +147,7 @@ class Controller:
                 actions += self._node_joined(now, node, runs)
             case NodeLeft():
                 self._node_left(now, event)
-            case JobSubmitted():
+            case JobSubmitted() | SlotsStated():
                 actions += self._submitted(now, event)
             case JobPlanned():
                 actions += self._planned(now, event)
@@ -204,7 +205,11 @@ class Controller:
 
     # --- jobs, and requests to them ---------------------------------------------------------------
 
-    def _submitted(self, now: float, event: JobSubmitted) -> list[Action]:
+    def _submitted(self, now: float, event: JobSubmitted | SlotsStated) -> list[Action]:
+        if isinstance(event, SlotsStated):
+            if self._queue is not None:
+                self._queue.at_once_of_all(event.jobs)
+            return []
         job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
         job.needs_bytes, job.work, job.gpus, job.divides = (
             event.memory_bytes,
@@ -218,7 +223,7 @@ class Controller:
             event.script,
             1,
         )
-        job.key = event.key
+        job.key, job.best_at_once = event.key, event.best_at_once
         self._allocator.side_by_side.learn(event.beside)
         self._bound(job)
         return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
@@ -226,7 +231,7 @@ class Controller:
     def _bound(self, job: JobRecord) -> None:
         """Let as many jobs of its run run at once as a job states."""
         if self._queue is not None and job.spec.at_once is not None:
-            self._queue.at_once(job.run, job.spec.at_once)
+            self._queue.at_once(job.run, job.spec.at_once, job.best_at_once)
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
         job = self._jobs.all.get(event.job)
@@ -545,7 +550,7 @@ class Controller:
         due, actions = starting.due(pending.now, self._jobs, self._allocator.nodes)
         if self._queue is not None:
             due, more = self._queue.admit(pending.now, due)
-            actions += more
+            actions += [*more, *self._queue.bounds.decided()]
         return actions + self._start(pending, due)
 
     def _start(self, pending: Pending, jobs: Sequence[JobRecord]) -> list[Action]:

@@ -11,7 +11,8 @@ from functools import lru_cache
 from heapq import merge
 from itertools import chain, islice
 
-from headgate.controller.at_once import CoresInUse, MemoryOfScripts
+from headgate.controller.at_once import MemoryOfScripts
+from headgate.controller.bounds import Bounds
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
 from headgate.controller.gpu_memory import GpuMemory, WorkerSlot
 from headgate.controller.gpu_seen import PATIENCE_SECONDS, GpuUseSeen
@@ -82,7 +83,7 @@ class Queue:
         ] = {}  # ranks whose request does not fit, even with the resources of jobs that rank behind
         self._changed = False
         self._bounded = per_core is not None
-        self._cores = CoresInUse(per_core or 1)
+        self.bounds = Bounds(self._resources.slots, per_core)
         self._memory = MemoryOfScripts()
         self._probes: dict[str, Claim] = {}
 
@@ -119,19 +120,20 @@ class Queue:
         self._resources.join(node)
         self._changed = True
         self._hopeless.clear()
-        self._cores.have(self._resources.cores)
-        self._bound()
+        self.bounds.have(self._resources.cores)
 
     def leave(self, name: str) -> None:
         """Remove a node."""
         self._resources.leave(name)
-        self._cores.have(self._resources.cores)
-        self._bound()
+        self.bounds.have(self._resources.cores)
 
-    def at_once(self, run: str, jobs: int | None) -> None:
-        """Set how many jobs of a run may run at once; None: as many as the cores are for."""
-        more = self._resources.slots.limit(Group("slots-of-run", run), jobs)
-        self._changed = self._changed or more
+    def at_once(self, run: str, jobs: int | str | None, best: int | None = None) -> None:
+        """State how many jobs of a run run at once; arguments as of `Bounds.state`."""
+        self._changed = self.bounds.state(run, jobs, best) or self._changed
+
+    def at_once_of_all(self, jobs: int | None) -> None:
+        """State how many jobs of all runs run at once; None: as many as the cores are for."""
+        self._changed = self.bounds.state_all(jobs) or self._changed
 
     def enqueue(self, now: float, job: JobRecord) -> list[Action]:
         """Add a job whose time has come. A job without exclusive requests is not queued."""
@@ -193,10 +195,7 @@ class Queue:
         claim, tasks = self._claims.get(job.id), job.tasks.values()
         runs = claim is not None and claim.since is not None
         has_request = runs and claim is not None and not claim.found and claim.request.workers > 0
-        self._cores.use(
-            now, job.id, sum(task.used.cpu_cores for task in tasks if task.used is not None)
-        )
-        self._bound()
+        self._changed = self.bounds.uses(now, job) or self._changed
         if not self._gpus_are_shared or (has_request and job.spec.limits.memory_bytes is not None):
             return
         most = math.ceil(sum(task.most_bytes for task in tasks) / len(tasks))
@@ -256,12 +255,6 @@ class Queue:
 
     def _enqueue(self, now: float, claim: Claim) -> None:
         insort(self._waiting.setdefault(claim.request, []), (self._running.key(claim, now), claim))
-
-    def _bound(self) -> None:
-        """Let as many jobs run at once as the cores are for."""
-        if self._bounded:
-            more = self._resources.slots.limit(ALL, self._cores.most)
-            self._changed = self._changed or more
 
     def memory_used(self, now: float, event: MemoryUsed | GpuMemoryUsed) -> None:
         """Record the memory of a node, or of its GPUs, used by jobs and others."""
@@ -327,7 +320,7 @@ class Queue:
 
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
-        self._cores.ended(job.id)
+        self.bounds.ended(now, job)
         claim = self._claims.get(job.id)
         if claim is None or claim.since is None:
             return
@@ -641,7 +634,7 @@ class Queue:
         claim.grew, claim.seen_bytes = now, 0
         if any(group.kind == "probe" for group in claim.request.groups):
             self._probes[claim.job.script] = claim
-        self._cores.started(now, claim.job.id)
+        self.bounds.started(now, claim.job)
         claim.on_gpu = self._unseen(now, claim)
         self._running.add(claim, now)
         job.slots = slots if any(slot.gpus for slot in slots) else ()

@@ -53,6 +53,7 @@ class JobRecord:
         work: Core-seconds that such jobs took: likely, least, most; None: unknown.
         gpus: GPUs of each node that its environment allows, in that order; None: all.
         script: Key of its script, whatever its arguments; empty: not known.
+        best_at_once: How many jobs of it at once brought most in an earlier run; None: not known.
         queued: It waits in a queue for room, not for a time or another job.
         overtook: Facts of the earlier job that it overtook; empty: none.
         nodes: Names of the nodes that it may use.
@@ -105,6 +106,7 @@ class JobRecord:
     work: tuple[float, float, float] | None = None
     gpus: tuple[int, ...] | None = None
     script: str = ""
+    best_at_once: int | None = None
     queued: bool = False
     overtook: Facts = field(default_factory=dict)
     state: JobState = "waiting"

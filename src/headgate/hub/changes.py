@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
+from headgate.model import units
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 
@@ -17,7 +18,7 @@ class Changes:
     workers: int | None = None
     cores: float | None = None
     priority: float | None = None
-    at_once: int | None = None
+    at_once: int | Literal["auto"] | None = None
 
     @classmethod
     def of(cls, values: object) -> Changes:
@@ -26,8 +27,8 @@ class Changes:
         Raises:
             UsageError: There is none, a value is not a number, or a field cannot be changed.
         """
-        whole = ("workers", "at_once")
-        kinds = {field.name: int if field.name in whole else float for field in fields(cls)}
+        kinds: dict[str, Callable[[str], Any]] = {field.name: float for field in fields(cls)}
+        kinds |= {"workers": int, "at_once": units.at_once}
         expected = "`workers`, `cores`, `priority` or `at_once`"
         if not values or not isinstance(values, Mapping):
             raise UsageError(f"found nothing to change; expected {expected}")
@@ -40,16 +41,20 @@ class Changes:
                 )
             try:
                 numbers[name] = kinds[name](str(value))
-            except ValueError:
-                raise UsageError(f"found {name} {value!r:.80}; expected a number") from None
+            except ValueError as error:
+                expected = str(error) if name == "at_once" else "expected a number"
+                raise UsageError(f"found {name} {value!r:.80}; {expected}") from None
         return cls(**numbers)
 
-    def plain(self) -> dict[str, float]:
+    def plain(self) -> dict[str, float | str]:
         """The changed values by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value:g}" for name, value in self.plain().items())
+        return ", ".join(
+            f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
+            for name, value in self.plain().items()
+        )
 
     def applied(self, job: Job) -> Job:
         """The changed job; its number of workers is part of its plan.

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headgate.config import settings
 from headgate.controller import Controller, live_controller
 from headgate.engines.base import LOCAL, Engine
 from headgate.engines.launch import inject
@@ -36,7 +37,6 @@ from headgate.hub.parts.forecasting import Forecasting, StartEstimates
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.monitoring import HangDetector, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
-from headgate.hub.parts.notifying import Notifying
 from headgate.hub.parts.outside import OutsideKilled, OutsideUse
 from headgate.hub.parts.planning import InitialPlanner, Replanning
 from headgate.hub.parts.proving import InterferenceProber
@@ -61,7 +61,7 @@ from headgate.model.shares import Lever
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
 from headgate.policies import Policy
-from headgate.profiling import gpu_neighbours, lengths
+from headgate.profiling import at_once, gpu_neighbours, lengths
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
 from headgate.scripts import launchers
@@ -138,7 +138,6 @@ class LiveHub:
         )
         self.proving = InterferenceProber(self._live_runs, self._tracker, engine.boxes)
         self._tracking = ExperimentTracking(self._live_runs)
-        self._notifying = Notifying(self._live_runs)
         self._components: tuple[Component, ...] = (
             self._nodes,
             # reserve before starting
@@ -170,7 +169,7 @@ class LiveHub:
                 self._live_runs, self._tracker, lambda run: run.submission.engine == LOCAL
             ),
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
-            *(self.proving, self._tracking, self._notifying),
+            *(self.proving, self._tracking),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -243,6 +242,7 @@ class LiveHub:
         self, submission: Submission, engine: Engine, given: GivenInput | None
     ) -> LiveRun:
         kept: list[str] = []
+        usual = settings.at_once(submission.environment)
         if submission.engine != LOCAL:
             environment = sent(submission.environment, submission.engine.name)
             kept = sorted(
@@ -264,6 +264,7 @@ class LiveHub:
         self._event_log.begin(run)
         _log.info("run %s is taken in, with %d jobs", run.id, len(run.jobs))
         self._nodes.join(submission)
+        self._step(events.SlotsStated(usual if isinstance(usual, int) else None))
         names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
             inspected_job = inspected[name]
@@ -308,10 +309,12 @@ class LiveHub:
             key = live.profile_key
             script = f"{live.script_key} {live.spec.script or ''}"
             beside = gpu_neighbours.recall(self._home, key)
-            event = events.JobSubmitted(
-                job, live.spec, *facts, key=key, beside=beside, script=script
-            )
-            self._step(event)
+            spec = live.spec
+            if spec.at_once is None and usual == "auto":
+                spec = replace(spec, at_once=usual)
+            best = at_once.recall(self._home, script) if spec.at_once == "auto" else None
+            stored = key, beside, script, best
+            self._step(events.JobSubmitted(job, spec, *facts, *stored))
             if memory_bytes is None and known is None and use != "no":
                 unknown = Reason.of(Why.GPU_NEED_UNKNOWN, text=on_gpu.known)
                 self._tell_soon(run, "note", unknown, name)
@@ -561,7 +564,6 @@ class LiveHub:
 
     async def _wind_up(self, run: LiveRun, last: dict[str, Any]) -> None:
         await asyncio.wait([self._origins.pop(run.id)], timeout=ORIGIN_SECONDS)
-        await self._notifying.ended(run.id)
         # a thread of its own: it may wait for disk space indefinitely
         thread = ThreadPoolExecutor(1)
         closed = self._loop.run_in_executor(thread, run.close)

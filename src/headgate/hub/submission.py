@@ -22,7 +22,6 @@ from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
 from headgate.model.paths import write_whole
-from headgate.model.recipients import Recipient
 
 _LIST_SECONDS = 60.0
 _LISTS_KEPT = 20
@@ -62,8 +61,6 @@ class Submission:
         nodes: The nodes of that cluster.
         engine: Engine that starts its tasks.
         only: Names of the only nodes that may be used; empty: all.
-        notify: Recipients of messages about the run beside those of its jobs. They are not stored:
-            they may hold passwords.
     """
 
     jobs: tuple[Job, ...]
@@ -83,7 +80,6 @@ class Submission:
     nodes: tuple[Node, ...] = ()
     engine: EngineSpec = LOCAL
     only: tuple[str, ...] = ()
-    notify: tuple[Recipient, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """The submission as JSON values for `parse`."""

@@ -37,6 +37,7 @@ class Kind(Enum):
     BATCH = auto()
     EXPRESSION = auto()
     TRACKERS = auto()
+    AT_ONCE = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ class JobSubmitted:
         key: Key of its script, arguments and variables; empty: not known.
         beside: What is known of it and others side by side on GPUs.
         script: Key of its script, whatever its arguments; empty: not known.
+        best_at_once: How many jobs of it at once brought most in an earlier run; None: not known.
     """
 
     job: JobId
@@ -132,6 +133,14 @@ class JobSubmitted:
     key: str = ""
     beside: tuple[KeptSideBySide, ...] = ()
     script: str = ""
+    best_at_once: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsStated:
+    """So many jobs of all runs together run at once; None: as many as the cores are for."""
+
+    jobs: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,6 +444,7 @@ Event = (
     NodeJoined
     | NodeLeft
     | JobSubmitted
+    | SlotsStated
     | JobPlanned
     | TaskStarted
     | TaskReady
@@ -529,6 +539,23 @@ class ShareGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundRun:
+    """It is measured how many jobs of a run bring most at once.
+
+    Args:
+        job: One of them.
+        script: Key of its script; empty: not known.
+        at_once: How many; None: as many as the cores are for, since nothing tells.
+        reason: What was measured.
+    """
+
+    job: JobId
+    script: str
+    at_once: int | None
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class StopTask:
     """Ask a task to end: with a checkpoint at the next step boundary if it can. After `grace`
     seconds it is killed; 0: at once. If it `leaves`, only this worker ends.
@@ -599,6 +626,7 @@ Action = (
     | SetShare
     | TryJob
     | ShareGpu
+    | BoundRun
     | StopTask
     | Resize
     | Fault

@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from headgate.model import goals, roles
+from headgate.model import goals, roles, units
 from headgate.model.declarations import (
     CommandOption,
     Kind,
@@ -25,7 +25,6 @@ from headgate.model.declarations import (
 from headgate.model.identifiers import FIRST_WORKER, TaskName
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
-from headgate.model.recipients import Recipient
 from headgate.model.records import FORMER_NAME
 from headgate.model.roles import Role
 from headgate.model.shares import FRACTIONS, is_fraction, slice_of
@@ -370,14 +369,16 @@ class Job:
             ),
         ),
     )
-    at_once: int | None = field(
+    at_once: int | Literal["auto"] | None = field(
         default=None,
         metadata=declared(
-            "How many jobs of this run may run at once; without it, as many as the cores are for.",
-            least=1,
-            most=100_000,
+            "How many jobs of this run may run at once: a number, or `auto`, as many as make the "
+            "most steps a second together. Without it, as many as the cores are for.",
+            kind=Kind.AT_ONCE,
             option=CommandOption(
-                "Run at most N of the jobs at once: 4. Default: as many as the cores are for.", "N"
+                "Run at most N of the jobs at once: 4. auto: as many as make the most steps a "
+                "second together. Default: as many as the cores are for.",
+                "N",
             ),
         ),
     )
@@ -603,14 +604,6 @@ class Job:
         ),
     )
 
-    notify: tuple[Recipient, ...] = field(
-        default=(),
-        metadata=declared(
-            "Recipients of messages when the job ends, fails, hangs or reaches its goal: a "
-            "command, a URL, or an address of Apprise.",
-        ),
-    )
-
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):
             if isinstance(value := getattr(self, path), os.PathLike):
@@ -624,7 +617,6 @@ class Job:
         object.__setattr__(self, "allow", frozenset(self.allow))
         object.__setattr__(self, "mounts", tuple(str(Mount.of(mount)) for mount in self.mounts))
         object.__setattr__(self, "track", _destinations(self))
-        object.__setattr__(self, "notify", _recipients(self))
         if isinstance(self.run, Sequence) and not isinstance(self.run, str):
             object.__setattr__(self, "run", tuple(self.run))
         if not NAME_PATTERN.fullmatch(self.name):
@@ -640,10 +632,8 @@ class Job:
             raise ValueError(f"job {self.name!r}: `{name}` is {value!r}; expected {expected}")
         if self.share is not None and not is_fraction(self.share):
             raise ValueError(f"job {self.name!r}: `share` is {self.share!r}; expected {FRACTIONS}")
-        try:
-            object.__setattr__(self, "stop_signal", signal_name(self.stop_signal))
-        except ValueError as error:
-            raise ValueError(f"job {self.name!r}: `stop_signal`: {error}") from None
+        self._read("stop_signal", signal_name)
+        self._read("at_once", units.at_once)
         for what, fault, cure in (
             *_wrong_roles(self),
             *roles.against_others(self),
@@ -662,6 +652,15 @@ class Job:
             against_plan(self.plan, self.limits, self.allow) if self.plan is not None else ()
         ):
             raise ValueError(f"job {self.name!r}: `{what}`: {fault}; {cure}")
+
+    def _read(self, field: str, read: Callable[[Any], object]) -> None:
+        """Take a field's value as `read` has it."""
+        if (value := getattr(self, field)) is None:
+            return
+        try:
+            object.__setattr__(self, field, read(value))
+        except ValueError as error:
+            raise ValueError(f"job {self.name!r}: `{field}`: {error}") from None
 
     @property
     def forerunners(self) -> tuple[str, ...]:
@@ -791,22 +790,6 @@ def _destinations(job: Job) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(Destination.of(text)) for text in job.track))
     except ValueError as error:
         raise ValueError(f"job {job.name!r}: `track`: {error}") from None
-
-
-def _recipients(job: Any) -> tuple[Recipient, ...]:
-    """Recipients of its messages, each once; texts are read as in a job file."""
-    given = [job.notify] if isinstance(job.notify, str | Recipient) else job.notify
-    try:
-        parsed = [Recipient.of(to) if isinstance(to, str) else to for to in given]
-    except ValueError as error:
-        raise ValueError(f"job {job.name!r}: `notify`: {error}") from None
-    for recipient in parsed:
-        if not isinstance(recipient, Recipient):
-            raise TypeError(
-                f"job {job.name!r}: `notify` has {recipient!r}; expected a text, or a "
-                "headgate.model.recipients.Recipient"
-            )
-    return tuple(dict.fromkeys(parsed))
 
 
 def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:

@@ -139,6 +139,16 @@ def _gpu_shared(facts: Facts) -> str:
     return f"by turns {place}: side by side bring {together:.2f} times as much, and {own}"
 
 
+def _at_once_measured(facts: Facts) -> str:
+    jobs = facts.get("jobs")
+    if jobs is None:
+        return "neither steps nor ends tell how many jobs at once bring most: as the cores are for"
+    text = "1 job of this run runs at once" if jobs == 1 else f"{jobs} jobs of this run run at once"
+    if "rate" in facts:
+        text += f": they make {facts['rate']:.3g} steps a second together"
+    return f"{text}, {facts['more']} make {facts['rate_of_more']:.3g}" if "more" in facts else text
+
+
 def _no_turns(facts: Facts) -> str:
     gpus = " and ".join(f"GPU {gpu}" for gpu in facts["gpus"])
     cure = (
@@ -276,6 +286,7 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.NOT_PROVED: "{text}",
     Kind.GPU_SHARED: _gpu_shared,
     Kind.NO_TURNS: _no_turns,
+    Kind.AT_ONCE_MEASURED: _at_once_measured,
     Kind.TASK_READY: "{task} is ready",
     Kind.JOINED: "{task} has joined at step {step}",
     Kind.TASK_SAYS: "{text}",
@@ -381,6 +392,5 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
         f"{facts.get('error', '')}; send them again: headgate export {facts['run']} --to "
         f"{facts['tracker'].partition('=')[0]}"
     ),
-    Kind.NOTICE_MISSED: "{recipient} did not get a message: {error}; try it: headgate config test",
     Kind.INTERNAL_ERROR: "{text}: {error}",
 }

@@ -145,6 +145,7 @@ class ReasonKind(StrEnum):
     NOT_PROVED = "not-proved"
     GPU_SHARED = "gpu-shared"
     NO_TURNS = "no-turns"
+    AT_ONCE_MEASURED = "at-once-measured"
 
     # what tasks do and say
     TASK_READY = "task-ready"
@@ -198,7 +199,6 @@ class ReasonKind(StrEnum):
     TRACKER_FAILS = "tracker-fails"
     TRACKER_WRITES = "tracker-writes"
     TRACKER_MISSES = "tracker-misses"
-    NOTICE_MISSED = "notice-missed"
 
     # nodes, and what else runs there
     NODE_JOINED = "node-joined"

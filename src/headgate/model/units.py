@@ -6,6 +6,7 @@ import math
 import re
 import sys
 import time
+from typing import Literal
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 _SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -14,6 +15,7 @@ _BYTES |= {f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _LEAST_MEMORY = 1 << 20
+_MOST_AT_ONCE = 100_000
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _PREFIXES = (
     {"": 1}
@@ -83,6 +85,22 @@ def count(text: object) -> int:
     if parsed < 1:
         raise ValueError("expected a number of 1 or more, such as 124M")
     return parsed
+
+
+def at_once(text: object) -> int | Literal["auto"]:
+    """Parse how many jobs run at once: `4`, `auto`.
+
+    Raises:
+        ValueError: It is neither `auto` nor a whole number from 1 to 100,000.
+    """
+    if text == "auto":
+        return "auto"
+    digits = str(text).strip()
+    if isinstance(text, bool) or not (digits.isascii() and digits.isdecimal()):
+        raise ValueError("expected a number of jobs such as 4, or `auto`")
+    if not 1 <= int(digits) <= _MOST_AT_ONCE:
+        raise ValueError(f"expected 1 to {_MOST_AT_ONCE:,} jobs, or `auto`")
+    return int(digits)
 
 
 def rate(text: object) -> float:

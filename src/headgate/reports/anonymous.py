@@ -30,7 +30,6 @@ _HIDDEN: dict[str, Kind] = {
     "python": "path",
     "mounts": "path",
     "image": "value",
-    "notify": "value",
 }
 """Fields of such a job whose values are always hidden."""
 

@@ -67,6 +67,7 @@ def _told(what: object) -> str:
             | events.SetShare()
             | events.TryJob()
             | events.ShareGpu()
+            | events.BoundRun()
             | events.StopTask()
             | events.Resize()
             | events.Fault()
@@ -126,7 +127,7 @@ def _decided(action: events.Action) -> str:
         case events.TryJob(_, cores, seconds, beside):
             names = listed([job.name for job in beside])
             return f"tried on {say(cores)} cores for {say(seconds, 's')}, lent by {names}"
-        case events.ShareGpu(reason=reason):
+        case events.ShareGpu(reason=reason) | events.BoundRun(reason=reason):
             return in_words(reason)
         case events.StopTask(_, grace, reason, leaves):
             verb = "leave" if leaves else "end"

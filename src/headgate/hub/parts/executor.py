@@ -50,7 +50,7 @@ from headgate.model.records import text_of
 from headgate.model.roles import task_names
 from headgate.model.shares import Share, spare
 from headgate.output.patterns import ProgressReader
-from headgate.profiling import gpu_neighbours
+from headgate.profiling import at_once, gpu_neighbours
 from headgate.scripts import resume_arguments
 from headgate.scripts.contracts import LaunchedGroup
 from headgate.scripts.facts import facts_of
@@ -145,8 +145,8 @@ class ActionExecutor(Component):
                     ReasonKind.TRIED_WITH_MORE, cores=cores, seconds=seconds, beside=lenders
                 )
                 self._live_runs.event(run, events.TRIAL, trial, live.spec.name)
-            case events.ShareGpu():
-                self._share_gpu(action)
+            case events.BoundRun() | events.ShareGpu():
+                self._measured(action)
             case events.StopTask(task, grace, _, leaves):
                 _, live = self._live_runs.find(task)
                 if leaves and live.current is not None:
@@ -187,11 +187,18 @@ class ActionExecutor(Component):
         if live.current is not None:
             live.current.thread(task.name)
 
-    def _share_gpu(self, action: events.ShareGpu) -> None:
+    def _measured(self, action: events.BoundRun | events.ShareGpu) -> None:
+        """Tell what was measured, and keep it for later runs; else it is measured again."""
         run, live = self._live_runs.find(action.job)
+        if isinstance(action, events.BoundRun):
+            self._live_runs.event(run, "note", action.reason)
+            if action.script and action.at_once is not None:
+                with suppress(OSError):
+                    at_once.remember(self._home, action.script, action.at_once)
+            return
         self._live_runs.event(run, "note", action.reason, live.spec.name)
         if action.measured is not None:
-            with suppress(OSError):  # it is measured again
+            with suppress(OSError):
                 gpu_neighbours.remember(self._home, action.measured)
 
     def _resize(self, action: events.Resize) -> None:

@@ -1,0 +1,99 @@
+"""Bounds of how many jobs run at once: those that users state, and those that are measured."""
+
+from __future__ import annotations
+
+from headgate.controller.at_once import CoresInUse
+from headgate.controller.hill_climb import HillClimb
+from headgate.controller.records import JobRecord
+from headgate.controller.slots import ALL, Group, Slots
+from headgate.model.events import BoundRun
+from headgate.model.reasons import Reason, ReasonKind
+
+
+class Bounds:
+    """Sets the slots of runs, and of all runs without slots of their own.
+
+    Args:
+        slots: The slots.
+        per_core: Jobs for each core that run at once, whatever they use; None: any number.
+    """
+
+    def __init__(self, slots: Slots, per_core: int | None) -> None:
+        self._slots = slots
+        self._cores = CoresInUse(per_core) if per_core is not None else None
+        self._stated: int | None = None
+        self._climbs: dict[str, HillClimb] = {}
+        self._decided: list[BoundRun] = []
+
+    def have(self, cores: float) -> bool:
+        """Set the cores of all nodes together. Returns whether more jobs may run than before, as
+        all methods below do.
+        """
+        if self._cores is not None:
+            self._cores.have(cores)
+        return self._all()
+
+    def state_all(self, jobs: int | None) -> bool:
+        """State how many jobs of all runs together run at once; None: as the cores are for."""
+        self._stated = jobs
+        return self._all()
+
+    def state(self, run: str, jobs: int | str | None, best: int | None = None) -> bool:
+        """State how many jobs of a run run at once; None: it has no slots of its own.
+
+        Args:
+            run: The run.
+            jobs: The number; `auto`: as many as make the most steps a second together.
+            best: How many those were in an earlier run; None: not known.
+        """
+        if jobs == "auto":
+            climb = self._climbs.setdefault(run, HillClimb(best))
+            return self._slots.limit(Group("slots-of-run", run), climb.most)
+        self._climbs.pop(run, None)
+        most = jobs if isinstance(jobs, int) else None
+        return self._slots.limit(Group("slots-of-run", run), most)
+
+    def started(self, now: float, job: JobRecord) -> None:
+        """A job has started."""
+        if self._cores is not None:
+            self._cores.started(now, job.id)
+        if (climb := self._climbs.get(job.run)) is not None:
+            climb.started(now, job)
+
+    def uses(self, now: float, job: JobRecord) -> bool:
+        """A reading of a running job."""
+        if self._cores is not None:
+            used = (task.used for task in job.tasks.values())
+            self._cores.use(now, job.id, sum(use.cpu_cores for use in used if use is not None))
+        more = self._all()
+        climb = self._climbs.get(job.run)
+        if climb is None or not climb.look(now):
+            return more
+        if climb.settled:
+            self._decide(job, climb)
+        return self._slots.limit(Group("slots-of-run", job.run), climb.most) or more
+
+    def ended(self, now: float, job: JobRecord) -> None:
+        """A job has ended."""
+        if self._cores is not None:
+            self._cores.ended(job.id)
+        if (climb := self._climbs.get(job.run)) is not None:
+            climb.ended(now, job)
+
+    def decided(self) -> list[BoundRun]:
+        """The measured bounds since the last call."""
+        decided, self._decided = self._decided, []
+        return decided
+
+    def _all(self) -> bool:
+        usual = self._cores.most if self._cores is not None else None
+        return self._slots.limit(ALL, usual if self._stated is None else self._stated)
+
+    def _decide(self, job: JobRecord, climb: HillClimb) -> None:
+        facts: dict[str, object] = {"jobs": climb.most}
+        if climb.best is not None:
+            facts["rate"] = round(climb.best.rate, 3)
+        if climb.next is not None:
+            facts |= {"more": climb.next.jobs, "rate_of_more": round(climb.next.rate, 3)}
+        reason = Reason.of(ReasonKind.AT_ONCE_MEASURED, **facts)
+        self._decided.append(BoundRun(job.id, job.script, climb.most, reason))
