@@ -207,6 +207,37 @@ def test_a_backward_pass_may_wait_for_other_workers_once_it_has_computed(loop: L
     assert (spans["backward"], spans["wait"]) == (1.0, 1.0)
 
 
+def test_waits_for_other_workers_are_apart_wherever_in_a_step(loop: Loop) -> None:
+    def wait() -> None:
+        loop.steps.exchanging()
+        loop.steps.exchanged()
+
+    loop.fetch()
+    wait()
+    loop.steps.backward_begins()
+    wait()
+    loop.steps.backward_ends()
+    wait()
+    loop.steps.optimizer_begins()
+    wait()
+    loop.steps.optimizer_ended(loop.optimizer)
+    [(_, spans, _)] = loop.ended
+    parts = {"input": 1.0, "forward": 2.0, "backward": 2.0, "other": 3.0, "optimizer": 2.0}
+    assert spans == {**parts, "wait": 4.0}
+
+
+def test_very_many_waits_and_those_of_an_evaluation_are_not_told_apart(loop: Loop) -> None:
+    assert loop.steps.waits_count()
+    loop.steps.evaluates(True)
+    assert not loop.steps.waits_count()
+    loop.steps.evaluates(False)
+    for _ in range(5000):
+        if loop.steps.waits_count():
+            loop.steps.exchanging()
+            loop.steps.exchanged()
+    assert len(loop.steps.take().names) < 5000
+
+
 def test_passes_of_a_closure_are_those_of_the_step(loop: Loop) -> None:
     loop.fetch()
     loop.steps.optimizer_begins()

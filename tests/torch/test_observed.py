@@ -14,6 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 import torch
+from tests.torch.conftest import run_alone
 from tests.torch.plain_scripts import SCRIPTS
 from torch.utils.data import dataloader
 
@@ -31,16 +32,16 @@ KINDS = Path(__file__).with_name("plain_scripts.py")
 def start(
     folder: Path,
     *command: str,
-    channel: ChannelListener | None = None,
+    channel: ChannelListener,
     paths: tuple[str, ...] = (),
     **more: str,
 ) -> subprocess.Popen[str]:
-    """A script under Python, observed if a channel is given. `paths` follow on its PYTHONPATH."""
+    """An observed script. `paths` follow on its PYTHONPATH."""
     injected = inject(folder / "inject")
-    path = [str(injected)] if channel is None else [str(observation(injected)), str(injected)]
+    path = [str(observation(injected)), str(injected)]
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     granted = {"HEADGATE_OBSERVE": "steps", "HEADGATE_THREADS": f"1:{','.join(threads)}"}
-    observed = {} if channel is None else channel.environment(**granted)
+    observed = channel.environment(**granted)
     return subprocess.Popen(
         [sys.executable, *command],
         env={
@@ -71,10 +72,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What each kind of script computes, under plain Python and observed."""
     folder = tmp_path_factory.mktemp("kinds")
     with ChannelListener(folder, welcome={"threads": 1}) as channel:
-        plain = start(folder, str(KINDS))
         observed = json.loads(finish(start(folder, str(KINDS), channel=channel)))
+        [plain] = [line for line in run_alone(KINDS, folder).splitlines() if line[:1] == "{"]
         return {
-            "plain": json.loads(finish(plain)),
+            "plain": json.loads(plain),
             "observed": observed,
             "warnings": channel.of("note"),
         }
@@ -185,30 +186,62 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+def waited(train, *about):
+    observer = getattr(sys.modules.get("headgate.task.observing"), "observer", None)
+    if observer is None or not observer.is_on:
+        return train(*about)
+    spans, ended = {}, observer.steps._ended
+    observer.steps._ended = lambda steps, marks: (marks.add_to(spans), ended(steps, marks))
+    train(*about)
+    observer.steps._ended = ended
+    if observer.is_on:
+        print(spans["wait"] > 0.0, len(spans), file=sys.stderr, flush=True)
+
+def exchange(parameter):
+    dist.all_reduce(parameter.grad)
+
 def work(rank):
+    global optimizer
     meeting = f"file://{os.path.abspath(sys.argv[1])}"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     whole.tensors[0].add_(rank)
-    train(DistributedDataParallel(model))
+    waited(train, DistributedDataParallel(model))
+    hooks = [p.register_post_accumulate_grad_hook(exchange) for p in model.parameters()]
+    waited(train)
+    for hook in hooks:
+        hook.remove()
+    if "sharded" in sys.argv:
+        from torch.distributed.fsdp import fully_shard
+        fully_shard(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train()  # it leads from now on
+        waited(train)
+    weights = [getattr(p, "full_tensor", p.detach)().tolist() for p in model.parameters()]
     if rank == 0:
-        print(model.weight.tolist(), model.bias.tolist())
+        print(weights)
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    mp.spawn(work, nprocs=2)
+    mp.start_processes(work, nprocs=2, start_method=sys.argv[2])
 """
 )
 
 
-def test_processes_of_a_group_compute_the_same_bits(
-    tmp_path: Path, channel: ChannelListener
+@pytest.mark.parametrize(
+    ("words", "phases", "steps"),
+    [((), 2, 16), pytest.param(("sharded",), 3, 32, marks=pytest.mark.long)],
+)
+def test_processes_of_a_group_compute_the_same_bits_and_tell_what_they_wait_for(
+    words: tuple[str, ...], phases: int, steps: int, tmp_path: Path, channel: ChannelListener
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(GROUP)
-    observed = start(tmp_path, str(script), "a", channel=channel)
-    plain = start(tmp_path, str(script), "b")
-    assert finish(observed) == finish(plain)
-    assert steps_of(channel) == 8
+    observed = start(tmp_path, str(script), "a", "spawn", *words, channel=channel)
+    output, errors = observed.communicate(timeout=300)
+    assert output == run_alone(script, tmp_path, "b", "fork", *words), errors
+    assert errors.count("True 6") in (phases, 2 * phases)  # of a process, or of both
+    assert steps_of(channel) == steps
+    assert channel.of("note") == []
 
 
 def test_an_error_of_the_observation_ends_it_with_a_warning(
@@ -308,8 +341,8 @@ print(torch.rand(1).item())
 def test_an_odd_script_goes_on_as_before(tmp_path: Path, channel: ChannelListener) -> None:
     script = tmp_path / "script.py"
     script.write_text(ODD)
-    plain = start(tmp_path, str(script), "plain")
-    assert finish(start(tmp_path, str(script), "observed", channel=channel)) == finish(plain)
+    observed = finish(start(tmp_path, str(script), "observed", channel=channel))
+    assert observed == run_alone(script, tmp_path, "plain")
     assert steps_of(channel) > 0  # it was observed
     assert channel.of("note") == []
 
@@ -415,7 +448,7 @@ while not pathlib.Path("ends").exists():
 print(torch.get_num_threads())
 """)
     process = start(tmp_path, str(script), channel=channel, HEADGATE_TURNS=str(tmp_path))
-    channel.wait_for("progress")
+    channel.wait_for("progress", seconds=120)  # once it has imported PyTorch
     channel.send({"type": "threads", "threads": 2})
     wait.until(own.exists, 60, "threads of its own")
     channel.send({"type": "threads", "threads": 2})

@@ -217,7 +217,7 @@ class ObservedSteps:
         if self._depth > 1:
             return
         self._trains()
-        closure = self._optimizing and self._marks.names[-1:] == ["backward"]
+        closure = self._optimizing and self._marks.names[-1:] in (["backward"], ["wait"])
         self._mark("optimizer" if closure else "forward")
 
     def gradients_computed(self) -> None:
@@ -225,6 +225,27 @@ class ObservedSteps:
         if self._depth == 1:
             self._mark("backward")
             self._are_computed = True
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether a backward pass runs, perhaps in threads of its own."""
+        return self._depth > 0
+
+    def exchanging(self) -> None:
+        """A wait for other workers begins."""
+        if not self._depth:
+            apart = "other" if self._undecided is None else "forward"
+            self._mark("optimizer" if self._optimizing else apart)
+        else:
+            self._mark("wait" if self._are_computed else "backward")
+
+    def exchanged(self) -> None:
+        """A wait for other workers has ended."""
+        self._mark("wait")
+
+    def waits_count(self) -> bool:
+        """Whether waits for others are told apart: not those of an evaluation, nor very many."""
+        return not self._evaluates and len(self._marks.names) < _MOST_MARKS
 
     def backward_ends(self) -> None:
         """A backward pass has ended."""

@@ -16,6 +16,7 @@ from threading import get_ident
 from typing import Any, Callable
 
 from headgate.task.environment import TaskEnvironment
+from headgate.task.observed_loads import Loads
 from headgate.task.observed_steps import Marks, ObservedSteps
 from headgate.task.script_saves import saves
 from headgate.task.thread_pools import MKL, OPENMP, first_threads
@@ -36,56 +37,6 @@ _HOOKS = {
 }
 """The module and the function that hook each framework but PyTorch."""
 _OPTIMIZER, _LOADER = "torch.optim.optimizer", "torch.utils.data.dataloader"
-
-
-class Load:
-    """What a process's loaders have yielded in a step.
-
-    Attributes:
-        seconds: Time spent waiting for batches.
-        batches: Number of batches.
-        samples: Their samples.
-        size: Bytes of their tensors.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.batches = self.samples = self.size = 0
-
-
-class Loads:
-    """The batches that a process's loaders have yielded since the last `take`.
-
-    Attributes:
-        measure: Returns the samples and the bytes of a batch; None: batches are not noted.
-        dataset: The dataset of the latest batch; None: unknown.
-        here: Whether the training process reads the data itself, without worker processes.
-    """
-
-    def __init__(self) -> None:
-        self.measure: Callable[[Any], tuple[int, int]] | None = None
-        self.here = True
-        self.dataset: Any = None
-        self._load = Load()
-
-    def add(self, loader: Any, batch: Any, seconds: float) -> None:
-        samples, size = (0, 0) if self.measure is None else self.measure(batch)
-        load = self._load
-        load.seconds += seconds
-        load.batches += 1
-        load.samples += samples
-        load.size += size
-        self.here = not getattr(loader, "_num_workers", 0)
-        self.dataset = getattr(loader, "_dataset", None)
-
-    def take(self) -> Load:
-        """Take and forget what was noted."""
-        taken, self._load = self._load, Load()
-        return taken
-
-    def close(self) -> None:
-        """Note no more, and hold on to nothing."""
-        self.measure = self.dataset = None
 
 
 class ScriptObserver:
@@ -138,6 +89,9 @@ class ScriptObserver:
         module.eval = self._before_eval(module.eval)
         replicas = self._torch.nn.parallel.DistributedDataParallel
         replicas.__init__ = self._before_replicas(replicas.__init__)
+        exchange = getattr(self._torch.distributed, "Work", None)
+        if exchange is not None:  # else this PyTorch has no exchanges
+            exchange.wait = self._around_wait(exchange.wait)
         if self.sets_threads:
             self._torch.set_num_threads = self._before_threads(self.set_threads)
         if _LOADER in sys.modules:
@@ -241,6 +195,31 @@ class ScriptObserver:
             self.attempt(queue, computed)
 
         return loss.register_hook(begins)
+
+    def _around_wait(self, waits: Any) -> Any:
+        """What every exchange between workers is waited for by, but those of a replica."""
+
+        # pybind11 knows by this name that a method of a subclass calls that of its base
+        @functools.wraps(waits)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._may_mark_wait():
+                return waits(work, *args, **kwargs)
+            self.attempt(self.steps.exchanging)
+            try:
+                return waits(work, *args, **kwargs)
+            finally:
+                self.attempt(self.steps.exchanged)
+
+        return wait
+
+    def _may_mark_wait(self) -> bool:
+        steps = self.steps
+        is_mine = self._is_mine() or steps.is_in_backward
+        if not self.is_on or not is_mine or not steps.waits_count() or self._is_compiling():
+            return False
+        # moments on another stream than that of the step are in no order with its own
+        cuda = self._torch.cuda
+        return steps.moment is None or cuda.current_stream() == cuda.default_stream()
 
     def _before_scale(self, scale: Any) -> Any:
         @functools.wraps(scale)

@@ -17,7 +17,7 @@ from torch import nn
 
 from headgate.task import Channel, TaskEnvironment, step_timing
 from headgate.task.core_wait import CoreWait
-from headgate.task.observing import Loads
+from headgate.task.observed_loads import Loads
 from headgate.torch import batches, costs
 from headgate.torch.observed_arithmetic import has_compiled
 from headgate.torch.profiling_sweep import BUDGET_SECONDS, thread_counts
