@@ -1,6 +1,6 @@
 """Training scripts of Keras, TensorFlow and JAX, none of which knows of Headgate. Run as a program,
-it runs those of one back end. For each it prints the bits of what it computed, the steps that were
-observed, and its share of time that waited for input.
+it runs those of one back end that are named. For each it prints the bits of what it computed, and
+the steps that were observed.
 """
 # mypy: disable-error-code="no-untyped-call,no-untyped-def,attr-defined,untyped-decorator"
 
@@ -21,6 +21,13 @@ import numpy as np
 Script = Callable[[], list[Any]]
 SCRIPTS: dict[str, dict[str, tuple[Script, int]]] = {}
 """The scripts of each back end, and their numbers of steps."""
+FEW = {
+    "tensorflow": ("sequence", "validated", "legacy", "own_loop", "loop_in_a_program"),
+    "jax": ("sequence", "validated", "optax_compiled", "scanned", "flax_module"),
+}
+"""Of these, one of each kind of step that is observed in a way of its own: a fit of Keras and of
+tf_keras, a loop of the script's own, and one that a compiled program hides.
+"""
 SAMPLES, BATCH = 48, 8
 X = np.random.default_rng(0).normal(size=(SAMPLES, 6)).astype("float32")
 Y = (X[:, :1] > 0).astype("float32")
@@ -77,6 +84,23 @@ def generator() -> list[Any]:
             yield from slow_batches()
 
     return results(model, model.fit(batches(), steps_per_epoch=6, epochs=2, verbose=0))
+
+
+@steps(12, *ALL)
+def sequence() -> list[Any]:
+    """Which Keras reads without TensorFlow, that takes longer to import than all of this."""
+    import keras
+
+    class Slow(keras.utils.PyDataset):  # type: ignore[misc]  # has no types
+        def __len__(self) -> int:
+            return SAMPLES // BATCH
+
+        def __getitem__(self, number: int) -> Any:
+            time.sleep(WAIT)
+            return X[number * BATCH :][:BATCH], Y[number * BATCH :][:BATCH]
+
+    model = classifier()
+    return results(model, model.fit(Slow(), epochs=2, shuffle=False, verbose=0))
 
 
 @steps(12, *ALL)
@@ -338,8 +362,9 @@ def observed_steps() -> int:
 
 
 def main() -> None:
-    told = {}
-    for name, (script, _) in SCRIPTS[os.environ["KERAS_BACKEND"]].items():
+    told, scripts = {}, SCRIPTS[os.environ["KERAS_BACKEND"]]
+    for name in sys.argv[1:]:
+        script, _ = scripts[name]
         before = observed_steps()
         told[name] = bits(script()), observed_steps() - before
         gc.collect()  # the next optimizer leads at once if this one is gone
