@@ -38,6 +38,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 COMMANDS = (
     *(f"headgate.cli.{verb}" for verb in VERBS),
     *("headgate.cli.live_view", "headgate.reports.explained"),
+    "hub_forks",  # of this folder's neighbour `harness`
 )
 """What commands import, which a warm interpreter has: most of the time of a short one."""
 SECONDS = 120.0
