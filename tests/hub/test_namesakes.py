@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tests.hub.user import User
 
-from headgate.engines.namesakes import kept_out_by
+from headgate.engines.namesakes import Known, kept_out_by
 from headgate.model.jobs import Job
+from headgate.model.sweeps import Sweep
 from headgate.scripts.facts import facts_of
 
 IMPORTS = """
@@ -69,3 +70,15 @@ def test_a_job_that_imports_ours_has_it_and_one_without_a_namesake_too(
     assert kept_out_by(other, facts_of(other), variables) == ""  # it finds ours, or none
     no_python = Job(name="a", run="true", workdir=str(tmp_path))
     assert kept_out_by(no_python, facts_of(no_python), {"PATH": "/nowhere"}) == ""
+
+
+def test_an_interpreter_is_asked_once_for_all_jobs_of_a_sweep(
+    environment: Path, tmp_path: Path
+) -> None:
+    python = str(environment / "bin" / "python")
+    (tmp_path / "train.py").write_text("import headgate")
+    job = Job(name="a", script=str(tmp_path / "train.py"), python=python, workdir=str(tmp_path))
+    known: Known = {}
+    for swept in Sweep({"seed": ("0", "1")}, passing="environment").jobs(job):
+        assert kept_out_by(swept, facts_of(swept), {"PATH": os.environ["PATH"]}, known)
+    assert len(known) == 1

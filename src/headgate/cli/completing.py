@@ -195,6 +195,7 @@ ARGUMENTS: dict[str, Callable[[str], Iterable[str]]] = {
         ("attach", "status", "events", "compare", "resume", "report", "export", "replay", "rm"),
         _runs,
     ),
+    "results": _runs,
     "explain": _runs_and_jobs,
     **dict.fromkeys(
         ("logs", "metrics", "stacks", "predict", "checkpoint", "resize", "set", "stop"), _jobs

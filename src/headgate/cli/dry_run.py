@@ -20,7 +20,7 @@ from headgate.controller import Controller
 from headgate.controller.at_once import CoresInUse, per_core
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import stated_threads
-from headgate.engines.namesakes import kept_out_by
+from headgate.engines.namesakes import Known, kept_out_by
 from headgate.hub.starts import Meeting, Starts
 from headgate.hub.submission import Submission
 from headgate.machine import gpu_visibility
@@ -304,6 +304,7 @@ def _entries(
     """
     home = runs.home()
     boxes: dict[str, isolation.Isolation] = {}
+    namesakes = Known()
     entries: list[dict[str, Any]] = []
     cluster = Cluster(submission.nodes or (node,))
     made: set[str] = set()
@@ -328,7 +329,9 @@ def _entries(
             Path("RUN") / "jobs" / start.spec.name / "checkpoints",
             meetings[start.job],
             begin.facts,
-            has_namesake=bool(kept_out_by(start.spec, begin.facts, submission.environment)),
+            has_namesake=bool(
+                kept_out_by(start.spec, begin.facts, submission.environment, namesakes)
+            ),
             is_profiled=begin.is_profiled,
         )
         if (kind := prepared.isolation or isolation.DEFAULT) not in boxes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from headgate.cli import job_options, options
 from headgate.model.errors import UsageError
+from headgate.model.sweeps import Passing
 
 
 @click.command(cls=options.OfJobs)
@@ -23,6 +24,20 @@ from headgate.model.errors import UsageError
     ),
 )
 @options.environment
+@click.option(
+    "--sweep",
+    "swept",
+    metavar="NAME=VALUES",
+    multiple=True,
+    help="A job for each value: lr=1e-3,1e-4, or seed=0..9. Given again: for each combination.",
+)
+@click.option(
+    "--sweep-as",
+    "passing",
+    type=click.Choice(get_args(Passing)),
+    default="flags",
+    help="How scripts get the values: --lr 0.1 (default), lr=0.1 (hydra), or a variable lr.",
+)
 @job_options.of_jobs()
 @options.layout
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
@@ -39,6 +54,8 @@ def command(
     name: str | None,
     policy: str | None,
     given: tuple[str, ...],
+    swept: tuple[str, ...],
+    passing: Passing,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -58,6 +75,7 @@ def command(
              headgate run train.py -- --epochs 5
              headgate run -m package.train -- --epochs 5
              headgate run train.py --priority 3 --timeout 2h --retries 2 --env SEED=1
+             headgate run train.py --sweep lr=1e-3,1e-4 --sweep seed=0..9
              headgate run --gpus 1 --exclusive train.py
              headgate run --tty train.py
              headgate run --cores 1 python -m package.train --epochs 5
@@ -86,13 +104,17 @@ def command(
     jobs = running.read(targets, ctx.meta["asked"], name, job_options.limits(stated))
     jobs = running.with_variables(jobs, running.stated_variables(given))
     jobs = job_options.applied(jobs, stated)
+    is_file = bool(targets) and Path(targets[0]).suffix in (".yaml", ".yml")
+    if swept and is_file:
+        raise UsageError(f"sweeps of the jobs of {targets[0]} go into that file, below `sweep:`")
     states_plan = placement_options.states_plan or job_options.goes_with_plans(stated)
-    if states_plan and targets and Path(targets[0]).suffix in (".yaml", ".yml"):
+    if states_plan and is_file:
         raise UsageError(
             f"plans of the jobs of {targets[0]} go into that file, below `plan:`, `allow:` "
             "and `moves:`"
         )
     running.hint_at_misplaced(ctx, jobs)
+    jobs = running.swept(jobs, swept, passing)
     submission = running.submission(jobs, placement_options)
     if dry_run:
         from headgate.cli.dry_run import show

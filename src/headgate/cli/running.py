@@ -26,6 +26,7 @@ from headgate.hub.submission import Submission
 from headgate.model.errors import UsageError
 from headgate.model.jobs import NAME_PATTERN, Job, Limits, is_variable
 from headgate.model.roles import Role
+from headgate.model.sweeps import PARAMETER, Passing, Sweep, is_parameter, swept_values
 from headgate.scripts.facts import source_facts
 from headgate.scripts.launch_commands import parse_launcher
 from headgate.scripts.program import program, python_name, source
@@ -71,6 +72,37 @@ def _variable(given: str) -> tuple[str, str]:
             f"{name}=VALUE"
         )
     return name, os.environ[name]
+
+
+def swept(jobs: Sequence[Job], given: Sequence[str], passing: Passing) -> list[Job]:
+    """The jobs of sweeps of these jobs.
+
+    Args:
+        given: The values of `--sweep`, such as `lr=1e-3,1e-4`; none: the jobs stay as they are.
+        passing: How they are given to a script.
+
+    Raises:
+        UsageError: A sweep is invalid.
+    """
+    if not given:
+        return list(jobs)
+    grid: dict[str, Sequence[str]] = {}
+    for text in given:
+        name, sign, values = text.partition("=")
+        if not sign or not is_parameter(name):
+            raise UsageError(f"found --sweep {text!r}; expected {PARAMETER}, and values: lr=0.1,1")
+        if name in grid:
+            raise UsageError(f"found --sweep {name} twice; give all of its values in one")
+        if "" in (texts := values.split(",")):
+            raise UsageError(f"found --sweep {text!r}; a value is empty")
+        try:
+            grid[name] = swept_values(texts)
+        except ValueError as error:
+            raise UsageError(f"found --sweep {text!r}; {error}") from None
+    sweep = Sweep(grid, passing=passing)
+    for _, fault, cure in sweep.problems():
+        raise UsageError(f"--sweep: {fault}; {cure}")
+    return [of_sweep for job in jobs for of_sweep in sweep.jobs(job)]
 
 
 def submission(jobs: Sequence[Job], options: PlacementOptions) -> Submission:

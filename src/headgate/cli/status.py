@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,24 +19,32 @@ from headgate.model.events import ENDED, FAULTS
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded import runs, status
 from headgate.recorded.at_stake import AtStake
+from headgate.recorded.results import trials_of
+from headgate.recorded.store import RunReader
 from headgate.reports import run_verdicts
 from headgate.reports.at_stake import sentence
+from headgate.reports.words import counted
 
 _MOST_ROWS = 100
 """Most rows of jobs."""
+_RUNNING = ("running", "stopping")
 _WARNINGS = 10
 """Most warnings that are shown."""
 
 
 @click.command()
 @click.argument("run", required=False)
+@click.option("--all", "unfolds", is_flag=True, help="Show each job of a sweep.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(run: str | None, as_json: bool) -> None:
+def command(run: str | None, unfolds: bool, as_json: bool) -> None:
     """Show how the jobs of a run stand: the latest run, or the one you name.
 
     First what holds each job back, and what to do about it; of a long run, in its last hour. Then,
     for each job: its state and why, progress, share and why, and use. For a job of several tasks:
     the node of each task. At the end: the warnings of the run.
+
+    A sweep has one line, and a row for each of its jobs that runs. `headgate results` compares
+    them.
 
     Of a run of more than 96 jobs that goes on, only a few jobs are looked at for what held them
     back. The others have no `verdict` in the JSON until the run has ended. `headgate explain` tells
@@ -51,7 +60,9 @@ def command(run: str | None, as_json: bool) -> None:
         indent = 2 if len(stands.jobs) <= _MOST_ROWS else None
         click.echo(json.dumps(asdict(stands), indent=indent))
         return
-    stands, held_back = status.read(watched.path, _shown), run_verdicts.read(watched.path)
+    sweeps = {} if unfolds else _sweeps(watched.path)
+    stands = status.read(watched.path, lambda jobs: _shown(_unfolded(jobs, sweeps)))
+    held_back, every = run_verdicts.read(watched.path), runs.summary(watched.path).jobs
     jobs = stands.jobs
     if held_back.recent:
         click.echo("In its last hour (`headgate explain` tells of all of it):")
@@ -59,6 +70,9 @@ def command(run: str | None, as_json: bool) -> None:
         click.secho(text, fg="red" if failed else None)
     where = f" on host {stands.elsewhere}" if stands.elsewhere else ""
     click.echo(f"run {stands.id}: {stands.state}{where}, policy {stands.policy}, in {stands.path}")
+    for sweep in dict.fromkeys(sweeps.values()):
+        of_sweep = [job for job in every if sweeps.get(job.name) == sweep]
+        click.echo(f"sweep {sweep}: {counted(len(of_sweep), 'job')}, {_states(of_sweep)}")
     on_gpus = any(job.gpus for job in jobs)
     headings = (
         "job",
@@ -73,7 +87,7 @@ def command(run: str | None, as_json: bool) -> None:
     )
     table = Table(*headings, box=None, pad_edge=False)
     for job in jobs:
-        running = job.state in ("running", "stopping")
+        running = job.state in _RUNNING
         took = (
             f" {say_seconds(job.ended - job.started)}"
             if job.ended and job.started is not None
@@ -93,18 +107,16 @@ def command(run: str | None, as_json: bool) -> None:
         )
         for task in job.tasks if len(job.tasks) > 1 and running else ():
             table.add_row(*map(Text, task_cells(task, on_gpus)))
-    print_table(table)
+    if jobs:
+        print_table(table)
     for job in jobs:
         if job.at_stake is not None:
             click.echo(sentence(AtStake(**job.at_stake), job.state not in ENDED))
-    if len(jobs) < (count := len(every := runs.summary(watched.path).jobs)):
-        states = Counter(job.state for job in every)
-        counts = ", ".join(f"{number} {state}" for state, number in states.items())
+    if len(jobs) < (count := len(_unfolded(every, sweeps))):
+        counts = _states(_unfolded(every, sweeps))
         click.echo(f"... and {count - len(jobs)} more of {count} jobs ({counts}); --json has all")
     decided = [
-        (job, job.decision)
-        for job in jobs
-        if job.state in ("running", "stopping") and job.decision is not None
+        (job, job.decision) for job in jobs if job.state in _RUNNING and job.decision is not None
     ]
     if decided:
         click.echo()
@@ -126,15 +138,29 @@ def _tell_verified(verified: Mapping[str, Mapping[str, Any]]) -> None:
             click.echo(f"{name}: {wording.sentence(parse(Verification, verification))}")
 
 
+def _sweeps(folder: Path) -> dict[str, str]:
+    """The sweep of each job that is of one."""
+    with RunReader(folder / runs.STORE) as reader:
+        return {job: str(trial["sweep"]) for job, trial in trials_of(reader).items()}
+
+
+def _unfolded(jobs: Sequence[runs.JobSummary], sweeps: Mapping[str, str]) -> list[runs.JobSummary]:
+    """The jobs that have rows of their own: of a sweep, those that run."""
+    return [job for job in jobs if job.name not in sweeps or job.state in _RUNNING]
+
+
+def _states(jobs: Iterable[runs.JobSummary]) -> str:
+    states = Counter(job.state for job in jobs)
+    return ", ".join(f"{number:,} {state}" for state, number in states.items())
+
+
 def _shown(jobs: Sequence[runs.JobSummary]) -> list[runs.JobSummary]:
     """The jobs that get a row, in order of submission. If there are too many, running and failed
     ones come first.
     """
     if len(jobs) <= _MOST_ROWS:
         return list(jobs)
-    first = sorted(
-        jobs, key=lambda job: (job.state not in ("running", "stopping"), job.state not in FAULTS)
-    )
+    first = sorted(jobs, key=lambda job: (job.state not in _RUNNING, job.state not in FAULTS))
     names = {job.name for job in first[:_MOST_ROWS]}
     return [job for job in jobs if job.name in names]
 

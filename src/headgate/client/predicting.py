@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,9 @@ from headgate.model.events import ENDED, Progress
 from headgate.model.identifiers import JobId
 from headgate.model.jobs import ProgressRule
 from headgate.recorded import runs
+from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.queries import mean_cores_together
+from headgate.recorded.results import PredictedEnd
 from headgate.recorded.rows import JobRow, ProgressRow, TaskRow
 from headgate.recorded.store import RunReader
 
@@ -101,19 +104,19 @@ def predict(folder: Path, name: str) -> LossPrediction:
     """
     from headgate.forecast.expected import expect
 
-    whole = runs.summary(folder)
-    summary = next((job_row for job_row in whole.jobs if job_row.name == name), None)
-    if summary is None:  # its folder is made first
-        raise NotFoundError(
-            f"run {folder.name} has recorded nothing of job {name!r}; `headgate ps` says "
-            "whether it is still running"
-        )
+    is_alive = runs.alive(folder)
     with RunReader(folder / runs.STORE) as reader:
-        [row] = reader.records(JobRow, "name = ?", [name])
+        row = next(reader.records(JobRow, "name = ?", [name]), None)
+        if row is None:  # its folder is made first
+            raise NotFoundError(
+                f"run {folder.name} has recorded nothing of job {name!r}; `headgate ps` says "
+                "whether it is still running"
+            )
         rule = row.job().progress
         reports = _reports(reader, JobId.of(folder.name, name), rule)
         used = _used(reader, name)
-    began = summary.started if summary.attempt == 1 else None
+        took = runs.elapsed(RunDescription.read(reader))
+    began = row.started if row.attempt == 1 else None
     expected = expect(reports, used, rule.goal, rule.rising, rule.stopping, began)
     if expected is None:
         cure = (
@@ -123,11 +126,22 @@ def predict(folder: Path, name: str) -> LossPrediction:
         raise HeadgateError(
             f"job {name!r} has reported no {rule.metric} yet, so nothing can be predicted; {cure}"
         )
-    ended = summary.state in ENDED
-    silent = None if ended else max((whole.took or 0.0) - expected.reported, 0.0)
-    return LossPrediction(
-        folder.name, name, summary.state, rule, expected, _total_work(reports), silent
-    )
+    state = row.state if is_alive or row.state in ENDED else "interrupted"
+    silent = None if state in ENDED else max(took - expected.reported, 0.0)
+    return LossPrediction(folder.name, name, state, rule, expected, _total_work(reports), silent)
+
+
+def predicted_ends(folder: Path, jobs: Sequence[str]) -> dict[str, PredictedEnd]:
+    """What some jobs' metrics are expected to end with, by job; without jobs that nothing can be
+    said of.
+    """
+    ends = {}
+    for name in jobs:
+        with suppress(HeadgateError):  # it has reported no loss yet
+            if curve := predict(folder, name).expected.curve:
+                _, *band = curve[-1]
+                ends[name] = PredictedEnd(*band)
+    return ends
 
 
 def _reports(

@@ -12,7 +12,7 @@ from headgate.client import running_jobs
 from headgate.client.explaining import MOST_READINGS, Explanation, Report, explain, report
 from headgate.client.logs import JobLogs
 from headgate.client.notebook import course, table
-from headgate.client.predicting import LossPrediction, predict
+from headgate.client.predicting import LossPrediction, predict, predicted_ends
 from headgate.client.proving import ProofNews, Proofs, prove
 from headgate.client.running_jobs import JobEnd, RunningJobs
 from headgate.client.watching import Watch
@@ -20,7 +20,7 @@ from headgate.hub.changes import Changes
 from headgate.model.errors import HeadgateError, NotFoundError, UsageError
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
-from headgate.recorded import runs, status
+from headgate.recorded import results, runs, status
 from headgate.recorded.events import (
     LoggedEvent,
     chain,
@@ -30,6 +30,7 @@ from headgate.recorded.events import (
     read_events,
 )
 from headgate.recorded.queries import decisions_after
+from headgate.recorded.results import JobResult
 from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.runs import RunSummary
 from headgate.recorded.status import NodeReading, RunStatus
@@ -88,6 +89,17 @@ class Run:
             StorageError: The run's store cannot be read.
         """
         return status.read(self.path, verdicts=self.verdicts().verdicts)
+
+    def results(self) -> tuple[JobResult, ...]:
+        """What its jobs came to so far: parameters, metrics, and what those that run are expected
+        to end with; see `headgate results`.
+
+        Raises:
+            StorageError: The run's store cannot be read.
+        """
+        jobs = results.read(self.path)
+        running = [job.name for job in jobs if job.state in ("running", "stopping")]
+        return results.with_predicted(jobs, predicted_ends(self.path, running))
 
     def events(
         self, job: str | None = None, *, follow: bool = False, after: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,12 +40,9 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
         check_kind(job)
     if not jobs:
         raise UsageError("found no job; expected at least one")
-    names = [job.name for job in jobs]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(
-                f"found {names.count(name)} jobs named {name!r}; give each a name of its own"
-            )
+    for name, count in Counter(job.name for job in jobs).items():
+        if count > 1:
+            raise UsageError(f"found {count} jobs named {name!r}; give each a name of its own")
     _check_order({job.name: job.forerunners for job in jobs}, resumed="resumed_from" in more)
     program = Path(sys.argv[0]).name
     command = (

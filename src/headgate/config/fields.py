@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from headgate.model import units
-from headgate.model.declarations import Kind
+from headgate.model.declarations import Kind, are_texts
 from headgate.model.jobs import NAME_PATTERN, NO_NUL, SIGNALS, VARIABLES, is_variable, signal_name
 from headgate.model.plans import Strategy
 from headgate.model.shares import FRACTIONS, is_fraction
+from headgate.model.sweeps import PARAMETER, is_parameter, swept_values
 from headgate.model.trackers import Destination, Tracker
 from headgate.output.expressions import check_expression
 
@@ -103,6 +104,19 @@ def _destination(value: object) -> Destination:
     return Destination.of("=".join(filter(None, (keys["to"], keys.get("output")))))
 
 
+def _parameter(value: str) -> str:
+    if not is_parameter(value):
+        raise ValueError(f"expected {PARAMETER}")
+    return value
+
+
+def _swept(value: Any) -> tuple[str, ...]:
+    texts = [value] if isinstance(value, str) else value
+    if not are_texts(texts):
+        raise ValueError("expected a value, a list of values, or a range such as 0..9")
+    return swept_values(list(map(_text, texts)))
+
+
 def _batch(value: object) -> object:
     sizes = value if isinstance(value, list) and value else [value]
     if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
@@ -185,6 +199,16 @@ Trackers = Annotated[
     WithJsonSchema({"anyOf": [*_TRACKER["anyOf"], {"type": "array", "items": _TRACKER}]}),
 ]
 Batch = Annotated[int | list[int], BeforeValidator(_batch), WithJsonSchema(_BATCH)]
+Parameter = Annotated[str, AfterValidator(_parameter)]
+Parameters = dict[
+    Parameter,
+    Annotated[
+        tuple[str, ...],
+        BeforeValidator(_swept),
+        WithJsonSchema({"anyOf": [TYPED, {"type": "array", "items": TYPED, "minItems": 1}]}),
+    ],
+]
+Combinations = list[Annotated[dict[Parameter, Text], Field(min_length=1)]]
 OF_KINDS: Mapping[Kind, Any] = {
     Kind.NAME: Name,
     Kind.PATH: Plain,
@@ -201,6 +225,8 @@ OF_KINDS: Mapping[Kind, Any] = {
     Kind.BATCH: Batch,
     Kind.TRACKERS: Trackers,
     Kind.AT_ONCE: AtOnce,
+    Kind.PARAMETERS: Parameters,
+    Kind.COMBINATIONS: Combinations,
     Kind.EXPRESSION: Annotated[str, AfterValidator(_expression)],
 }
 """How values of each kind are written in files."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +30,7 @@ from headgate.model.jobs import (
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
 from headgate.model.roles import Ready, Role
+from headgate.model.sweeps import Sweep
 from headgate.output.expressions import check_pattern
 from headgate.scripts.program import python_name
 
@@ -71,6 +74,10 @@ class RoleEntry(entry_of(Role, {Ready: ReadyEntry})):  # type: ignore[misc]  # a
     """The tasks of a job that run one command."""
 
 
+class SweepEntry(entry_of(Sweep)):  # type: ignore[misc]  # as above, of Sweep
+    """A job for each combination of parameters."""
+
+
 _NESTED = {Limits: LimitsEntry, ProgressRule: ProgressEntry, Plan: PlanEntry, Role: RoleEntry}
 
 
@@ -79,6 +86,8 @@ class JobEntry(entry_of(Job, _NESTED, name=None)):  # type: ignore[misc]  # as a
 
     spark: SparkEntry | None = None
     """A Spark application, as a short form of its roles; instead of `script`, `run` and `roles`."""
+    sweep: SweepEntry | None = None
+    """Parameters; each combination of their values becomes a job."""
 
 
 class JobFile(Entry):
@@ -129,7 +138,10 @@ def load(path: str) -> list[Job]:
     ]
     check(drafts)
     file.check()
-    return [draft.job() for draft in drafts]
+    swept = {draft.name: draft.jobs() for draft in drafts}
+    jobs = [_after_sweeps(job, swept) for jobs in swept.values() for job in jobs]
+    _check_swept_names(file, drafts, jobs)
+    return jobs
 
 
 def check(drafts: Sequence[JobDraft]) -> None:
@@ -140,6 +152,7 @@ def check(drafts: Sequence[JobDraft]) -> None:
         draft.check_plan()
         draft.check_roles()
         draft.check_isolation()
+        draft.check_sweep()
     _check_names(drafts)
     _check_order(drafts)
     _check_at_once(drafts)
@@ -270,6 +283,19 @@ class JobDraft:
             for key, fault, cure in against_isolation(*boxed):
                 self.problem(key, fault, cure)
 
+    def check_sweep(self) -> None:
+        if self.entry.sweep is None or not self.well("sweep"):
+            return
+        sweep = self.entry.sweep.record()
+        if (self.entry.roles or self.entry.spark) and sweep.passing != "environment":
+            fault = f"found {sweep.passing!r} with several commands"
+            self._problem_of_sweep("as", fault, "expected `as: environment`")
+        for problem in sweep.problems():
+            self._problem_of_sweep(*problem)
+
+    def _problem_of_sweep(self, key: str, fault: str, cure: str) -> None:
+        self._file.problem((self._listed, self.index, "sweep", key), fault, cure)
+
     def _mounts(self) -> tuple[str, ...]:
         """Its mounts, with paths resolved against its folder or the user's home."""
         return tuple(str(Mount.of(mount, str(self.workdir))) for mount in self.entry.mounts)
@@ -297,6 +323,26 @@ class JobDraft:
             mounts=self._mounts(),
         )
         return job
+
+    def jobs(self) -> list[Job]:
+        """The job, or those of its sweep."""
+        job = self.job()
+        return self.entry.sweep.record().jobs(job) if self.entry.sweep is not None else [job]
+
+
+def _after_sweeps(job: Job, swept: Mapping[str, Sequence[Job]]) -> Job:
+    """A job that comes after all jobs of each sweep that its `after` names."""
+    names = [first.name for name in job.forerunners for first in swept[name]]
+    return replace(job, after=names) if names != list(job.forerunners) else job
+
+
+def _check_swept_names(file: UserFile, drafts: Sequence[JobDraft], jobs: Sequence[Job]) -> None:
+    twice = [name for name, count in Counter(job.name for job in jobs).items() if count > 1]
+    for draft in drafts:
+        if draft.name in twice:
+            fault = f"found {draft.name!r}, as a job of a sweep is called"
+            draft.problem("name", fault, "give it another name")
+    file.check()
 
 
 def _name_by_commands(drafts: Sequence[JobDraft]) -> None:

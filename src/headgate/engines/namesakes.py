@@ -27,7 +27,13 @@ sys.stdout.write(str(places[0]) if places else "")
 """
 
 
-def kept_out_by(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) -> str:
+Known = dict[tuple[str, str, frozenset[tuple[str, str]]], str]
+"""Answers of `namesake` by interpreter, folder, and the variables of a job."""
+
+
+def kept_out_by(
+    job: Job, facts: ScriptFacts, environment: Mapping[str, str], known: Known | None = None
+) -> str:
     """The path of another package called `headgate` that the job's tasks may import, so that
     Headgate must not hide it. Empty: there is none, or the job needs Headgate.
 
@@ -35,6 +41,8 @@ def kept_out_by(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) ->
         job: A job with absolute paths.
         facts: Facts about its script.
         environment: The submitter's environment.
+        known: Answers for jobs of the same submission, to which new ones are added: asking an
+            interpreter takes its time.
     """
     uses_ours = bool(facts.source.libraries)
     served = job.plan is not None and job.plan.strategy == "ps"
@@ -46,7 +54,12 @@ def kept_out_by(job: Job, facts: ScriptFacts, environment: Mapping[str, str]) ->
     except UsageError:  # which is told where it is started
         return ""
     beside = str(facts.file.parent) if facts.file is not None else job.workdir
-    return namesake(python, env, beside)
+    swept = job.trial.parameters if job.trial is not None else {}
+    own = {pair for pair in job.env.items() if pair[0] not in swept or pair[0][:6] == "PYTHON"}
+    key, known = (python, beside, frozenset(own)), known if known is not None else {}
+    if key not in known:
+        known[key] = namesake(python, env, beside)
+    return known[key]
 
 
 def namesake(python: str, environment: Mapping[str, str], beside: str) -> str:

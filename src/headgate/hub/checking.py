@@ -10,7 +10,7 @@ from pathlib import Path
 from headgate import isolation
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import command
-from headgate.engines.namesakes import kept_out_by
+from headgate.engines.namesakes import Known, kept_out_by
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import MissingExtraError, UsageError
@@ -58,7 +58,7 @@ def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str
     """
     _check_isolations(submission)
     _check_trackers(submission)
-    look = FileLook()
+    look, namesakes = FileLook(), Known()
     inspected = {}
     for job in submission.jobs:
         _check_fit(submission, cluster, job)
@@ -72,7 +72,9 @@ def checked(submission: Submission, cluster: Cluster, machine: Node) -> dict[str
             profiles.key(job, machine),
             arguments.length(words, facts.source.options),
             look.files(job, facts, submission.environment),
-            kept_out_by(job, facts, submission.environment) if submission.engine == LOCAL else "",
+            kept_out_by(job, facts, submission.environment, namesakes)
+            if submission.engine == LOCAL
+            else "",
         )
     return inspected
 

@@ -38,6 +38,8 @@ class Kind(Enum):
     EXPRESSION = auto()
     TRACKERS = auto()
     AT_ONCE = auto()
+    PARAMETERS = auto()
+    COMBINATIONS = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from headgate.model.plans import Plan
 from headgate.model.records import FORMER_NAME
 from headgate.model.roles import Role
 from headgate.model.shares import FRACTIONS, is_fraction, slice_of
+from headgate.model.sweeps import SweepTrial
 from headgate.model.trackers import Destination
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -238,6 +239,7 @@ class Job:
     """A training job: a script or any command, with its limits.
 
     Exactly one of `script`, `run` and `roles` is given. None in an optional field: not stated.
+    `trial` says which job of a sweep it is.
 
     Raises:
         TypeError: A field has the wrong type.
@@ -603,6 +605,7 @@ class Job:
             ),
         ),
     )
+    trial: SweepTrial | None = None
 
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):

@@ -17,6 +17,7 @@ from headgate.recorded import runs, stepping
 from headgate.recorded.descriptions import NodeDescription, RunDescription
 from headgate.recorded.job_rows import job, used_beside
 from headgate.recorded.jobs import RecordedJob, RecordedNode, Usage
+from headgate.recorded.results import JobResult, of_store, trials_of
 from headgate.recorded.rows import EventRow, JobRow, TaskRow
 from headgate.recorded.store import RunReader
 from headgate.recorded.usage import EMPTY, Signal, completed, readings
@@ -57,6 +58,7 @@ class Recording:
         whole: Jobs that were read completely; of others only their use beside these was read. None:
             all were.
         unread: Number of the others.
+        results: What its jobs came to; empty if it has no sweep.
     """
 
     id: str
@@ -72,6 +74,7 @@ class Recording:
     since: float = 0.0
     whole: frozenset[str] | None = None
     unread: int = 0
+    results: tuple[JobResult, ...] = ()
 
     def job(self, name: str) -> RecordedJob | None:
         return next((job for job in self.jobs if job.name == name), None)
@@ -176,6 +179,7 @@ def read(
             since=after,
             whole=whole_jobs,
             unread=unread,
+            results=of_store(reader, alive) if trials_of(reader) else (),
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from headgate.model.identifiers import FIRST_WORKER, TaskName, TaskOfRun
 from headgate.recorded import at_stake, runs
+from headgate.recorded.results import trials_of
 from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.runs import JobSummary, RunSummary
 from headgate.recorded.store import RunReader
@@ -87,6 +88,7 @@ class JobStatus(JobSummary):
         verified: Whether its workers train the same as one; None: unknown.
         at_stake: What a stop now would lose of it; see `AtStake`. None: its script has saved no
             checkpoint by itself.
+        trial: Its sweep and its parameters in that; see `SweepTrial`. None: it is of no sweep.
     """
 
     step: int | None
@@ -110,6 +112,7 @@ class JobStatus(JobSummary):
     verdict: Mapping[str, Any] | None = None
     verified: Mapping[str, Any] | None = None
     at_stake: Mapping[str, Any] | None = None
+    trial: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +143,15 @@ def read(
     """
     summary, stakes = runs.summary(folder), at_stake.of_run(folder)
     with RunReader(folder / runs.STORE) as reader:
-        verified = {row.name: row.verified for row in reader.records(JobRow)}
+        verified, trials = (
+            {row.name: row.verified for row in reader.records(JobRow)},
+            trials_of(reader),
+        )
         jobs = [
-            _job(reader, job, verified.get(job.name), (verdicts or {}).get(job.name))
+            replace(
+                _job(reader, job, verified.get(job.name), (verdicts or {}).get(job.name)),
+                trial=trials.get(job.name),
+            )
             for job in choose(summary.jobs)
         ]
         jobs = [

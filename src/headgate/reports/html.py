@@ -19,7 +19,7 @@ from headgate.model.events import FAULTS
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import told_as_damage
-from headgate.reports import run_verdicts, sections, sharing
+from headgate.reports import results, run_verdicts, sections, sharing
 from headgate.reports.explained import explained
 from headgate.reports.figures import (
     Plot,
@@ -163,6 +163,7 @@ def contents(run: Recording, explain: Callable[[Recording], list[Account]] = exp
         if left_out
         else None,
         parts.section("What held each job back", sections.verdicts, run, accounts),
+        parts.section("Results of sweeps", results.section, run.results),
         story,
         parts.section("Summary", sections.summary, run, jobs, accounts) if jobs else None,
         parts.section("Where the time went", sections.accounts, run.jobs, accounts),

@@ -38,6 +38,10 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(ARGUMENTS) + r")\}")
 _Values = Annotated[list[Text], Field(min_length=1)]
 
 
+_DECIDED = ("after", "plan", "sweep")
+"""Keys of a job whose part a study takes."""
+
+
 class WorkloadEntry(JobEntry):
     """A workload to measure: a job as in a job file, or a workload that comes with Headgate.
     Everything except its command is optional.
@@ -307,8 +311,7 @@ def _drafts(
             cure = f"give a `script`, a command below `run`, or one of these as `workload`: {known}"
             file.problem(place, "found no command", cure)
             continue
-        if entry.after is not None or entry.plan is not None:
-            key = "after" if entry.after is not None else "plan"
+        if key := next((key for key in _DECIDED if getattr(entry, key) is not None), ""):
             file.problem((*place, key), f"found `{key}`", "a study decides that: remove it")
             continue
         # A job's batch settings are for plans chosen by Headgate.

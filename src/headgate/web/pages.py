@@ -97,7 +97,10 @@ def run(run: Run, right: Right) -> str:
 def run_sections(run: Run) -> dict[str, Any]:
     """The sections of a run's page, what is drawn in them, and whether there will be newer ones."""
     began = time.monotonic()
-    made = contents(run.recording(most=_MOST_READINGS))
+    recording = run.recording(most=_MOST_READINGS)
+    if recording.results:  # with what those that run are expected to end with
+        recording = replace(recording, results=run.results())
+    made = contents(recording)
     return _sections(made, runs.alive(run.path), time.monotonic() - began)
 
 
