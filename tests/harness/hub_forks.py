@@ -3,8 +3,8 @@
 To import what a hub needs takes longer than most hubs of tests run. In the interpreter that imports
 this module, a command that would start a hub forks one instead: a process and session of its own,
 with its own environment, folder, output and descriptors, and with the command line and environment
-that `ps` and `/proc` show of a hub. Where the kernel does not let these be set, or the command has
-threads, Python is started as ever.
+that `ps` and `/proc` show of a hub. Where the kernel does not let these be set, the command has
+threads, or a hub is to import modules of a test's own, Python is started as ever.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _SET_MM, _MAP, _NO_FILE = 35, 14, 2**32 - 1
 _libc = ctypes.CDLL(None)
 _libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 _libc.sbrk.argtypes, _libc.sbrk.restype = [ctypes.c_long], ctypes.c_void_p
+_SOURCE = str(Path(hub.__file__).parents[2])
 _shown: list[mmap.mmap] = []
 
 
@@ -76,7 +77,8 @@ class Processes:
     def Popen(  # noqa: N802 - as it is called there
         words: Sequence[str], *, env: Mapping[str, str], stdout: Any, cwd: str, **more: Any
     ) -> ForkedHub | subprocess.Popen[bytes]:
-        if threading.active_count() > 1 or not _MAY_SHOW:
+        plugged_in = env.get("PYTHONPATH") != _SOURCE
+        if plugged_in or threading.active_count() > 1 or not _MAY_SHOW:
             return subprocess.Popen(words, env=env, stdout=stdout, cwd=cwd, **more)
         sys.stdout.flush()
         sys.stderr.flush()
