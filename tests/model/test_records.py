@@ -165,6 +165,8 @@ LEFT_OUT = {
     "Predicted": {"drops": (), "ends": True, "follows": True},
     "StopRequested": {"kill": False},
     "MoveRequested": {"waits": False},
+    "PauseRequested": {"release": False, "urgent": ""},
+    "UnpauseRequested": {"refused": False},
     "StartTask": {"joins": False},
     "StopTask": {"leaves": False},
     "Resize": {"restarts": False, "least_workers": 1},

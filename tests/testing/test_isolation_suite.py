@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.base import Box, Holder, Isolation, Launch
 from headgate.model.errors import IsolationError
 from headgate.model.events import Exit
 from headgate.model.shares import UNLIMITED, Share, Uncontrolled
@@ -172,7 +172,7 @@ class PassesDescriptorsOn(MemoryBox):
 
 
 class HoldsNothing(MemoryBox):
-    def hold(self) -> bool:
+    def hold(self, by: Holder = Holder.PROOF) -> bool:
         return True
 
 

@@ -188,6 +188,28 @@ def checkpoint(run: str, job: str = "", confirm: str = "") -> dict[str, Any]:
     return {"done": f"asked to save: {_listed(chosen.checkpoint(*jobs))}"}
 
 
+def pause(run: str, job: str = "", release: bool = False, confirm: str = "") -> dict[str, Any]:
+    """Pause a job, or all of a run: it keeps its memory, or with `release` ends with a checkpoint
+    until it is unpaused. Without `confirm` it only says what would happen.
+    """
+    chosen, jobs = _live(run, job)
+    how = "paused, and give back its memory" if release else "paused, and keep its memory"
+    if preview := _preview(f"{_listed(jobs)} of run {chosen.id} would be {how}", confirm):
+        return preview
+    paused = chosen.pause(*([job] if job else []), release=release)
+    return {"done": f"paused: {_listed(paused)}"}
+
+
+def unpause(run: str, job: str = "", confirm: str = "") -> dict[str, Any]:
+    """Let a paused job, or all of a run, go on. Without `confirm` it only says what would
+    happen.
+    """
+    chosen, jobs = _live(run, job)
+    if preview := _preview(f"{_listed(jobs)} of run {chosen.id} would go on", confirm):
+        return preview
+    return {"done": f"on again: {_listed(chosen.unpause(*([job] if job else [])))}"}
+
+
 def change(
     run: str,
     job: str,
@@ -212,7 +234,7 @@ def change(
 
 
 LOOKS: tuple[Tool, ...] = (runs, status, explain, why, logs, compare, plan, simulate)
-CHANGES: tuple[Tool, ...] = (stop, checkpoint, change)
+CHANGES: tuple[Tool, ...] = (stop, checkpoint, pause, unpause, change)
 
 
 def _live(run: str, job: str) -> tuple[Run, tuple[str, ...]]:

@@ -198,7 +198,19 @@ ARGUMENTS: dict[str, Callable[[str], Iterable[str]]] = {
     "results": _runs,
     "explain": _runs_and_jobs,
     **dict.fromkeys(
-        ("logs", "metrics", "stacks", "predict", "checkpoint", "resize", "set", "stop"), _jobs
+        (
+            "logs",
+            "metrics",
+            "stacks",
+            "predict",
+            "checkpoint",
+            "resize",
+            "set",
+            "stop",
+            "pause",
+            "unpause",
+        ),
+        _jobs,
     ),
 }
 """How the arguments of verbs are completed whose names come without their modules."""

@@ -41,6 +41,7 @@ from headgate.reports.sparkline import sparkline
 PROGRESS_SECONDS = 5.0
 _STYLES = {
     "running": "green",
+    "paused": "cyan",
     "stopping": "yellow",
     "done": "bold green",
     "failed": "bold red",
@@ -48,7 +49,7 @@ _STYLES = {
     "stopped": "yellow",
     "skipped": "yellow",
 }
-_RANKS = {"running": 0, "stopping": 0, "failed": 1, "killed": 1}
+_RANKS = {"running": 0, "paused": 0, "stopping": 0, "failed": 1, "killed": 1}
 
 
 def follow(

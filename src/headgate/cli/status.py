@@ -27,7 +27,7 @@ from headgate.reports.words import counted
 
 _MOST_ROWS = 100
 """Most rows of jobs."""
-_RUNNING = ("running", "stopping")
+_RUNNING = ("running", "paused", "stopping")
 _WARNINGS = 10
 """Most warnings that are shown."""
 
@@ -87,7 +87,8 @@ def command(run: str | None, unfolds: bool, as_json: bool) -> None:
     )
     table = Table(*headings, box=None, pad_edge=False)
     for job in jobs:
-        running = job.state in _RUNNING
+        gave_back = job.state == "paused" and all(task.state != "running" for task in job.tasks)
+        running = job.state in _RUNNING and not gave_back
         took = (
             f" {say_seconds(job.ended - job.started)}"
             if job.ended and job.started is not None

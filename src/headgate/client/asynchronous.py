@@ -73,6 +73,12 @@ class AsyncRun:
     async def checkpoint(self, *jobs: str) -> tuple[str, ...]:
         return await asyncio.to_thread(self._run.checkpoint, *jobs)
 
+    async def pause(self, *jobs: str, release: bool = False) -> tuple[str, ...]:
+        return await asyncio.to_thread(self._run.pause, *jobs, release=release)
+
+    async def unpause(self, *jobs: str) -> tuple[str, ...]:
+        return await asyncio.to_thread(self._run.unpause, *jobs)
+
     async def set(self, job: str | None = None, **changes: float) -> None:
         await asyncio.to_thread(self._run.set, job, **changes)
 

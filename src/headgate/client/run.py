@@ -220,6 +220,36 @@ class Run:
         running_jobs.check_asked([request])
         return request.jobs
 
+    def pause(self, *jobs: str, release: bool = False) -> tuple[str, ...]:
+        """Pause jobs until `unpause`: running ones keep their memory, and waiting ones their place
+        in the queue.
+
+        Args:
+            jobs: Names of the jobs; none: all that can be paused.
+            release: End running jobs with a checkpoint, which gives back memory and GPUs.
+
+        Returns:
+            The names of the paused jobs.
+
+        Raises:
+            UsageError: A job cannot be paused.
+            NotFoundError: The run is not running, or has no such job.
+
+        Example:
+            >>> run.pause("cnn")
+            >>> run.unpause("cnn")
+        """
+        return self._running(*jobs).pause(release=release)
+
+    def unpause(self, *jobs: str) -> tuple[str, ...]:
+        """Let paused jobs (none: all) go on. Returns their names.
+
+        Raises:
+            UsageError: A job is not paused.
+            NotFoundError: The run is not running, or has no such job.
+        """
+        return self._running(*jobs).unpause()
+
     def set(self, job: str | None = None, **changes: float) -> None:
         """Change a job that has not ended.
 

@@ -67,6 +67,17 @@ class RunningJobs:
         with self.connect() as hub:
             hub.ask("stop", run=self.run, jobs=self.jobs, kill=kill)
 
+    def pause(self, *, release: bool = False) -> tuple[str, ...]:
+        """Pause the jobs, as `Run.pause` does. Returns their names."""
+        with self.connect() as hub:
+            answer = hub.ask("pause", run=self.run, jobs=self.jobs, release=release)
+        return tuple(answer["jobs"])
+
+    def unpause(self) -> tuple[str, ...]:
+        """Let the paused ones among the jobs go on. Returns their names."""
+        with self.connect() as hub:
+            return tuple(hub.ask("unpause", run=self.run, jobs=self.jobs)["jobs"])
+
     def change(self, changes: Changes) -> None:
         """Change each job.
 

@@ -343,7 +343,7 @@ class Allocator:
             }
         changes: list[Change] = []
         for job in in_order(moved.values()):
-            if not job.tasks or job.spec.share is not None:
+            if not job.tasks or job.is_frozen or job.spec.share is not None:
                 continue
             tasks = [task for task in job.tasks.values() if task.node in self.nodes]
             gpus = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from headgate.controller import faults, finishing, out_of_gpu_memory, resizing, starting
+from headgate.controller import faults, finishing, out_of_gpu_memory, pausing, resizing, starting
 from headgate.controller.allocation import Allocator, Pending, outgrows_memory
 from headgate.controller.at_once import per_core
 from headgate.controller.pairing import Pairing
@@ -36,6 +36,7 @@ from headgate.model.events import (
     MoveRequested,
     NodeJoined,
     NodeLeft,
+    PauseRequested,
     PlanJob,
     Predicted,
     Progress,
@@ -48,6 +49,7 @@ from headgate.model.events import (
     TaskLeaves,
     TaskReady,
     TaskStarted,
+    UnpauseRequested,
     Usage,
     Warn,
 )
@@ -60,6 +62,15 @@ from headgate.policies import NoPolicy
 from headgate.policies.base import Arrived, Changed, Left, Policy, Reported, Stalled
 
 _ALONE = Plan(strategy="single", workers=1, batch_per_worker=None)
+
+_Request = (
+    StopRequested
+    | ResizeRequested
+    | ChangeRequested
+    | MoveRequested
+    | PauseRequested
+    | UnpauseRequested
+)
 
 _Told = (
     TaskConnected
@@ -161,9 +172,17 @@ class Controller:
                 actions += self._told(pending, event)
             case Predicted(job):
                 owner = self._jobs.all.get(job)
-                if self.policy.predicts and owner is not None and owner.tasks:
+                is_served = owner is not None and owner.tasks and not owner.is_frozen
+                if self.policy.predicts and is_served:
                     pending.changes.append(event)
-            case StopRequested() | ResizeRequested() | ChangeRequested() | MoveRequested():
+            case (
+                StopRequested()
+                | ResizeRequested()
+                | ChangeRequested()
+                | MoveRequested()
+                | PauseRequested()
+                | UnpauseRequested()
+            ):
                 actions += self._requested(pending, event)
             case TaskStarted() | TaskReady():
                 actions += self._up(pending, event)
@@ -241,11 +260,7 @@ class Controller:
         self._jobs.file(job)
         return starting.wait(now, job)
 
-    def _requested(
-        self,
-        pending: Pending,
-        event: StopRequested | ResizeRequested | ChangeRequested | MoveRequested,
-    ) -> list[Action]:
+    def _requested(self, pending: Pending, event: _Request) -> list[Action]:
         job = self._jobs.all.get(event.job)
         if job is None:
             return []
@@ -257,12 +272,16 @@ class Controller:
             case ChangeRequested(_, spec):
                 job.spec = spec
                 self._bound(job)
-                if job.tasks:
+                if job.tasks and not job.is_frozen:
                     pending.moved[job.id] = job
                     pending.changes.append(Changed(job.id, spec.priority, spec.limits.cores))
                 return []
             case MoveRequested(_, plan, reason, waits):
                 return resizing.move(job, plan, reason, waits)
+            case PauseRequested():
+                return pausing.pause(pending, job, event, self._queue)
+            case UnpauseRequested():
+                return pausing.unpause(pending, job, event)
 
     # --- reports of tasks -------------------------------------------------------------------------
 
@@ -308,6 +327,8 @@ class Controller:
         self, pending: Pending, job: JobRecord, task: TaskRecord, usage: Usage
     ) -> list[Action]:
         """A reading of a task's use: its job may leave more cores to others, or fewer."""
+        if job.is_frozen:
+            return []
         turned, needed = task.use(pending.now, usage), job.needed_cores()
         pending.changes.append(job.use(pending.now, usage))
         if job.needed_cores() != needed:
@@ -326,7 +347,7 @@ class Controller:
         value = rule.value(progress.loss, progress.metrics)
         adversarial = value is not None and is_adversarial(rule.metric, progress.metrics)
         job.report(pending.now, value, progress, adversarial)
-        if value is not None:
+        if value is not None and not job.is_frozen:
             less_is_better = -value if rule.rising else value
             place = progress.step, progress.epoch, progress.epochs, progress.count
             pending.changes.append(Reported(job.id, less_is_better, *place, adversarial))
@@ -349,7 +370,7 @@ class Controller:
             return
         self._stall_at = None
         for job in self._jobs.all.values():
-            if job.tracker is not None and job.tasks:
+            if job.tracker is not None and job.tasks and not job.is_frozen:
                 if job.tracker.judge_stall(pending.now) and self.policy.tracks:
                     pending.changes.append(Stalled(job.id))
                 self._stall_at = _soonest(self._stall_at, job.tracker.stalls_at())
@@ -446,9 +467,10 @@ class Controller:
     ) -> list[Action]:
         """The last task of an attempt has ended."""
         by_itself = job.failure is None and job.restart is None
-        pending.changes.append(
-            Left(job.id, by_itself if job.ends_as is None else job.ends_as[0] == "done")
-        )
+        done = by_itself if job.ends_as is None else job.ends_as[0] == "done"
+        if not job.is_frozen:
+            pending.changes.append(Left(job.id, done))
+        job.frozen_at = None
         job.limit(None)
         if self._queue is not None:
             self._queue.ended(pending.now, job)

@@ -77,7 +77,7 @@ class GpuTime:
             gpu_tasks = [
                 (job, task)
                 for job, task in self._jobs.on.get(name, {}).values()
-                if task.computes_on
+                if task.computes_on and not job.is_frozen
             ]
             users: dict[int, dict[JobId, JobRecord]] = {}
             for job, task in gpu_tasks:

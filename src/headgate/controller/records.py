@@ -29,7 +29,7 @@ from headgate.model.goals import GoalWatch
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
-from headgate.model.reasons import Facts, Reason
+from headgate.model.reasons import Facts, PauseKind, Reason, ReasonKind
 from headgate.model.shares import NOTHING, Share
 from headgate.planning.placement import for_server
 from headgate.policies.base import Used
@@ -84,6 +84,11 @@ class JobRecord:
         why: Reason of its share, as last announced.
         held: Tasks that wait until the roles before theirs are ready, with the node of each.
         ready: Tasks of roles that are ready.
+        paused_for: Name of the urgent job that it is paused for; empty: its user asked; None: it is
+            not paused.
+        frozen_at: Since when its tasks are frozen; None: they are not. The policy then does not
+            know the job.
+        left_seconds: What a frozen job has left of its timeout; None: it has none.
         watch: Detects when it reaches its goal; None: it has no goal.
         tracker: Its losses and use since it first ran; None: nobody needs them.
     """
@@ -143,6 +148,9 @@ class JobRecord:
     tasks: dict[TaskId, TaskRecord] = field(default_factory=dict)
     held: dict[TaskName, str] = field(default_factory=dict)
     ready: set[TaskName] = field(default_factory=set)
+    paused_for: str | None = None
+    frozen_at: float | None = None
+    left_seconds: float | None = None
     watch: GoalWatch | None = field(init=False)
     tracker: JobTracker | None = None
 
@@ -173,10 +181,27 @@ class JobRecord:
         return replace(self.spec, limits=replace(self.spec.limits, workers=(least, most)))
 
     def mark(self, state: JobState, reason: Reason, code: int | None = None) -> MarkJob:
-        """Enter a state."""
+        """Enter a state. A paused job neither waits nor runs until it is unpaused."""
+        if self.paused_for is not None and state in ("waiting", "running"):
+            state, reason = "paused", self.pause_reason()
         self.state, self.reason = state, reason
         self.jobs.file(self)
         return MarkJob(self.id, state, reason, code, self.ending)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether its tasks are frozen."""
+        return self.frozen_at is not None
+
+    def pause_reason(self) -> Reason:
+        """Why it is paused, and what it keeps."""
+        facts = {"keeps": PauseKind.HELD_BACK, "urgent": self.paused_for or None}
+        if self.tasks and self.undisturbed:
+            facts["keeps"] = PauseKind.FROZEN
+        elif self.attempt:
+            facts["keeps"] = PauseKind.RELEASED
+            facts["resumes_from"] = self.resume.where if self.resume is not None else None
+        return Reason.of(ReasonKind.PAUSED, **facts)
 
     def workers(self) -> list[TaskRecord]:
         """Running workers, by index."""
@@ -277,6 +302,7 @@ class JobRecord:
         self.ends_as = self.restart = self.failure = self.failed_by = None
         self.ending = self.overdue_seconds = None
         self.begun = self.finished = self.evaluates_last = self.met = self.saved_then = False
+        self.frozen_at = self.left_seconds = None
         self.held, self.ready = {}, set()
         self.kills = 0
         self.granted = NOTHING

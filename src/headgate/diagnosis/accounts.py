@@ -239,6 +239,12 @@ def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
     return groups
 
 
+def _paused(job: RecordedJob, until: float) -> float:
+    """Seconds until a time in which a job was paused."""
+    pauses = (phase for phase in job.phases if phase.state == "paused")
+    return sum(max(min(phase.end, until) - phase.start, 0.0) for phase in pauses)
+
+
 def _powers(known: Sequence[Account]) -> Mapping[str, Power]:
     """Known thread scaling by script."""
     powers: dict[str, Power] = {}
@@ -270,17 +276,21 @@ def _account(
     elapsed = max(until - job.submitted, 0.0)
     # Events are recorded some microseconds late.
     ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
-    before = before_start(job, others)
+    before, paused = before_start(job, others), _paused(job, until)
     if not ran or not job.tasks:
         return Account(
             record=job,
             elapsed=elapsed,
-            parts={**dict.fromkeys(PARTS, NONE), "waiting": exact(elapsed)},
-            asked_to_wait=_asked_to_wait(job, elapsed),
+            parts={
+                **dict.fromkeys(PARTS, NONE),
+                "waiting": exact(elapsed - paused),
+                "paused": exact(paused),
+            },
+            asked_to_wait=_asked_to_wait(job, elapsed - paused),
             around=before,
         )
-    waiting = max(ran[0][0] - job.submitted, 0.0)
-    between = max(elapsed - waiting - sum(end - start for start, end in ran), 0.0)
+    waiting = max(ran[0][0] - job.submitted - _paused(job, ran[0][0]), 0.0)
+    between = max(elapsed - waiting - paused - sum(end - start for start, end in ran), 0.0)
     starts = [
         start if goes_on(job, start, grid) else under_way(job, start, end) for start, end in ran
     ]
@@ -351,6 +361,7 @@ def _account(
         "memory": next(loss.lost for loss in of_its_own if loss.resource == "memory"),
         "itself": sum_of([loss.lost for loss in losses if loss.to == ITSELF], elapsed),
         "hypervisor": stolen.lost,
+        "paused": exact(paused),
         "faults": TimeEstimate(between + again.seconds, between + again.low, between + again.high),
     }
     speedups = what_more_buys(job, tuple(grid.nodes.values()))

@@ -28,6 +28,7 @@ Part = Literal[
     "checkpoints",
     "evaluation",
     "garbage-collection",
+    "paused",
     "faults",
     "unexplained",
 ]
@@ -45,6 +46,7 @@ PARTS: Mapping[Part, str] = {
     "checkpoints": "saving",
     "evaluation": "evaluating its models, between steps",
     "garbage-collection": "Python's garbage collector",
+    "paused": "frozen, held back, or without its memory, until it was unpaused",
     "faults": "between two attempts, and what was done again",
     "unexplained": "no reading accounts for it",
 }

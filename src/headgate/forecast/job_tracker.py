@@ -237,6 +237,17 @@ class JobTracker:
         self._step = None
         self.core_need = CoreNeed()
 
+    def stood_still(self, seconds: float) -> None:
+        """Ignore a time in which its tasks were frozen."""
+        self.clock.stood_still(seconds)
+        self.steps.times = array("d", [at + seconds for at in self.steps.times])
+        self._used_at += seconds
+        self._phase_at += seconds
+        self._latest += seconds
+        self._stalls_no_sooner += seconds
+        if self._reported_at is not None:
+            self._reported_at += seconds
+
     # --- use
     # ----------------------------------------------------------------------------------------
 

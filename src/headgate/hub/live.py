@@ -34,6 +34,7 @@ from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.executor import ActionExecutor, Oversubscription
 from headgate.hub.parts.forecasting import Forecasting, StartEstimates
+from headgate.hub.parts.holding import JobHolder
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.monitoring import HangDetector, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
@@ -137,6 +138,7 @@ class LiveHub:
             barred,
         )
         self.proving = InterferenceProber(self._live_runs, self._tracker, engine.boxes)
+        self.holder = JobHolder(self._live_runs, engine.boxes, self._step)
         self._tracking = ExperimentTracking(self._live_runs)
         self._components: tuple[Component, ...] = (
             self._nodes,
@@ -169,7 +171,7 @@ class LiveHub:
                 self._live_runs, self._tracker, lambda run: run.submission.engine == LOCAL
             ),
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
-            *(self.proving, self._tracking),
+            *(self.holder, self.proving, self._tracking),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -490,8 +492,11 @@ class LiveHub:
             )
 
     def begins_to_end(self) -> None:
-        """Cancel trials: each would submit its next run to another hub."""
+        """Cancel trials, which would submit their next run to another hub, and let paused jobs go
+        on, which would hear no signal.
+        """
         self._verifying.close()
+        self.holder.close()
 
     async def close(self) -> None:
         """Kill what runs and write what is left."""

@@ -190,20 +190,13 @@ class HubServer:
                 return {"type": "submitted", "run": submitted.id, "path": str(submitted.folder)}
             case "attach" | "prove" if run in self._hub.runs:
                 return self._attach(run, request, lambda message: _show(writer, message), closers)
-            case "stop" if run in self._hub.runs:
-                return {
-                    "type": "stopping",
-                    "jobs": self._hub.stop(run, _names(request), bool(request.get("kill"))),
-                }
-            case "checkpoint" if run in self._hub.runs:
-                names = _names(request)
-                asked, silent = self._hub.checkpoint(run, names), self._hub.unconnected(run, names)
-                return {"type": "checkpointing", "jobs": asked, "unconnected": silent}
+            case "stop" | "checkpoint" | "pause" | "unpause" if run in self._hub.runs:
+                return await self._order(run, request, _names(request))
             case "change" if run in self._hub.runs:
                 changes = Changes.of(request.get("changes"))
                 self._hub.change(run, str(request.get("job")), changes)
                 return {"type": "changing", "run": run, "job": request.get("job")}
-            case "attach" | "stop" | "checkpoint" | "change" | "prove":
+            case "attach" | "stop" | "checkpoint" | "change" | "prove" | "pause" | "unpause":
                 raise UsageError(f"run {run} is not running")
             case "warn":
                 self._hub.warn(Reason.read(request["reason"]))
@@ -214,6 +207,23 @@ class HubServer:
                 raise HubError(
                     f"this hub does not know {op!r}; it is version {headgate.__version__}"
                 )
+
+    async def _order(
+        self, run: str, request: Mapping[str, Any], names: list[str] | None
+    ) -> dict[str, Any]:
+        """Do what is asked of jobs of a run (None: all)."""
+        hub = self._hub
+        match request["op"]:
+            case "stop":
+                kill = bool(request.get("kill"))
+                return {"type": "stopping", "jobs": hub.stop(run, names, kill)}
+            case "pause":
+                paused = await hub.holder.pause(run, names, bool(request.get("release")))
+                return {"type": "pausing", "jobs": paused}
+            case "unpause":
+                return {"type": "unpausing", "jobs": hub.holder.unpause(run, names)}
+        asked, silent = hub.checkpoint(run, names), hub.unconnected(run, names)
+        return {"type": "checkpointing", "jobs": asked, "unconnected": silent}
 
     async def _submit(self, request: Mapping[str, Any]) -> LiveRun:
         """Take in a run, with the standard input that comes with it, if any."""

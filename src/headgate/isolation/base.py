@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from headgate.isolation.process_attributes import Attributes
@@ -71,6 +72,13 @@ class Launch:
     attributes: Attributes | None = None
     stdin: int | None = None
     tty: bool = False
+
+
+class Holder(StrEnum):
+    """What stops the processes of a task: a proof for a moment, or a pause."""
+
+    PROOF = "proof"
+    PAUSE = "pause"
 
 
 class Box(ABC):
@@ -139,9 +147,9 @@ class Box(ABC):
         """
         return ""
 
-    def hold(self) -> bool:
-        """Stop every process of the task until `release`. Takes some milliseconds. May be called
-        from any thread.
+    def hold(self, by: Holder = Holder.PROOF) -> bool:
+        """Stop every process of the task until all who hold it have called `release`. Takes some
+        milliseconds. May be called from any thread.
 
         Returns:
             Whether it is held. A task that has ended, or was asked to end, is not.
@@ -149,10 +157,10 @@ class Box(ABC):
         Raises:
             IsolationError: It cannot be held, or not in time. It runs on.
         """
-        raise IsolationError(f"{self.task}: its isolation cannot hold a task; leave out the proof")
+        raise IsolationError(f"{self.task}: its isolation cannot hold a task")
 
-    def release(self) -> None:  # noqa: B027  # most hold nothing
-        """Let the task run on; does nothing if it is not held. May be called from any thread.
+    def release(self, by: Holder = Holder.PROOF) -> None:  # noqa: B027  # most hold nothing
+        """Let the task run on if nobody else holds it. May be called from any thread.
 
         Ending a task releases it too, because held processes receive no signal.
         """

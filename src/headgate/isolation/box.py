@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headgate.isolation.base import Box
+from headgate.isolation.base import Box, Holder
 from headgate.isolation.signals import targets
 from headgate.isolation.spawning import Spawned
 from headgate.machine import processes
@@ -44,7 +44,7 @@ class EnclosedBox(Box):
         self._asked: list[int] = []
         self._closed = False
         self._holding = threading.Lock()
-        self._held = False
+        self._holders = set[Holder]()
         self._ending = False  # it was asked to, or is killed: it is held no more
 
     @property
@@ -72,24 +72,35 @@ class EnclosedBox(Box):
     @abstractmethod
     def _pin(self, cpus: frozenset[int] | None) -> tuple[Uncontrolled, ...]: ...
 
-    def hold(self) -> bool:
+    def hold(self, by: Holder = Holder.PROOF) -> bool:
         with self._holding:
             if self._is_over or self._ending:
                 return False
             try:
-                self._stand_still()
+                if not self._holders:
+                    self._stand_still()
             except IsolationError as error:
                 if self._is_over:
                     return False
                 raise IsolationError(f"{self.task}: {error}") from error
-            self._held = True
+            self._holders.add(by)
             return True
 
-    def release(self) -> None:
+    def release(self, by: Holder = Holder.PROOF) -> None:
         with self._holding:
-            if self._held:
-                self._held = False
-                self._go_on()
+            self._let_go({by})
+
+    def _release_for_good(self) -> None:
+        """Let the task run on, whoever holds it: it is to end."""
+        self._ending = True
+        with self._holding:
+            self._let_go(set(Holder))
+
+    def _let_go(self, holders: set[Holder]) -> None:
+        was_held = bool(self._holders)
+        self._holders -= holders
+        if was_held and not self._holders:
+            self._go_on()
 
     def _stand_still(self) -> None:
         """Stop every process.
@@ -103,16 +114,14 @@ class EnclosedBox(Box):
         self._enclosure.release()
 
     def ask(self, number: int) -> None:
-        self._ending = True
-        self.release()
+        self._release_for_good()
         if not self._closed and self._leader is not None:
             asked = targets(self._leader, number, self._enclosure.pids())
             self._asked += [process.pid for process in asked]
             processes.send(asked, number)
 
     def terminate(self) -> None:
-        self._ending = True
-        self.release()
+        self._release_for_good()
         if not self._closed:
             self._enclosure.terminate(but=self._asked)
 

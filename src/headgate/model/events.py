@@ -24,6 +24,7 @@ from headgate.model.shares import Share
 JobState = Literal[
     "waiting",
     "running",
+    "paused",
     "stopping",
     "done",
     "failed",
@@ -436,6 +437,28 @@ class MoveRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """A job has to pause. A running one is frozen with its memory, or with `release` ended with a
+    checkpoint, which frees memory and GPUs. A waiting one stays in the queue.
+
+    Args:
+        urgent: Name of the urgent job that it makes room for; empty: its user asked.
+    """
+
+    job: JobId
+    release: bool = False
+    urgent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnpauseRequested:
+    """A paused job goes on. `refused`: it could not be frozen, and runs as before."""
+
+    job: JobId
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """The time at which the controller asked to be woken."""
 
@@ -464,6 +487,8 @@ Event = (
     | ResizeRequested
     | ChangeRequested
     | MoveRequested
+    | PauseRequested
+    | UnpauseRequested
     | Wake
 )
 
@@ -568,6 +593,14 @@ class StopTask:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldJob:
+    """Freeze all tasks of a job together until it is told to go on (`held` is False)."""
+
+    job: JobId
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Resize:
     """Change the plan of a job, from its next attempt on if it `restarts`. `least_workers`: as many
     as its memory needs, as far as known.
@@ -628,6 +661,7 @@ Action = (
     | ShareGpu
     | BoundRun
     | StopTask
+    | HoldJob
     | Resize
     | Fault
     | MarkJob

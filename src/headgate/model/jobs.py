@@ -567,7 +567,7 @@ class Job:
     pausable: bool = field(
         default=True,
         metadata=declared(
-            "Whether the job may be paused for such moments to prove which jobs it slows.",
+            "Whether the job may be frozen: for such moments, or by `headgate pause`.",
         ),
     )
     observe: bool = field(

@@ -284,6 +284,7 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.VERIFIED: "{text}",
     Kind.PROVED: "proved: {text}",
     Kind.NOT_PROVED: "{text}",
+    Kind.NOT_PAUSED: "it could not be paused: {text}",
     Kind.GPU_SHARED: _gpu_shared,
     Kind.NO_TURNS: _no_turns,
     Kind.AT_ONCE_MEASURED: _at_once_measured,

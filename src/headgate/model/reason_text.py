@@ -12,7 +12,7 @@ from typing import Any
 
 from headgate.model.endings import Checkpoint, Doubt, Exit, Saved, StopAnswer
 from headgate.model.notice_text import NEXT, NOTICES
-from headgate.model.reasons import CureKind, Facts, Reason, Refusal, RefusalKind
+from headgate.model.reasons import CureKind, Facts, PauseKind, Reason, Refusal, RefusalKind
 from headgate.model.reasons import ReasonKind as Kind
 from headgate.model.units import say_bytes, say_seconds, say_time
 
@@ -557,6 +557,19 @@ def _after(facts: Facts) -> str:
     return what_happened(facts["after"])
 
 
+def _paused(facts: Facts) -> str:
+    by = f"for urgent job {facts['urgent']}" if facts.get("urgent") else "by its user"
+    match PauseKind(facts["keeps"]):
+        case PauseKind.FROZEN:
+            return f"{by}; it keeps its memory"
+        case PauseKind.RELEASED:
+            where = facts.get("resumes_from")
+            again = f"goes on from {where}" if where else "begins again where its script resumes"
+            return f"{by}; it gave back memory and GPUs, and {again}"
+        case PauseKind.HELD_BACK:
+            return f"{by}; it keeps its place in the queue"
+
+
 _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.TEXT: "{text}",
     Kind.BEING_PLANNED: "being planned",
@@ -575,6 +588,11 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.CHANGED_BY_USER: lambda facts: (
         "changed by its user: " + ", ".join(f"{name} {value:g}" for name, value in facts.items())
     ),
+    Kind.UNPAUSED: lambda facts: (
+        f"unpaused after {say_seconds(facts['seconds'])}" if facts.get("seconds") else "unpaused"
+    ),
+    Kind.PAUSES: "to pause; it gives back its memory",
+    Kind.PAUSED: _paused,
     Kind.EVALUATING: "its evaluator has {seconds:seconds} to end",
     Kind.WORKERS_APART: lambda facts: (
         f"the {facts['workers']} workers of job {facts['job']} share nothing: "

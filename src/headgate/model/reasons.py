@@ -13,6 +13,14 @@ from typing import Any
 from headgate.model.records import READ, parse, plain
 
 
+class PauseKind(StrEnum):
+    """What a paused job keeps: all of its memory, a checkpoint, or its place in the queue."""
+
+    FROZEN = "frozen"
+    RELEASED = "released"
+    HELD_BACK = "held-back"
+
+
 class ReasonKind(StrEnum):
     """The kinds of reasons. `docs/reasons.md` lists each kind with its facts."""
 
@@ -35,8 +43,13 @@ class ReasonKind(StrEnum):
     STARTED = "started"
     RESIZED = "resized"
     CHANGED_BY_USER = "changed-by-user"
+    UNPAUSED = "unpaused"
     EVALUATING = "evaluating"
     WORKERS_APART = "workers-apart"
+
+    # a paused job
+    PAUSES = "pauses"
+    PAUSED = "paused"
 
     # why a job or a task is ended
     USER_ASKED = "user-asked"
@@ -143,6 +156,7 @@ class ReasonKind(StrEnum):
     VERIFIED = "verified"
     PROVED = "proved"
     NOT_PROVED = "not-proved"
+    NOT_PAUSED = "not-paused"
     GPU_SHARED = "gpu-shared"
     NO_TURNS = "no-turns"
     AT_ONCE_MEASURED = "at-once-measured"

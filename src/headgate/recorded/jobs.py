@@ -42,13 +42,19 @@ class CoresSetting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of time that a job spent in one state; `attempt` counts from 1 while it runs."""
+    """A stretch of time that a job spent in one state; `attempt` counts from 1 while it has
+    tasks."""
 
     state: str
     start: float
     end: float
     attempt: int
     reason: str
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether its tasks were frozen in it."""
+        return self.state == "paused" and self.attempt > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,21 +358,28 @@ def phases(
         later = known[index + 1][0] if index + 1 < len(known) else until
         if result and result[-1].state == name:
             time = result.pop().start
-        elif name == "running":
+        elif name == "running" and not (result and result[-1].is_frozen):
             attempt += 1
-        result.append(
-            Phase(name, time, max(later, time), attempt if name != "waiting" else 0, reason)
-        )
+        has_tasks = name != "waiting" and not (name == "paused" and not _runs_on(result))
+        result.append(Phase(name, time, max(later, time), attempt if has_tasks else 0, reason))
     return tuple(phase for phase in result if phase.end > phase.start)
 
 
 def running(record: Sequence[Phase]) -> list[tuple[float, float]]:
-    """The stretches in which a job's tasks ran, one for each attempt; they still run while it
-    stops.
+    """The stretches in which a job's tasks ran, one for each attempt, divided by the pauses in
+    which they were frozen. They still run while it stops.
     """
-    running_spans: dict[int, tuple[float, float]] = {}
+    stretches: dict[tuple[int, int], tuple[float, float]] = {}
+    pauses = 0
     for phase in record:
+        pauses += phase.is_frozen
         if phase.state in ("running", "stopping"):
-            begin, _ = running_spans.get(phase.attempt, (phase.start, phase.end))
-            running_spans[phase.attempt] = begin, phase.end
-    return list(running_spans.values())
+            stretch = phase.attempt, pauses
+            begin, _ = stretches.get(stretch, (phase.start, phase.end))
+            stretches[stretch] = begin, phase.end
+    return list(stretches.values())
+
+
+def _runs_on(record: Sequence[Phase]) -> bool:
+    """Whether the last phase had tasks that a pause may freeze."""
+    return bool(record) and record[-1].state == "running"

@@ -188,7 +188,7 @@ def _chosen(rows: Sequence[JobRow], few: int) -> frozenset[str]:
     kinds: list[list[str]] = [[], [], [], []]
     for row in rows:
         state = row.state
-        if state in ("running", "stopping"):
+        if state in ("running", "paused", "stopping"):
             kind = 0
         elif state in FAULTS:
             kind = 1

@@ -265,7 +265,7 @@ def summary(run: Path) -> RunSummary:
         jobs = []
         for row in reader.records(JobRow, order="position"):
             job_state, reason, why = row.state, row.reason or "", row.why
-            if state == "interrupted" and job_state in ("waiting", "running", "stopping"):
+            if state == "interrupted" and job_state in ("waiting", "running", "paused", "stopping"):
                 job_state, why = "interrupted", None
                 reason = f"the hub died; {resume_hint(run, [row.job()])}"
             jobs.append(

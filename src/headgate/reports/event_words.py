@@ -69,6 +69,7 @@ def _told(what: object) -> str:
             | events.ShareGpu()
             | events.BoundRun()
             | events.StopTask()
+            | events.HoldJob()
             | events.Resize()
             | events.Fault()
             | events.MarkJob()
@@ -90,6 +91,8 @@ def _told(what: object) -> str:
             | events.ResizeRequested()
             | events.ChangeRequested()
             | events.MoveRequested()
+            | events.PauseRequested()
+            | events.UnpauseRequested()
         ):
             return _asked(what)
     return _happened(what)
@@ -99,7 +102,9 @@ def _asked(
     request: events.StopRequested
     | events.ResizeRequested
     | events.ChangeRequested
-    | events.MoveRequested,
+    | events.MoveRequested
+    | events.PauseRequested
+    | events.UnpauseRequested,
 ) -> str:
     match request:
         case events.StopRequested(_, kill, reason):
@@ -113,6 +118,11 @@ def _asked(
             return f"its user set priority {say(spec.priority)}, {cores}"
         case events.MoveRequested(_, plan, reason):
             return f"asked to move to {counted(plan.workers, 'worker')}: {in_words(reason)}"
+        case events.PauseRequested(_, release, urgent):
+            by = f"for urgent job {urgent}" if urgent else "by its user"
+            return f"asked to pause{', and to give back its memory' if release else ''}: {by}"
+        case events.UnpauseRequested(_, refused):
+            return "could not be frozen" if refused else "asked to go on"
 
 
 def _decided(action: events.Action) -> str:
@@ -133,6 +143,8 @@ def _decided(action: events.Action) -> str:
             verb = "leave" if leaves else "end"
             how = f"asked to {verb} within {say(grace, 's')}" if grace else "killed"
             return f"{how}: {in_words(reason)}"
+        case events.HoldJob(_, held):
+            return "its tasks are frozen" if held else "its tasks go on"
         case events.Resize(_, plan, restarts):
             when = " from its next attempt on" if restarts else ""
             return f"now {counted(plan.workers, 'worker')} ({plan.strategy}){when}"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headgate.isolation.base import Box, Isolation, Launch
+from headgate.isolation.base import Box, Holder, Isolation, Launch
 from headgate.isolation.spawning import find_program
 from headgate.model.errors import IsolationError
 from headgate.model.events import Exit
@@ -207,11 +207,11 @@ class MemoryBox(Box):
         self.cpus = cpus
         return ()
 
-    def hold(self) -> bool:
+    def hold(self, by: Holder = Holder.PROOF) -> bool:
         self.held_still = self._exit is None and not self._ending
         return self.held_still
 
-    def release(self) -> None:
+    def release(self, by: Holder = Holder.PROOF) -> None:
         self.held_still = False
 
     def terminate(self) -> None:

@@ -13,9 +13,10 @@ def act(run: Run, name: str, request: Any) -> str:
 
     Args:
         run: The run.
-        name: `stop`, `kill`, `checkpoint`, `resize`, `set` or `prove`.
+        name: `stop`, `kill`, `pause`, `unpause`, `checkpoint`, `resize`, `set` or `prove`.
         request: The body: `job`, its name, or null for all. `resize` has `workers` too, `set`
-            has `priority` or `cores`; `prove` may have `neighbour` and `pause_at_most`.
+            has `priority` or `cores`; `pause` may have `release`; `prove` may have
+            `neighbour` and `pause_at_most`.
 
     Raises:
         UsageError: The request makes no sense, or the job cannot do that.
@@ -33,6 +34,12 @@ def act(run: Run, name: str, request: Any) -> str:
         case "kill":
             run.ask_to_stop(*jobs, kill=True)
             return f"{subject} is being killed"
+        case "pause":
+            release = bool(request.get("release"))
+            paused = ", ".join(run.pause(*jobs, release=release))
+            return f"{paused} {'ends for its pause' if release else 'stands still'}"
+        case "unpause":
+            return f"{', '.join(run.unpause(*jobs))} goes on"
         case "checkpoint":
             return f"asked to save: {', '.join(run.checkpoint(*jobs))}"
         case "resize":

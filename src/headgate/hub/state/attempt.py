@@ -17,6 +17,7 @@ from headgate.forecast.core_need import InputPart
 from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
 from headgate.hub.state.peers import AttemptSyncPoints, Peers
 from headgate.hub.state.stragglers import Stragglers
+from headgate.isolation.base import Holder
 from headgate.model.events import Checkpoint, Exit, Progress, StepPace
 from headgate.model.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.model.plans import Plan
@@ -231,7 +232,7 @@ class Attempt:
         # the worker that wrote each file; None: several, already reported
         self._written: dict[str, TaskName | None] = {}
         self._told_files = 0
-        self._paused = False
+        self._holders: set[Holder] = set()
 
     @property
     def plan(self) -> Plan:
@@ -430,7 +431,7 @@ class Attempt:
             gate = task.gate
             if together:
                 gate = common_gate if task.name == self.lowest else OPEN
-            gate = PAUSED if self._paused else gate
+            gate = PAUSED if self._holders else gate
             if self.hears(task.name) and gate != task.held_by:
                 task.held_by = gate
                 self._send(self._job.task(task.name), gate)
@@ -445,9 +446,9 @@ class Attempt:
         ]
         return any(task.gpus for task in workers) and all(self.hears(task.name) for task in workers)
 
-    def pause(self, paused: bool) -> None:
-        """Keep its workers from starting a step, or let them."""
-        self._paused = paused
+    def pause(self, paused: bool, by: Holder = Holder.PROOF) -> None:
+        """Keep its workers from starting a step, or let them if nobody else holds them."""
+        self._holders = self._holders | {by} if paused else self._holders - {by}
         self.send_gates()
 
     # --- joining ----------------------------------------------------------------------------------

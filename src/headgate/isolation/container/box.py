@@ -292,8 +292,7 @@ class ContainerBox(EnclosedBox):
         """If the container has its own kernel, have its runtime signal the first process, which
         only the runtime sees. Returns whether it has one.
         """
-        self._ending = True
-        self.release()
+        self._release_for_good()
         if not self._container.has_own_kernel:
             return False
         try:

@@ -103,8 +103,7 @@ class VmBox(ProcessBox):
         self._tell(EVERYBODY)
 
     def _tell(self, number: int) -> None:
-        self._ending = True
-        self.release()
+        self._release_for_good()
         if not self._closed and self._leader is not None:
             processes.send([self._leader], number)
 

@@ -680,6 +680,21 @@
       refused: (job, run) => isRunning(job) || (beside(run, job).length ? "" : "No other job of its run runs beside it."),
       refusedAll: (run) => (beside(run).length > 1 ? "" : "Two of its jobs have to run for that."),
     },
+    pause: {
+      label: "Pause",
+      labelAll: "Pause all",
+      asked: (what) => ({ title: `Pause ${what}?`, text: "A job that runs is frozen and keeps its memory, or ends with a checkpoint and starts again from that. A job that waits keeps its place in the queue.", verb: "Pause", fields: [
+        { name: "release", label: "Its memory and GPUs", choices: [["", "stay with it"], ["yes", "go to others"]] }] }),
+      refused: (job) => (["running", "waiting"].includes(job.state) ? "" : `It is ${job.state}.`),
+      refusedAll: (run) => ([...run.jobs.values()].some((job) => ["running", "waiting"].includes(job.state)) ? "" : "None of its jobs runs or waits."),
+    },
+    unpause: {
+      label: "Unpause",
+      labelAll: "Unpause all",
+      asked: (what) => ({ title: `Let ${what} go on?`, text: "A frozen job goes on at once. One that gave back its memory waits for room, and starts again from its checkpoint.", verb: "Unpause" }),
+      refused: (job) => (job.state === "paused" ? "" : `It is ${job.state}, not paused.`),
+      refusedAll: (run) => ([...run.jobs.values()].some((job) => job.state === "paused") ? "" : "None of its jobs is paused."),
+    },
     stop: {
       label: "Stop",
       labelAll: "Stop all",
@@ -749,7 +764,7 @@
     button.addEventListener("click", () => press(button));
     return button;
   });
-  const OF_A_JOB = ["checkpoint", "resize", "set", "prove", "stop", "kill"], OF_A_RUN = ["checkpoint", "prove", "stop", "kill"];
+  const OF_A_JOB = ["checkpoint", "resize", "set", "prove", "pause", "unpause", "stop", "kill"], OF_A_RUN = ["checkpoint", "prove", "pause", "unpause", "stop", "kill"];
   at("acts")?.append(...buttons(facts.kind === "job" ? OF_A_JOB : OF_A_RUN, facts.run, facts.job));
 
   if (["now", "run", "job"].includes(facts.kind)) connect();

@@ -1,0 +1,81 @@
+"""Pause a job: freeze its tasks, end them with a checkpoint, or hold it back in the queue."""
+
+from __future__ import annotations
+
+from headgate.controller import starting
+from headgate.controller.allocation import Pending
+from headgate.controller.queueing import Queue
+from headgate.controller.records import JobRecord
+from headgate.model.events import (
+    ENDED,
+    Action,
+    HoldJob,
+    MarkIdle,
+    PauseRequested,
+    UnpauseRequested,
+)
+from headgate.model.reasons import Reason, ReasonKind
+from headgate.policies.base import Arrived, Left
+
+
+def pause(
+    pending: Pending, job: JobRecord, request: PauseRequested, queue: Queue | None
+) -> list[Action]:
+    """Pause a job. A job that is ending, or paused in that way already, stays as it is."""
+    if job.state in ENDED or not job.undisturbed or job.finished:
+        return []
+    if not job.tasks:
+        if job.queued and queue is not None:
+            queue.withdraw(job)
+        job.paused_for = request.urgent
+        return [job.mark("waiting", Reason(ReasonKind.BEING_PLANNED))]
+    if request.release:
+        job.paused_for = request.urgent
+        job.restart = Reason(ReasonKind.PAUSES)
+        stops = [task.stop(job.restart) for task in job.workers() or job.tasks.values()]
+        return [job.mark("stopping", job.restart), *stops]
+    if job.is_frozen:
+        return []
+    job.paused_for, job.frozen_at = request.urgent, pending.now
+    if job.deadline is not None:
+        job.left_seconds = job.deadline - pending.now
+        job.limit(None)
+    pending.changes.append(Left(job.id, False))
+    return [HoldJob(job.id, True), job.mark("paused", job.pause_reason()), *_idle(pending, job)]
+
+
+def unpause(pending: Pending, job: JobRecord, request: UnpauseRequested) -> list[Action]:
+    """Let a paused job go on. One that still ends for its pause starts again after that."""
+    if job.paused_for is None:
+        return []
+    job.paused_for = None
+    if not job.tasks:
+        job.not_before = pending.now if job.attempt else None
+        again = job.mark("waiting", Reason(ReasonKind.UNPAUSED))
+        return [again, *starting.wait(pending.now, job)]
+    if job.frozen_at is None or not job.undisturbed:
+        return []
+    seconds, job.frozen_at = pending.now - job.frozen_at, None
+    if job.tracker is not None:
+        job.tracker.stood_still(seconds)
+    if job.left_seconds is not None:
+        job.limit(pending.now + job.left_seconds)
+        job.left_seconds = None
+    plan, spec = job.planned(), job.spec
+    arrived = Arrived(job.id, spec.priority, spec.limits.cores, plan.workers, job.tracker)
+    pending.changes.append(arrived)
+    pending.moved[job.id] = job
+    reason = Reason.of(ReasonKind.UNPAUSED, seconds=None if request.refused else seconds)
+    return [HoldJob(job.id, False), job.mark("running", reason), *_idle(pending, job)]
+
+
+def _idle(pending: Pending, job: JobRecord) -> list[Action]:
+    """Let others have the threads and the GPU time of a frozen job, or take these back."""
+    marks: list[Action] = []
+    for task in job.tasks.values():
+        pending.nodes.add(task.node)
+        pending.sized.add(task.node)
+        if task.idle != job.is_frozen:
+            task.idle = job.is_frozen
+            marks.append(MarkIdle(task.id, task.idle))
+    return marks

@@ -1,0 +1,48 @@
+"""Jobs that are paused with real processes, and that nothing stays frozen whatever ends them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.hub.test_proving import is_held, job, starts
+from tests.hub.user import SECONDS, User
+
+from headgate.machine import cgroup_layout
+from headgate.testing import wait
+
+pytestmark = pytest.mark.skipif(
+    cgroup_layout.find_layout(Path("/sys/fs/cgroup")).mode == "none",
+    reason="no cgroup can be made here, so nothing is frozen",
+)
+
+
+def test_a_paused_job_stands_still_until_it_is_unpaused_or_ended(user: User) -> None:
+    names = [job(name, "rests") for name in "abe"]
+    run = starts(user, *names, job("c", "rests", ", pausable: false"))
+    user.write("more.yaml", f"jobs:\n  - {{{job('d', 'rests', ', at: 1h')}}}\n")
+    more = user.detaches("more.yaml")
+    assert user.json("pause", "a", "b", "--run", run) == {run: {"paused": ["a", "b"]}}
+    for name in "ab":
+        assert is_held(user, name)
+        stands = user.sees_state(name, "paused")
+        assert stands["reason"] == "by its user; it keeps its memory"
+    step = user.stands("a")["step"]  # type: ignore[index]
+    assert user.json("pause", "d") == {more: {"paused": ["d"]}}
+    assert user.stands("a")["step"] == step  # type: ignore[index]
+    for words, message in (
+        (("pause", "a"), "job 'a' is paused already; `headgate unpause a` lets it go on"),
+        (("pause", "c"), "job 'c' says `pausable: false`; add --release"),
+        (("pause", "c", "--release"), "Headgate knows of no checkpoint of it; leave out --release"),
+        (("unpause", "c"), "job 'c' is running; only a paused one can be unpaused"),
+    ):
+        assert message in user.types(*words, code=2).message
+    user.types("unpause", "a")
+    assert not is_held(user, "a")
+    user.sees_job("a", lambda entry: (entry["step"] or 0) > step, None, "makes steps again")
+    user.types("stop", "b")
+    assert user.sees("b-asked") == "yes"
+    assert user.json("pause", "e") == {run: {"paused": ["e"]}}
+    user.kills(user.traces.hub())
+    wait.until(lambda: not is_held(user, "e"), 2.0, "e is released")
+    wait.until(lambda: not user.traces.tasks(), SECONDS, "no task is left")
