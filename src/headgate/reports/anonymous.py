@@ -30,6 +30,7 @@ _HIDDEN: dict[str, Kind] = {
     "python": "path",
     "mounts": "path",
     "image": "value",
+    "parameters": "value",
 }
 """Fields of such a job whose values are always hidden."""
 
