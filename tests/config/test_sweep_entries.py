@@ -33,6 +33,7 @@ def load(folder: Path, sweep: str, more: str = "") -> list[Job]:
         ("{grid: {a: 0..9..0}}", "grid.a", "a range of whole numbers"),
         ("{grid: {a: 1..2}, exclude: [{a: 1}, {a: 2}]}", "exclude", "leaves out every"),
         ("{grid: {a: 1..2}, exclude: [{b: 1}]}", "exclude", "found 'b'"),
+        ("{grid: {a: 1..2}, exclude: [{a: 3}]}", "exclude", "none of its values"),
         ("{zip: {a: 1..2, b: 1..3}}", "zip", "2 of a, 3 of b"),
         ("{list: [{a: 1}, {a: 1.0}]}", "list", "found a 1.0 twice"),
         ("{grid: {a: 1}, zip: {a: 2}}", "grid", "'a' in two places"),

@@ -125,6 +125,9 @@ class Sweep:
             if unknown := [name for name in excluded if name not in self.parameters]:
                 known = ", ".join(self.parameters)
                 yield "exclude", f"found {unknown[0]!r}", f"expected some of {known}"
+            for name, text in excluded.items():
+                if name in self.parameters and value_of(text) not in self._values_of(name):
+                    yield "exclude", f"found {name} {text!r}", "this is none of its values"
         if twice := _repeated(self.combinations):
             yield "list", f"found {_spelt(twice)} twice", "keep one"
         if (count := self._count()) > self.most:
@@ -134,6 +137,11 @@ class Sweep:
             yield "most", f"found {count:,} combinations; the sweep has {self.most:,} at most", cure
         elif not any(True for _ in self.chosen()):
             yield "exclude", "found that it leaves out every combination", "keep some"
+
+    def _values_of(self, name: str) -> set[Value]:
+        listed = (chosen[name] for chosen in self.combinations if name in chosen)
+        texts = (*self.grid.get(name, ()), *self.zip.get(name, ()), *listed)
+        return set(map(value_of, texts))
 
     def _count(self) -> int:
         """How many combinations there are before some are left out."""
