@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -46,9 +47,12 @@ def fed(browser: Any) -> Iterator[Any]:
 
 
 def feed(page: Page, path: str, kind: str, data: str) -> None:
-    ready = "return window.sources !== undefined && arguments[0] in sources"
-    until(lambda: page.browser.execute_script(ready, path), SECONDS, "the page listens")
-    page.browser.execute_script("feed(...arguments)", path, kind, data)
+    """Send the page what it listens for there: looked up and sent at once, for a page may still
+    be taking the place of another.
+    """
+    script = "return window.sources?.[arguments[0]] ? (feed(...arguments), true) : false"
+    sends = functools.partial(page.browser.execute_script, script, path, kind, data)
+    until(sends, SECONDS, "the page listens")
 
 
 def shows_board(page: Page, board: Board) -> None:
