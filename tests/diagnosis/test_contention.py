@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.diagnosis.contention import Contended, OnNode, contended
@@ -101,6 +101,7 @@ def test_stolen_time_is_nobody_s_on_the_node() -> None:
 parts = st.floats(0.0, 8.0, allow_subnormal=False)
 
 
+@settings(deadline=None)
 @given(
     parts,
     parts,

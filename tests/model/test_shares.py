@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.model.shares import Share, entitled, fill, threads
 
 
+@settings(deadline=None)
 @given(
     cores=st.floats(0.1, 64.0),
     claims=st.dictionaries(
@@ -73,6 +74,7 @@ def test_threads_have_a_core_each(cores: float, shares: list[Share], expected: l
     assert counted(cores, *shares) == expected
 
 
+@settings(deadline=None)
 @given(cores=st.floats(0.1, 64.0), parts=st.lists(st.floats(1.0, 1e4), min_size=1, max_size=12))
 def test_there_are_threads_for_all_cores_and_hardly_more(cores: float, parts: list[float]) -> None:
     count = counted(cores, *weights(*parts))

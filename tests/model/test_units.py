@@ -175,7 +175,7 @@ def test_a_time_of_another_day_is_said_with_its_day() -> None:
         assert units.say_time(then.timestamp()) == f"{then:%Y-%m-%d %H:%M}"
 
 
-@settings(derandomize=True, database=None, max_examples=200)
+@settings(derandomize=True, database=None, deadline=None, max_examples=200)
 @given(st.integers(0, 1 << 49))
 def test_what_is_said_of_bytes_is_read_as_about_the_same(value: int) -> None:
     said = units.say_bytes(value)

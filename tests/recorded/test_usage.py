@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import settings as tried
 from hypothesis import strategies as st
 
 from headgate.recorded.usage import (
@@ -69,6 +70,7 @@ def test_buckets_tell_lowest_mean_and_highest() -> None:
     assert np.isnan(found.mean[2])
 
 
+@tried(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.01, 5), st.floats(0, 1e9)), min_size=1, max_size=50),
     st.integers(1, 40),

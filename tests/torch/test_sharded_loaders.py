@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
@@ -19,6 +19,7 @@ from headgate.torch.sharded_loaders import ShardingSampler, Sharing
 from headgate.torch.sharding import Assigner, Pass, ShardAssignment, Slices, divided
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 300),
     st.lists(st.integers(1, 64), min_size=1, max_size=9),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.planning import cost
@@ -13,6 +13,7 @@ from headgate.torch.ps.rounds.chunks import CHUNK_BYTES, lay_out
 MIB = 1 << 20
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3 * MIB), max_size=12), st.integers(1, 5))
 def test_every_byte_has_one_server(sizes: list[int], servers: int) -> None:
     layout = lay_out(sizes, servers)
@@ -26,6 +27,7 @@ def test_every_byte_has_one_server(sizes: list[int], servers: int) -> None:
     assert [chunk.number for chunk in layout.chunks] == list(range(len(layout.chunks)))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3 * MIB), max_size=12), st.integers(1, 5))
 def test_the_bytes_of_a_server_lie_side_by_side(sizes: list[int], servers: int) -> None:
     layout = lay_out(sizes, servers)
@@ -38,6 +40,7 @@ def test_the_bytes_of_a_server_lie_side_by_side(sizes: list[int], servers: int) 
         assert layout.counts[server] == len(chunks)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(64, MIB), min_size=1, max_size=40), st.integers(1, 6))
 def test_no_server_has_much_more_than_another(sizes: list[int], servers: int) -> None:
     loads = lay_out(sizes, servers).loads
@@ -74,6 +77,7 @@ def test_a_small_buffer_is_not_split() -> None:
     assert len(lay_out([1500], 4).chunks) == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, MIB // 8), min_size=1, max_size=12), st.integers(1, 4))
 def test_no_number_is_cut_in_two(elements: list[int], servers: int) -> None:
     assert all(
