@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.controller.driver import A_0, A_1, PLAN, A, B, Team, allreduce, job, ps
-from tests.controller.test_queueing import Queueing, started, states, stopped, with_gpus
+from tests.controller.test_queueing import GIB, Queueing, started, states, stopped, with_gpus
 
 from headgate.model.events import (
+    ChangeRequested,
     Checkpoint,
     CheckpointDone,
     Exit,
@@ -16,6 +17,7 @@ from headgate.model.events import (
     MarkJob,
     PauseRequested,
     Progress,
+    SetShare,
     StartTask,
     StopRequested,
     TaskExited,
@@ -24,6 +26,7 @@ from headgate.model.events import (
     Usage,
     Wake,
 )
+from headgate.model.identifiers import JobId
 from headgate.model.jobs import Limits
 from headgate.policies.headgate import HeadgatePolicy
 
@@ -117,3 +120,27 @@ def test_a_waiting_job_is_held_back_and_keeps_its_place() -> None:
     assert states(queue.step(3.0, UnpauseRequested(B)))[-1][1:] == ("waiting", "for 1 GPU")
     queue.submit(4.0, job("d", limits=Limits(gpus=1)), replace(PLAN, worker_nodes=()))
     assert started(queue.end(5.0, "c/worker-0")) == [("r/b/worker-0", "a", (0,))]
+
+
+def test_a_job_that_waits_is_ranked_anew_by_another_priority_or_memory() -> None:
+    queue = Queueing(None, with_gpus("a", 1))
+    first, second = job("b", limits=Limits(gpus=1)), job("c", limits=Limits(gpus=1))
+    for spec in (job("a", limits=Limits(gpus=1)), first, second):
+        queue.submit(0.0, spec, replace(PLAN, worker_nodes=()))
+    queue.step(1.0, ChangeRequested(JobId("r/c"), replace(second, priority=3.0)))
+    assert started(queue.end(2.0, "a/worker-0")) == [("r/c/worker-0", "a", (0,))]
+    too_much = replace(first, limits=Limits(gpus=1, memory_bytes=64 * GIB))
+    queue.step(3.0, ChangeRequested(B, too_much))
+    assert started(queue.end(4.0, "c/worker-0")) == []
+    assert started(queue.step(5.0, ChangeRequested(B, first))) == [("r/b/worker-0", "a", (0,))]
+
+
+def test_a_running_job_gets_another_memory_limit_and_timeout() -> None:
+    team = Team(allreduce(workers=2), HeadgatePolicy(), timeout=100.0)
+    team.step(0.0, TaskStarted(A_0, 1))
+    spec = replace(team.spec, timeout=300.0, limits=Limits(memory_bytes=GIB))
+    actions = team.step(50.0, ChangeRequested(A, spec))
+    shares = [a.share.memory_bytes for a in actions if isinstance(a, SetShare)]
+    assert shares == [GIB, GIB]
+    assert states(team.step(150.0, Wake())) == []
+    assert states(team.step(301.0, Wake()))[0][1] == "stopping"

@@ -35,8 +35,13 @@ def test_a_paused_job_stands_still_until_it_is_unpaused_or_ended(user: User) -> 
         (("pause", "c"), "job 'c' says `pausable: false`; add --release"),
         (("pause", "c", "--release"), "Headgate knows of no checkpoint of it; leave out --release"),
         (("unpause", "c"), "job 'c' is running; only a paused one can be unpaused"),
+        (("set", "c", "memory=1MiB"), "found memory 1 MiB; job 'c' holds"),
+        (("set", "c", "memory=8"), "expected 1 MiB or more, with its unit"),
+        (("set", "c", "timeout=soon"), "expected a time such as 30, 30s, 5m or 2h"),
     ):
         assert message in user.types(*words, code=2).message
+    changed = user.types("set", "c", "memory=1GiB", "timeout=2h").stdout
+    assert "memory 1 GiB, timeout 2 h" in changed
     user.types("unpause", "a")
     assert not is_held(user, "a")
     user.sees_job("a", lambda entry: (entry["step"] or 0) > step, None, "makes steps again")

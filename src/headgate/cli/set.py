@@ -22,11 +22,12 @@ def command(job: str, changes: tuple[str, ...], run: str | None, as_json: bool) 
     """Change a job that has not ended.
 
     `priority` and `cores`, the most that it may use, hold from now on, and when it is resumed.
-    `workers` is the same as `headgate resize`.
+    So do `memory`, the most of each worker, and `timeout`. `workers` is the same as `headgate
+    resize`.
 
     \b
     Example: headgate set cnn priority=3
-             headgate set cnn cores=0.5 workers=2
+             headgate set cnn cores=0.5 memory=4GiB timeout=2h
     """
     values = dict[str, str]()
     for change in changes:

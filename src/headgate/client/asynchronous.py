@@ -79,7 +79,7 @@ class AsyncRun:
     async def unpause(self, *jobs: str) -> tuple[str, ...]:
         return await asyncio.to_thread(self._run.unpause, *jobs)
 
-    async def set(self, job: str | None = None, **changes: float) -> None:
+    async def set(self, job: str | None = None, **changes: float | str) -> None:
         await asyncio.to_thread(self._run.set, job, **changes)
 
     async def explain(self, job: str | None = None) -> Explanation:

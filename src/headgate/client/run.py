@@ -250,12 +250,13 @@ class Run:
         """
         return self._running(*jobs).unpause()
 
-    def set(self, job: str | None = None, **changes: float) -> None:
+    def set(self, job: str | None = None, **changes: float | str) -> None:
         """Change a job that has not ended.
 
         Args:
             job: Its name; None: the run's only one.
-            changes: `workers` that it goes on with; most `cores`; `priority`.
+            changes: `workers` that it goes on with; most `cores`; `priority`; `memory` of each
+                worker, in bytes; `timeout`, in seconds.
 
         Raises:
             UsageError: That cannot be.

@@ -272,6 +272,10 @@ class Controller:
             case ChangeRequested(_, spec):
                 job.spec = spec
                 self._bound(job)
+                starting.limit(job)
+                if self._queue is not None:
+                    self._queue.asks_anew(job)
+                    self._jobs.file(job)
                 if job.tasks and not job.is_frozen:
                     pending.moved[job.id] = job
                     pending.changes.append(Changed(job.id, spec.priority, spec.limits.cores))

@@ -37,9 +37,7 @@ def pause(
     if job.is_frozen:
         return []
     job.paused_for, job.frozen_at = request.urgent, pending.now
-    if job.deadline is not None:
-        job.left_seconds = job.deadline - pending.now
-        job.limit(None)
+    job.limit(None)
     pending.changes.append(Left(job.id, False))
     return [HoldJob(job.id, True), job.mark("paused", job.pause_reason()), *_idle(pending, job)]
 
@@ -58,9 +56,8 @@ def unpause(pending: Pending, job: JobRecord, request: UnpauseRequested) -> list
     seconds, job.frozen_at = pending.now - job.frozen_at, None
     if job.tracker is not None:
         job.tracker.stood_still(seconds)
-    if job.left_seconds is not None:
-        job.limit(pending.now + job.left_seconds)
-        job.left_seconds = None
+    job.counts_from += seconds
+    starting.limit(job)
     plan, spec = job.planned(), job.spec
     arrived = Arrived(job.id, spec.priority, spec.limits.cores, plan.workers, job.tracker)
     pending.changes.append(arrived)

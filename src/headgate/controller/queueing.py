@@ -188,6 +188,23 @@ class Queue:
             self._dequeue(self._claims[job.id])
         job.queued, self._changed = False, True
 
+    def asks_anew(self, job: JobRecord) -> None:
+        """A job asks for other memory, or has another priority. One that waits is to be added
+        again. For one that runs, other memory counts as taken.
+        """
+        if job.queued:
+            self.withdraw(job)
+        claim = self._claims.get(job.id)
+        if claim is None or claim.since is None or claim.found:
+            return
+        memory = job.spec.limits.memory_bytes
+        if memory is not None and memory != claim.request.memory_bytes:
+            self._resources.give(claim.request, claim.slots)
+            claim.request = claim.request._replace(memory_bytes=memory, guessed=False)
+            self._resources.take(claim.request, claim.slots)
+            self._changed = True
+            self._hopeless.clear()
+
     def uses(self, now: float, job: JobRecord) -> None:
         """Tasks of a job use memory. If its need was unknown, its peak use counts as taken from
         then on. If it needs more than such jobs did before, the excess counts as taken.

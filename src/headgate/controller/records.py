@@ -88,7 +88,7 @@ class JobRecord:
             not paused.
         frozen_at: Since when its tasks are frozen; None: they are not. The policy then does not
             know the job.
-        left_seconds: What a frozen job has left of its timeout; None: it has none.
+        counts_from: Since when its attempt counts for its timeout, without pauses.
         watch: Detects when it reaches its goal; None: it has no goal.
         tracker: Its losses and use since it first ran; None: nobody needs them.
     """
@@ -150,7 +150,7 @@ class JobRecord:
     ready: set[TaskName] = field(default_factory=set)
     paused_for: str | None = None
     frozen_at: float | None = None
-    left_seconds: float | None = None
+    counts_from: float = 0.0
     watch: GoalWatch | None = field(init=False)
     tracker: JobTracker | None = None
 
@@ -302,7 +302,7 @@ class JobRecord:
         self.ends_as = self.restart = self.failure = self.failed_by = None
         self.ending = self.overdue_seconds = None
         self.begun = self.finished = self.evaluates_last = self.met = self.saved_then = False
-        self.frozen_at = self.left_seconds = None
+        self.frozen_at = None
         self.held, self.ready = {}, set()
         self.kills = 0
         self.granted = NOTHING

@@ -136,12 +136,18 @@ def ready(pending: Pending, job: JobRecord, task: TaskRecord, allocator: Allocat
         release(pending, job, allocator)
 
 
+def limit(job: JobRecord) -> None:
+    """Set the deadline of a running attempt by its timeout."""
+    if job.begun and not (job.is_frozen or job.evaluates_last or job.spec.timeout is None):
+        job.limit(job.counts_from + job.spec.timeout)
+
+
 def began(now: float, job: JobRecord) -> None:
     """A task has started. The first of an attempt starts its clock, so that waiting for the
     engine's resources does not count.
     """
-    if not job.begun and job.spec.timeout is not None:
-        job.limit(now + job.spec.timeout)
-    job.begun = True
+    if not job.begun:
+        job.begun, job.counts_from = True, now
+        limit(job)
     if job.tracker is not None:
         job.tracker.began(now)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from headgate.model import units
 from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
+from headgate.model.reason_text import say_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Changes:
     cores: float | None = None
     priority: float | None = None
     at_once: int | Literal["auto"] | None = None
+    memory: int | None = None
+    timeout: float | None = None
 
     @classmethod
     def of(cls, values: object) -> Changes:
@@ -29,7 +32,8 @@ class Changes:
         """
         kinds: dict[str, Callable[[str], Any]] = {field.name: float for field in fields(cls)}
         kinds |= {"workers": int, "at_once": units.at_once}
-        expected = "`workers`, `cores`, `priority` or `at_once`"
+        kinds |= {"memory": units.memory, "timeout": units.seconds}
+        expected = "`workers`, `cores`, `priority`, `at_once`, `memory` or `timeout`"
         if not values or not isinstance(values, Mapping):
             raise UsageError(f"found nothing to change; expected {expected}")
         numbers = dict[str, Any]()
@@ -42,7 +46,8 @@ class Changes:
             try:
                 numbers[name] = kinds[name](str(value))
             except ValueError as error:
-                expected = str(error) if name == "at_once" else "expected a number"
+                own = name in ("at_once", "memory", "timeout")
+                expected = str(error) if own else "expected a number"
                 raise UsageError(f"found {name} {value!r:.80}; {expected}") from None
         return cls(**numbers)
 
@@ -51,10 +56,7 @@ class Changes:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def __str__(self) -> str:
-        return ", ".join(
-            f"{name} {value}" if isinstance(value, str) else f"{name} {value:g}"
-            for name, value in self.plain().items()
-        )
+        return say_changes(self.plain())
 
     def applied(self, job: Job) -> Job:
         """The changed job; its number of workers is part of its plan.
@@ -67,6 +69,9 @@ class Changes:
         at_once = job.at_once if self.at_once is None else self.at_once
         try:
             limits = replace(job.limits, cores=cores)
-            return replace(job, limits=limits, priority=priority, at_once=at_once)
+            if self.memory is not None:
+                limits = replace(limits, memory_bytes=self.memory)
+            timeout = job.timeout if self.timeout is None else self.timeout
+            return replace(job, limits=limits, priority=priority, at_once=at_once, timeout=timeout)
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from None

@@ -59,6 +59,7 @@ from headgate.model.reasons import Reason
 from headgate.model.reasons import ReasonKind as Why
 from headgate.model.records import text_of
 from headgate.model.shares import Lever
+from headgate.model.units import say_bytes
 from headgate.planning.candidates import tasks_on
 from headgate.planning.memory import gpu_need
 from headgate.policies import Policy
@@ -424,6 +425,11 @@ class LiveHub:
             raise UsageError(f"policy {self.policy!r} moves no shares, whatever a job's priority")
         if changes.priority is not None and spec.share is not None:
             raise UsageError(f"job {job!r} has a `share` of its own, whatever its priority")
+        held = _most_held(live)
+        if changes.memory is not None and changes.memory < held:
+            raise UsageError(
+                f"found memory {say_bytes(changes.memory)}; job {job!r} holds {say_bytes(held)}"
+            )
         if spec != live.spec:
             live.spec = spec
             self.runs[run].record_job(job)
@@ -622,6 +628,12 @@ class LiveHub:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def _most_held(live: LiveJob) -> float:
+    """Bytes that the largest task of a job holds now; 0: unknown."""
+    tasks = live.current.tasks.values() if live.current is not None else ()
+    return max((task.usage.get("memory_bytes", 0.0) for task in tasks if task.usage), default=0.0)
 
 
 async def _write_report(store: Path, page: Path) -> None:

@@ -557,6 +557,19 @@ def _after(facts: Facts) -> str:
     return what_happened(facts["after"])
 
 
+def say_changes(changes: Mapping[str, Any]) -> str:
+    """New values of a job's fields by name, as a list in words."""
+    say: dict[str, Callable[[Any], str]] = {
+        "memory": say_bytes,
+        "timeout": say_seconds,
+        "at_once": str,
+    }
+    return ", ".join(
+        f"{name} {say[name](value) if name in say else format(value, 'g')}"
+        for name, value in changes.items()
+    )
+
+
 def _paused(facts: Facts) -> str:
     by = f"for urgent job {facts['urgent']}" if facts.get("urgent") else "by its user"
     match PauseKind(facts["keeps"]):
@@ -585,9 +598,7 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.GIVEN_WORKERS: "{after}; started again with {workers}",
     Kind.STARTED: _started,
     Kind.RESIZED: _resized,
-    Kind.CHANGED_BY_USER: lambda facts: (
-        "changed by its user: " + ", ".join(f"{name} {value:g}" for name, value in facts.items())
-    ),
+    Kind.CHANGED_BY_USER: lambda facts: f"changed by its user: {say_changes(facts)}",
     Kind.UNPAUSED: lambda facts: (
         f"unpaused after {say_seconds(facts['seconds'])}" if facts.get("seconds") else "unpaused"
     ),
