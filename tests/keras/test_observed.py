@@ -103,3 +103,51 @@ def test_epochs_losses_and_waits_for_input_are_told(outcome: Any) -> None:
     if backend != "torch":
         losses = [message for message in channel.of("progress") if "loss" in message]
         assert losses and losses[0]["epochs"] == 2
+
+
+FAILING = {
+    "keras": """
+import keras
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.ones((8, 4), "float32")
+if hooks:  # as another version of Keras, which keeps it elsewhere
+    del keras.callbacks.Callback
+model.fit(x, x[:, :1], 4, 2, verbose=0)
+print(model.get_weights())
+""",
+    "jax": """
+import jax, optax
+weights = {"w": jax.numpy.ones(4)}
+if hooks:
+    jax.tree.structure = None
+for _ in range(3):
+    weights = optax.apply_updates(weights, jax.grad(lambda w: (w["w"] ** 2).sum())(weights))
+print(weights)
+""",
+}
+
+
+@pytest.mark.parametrize("name", ["jax", pytest.param("keras", marks=pytest.mark.long)])
+def test_a_hook_that_fails_falls_away_with_one_warning(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os\nimport numpy as np\nhooks = 'HEADGATE_OBSERVE' in os.environ\n")
+    with script.open("a") as file:
+        file.write(FAILING[name])
+    with ChannelListener(tmp_path, welcome={"threads": 1}) as channel:
+        injected = inject(tmp_path / "inject")
+        path = os.pathsep.join((str(observation(injected)), str(injected)))
+        observed = channel.environment(HEADGATE_OBSERVE="steps")
+        ended = subprocess.run(
+            [sys.executable, str(script)],
+            env={**os.environ, **QUIET, "KERAS_BACKEND": "jax", "PYTHONPATH": path, **observed},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        [warning] = channel.wait_for("note")
+    assert "its steps are no longer observed: " in warning["text"]
+    assert ended.stdout == finish(start_warm("jax", [str(script)], tmp_path), tmp_path)

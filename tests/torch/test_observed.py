@@ -132,6 +132,52 @@ def test_a_program_without_pytorch_imports_nothing_of_headgate(
     assert finish(start(tmp_path, "-c", line, channel=channel)) == "set()\n"
 
 
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "keras", "jax", "optax"])
+def test_an_unknown_version_of_a_framework_is_not_observed_with_one_warning(
+    name: str, tmp_path: Path, channel: ChannelListener
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / f"{name}.py").write_text("__version__ = '99'\n")
+    line = f"import {name}; print({name}.__version__)"
+    assert finish(start(tmp_path, "-c", line, channel=channel, paths=(str(own),))) == "99\n"
+    [warning] = channel.wait_for("note")
+    assert warning["text"].startswith("its steps are not observed: ")
+
+
+FORMS = {
+    "optimized": ["-OO", "script.py"],
+    "safe path": ["-P", "script.py"],
+    "developed": ["-X", "dev", "-X", "importtime", "script.py"],
+    "debugged": ["-m", "pdb", "-c", "continue", "-c", "quit", "script.py"],
+    "profiled": ["-m", "cProfile", "-o", "profile", "script.py"],
+    "run as a module": ["-m", "script"],
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_script_under_another_tool_goes_on_as_before(
+    name: str, tmp_path: Path, channel: ChannelListener
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "torch.py").write_text("__version__ = '99'\n")
+    script = tmp_path / "script.py"
+    script.write_text("import random, sys, torch\nprint(sys.argv[0], random.Random(0).random())\n")
+    paths = (str(own), str(tmp_path))
+    plain = subprocess.run(
+        [sys.executable, *FORMS[name]],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert finish(start(tmp_path, *FORMS[name], channel=channel, paths=paths)) == plain.stdout
+    channel.wait_for("note")  # its hooks were tried
+
+
 @pytest.mark.parametrize("options", [["-S"], ["-I"], ["-E"]])
 def test_python_starts_with_any_options(
     tmp_path: Path, channel: ChannelListener, options: list[str]

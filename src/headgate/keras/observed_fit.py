@@ -98,8 +98,13 @@ class ObservedFit:
             return self._inner(*args)
         *state, source = args
         self._ran += 1
-        count = self._at_once()
-        if Feeder.fits(source) or Feeder.reads(source):
+        try:
+            count = self._at_once()
+            is_pipeline = Feeder.fits(source) or Feeder.reads(source)
+        except Exception as error:  # noqa: BLE001
+            self._calls.fail(error)
+            return self._inner(*args)
+        if is_pipeline:
             return self._run_pipeline(source, count)
         self._reads, fetched = False, [0]
         outputs = self._inner(*state, self._watched(source, fetched))

@@ -422,6 +422,10 @@ def watch(module: Any, after_import: Callable[[Any], Any]) -> None:
             hooks, function = _HOOKS[name]
             getattr(import_module(f"headgate.task.{hooks}"), function)(module)
     except Exception as error:  # noqa: BLE001 - another version than is known
+        calls = sys.modules.get("headgate.task.observed_calls")
+        half_hooked = observer if name == "torch" else getattr(calls, "calls", None)
+        if half_hooked is not None:
+            half_hooked.off()
         warn(environment, None, f"its steps are not observed: {error!r}")
 
 

@@ -95,7 +95,7 @@ def _watch(framework: Any) -> None:
         watch(framework, AfterImport)
     except Exception:  # noqa: BLE001 - the script goes on without it
         return
-    if framework.__name__ == "torch":
+    if "torch.serialization" in sys.modules and framework.__name__ == "torch":
         _watch_saves(sys.modules["torch.serialization"])
 
 

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -117,6 +118,7 @@ class ChannelListener:
                     with self._changed:
                         self.messages.append(message)
                     if message["type"] == "hello" and self._welcome is not None:
-                        self.send({"type": "welcome", "v": 1, **self._welcome})
+                        with suppress(BrokenPipeError):  # it has ended; the rest is there yet
+                            self.send({"type": "welcome", "v": 1, **self._welcome})
             except OSError:
                 return
