@@ -30,6 +30,7 @@ from headgate.diagnosis.what_if import NoFigure
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.jobs import Phase, Usage
 from headgate.recorded.rows import EventRow
+from headgate.reports.findings import why
 
 SAME = MadeUp(ran=0.5, waited=0.5)
 ALONE = MadeUp(ran=1.0)
@@ -135,6 +136,28 @@ def test_what_a_job_waited_for_is_told(tmp_path: Path) -> None:
     waited, _ = accounts([a, b], run.nodes, run.seconds)
     assert verdict(waited).facts == WaitedFacts(reason, ("b",))
     assert verdict(waited).cost.seconds == 30.0
+
+
+def test_what_a_job_waited_for_is_told_before_anything_was_read_of_it(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0, start=20, steps=0.0)})
+    job = replace(
+        run.jobs[0],
+        ended=None,
+        state="running",
+        phases=(Phase("waiting", 0.0, 0.6, 0, ""), Phase("running", 0.6, 0.9, 1, "")),
+        tasks=tuple(replace(task, usage={}) for task in run.jobs[0].tasks),
+    )
+    lacks = Reason.of(ReasonKind.NEEDS_ROOM, lacks={"kind": "memory", "needs_bytes": 1})
+    for reason, kind in (
+        (lacks, FindingKind.WAITING),
+        (Reason.of(ReasonKind.BEING_PLANNED), FindingKind.NOT_KNOWN),
+    ):
+        waited = replace(job, events=(event_of("waiting", 0.0, reason),))
+        [account] = accounts([waited], run.nodes, 0.9)
+        assert (verdict(account).kind, account.read) == (kind, False)
+    assert why(verdict(account), account) == (
+        "a was submitted 0.9 s ago, and too little was read of it yet."
+    )
 
 
 def test_what_a_job_of_an_earlier_version_waited_for_is_told_as_recorded(tmp_path: Path) -> None:

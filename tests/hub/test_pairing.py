@@ -35,10 +35,9 @@ def test_of_three_jobs_of_which_two_fit_those_start_that_go_best_side_by_side(us
     assert why in user.types("status", run).stdout
     user.touch("vae")
     user.sees_state("mlp", "running", run=run)
-    assert (
-        "vae went better beside those that ran, and started first"
-        in user.types("explain", run, "mlp").stdout
-    )
+    [explained] = user.json("explain", run, "mlp")["jobs"]
+    [waited] = [finding for finding in explained["findings"] if finding["kind"] == "waiting"]
+    assert "vae went better beside those that ran, and started first" in waited["why"]
     user.touch("cnn")
     user.touch("mlp")
     for name in keeps:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 SCRIPT = """
 import json, os, pathlib, pickle, shutil, tempfile
-from headgate.task.file_writes import WriteWatcher
+from headgate.task.file_writes import file_writes as writes
+from headgate.task.saving import replacing
 
-writes = WriteWatcher()
 writes.watch()
 found = []
 def told():
@@ -47,6 +47,12 @@ gone = tempfile.mkdtemp()
 open(os.path.join(gone, "x.txt"), "w").close()
 shutil.rmtree(gone)
 assert told() == [], found
+
+with replacing(pathlib.Path("step-8.pt")) as partial:  # a checkpoint of Headgate's own
+    partial.write_text("a")
+assert told() == []
+os.replace("moved", "step-8.pt")
+assert told() == ["step-8.pt"]  # the script's own
 
 child = os.fork()
 if not child:

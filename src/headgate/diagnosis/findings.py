@@ -487,7 +487,7 @@ class UnknownFacts:
     """Why the cause is unknown.
 
     Args:
-        ended_early: It ended before enough readings.
+        ended_early: It ended, or was asked about, before enough readings.
         missing: Readings that the run lacks.
         unexplained: Seconds without an explanation.
     """

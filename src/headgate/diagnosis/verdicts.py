@@ -164,7 +164,7 @@ def _of_its_time(account: Account) -> Finding:
         least = max(
             LEAST_SECONDS_TOLD, unexplained.seconds, account.may_have_lost, LEAST_PART * elapsed
         )
-        if worst is None or worst.cost.low < least:
+        if worst is None or (worst.cost.low < least and not _is_mostly_a_wait(worst, account)):
             return _unknown(account, TimeEstimate(0.0, unexplained.low, elapsed))
     large = [cause for cause in causes if _is_large(cause, elapsed)]
     # A start is paid once, what holds steps back as long as the job runs. In a short run the latter
@@ -192,6 +192,12 @@ def _of_its_time(account: Account) -> Finding:
     if account.around.slower is not None:
         return _slower(account, account.around.slower)
     return _healthy(account, sum(cause.cost.seconds for cause in causes))
+
+
+def _is_mostly_a_wait(cause: Finding, account: Account) -> bool:
+    """Whether the job waited, for a reason, most of its time, however short."""
+    reasoned = cause.kind is FindingKind.WAITING and account.around.waited_for is not None
+    return reasoned and cause.cost.seconds > account.elapsed / 2.0
 
 
 def _is_large(cause: Finding, elapsed: float) -> bool:

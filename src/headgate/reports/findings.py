@@ -105,7 +105,7 @@ _MISSING = {
 }
 _NO_FIGURE = {
     NoFigure.FEW_STEPS: "it reported fewer than two steps",
-    NoFigure.ENDED_EARLY: "it ended before enough was read of it",
+    NoFigure.ENDED_EARLY: "too little was read of it",
     NoFigure.NO_CORE_WAITS: "how long its threads waited for a core is not known (schedstat)",
     NoFigure.ONE_THREAD: "it had one compute thread, and nothing tells what a second would bring",
     NoFigure.NO_DISK_WAITS: "how long it was blocked on a disk is not known (PSI)",
@@ -440,6 +440,9 @@ def _not_known(finding: Finding, account: Account) -> str:
     facts: UnknownFacts | DoubtfulLoss | ThreadGrant = finding.facts
     if not isinstance(facts, UnknownFacts):
         return _note(facts, account)
+    if facts.ended_early and account.record.ended is None:
+        since = say_seconds(account.elapsed)
+        return f"{account.job} was submitted {since} ago, and too little was read of it yet."
     if facts.ended_early:
         ended = f"{account.job} ended after {say_seconds(account.elapsed)}"
         return f"{ended}, before enough was read of it."

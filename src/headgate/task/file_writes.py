@@ -29,6 +29,7 @@ class WriteWatcher:
         self._process = 0
         self._found: deque[str] = deque(maxlen=_MOST_WAITING)
         self._told: set[str] = set()
+        self._own: set[str] = set()
 
     def watch(self) -> None:
         """Note writes from now on, until `ignore`."""
@@ -46,10 +47,18 @@ class WriteWatcher:
         if self._process == os.getpid() and isinstance(file, (str, bytes, os.PathLike)):
             self._found.append(os.path.abspath(os.fsdecode(file)))
 
+    def leave_out(self, file: str) -> None:
+        """Leave out the next write to a file, which is Headgate's own."""
+        if self._process == os.getpid():
+            self._own.add(os.path.abspath(file))
+
     def tell(self, send: Callable[[dict[str, object]], None]) -> None:
         """Send the files noted since the last call, each once."""
         while self._found:
             path = self._found.popleft()
+            if path in self._own:
+                self._own.discard(path)
+                continue
             if path in self._told or len(self._told) >= _MOST:
                 continue
             self._told.add(path)

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headgate.task.file_writes import file_writes
+
 SHARE = 0.005
 """Largest fraction of time that automatic checkpoints may take."""
 KEPT = 2
@@ -249,6 +251,7 @@ def replacing(path: Path) -> Iterator[Path]:
             _sync(written)
         if path.is_dir():
             _remove(path)
+        file_writes.leave_out(str(path))
         os.replace(partial, path)
         _sync(path.parent)
         _prune(path)
