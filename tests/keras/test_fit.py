@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.keras.conftest import VARIABLES, Plain, Start
 
+from headgate.keras.backends import ApartReads
 from headgate.keras.fitting import Fitting
 
 BACKENDS = list(VARIABLES)
@@ -271,3 +272,12 @@ def test_a_fit_that_steps_another_optimizer_than_was_prepared_is_refused() -> No
         match=r"but fit steps the optimizer of the compiled model.*; call prepare\(model\)",
     ):
         Fitting(model, cast(Any, None), 0, prepared).fit()
+
+
+def test_no_measured_read_of_a_pipeline_follows_another() -> None:
+    apart = ApartReads()
+    always = [True, True, *[False] * 6]
+    measured = [True] * 6 + [False, True]
+    assert [apart.takes(*step) for step in zip(measured, always)] == [
+        *(True, True, False, True, False, True, False, True)
+    ]

@@ -232,6 +232,24 @@ def test_however_many_steps_a_script_reports_at_once_those_that_are_measured_are
     assert [step.samples for step in steps[1:]] == [8] * 5
 
 
+def test_time_of_measuring_is_no_part_of_a_step_and_a_step_can_be_passed_over() -> None:
+    steps: list[Step] = []
+    clock = Clock()
+    meter = StepMeter(steps.append, lambda done: None, clock=clock)
+    for number in range(2):
+        meter.begin(None)
+        if number:
+            meter.pass_over()
+        for span, seconds in (("input", 2.0), ("other", 3.0), ("compute", 5.0)):
+            meter.mark(span)
+            clock.now += seconds
+            if span == "other":
+                meter.leave_out(2.5)
+        meter.end(None)
+    assert [step.spans for step in steps] == [{"other": 0.5, "input": 2.0, "compute": 5.0}]
+    assert meter.steps == 2
+
+
 def test_what_is_reported_after_an_epoch_of_several_steps_is_not_measured() -> None:
     steps: list[Step] = []
     clock = Clock()

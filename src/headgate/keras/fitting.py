@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headgate.keras import backends, flops
-from headgate.keras.backends import Feeder
+from headgate.keras.backends import ApartReads, Feeder
 from headgate.keras.reading import Reading
 from headgate.keras.replicas import as_one_process
 from headgate.keras.session import Session
@@ -21,6 +21,7 @@ from headgate.keras.strategies import check_fit
 from headgate.task.overheads import overheads
 from headgate.task.saving import ResumeError
 from headgate.task.session import StartPoint
+from headgate.task.step_timing import is_warm
 
 _FLOPS_STEP = 2
 
@@ -100,6 +101,7 @@ class Fitting:
         self._skip = 0
         self._skipped = False
         self._metrics_wait = False
+        self._apart = ApartReads()
         self._test_began = 0.0
         self._as_trained: list[np.ndarray[Any, Any]] | None = None
 
@@ -259,13 +261,18 @@ class Fitting:
             for _ in range(self._at_once()):
                 feeder.take()
             return self._skipping(())
+        meter = self._session.meter
         waits = self._metrics_wait or self._session.trained.pending(self._index)
-        if self._at_once() > 1 or not (self._session.meter.sampled or waits):
+        # a profile times each
+        always = waits or self._session.profiling or not is_warm(meter.steps + 1)
+        if not self._apart.takes(meter.sampled, always):
+            meter.pass_over()
+        if self._at_once() > 1 or not (meter.sampled or waits):
             return self._run((), source, None, self._guessed())
-        feeder = Feeder(source)
-        self._session.meter.mark("input")
+        feeder = Feeder(source, meter.leave_out)
+        meter.mark("input")
         batch = feeder.take()
-        self._session.meter.mark("other")
+        meter.mark("other")
         if batch is None:
             return self._inner(source)
         return self._run((), feeder.holding(batch), batch, backends.size_of(batch), feeder)

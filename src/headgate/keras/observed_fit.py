@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headgate.keras import backends
-from headgate.keras.backends import Feeder
+from headgate.keras.backends import ApartReads, Feeder
 from headgate.keras.fitting import callback_of
 from headgate.task.step_timing import StepSampling
 
@@ -40,7 +40,8 @@ class ObservedFit:
         self._left: int | None = None  # batches of the epoch
         self._batch: int | None = None  # the most samples of a batch
         self._epoch: tuple[int, int | None] = (0, None)
-        self._follows = False  # the next step is the first of an epoch, or follows a measured one
+        self._apart = ApartReads()
+        self._begins = False  # the next step is the first of an epoch
         self._reads = False  # the iterator has begun a batch of the running call
         self._is_over = False  # a list of callbacks may be used again
 
@@ -73,7 +74,7 @@ class ObservedFit:
             self._calls.attempt(self._epoch_begins, epoch)
 
     def _epoch_begins(self, epoch: int) -> None:
-        self._follows = True
+        self._begins = True
         params = self._callback.params or {}
         self._left = params.get("steps")
         self._epoch = epoch, params.get("epochs")
@@ -140,14 +141,14 @@ class ObservedFit:
     def _run_pipeline(self, source: Any, count: int) -> Any:
         """A step that reads a tf.data pipeline itself. In some of them the batches are read before
         it, so that the time that they take is known. None of these is the first of an epoch, which
-        also has what comes between two epochs. None follows another: a measured step is longer, so
-        that more of the next batch is there.
+        also has what comes between two epochs.
         """
-        takes = self._sampling.takes(self._ran) and not self._follows
-        self._follows = is_apart = Feeder.fits(source) and takes
+        begins, self._begins = self._begins, False
+        is_measured = self._sampling.takes(self._ran) and Feeder.fits(source) and not begins
+        is_apart = self._apart.takes(is_measured)
         batches: list[Any] = []
         if is_apart:
-            feeder = Feeder(source)
+            feeder = Feeder(source, partial(self._calls.attempt, self._steps.leaves_out))
             self._calls.attempt(self._steps.fetching)
             while len(batches) < count and (batch := feeder.take()) is not None:
                 batches.append(batch)
@@ -155,9 +156,7 @@ class ObservedFit:
                 self._calls.attempt(self._steps.exhausted)
                 return self._inner(source)
             self._calls.attempt(self._fetched, batches)
-            began = time.perf_counter()
             source, count = self._held(feeder, batches), len(batches)
-            self._calls.attempt(self._steps.leaves_out, time.perf_counter() - began)
         else:
             self._calls.attempt(self._steps.computes)
             count = count if self._left is None else max(min(count, self._left), 1)

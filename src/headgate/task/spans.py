@@ -58,6 +58,10 @@ class StepSpans:
         self._carved += seconds
         self.begins.setdefault(name, begin - self._began)
 
+    def leave_out(self, seconds: float) -> None:
+        """Take `seconds` out of the running span, and so out of the step."""
+        self._carved += seconds
+
     def since_begin(self, moment: float) -> float:
         """Seconds from the step's start to `moment` by the clock."""
         return moment - self._began

@@ -210,6 +210,15 @@ class StepMeter:
         if self.sampled:
             self._spans.enter(name)
 
+    def leave_out(self, seconds: float) -> None:
+        """Take the latest seconds out of the running span: measuring took them."""
+        if self.sampled:
+            self._spans.leave_out(seconds)
+
+    def pass_over(self) -> None:
+        """Do not measure the running step."""
+        self.sampled = False
+
     def end(self, done: Any, steps: int = 1, more: Any = None) -> None:
         """End the running step, once `done` is computed.
 
