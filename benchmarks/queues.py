@@ -1,0 +1,400 @@
+"""Headgate in the place of a queue: the same jobs through task-spooler with one and with two slots,
+through pueue where there is one, all at once, and by Headgate as it comes, in turn.
+
+    python benchmarks/queues.py [--repetitions 3] [--minutes 120] [--pueue PATH] [--jobs 10]
+                                [--sweep 60] [--scale 1] [--counts 1000,10000] [--json PATH]
+
+Each draw is ten jobs as in `elastic.py`, and a sweep of one script with 60 seeds that is handed in
+whole. `mean` is the mean time from a job's arrival to its end, `makespan` that to the last end.
+`overhead` is the makespan of 60 jobs that do nothing, over 60. `hand in` is the time until all of
+so many jobs that may not begin yet are in the queue; `memory` is what the queue's processes take
+then (PSS). A full queue has no such figures. The last line compares Headgate with the better queue.
+
+Headgate's hub tells when a job has ended; of the others a shell around each job tells it, before
+the queue knows. After `--minutes` all is ended, and what is whole by then is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import _frame
+import psutil
+from _elastic import KINDS, Job, at_random, stage
+
+TRIVIAL = 60
+HEADGATE = "headgate"
+_RECORDED = 'end=$1; shift; "$@" >/dev/null 2>&1; date +%s.%N > "$end"'
+_MARK = "HEADGATE_BENCH_QUEUE"
+
+
+class OutOfTime(Exception):
+    """The minutes that were given are over."""
+
+
+class Full(Exception):
+    """The queue takes no more jobs."""
+
+
+class Queue:
+    """A queue of its own in a folder, of that many slots. This one starts all jobs at once."""
+
+    name = "all at once"
+    can_hold = False
+
+    def __init__(self, folder: Path, slots: int = 0) -> None:
+        self.folder, self.slots = folder, slots
+        self.environment = _frame.environment(**{_MARK: str(folder)})
+
+    def add(self, words: Sequence[str]) -> None:
+        """Hand in a command."""
+        subprocess.Popen(words, env=self.environment, stdin=subprocess.DEVNULL)
+
+    def hold(self) -> None:
+        """Let no job begin from now on."""
+
+    def processes(self) -> Iterator[psutil.Process]:
+        """All processes of the queue, and of its jobs."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(_MARK) == str(self.folder):
+                    yield process
+
+    def close(self) -> None:
+        """End it, and its jobs."""
+        while left := [process for process in self.processes() if process.status() != "zombie"]:
+            for process in left:
+                with suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(left, timeout=5)
+
+    def _says(self, *words: str) -> None:
+        said = subprocess.run(
+            words,
+            check=False,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if said.returncode:
+            raise RuntimeError(f"{shlex.join(words)}: {said.stderr or said.stdout}")
+
+
+class Spooler(Queue):
+    """task-spooler."""
+
+    can_hold = True
+
+    def __init__(self, folder: Path, slots: int) -> None:
+        super().__init__(folder, slots)
+        self.name = f"tsp -S {slots}"
+        self.environment |= {
+            "TS_SOCKET": str(folder / "socket"),
+            "TS_MAXCONN": "100000",
+            "TMPDIR": str(folder),
+        }
+        self._says("tsp", "-S", str(slots))
+
+    def add(self, words: Sequence[str]) -> None:
+        added = subprocess.run(
+            ["tsp", "-n", "-B", *words],
+            check=False,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+        if added.returncode:
+            raise Full(added.stderr.decode().strip())
+
+    def hold(self) -> None:
+        for _ in range(self.slots):
+            self.add(["sleep", "1000000"])
+
+
+class Pueue(Queue):
+    """pueue, whose `pueued` lies beside it."""
+
+    can_hold = True
+
+    def __init__(self, folder: Path, slots: int, program: Path) -> None:
+        super().__init__(folder, slots)
+        self.name = f"pueue -p {slots}"
+        config = folder / "pueue.yml"
+        shared = {
+            "pueue_directory": str(folder),
+            "runtime_directory": str(folder),
+            "use_unix_socket": True,
+            "unix_socket_path": str(folder / "socket"),
+        }
+        config.write_text(json.dumps({"shared": shared}))
+        self._words = [str(program), "-c", str(config)]
+        daemon = [str(program.with_name("pueued")), "-c", str(config)]
+        subprocess.Popen(daemon, env=self.environment, stdout=subprocess.DEVNULL)
+        _frame.until((folder / "socket").exists, "pueued listens")
+        self._says(*self._words, "parallel", str(slots))
+
+    def add(self, words: Sequence[str]) -> None:
+        self._says(*self._words, "add", "--escape", "--", *words)
+
+    def hold(self) -> None:
+        self._says(*self._words, "pause")
+
+
+def words_of(job: Job) -> list[str]:
+    """A job's command line."""
+    entry: Mapping[str, Any] = job.entry("process")
+    return [sys.executable, entry["script"], *entry["args"]]
+
+
+def through(queue: Queue, jobs: Sequence[tuple[float, Sequence[str]]]) -> tuple[float, float]:
+    """Hand in commands at their times (s); mean completion and makespan (s)."""
+    ends = [queue.folder / f"end-{number}" for number in range(len(jobs))]
+    began = time.time()
+    for end, (at, words) in zip(ends, jobs, strict=True):
+        time.sleep(max(0.0, began + at - time.time()))
+        queue.add(["sh", "-c", _RECORDED, "sh", str(end), *words])
+    while not all(end.exists() and end.stat().st_size for end in ends):
+        time.sleep(0.05)
+    ended = [float(end.read_text()) - began for end in ends]
+    mean = statistics.mean(end - at for end, (at, _) in zip(ended, jobs, strict=True))
+    return mean, max(ended)
+
+
+def memory(processes: Iterator[psutil.Process]) -> float:
+    """What processes take (MiB): shared pages count in parts."""
+    total = 0
+    for process in processes:
+        with suppress(psutil.Error):
+            total += process.memory_full_info().pss
+    return total / 2**20
+
+
+def handed_in(queue: Queue, count: int) -> tuple[float, float]:
+    """Seconds until so many jobs are in the queue, and MiB that it takes then.
+
+    Raises:
+        Full: It takes no more.
+    """
+    queue.hold()
+    began = time.monotonic()
+    for number in range(count):
+        try:
+            queue.add(["true"])
+        except Full as error:
+            raise Full(f"{error} with {number}") from None
+    return time.monotonic() - began, memory(queue.processes())
+
+
+class Figures:
+    """What was measured, by figure and way."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+
+    def add(self, way: str, **figures: float) -> None:
+        """Add figures of one repetition."""
+        for name, value in figures.items():
+            self.values[name.replace("_", " ")][way].append(value)
+            print(f"  {way}: {name.replace('_', ' ')} {value:.3f}", file=sys.stderr, flush=True)
+
+    def medians(self) -> dict[str, dict[str, float]]:
+        """The median of each figure."""
+        return {
+            name: {way: statistics.median(values) for way, values in ways.items()}
+            for name, ways in self.values.items()
+        }
+
+    def show(self) -> None:
+        """Print the table, and Headgate over the better queue."""
+        medians = self.medians()
+        ways = list(dict.fromkeys(way for row in medians.values() for way in row))
+        print(" " * 24 + "".join(f"{way:>14}" for way in ways) + f"{'over better':>14}")
+        for name, row in medians.items():
+            cells = [f"{row[way]:.3f}" if way in row else "-" for way in ways]
+            queues = [row[way] for way in row if way not in (HEADGATE, Queue.name)]
+            over = "-"
+            if queues and HEADGATE in row:
+                over = f"{row[HEADGATE] / min(queues):.3f}"
+            print(f"{name:24}" + "".join(f"{cell:>14}" for cell in (*cells, over)))
+
+
+class Bench:
+    """All ways that jobs are run.
+
+    Args:
+        pueue: The program; None: there is none.
+        figures: Gets what is measured.
+    """
+
+    def __init__(self, pueue: Path | None, figures: Figures) -> None:
+        self._pueue, self._figures = pueue, figures
+
+    @contextmanager
+    def queues(self, only_held: bool = False) -> Iterator[Iterator[Queue]]:
+        """Each queue in turn, new and empty."""
+        kinds: list[tuple[type[Queue], tuple[Any, ...]]] = [(Queue, ())]
+        if shutil.which("tsp"):
+            kinds += [(Spooler, (1,)), (Spooler, (2,))]
+        if self._pueue is not None:
+            kinds += [(Pueue, (slots, self._pueue)) for slots in (1, 2)]
+
+        def opened() -> Iterator[Queue]:
+            for kind, arguments in kinds:
+                if only_held and not (kind.can_hold and arguments[0] == 1):
+                    continue
+                with tempfile.TemporaryDirectory(prefix="hg-queue-") as folder:
+                    try:
+                        yield kind(Path(folder), *arguments)
+                    finally:
+                        Queue(Path(folder)).close()
+
+        given = opened()
+        try:
+            yield given
+        finally:
+            given.close()  # type: ignore[attr-defined]  # a generator
+
+    def jobs(self, what: str, jobs: Sequence[Job]) -> None:
+        """Run jobs by every way."""
+        with self.queues() as queues:
+            for queue in queues:
+                mean, makespan = through(queue, [(job.at, words_of(job)) for job in jobs])
+                self._figures.add(
+                    queue.name, **{f"{what}_mean": mean, f"{what}_makespan": makespan}
+                )
+        with stage("process", on_lab=False) as there:
+            ran = there.run(jobs, "headgate").ran.values()
+            mean = statistics.mean(job.seconds for job in ran)
+            makespan = max(job.ended for job in ran)
+            self._add(HEADGATE, what, mean, makespan)
+
+    def _add(self, way: str, what: str, mean: float, makespan: float) -> None:
+        self._figures.add(way, **{f"{what}_mean": mean, f"{what}_makespan": makespan})
+
+    def trivial(self) -> None:
+        """Run jobs that do nothing by every way."""
+        with self.queues() as queues:
+            for queue in queues:
+                _, makespan = through(queue, [(0.0, ["true"])] * TRIVIAL)
+                self._figures.add(queue.name, overhead=makespan / TRIVIAL)
+        with stage("process", on_lab=False) as there:
+            jobs = [{"name": f"j{number}", "run": "true"} for number in range(TRIVIAL)]
+            _headgate(there.variables, there.home, jobs[:1])
+            began = time.monotonic()
+            _headgate(there.variables, there.home, jobs)
+            self._figures.add(HEADGATE, overhead=(time.monotonic() - began) / TRIVIAL)
+
+    def hands_in(self, count: int) -> None:
+        """Hand in so many jobs that wait by every way that has a queue."""
+        with self.queues(only_held=True) as queues:
+            for queue in queues:
+                try:
+                    seconds, size = handed_in(queue, count)
+                except Full as error:
+                    print(f"{queue.name} takes no {count} jobs: {error}\n", flush=True)
+                    continue
+                figures = {f"hand_in_{count}": seconds, f"memory_of_{count}": size}
+                self._figures.add(queue.name, **figures)
+        with stage("process", on_lab=False) as there:
+            hold = {"name": "hold", "run": "sleep 1000000"}
+            jobs = [{"name": f"j{i}", "run": "true", "after": "hold"} for i in range(count)]
+            _headgate(there.variables, there.home, [hold | {"run": "true"}])
+            began = time.monotonic()
+            _headgate(there.variables, there.home, [hold, *jobs], "--detach")
+            seconds = time.monotonic() - began
+            hubs = (
+                process
+                for process in _of_home(there.home)
+                if any("headgate" in word for word in process.cmdline())
+            )
+            figures = {f"hand_in_{count}": seconds, f"memory_of_{count}": memory(hubs)}
+            self._figures.add(HEADGATE, **figures)
+            words = [sys.executable, "-m", "headgate", "stop", "--kill"]
+            subprocess.run(words, env=there.variables, capture_output=True, check=True)
+
+
+def _headgate(
+    variables: dict[str, str], folder: Path, jobs: Sequence[Mapping[str, str]], *options: str
+) -> None:
+    file = folder / "queue.yaml"
+    file.write_text(json.dumps({"jobs": jobs}))
+    words = [sys.executable, "-m", "headgate", "run", str(file), *options]
+    subprocess.run(words, cwd=folder, env=variables, stdout=subprocess.DEVNULL, check=True)
+
+
+def _of_home(home: Path) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("HEADGATE_HOME") == str(home):
+                yield process
+
+
+def sweep(count: int, scale: float, seed: int) -> list[Job]:
+    """Short jobs of one kind, of different lengths, that all arrive at once."""
+    drawn = at_random(count, seed, 0.0, 0.1 * scale, {"plain": KINDS["plain"]})
+    return [Job(f"sweep-{number}", job.kind, 0.0, job.epochs) for number, job in enumerate(drawn)]
+
+
+def _over(*_: object) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    raise OutOfTime
+
+
+def main() -> None:
+    made = _frame.parser("Headgate in the place of a queue.", 3)
+    made.add_argument("--minutes", type=float, default=120, help="the most (default: 120)")
+    made.add_argument("--pueue", type=Path, help="the program, with pueued beside it")
+    made.add_argument("--jobs", type=int, default=10, help="random jobs of a draw (default: 10)")
+    made.add_argument("--sweep", type=int, default=60, help="jobs of the sweep (default: 60)")
+    made.add_argument("--scale", type=float, default=1.0, help="of the epochs (default: 1)")
+    made.add_argument("--stretch", type=float, default=0.25, help="of the arrivals (default: 0.25)")
+    made.add_argument("--counts", default="1000,10000", help="jobs handed in")
+    options = made.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else Headgate alone is compiled each time
+    _frame.heading(options.repetitions, "torch", "tensorflow-cpu", "jax")
+    if not shutil.which("tsp"):
+        print("no rows of task-spooler: found no tsp (apt-get install task-spooler)\n")
+    pueue = options.pueue or shutil.which("pueue")
+    if pueue is None:
+        print("no rows of pueue: found none; name it by --pueue\n")
+    figures = Figures()
+    bench = Bench(None if pueue is None else Path(pueue).absolute(), figures)
+    signal.signal(signal.SIGALRM, _over)
+    signal.setitimer(signal.ITIMER_REAL, 60 * options.minutes)
+    try:
+        with _frame.leaving():
+            for count in filter(None, options.counts.split(",")):
+                bench.hands_in(int(count))
+            for seed in range(options.repetitions):
+                bench.trivial()
+                if options.sweep:
+                    bench.jobs("sweep", sweep(options.sweep, options.scale, seed))
+                if options.jobs:
+                    jobs = at_random(options.jobs, seed, options.stretch, options.scale)
+                    bench.jobs("jobs", jobs)
+    except OutOfTime:
+        print(f"ended after {options.minutes:g} minutes\n")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        figures.show()
+        content = {"medians": figures.medians(), "values": figures.values}
+        _frame.write(options.json, "queues", content, "torch", "tensorflow-cpu", "jax")
+
+
+if __name__ == "__main__":
+    main()
