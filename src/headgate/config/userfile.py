@@ -98,7 +98,9 @@ def json_schema(model: type[Entry], title: str) -> dict[str, Any]:
 
 MOST_LETTERS = 1_000_000
 MOST_VALUES = 50_000
-"""Most values of a file. Values behind an alias count at each use."""
+"""Most values of a file with aliases, or one for each letter of a longer file. Values behind an
+alias count at each use.
+"""
 _DEEPEST = 40
 _SURROGATE = re.compile("[\\ud800-\\udfff]")
 _NO_TEXT = "leave out the half of a surrogate pair: it is no text"
@@ -178,6 +180,7 @@ class UserFile:
             raise UsageError(
                 f"cannot read {path}: it has more than {MOST_LETTERS:,} characters; divide it"
             )
+        self._most_values = max(MOST_VALUES, len(text))
         try:
             loader = Loader(text)
             root = loader.get_single_node()
@@ -285,8 +288,8 @@ class UserFile:
     def _walk(self, node: yaml.Node, place: Place, around: tuple[yaml.Node, ...]) -> None:
         line = node.start_mark.line + 1
         self._values += 1
-        if self._values > MOST_VALUES:
-            fault = f"its aliases make more than {MOST_VALUES:,} values of it"
+        if self._values > self._most_values:
+            fault = f"its aliases make more than {self._most_values:,} values of it"
             raise InvalidFileError(
                 self.path, [Problem(where(place), line, fault, "write out what is meant")]
             )
