@@ -10,6 +10,7 @@ from tests.controller.driver import job
 from tests.controller.test_memory import MIB, ON_N, names
 from tests.controller.test_queueing import GIB, Queueing, states
 
+from headgate.controller.at_once import MemoryOfScripts
 from headgate.controller.core import live_controller
 from headgate.model.cluster import Node
 from headgate.model.events import (
@@ -167,3 +168,25 @@ def test_one_that_took_ten_times_as_much_as_others_is_soon_forgotten() -> None:
         running += hub.ends(now + 0.5, running.pop(0))
         begun = max(begun, len(running))
     assert begun == 8
+
+
+def test_others_wait_for_a_job_whose_memory_doubles_late() -> None:
+    hub = Hub(gib=8.0)
+    hub.hands_in(*MANY, script="s")
+    hub.steps(2.0, "j00")
+    hub.uses(2.0, "j00", 1_000)
+    began = hub.uses(4.0, "j00", 1_000)
+    assert began == [*MANY[1:7]], "each is expected to take 1,100 MiB"
+    assert hub.uses(30.0, "j01", 2_000) == []
+    assert hub.ends(31.0, "j02") == [], "what j01 has grown by is not there for another"
+    assert hub.ends(32.0, "j01") == [], "the next may grow as much"
+    assert hub.ends(33.0, "j03") == ["j07"]
+
+
+def test_a_wider_spread_of_peaks_makes_a_larger_margin() -> None:
+    even, spread = MemoryOfScripts(), MemoryOfScripts()
+    for peak in (100, 100, 100, 100):
+        even.learn("s", peak)
+    for peak in (40, 100, 40, 100):
+        spread.learn("s", peak)
+    assert (even.need("s"), spread.need("s")) == (110, 140)

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.client.starting import await_answer
 from headgate.hub.changes import Changes
-from headgate.hub.connection import HubConnection, connect
+from headgate.hub.connection import TAKE_IN_SECONDS, HubConnection, connect
 from headgate.model.errors import HeadgateError, HubError, NotFoundError
 from headgate.model.events import ENDED
 from headgate.model.identifiers import run_and_job
@@ -144,7 +144,10 @@ def _ask_to_stop(
     """
     try:
         watched.ask("attach", run=chosen.run)
-        stopping: list[str] = hub.ask("stop", run=chosen.run, jobs=chosen.jobs, kill=kill)["jobs"]
+        request = {"run": chosen.run, "jobs": chosen.jobs, "kill": kill}
+        stopping: list[str] = hub.ask("stop", patience=TAKE_IN_SECONDS, **request)["jobs"]
+    except HubError:
+        raise
     except HeadgateError:
         if chosen.run in hub.ask("runs")["runs"]:
             raise

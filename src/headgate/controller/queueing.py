@@ -636,15 +636,13 @@ class Queue:
         return best
 
     def _dequeue(self, claim: Claim) -> None:
-        left = [entry for entry in self._waiting.pop(claim.request) if entry[1] is not claim]
-        if left:
-            self._waiting[claim.request] = left
-
-    def _start(self, now: float, claim: Claim, slots: tuple[WorkerSlot, ...]) -> list[Action]:
         waiting = self._waiting[claim.request]
         del waiting[next(i for i, (_, waiting_job) in enumerate(waiting) if waiting_job is claim)]
         if not waiting:
             del self._waiting[claim.request]
+
+    def _start(self, now: float, claim: Claim, slots: tuple[WorkerSlot, ...]) -> list[Action]:
+        self._dequeue(claim)
         job = claim.job
         job.queued = False
         claim.since, claim.slots, claim.passed = now, slots, 0

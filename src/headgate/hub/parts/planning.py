@@ -211,13 +211,14 @@ class InitialPlanner(Component):
                 thread = await asyncio.to_thread(
                     partial(choose, used=used, interference=pairs), plain, cluster
                 )
-            self._told(
-                actions,
-                [
-                    self._allowed(*question_and_choice, cluster, used)
-                    for question_and_choice in zip(actions, asked, thread)
-                ],
-            )
+            choices = [
+                self._allowed(*question_and_choice, cluster, used)
+                for question_and_choice in zip(actions, asked, thread)
+            ]
+            for first in range(0, len(actions), _AT_A_TIME):
+                some = slice(first, first + _AT_A_TIME)
+                self._told(actions[some], choices[some])
+                await asyncio.sleep(0)
 
     def _allowed(
         self,
@@ -282,6 +283,7 @@ class InitialPlanner(Component):
             self._step(StopRequested(action.job))
 
 
+_AT_A_TIME = 100  # jobs that are told of their plans before clients are answered
 _EFFORT = 30.0  # seconds between two looks, for each CPU second of the last one
 
 
