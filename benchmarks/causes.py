@@ -21,6 +21,9 @@ Some causes may do nothing on some machines. Where that can be measured within t
 steps before and after a program came beside them, or steps with and without. A cause that cost
 hardly what a verdict asks for, or less, had no effect. It is not counted as a cause; but whoever is
 blamed for nothing is counted as blamed without a cause.
+
+A draw that begins while other programs use a third of a core or more is not counted either: it says
+`busy`. A draw whose run failed is kept in the JSON with the reason.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import _frame
+import psutil
 from _causes import CAUSES, LAB, NODE_CORES, NODES, Cause, Hog, Trial, in_both_forms
 
 from headgate.recorded.store import RunReader
@@ -56,6 +60,8 @@ SURE, NOTHING = 1.5, 0.5
 """Times that: a cause that cost more has to be told, and one that cost less is not to be. Between
 these both is right, because two measures of one thing differ.
 """
+MOST_BUSY, QUIET_SECONDS, QUIET_TRIES = 0.33, 1.0, 5
+"""Cores that others may use before a draw, how long that is looked at, and how often."""
 BLAMES = "neighbour-"
 UNKNOWN = "not-known"
 
@@ -66,6 +72,7 @@ class Given(NamedTuple):
     Args:
         cost: Seconds that the cause was measured to cost; None where that was not measured.
         seconds: Of the draw.
+        busy: Cores that were in use before it began.
     """
 
     cause: str
@@ -78,6 +85,7 @@ class Given(NamedTuple):
     why: str
     seconds: float
     told: Mapping[str, Any]
+    busy: float = 0.0
 
     @property
     def _times(self) -> float:
@@ -86,11 +94,17 @@ class Given(NamedTuple):
         return self.cost / least if self.cost is not None else SURE
 
     @property
+    def is_busy(self) -> bool:
+        return self.busy > MOST_BUSY
+
+    @property
     def effect(self) -> bool:
-        return self._times >= SURE
+        return self._times >= SURE and not self.is_busy
 
     @property
     def mark(self) -> str:
+        if self.is_busy:
+            return "busy"
         if not self.effect:
             return "blamed" if self.blames and self._times < NOTHING else "no effect"
         return "right" if self.right else "none" if self.name == UNKNOWN else "WRONG"
@@ -233,17 +247,35 @@ def judged(
     jobs: Sequence[Mapping[str, Any]],
     cost: float | None,
     seconds: float,
+    busy: float,
 ) -> Iterator[Given]:
     names = [each["name"] for each in trial.jobs]
     for told in jobs:
         if cause.control or told["job"] == names[0]:
             name = told["verdict"]["name"]
             right = name in cause.right and (not trial.to or blamed(told) == trial.to)
-            blames = name.startswith(BLAMES)
-            why = told["verdict"]["why"]
             yield Given(
-                cause.name, draw, told["job"], name, right, blames, cost, why, seconds, told
+                cause=cause.name,
+                draw=draw,
+                job=told["job"],
+                name=name,
+                right=right,
+                blames=name.startswith(BLAMES),
+                cost=cost,
+                why=told["verdict"]["why"],
+                seconds=seconds,
+                told=told,
+                busy=busy,
             )
+
+
+def busy_cores() -> float:
+    """Cores in use now: what the run before leaves to do has some time."""
+    cores, tries = math.inf, 0
+    while cores > MOST_BUSY and tries < QUIET_TRIES:
+        part = psutil.cpu_percent(QUIET_SECONDS) / 100.0
+        cores, tries = min(cores, part * (psutil.cpu_count() or 1)), tries + 1
+    return cores
 
 
 # --- the matrix -----------------------------------------------------------------------------------
@@ -272,7 +304,8 @@ def summary(causes: Sequence[Cause], given: Sequence[Given]) -> dict[str, Any]:
         "verdicts": len(there),
         "right_of_given": sum(each.right for each in told) / len(told) if told else None,
         "none_given": 1.0 - len(told) / len(there) if there else None,
-        "no_effect": len(given) - len(there),
+        "no_effect": sum(not each.effect and not each.is_busy for each in given),
+        "busy": sum(each.is_busy for each in given),
         "neighbours_blamed_in_controls": sum(
             each.blames for each in there if each.cause in controls
         ),
@@ -289,6 +322,7 @@ def summary(causes: Sequence[Cause], given: Sequence[Given]) -> dict[str, Any]:
         f"draws whose cause had no effect: {found['no_effect']}, "
         f"neighbours blamed in these: {found['neighbours_blamed_without_effect']} (aim 0)"
     )
+    print(f"draws begun on a busy machine, not counted: {found['busy']}")
     return found
 
 
@@ -314,6 +348,7 @@ class Draws:
         self._causes, self.seed, self._path = causes, seed, path
         self._until = time.monotonic() + seconds
         self._kept: list[Given] = []
+        self._failures: list[dict[str, Any]] = []
         if path is not None and path.exists():
             self._kept = self._read(path)
         done = {(each.cause, each.draw) for each in self._kept}
@@ -348,11 +383,14 @@ class Draws:
         self._done += 1
         self.write({})
 
+    def failed(self, cause: str, draw: int, why: str) -> None:
+        self._failures.append({"cause": cause, "draw": draw, "why": why})
+        self.write({})
+
     def write(self, figures: Mapping[str, Any]) -> None:
         rows = [each._asdict() for each in self._kept]
-        _frame.write(
-            self._path, "causes", {"seed": self.seed, **figures, "rows": rows}, "torch", "numpy"
-        )
+        content = {"seed": self.seed, **figures, "failed": self._failures, "rows": rows}
+        _frame.write(self._path, "causes", content, "torch", "numpy")
 
     def has_time(self) -> bool:
         """Whether a draw of the usual length would end in time."""
@@ -453,15 +491,18 @@ def look(
                 break
             cause = group[place]
             trial = cause.drawn(random.Random(f"{draws.seed} {cause.of or cause.name} {index}"))
+            busy = busy_cores()
             begun = time.monotonic()
             draws.left[cause.name].remove(index)
             try:
                 jobs, cost = explained(trial, folder, variables)
             except Failed as error:
                 print(f"{cause.name:32}{index:>3}  FAILED {error}", flush=True)
+                draws.failed(cause.name, index, str(error))
                 failed += 1
                 continue
-            given = list(judged(cause, index, trial, jobs, cost, time.monotonic() - begun))
+            seconds = time.monotonic() - begun
+            given = list(judged(cause, index, trial, jobs, cost, seconds, busy))
             draws.add(given)
             for each in given:
                 print(
