@@ -121,6 +121,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     # what tests of them say by the job, or by leaving it out
     monkeypatch.setenv("HEADGATE_VERIFY", "off")
     monkeypatch.setenv("HEADGATE_REPORT", "off")
+    # a hub that a test kills leaves nothing behind
+    monkeypatch.setenv("HEADGATE_ON_HUB_DEATH", "stop")
     for variable in (
         "HEADGATE_CHANNEL",
         "HEADGATE_TASK",

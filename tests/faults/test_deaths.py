@@ -123,9 +123,7 @@ def test_of_the_hub_lets_tasks_save_and_leaves_nothing(user: User) -> None:
     user.kills(user.traces.hub())
     _, said = watching.communicate(timeout=SECONDS)
     assert watching.returncode == 6
-    assert said == (
-        "headgate: the hub died; its jobs are being stopped. `headgate status` says how to go on\n"
-    )
+    assert said == ("headgate: the hub died; `headgate status` says what became of its jobs\n")
     user.touch("go")
     user.write("forks.py", "print('alone')")
     done = user.types("resume", "--from-scratch")  # at once: it waits for what is being saved

@@ -136,6 +136,7 @@ class User:
             "HEADGATE_HOME": str(home),
             "HEADGATE_VERIFY": "off",
             "HEADGATE_REPORT": "off",
+            "HEADGATE_ON_HUB_DEATH": "stop",
             "PYTHONPATH": str(SOURCE),
             "PATH": path,
         }

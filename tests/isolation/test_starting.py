@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -139,13 +140,16 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_a_process_whose_starter_died_does_not_become_the_task() -> None:
     ours, theirs = socket.socketpair()
-    with theirs:
-        waiting = subprocess.Popen(
-            [sys.executable, "-I", "-S", launcher.__file__, str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-        )
-    ours.close()
-    assert waiting.wait(timeout=60) == 125
+    keeper, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, its:
+        fds = (theirs.fileno(), its.fileno())
+        words = [sys.executable, "-I", "-S", launcher.__file__, *map(str, fds), "0"]
+        waiting = subprocess.Popen(words, pass_fds=fds)
+    with keeper:
+        assert int(keeper.recv(4096).split()[0]) != waiting.pid
+        ours.close()
+        assert json.loads(keeper.recv(4096))["status"] == 125
+    assert waiting.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("group", ["", "../up", "a/b", ".hidden", "x" * 65])

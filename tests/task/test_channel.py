@@ -238,3 +238,23 @@ def test_importing_needs_only_the_standard_library_and_little_time() -> None:
     command = [sys.executable, "-I", "-S", "-c", script]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(3)]
     assert min(float(run.stdout) for run in runs) < 8
+
+
+def test_a_task_that_outlives_its_hub_meets_the_next(tmp_path: Path) -> None:
+    first = ChannelListener(tmp_path, welcome={"role": "worker", "threads": 2})
+    variables = first.environment(HEADGATE_ON_HUB_DEATH="go-on")
+    channel = Channel.open(TaskEnvironment.read(variables), "torch", "2.0", 7)
+    wait.until(channel.take_threads)
+    first.hang_up()
+    first.close()
+    wait.until(lambda: channel._apart)
+    channel.send({"type": "progress", "step": 1}, can_be_missed=True)
+    channel.send({"type": "checkpoint", "path": "kept"})
+    assert (channel.stopping, channel.connected, channel.flush(0.01)) == ("", True, False)
+    first.path.unlink(missing_ok=True)
+    with ChannelListener(tmp_path, welcome={"role": "worker", "threads": 3}) as second:
+        assert second.wait_for("checkpoint")[0]["path"] == "kept"
+        assert [message["type"] for message in second.messages] == ["hello", "checkpoint"]
+        assert wait.until(channel.take_threads) == 3
+        second.send({"type": "stop"})
+        wait.until(lambda: channel.stopping == "stop")

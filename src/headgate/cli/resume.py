@@ -14,7 +14,7 @@ from headgate.cli.former_variables import kept
 from headgate.cli.placement import PlacementOptions, Where
 from headgate.cli.running import stated_variables, submit, with_variables
 from headgate.client import submitting
-from headgate.client.starting import await_guards
+from headgate.client.starting import await_guards, take_up
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.hub.submission import Submission
 from headgate.model.errors import StorageError, UsageError
@@ -89,6 +89,7 @@ def command(
              headgate resume --strategy allreduce --workers 2
              headgate resume --env CUDA_VISIBLE_DEVICES=1 --env DATA_DIR
     """
+    take_up()
     folder, added, stated = runs.find(run), stated_variables(given), job_options.stated(ctx)
     if runs.summary(folder).state == "interrupted":
         await_guards()

@@ -10,7 +10,7 @@ from headgate.client.asynchronous import AsyncRun
 from headgate.client.explaining import RunComparison, compare
 from headgate.client.notebook import runs_table
 from headgate.client.run import Run
-from headgate.client.starting import clean, connect_or_start
+from headgate.client.starting import clean, connect_or_start, take_up
 from headgate.client.submitting import submission, submitted
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.engines.engine_options import usual
@@ -98,6 +98,7 @@ class Client:
             NotFoundError: No run matches.
             UsageError: Several runs match.
         """
+        take_up()
         return Run(runs.find(run))
 
     def compare(self, first: str, second: str) -> RunComparison:

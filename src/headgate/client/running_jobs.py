@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headgate.client.starting import await_answer
+from headgate.client.starting import await_answer, take_up
 from headgate.hub.changes import Changes
 from headgate.hub.connection import TAKE_IN_SECONDS, HubConnection, connect
 from headgate.model.errors import HeadgateError, HubError, NotFoundError
@@ -202,6 +202,7 @@ def running_jobs(jobs: Sequence[str], run: str | None, every: bool = False) -> l
     Raises:
         NotFoundError: No running job matches.
     """
+    take_up()
     hubs = _running()
     if (not hubs or (run is not None and run not in hubs)) and await_answer():
         raise HubError(_silent())

@@ -33,8 +33,11 @@ _STALE_SECONDS = 86400.0
 
 
 def clean() -> None:
-    """Remove leftovers of this machine's hubs that were killed together with their watchdogs."""
+    """Remove leftovers of this machine's hubs that were killed together with their watchdogs, and
+    start a hub if runs wait for one.
+    """
     _clean(runs.hub())
+    take_up()
     for folder in runs.hubs():
         if not allocation_of(folder):
             continue  # a folder of another machine
@@ -42,6 +45,13 @@ def clean() -> None:
             _clean(folder)
         elif folder.parent.name == "hubs" and _is_stale(folder):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def take_up() -> None:
+    """Start a hub if runs wait for one, because theirs died or the machine was started again."""
+    if runs.awaited(runs.hub()):
+        with suppress(HubError):  # commands then show these runs as interrupted
+            connect_or_start().close()
 
 
 def _clean(folder: Path) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from headgate.hub.connection import ANSWER_SECONDS, HubConnection
+from headgate.client.starting import connect_or_start
+from headgate.hub.connection import ANSWER_SECONDS, HubConnection, HubGoneError
+from headgate.model.errors import HeadgateError
 from headgate.recorded import runs
 
 T = TypeVar("T")
@@ -113,12 +115,34 @@ class Watch:
 
     def follow(self, timeout: float) -> Iterator[RunNews | None]:
         """News of the run, until its report is written. Yields None whenever the hub is silent for
-        `timeout` seconds.
+        `timeout` seconds. If the hub dies and the run goes on, the next hub tells the rest.
 
         Raises:
-            HubGoneError: The hub died.
+            HubGoneError: The hub died, and the run with it.
         """
-        return map(_news, self._hub.follow(timeout))
+        while True:
+            try:
+                yield from map(_news, self._hub.follow(timeout))
+            except HubGoneError:
+                if not self._meets_next():
+                    raise
+            else:
+                return
+
+    def _meets_next(self) -> bool:
+        """Attach to the next hub of the run. Returns whether there is one."""
+        while runs.is_awaited(self.path):
+            try:
+                hub = connect_or_start()
+                hub.ask("attach", run=self.run)
+            except HubGoneError:  # that one died, too
+                continue
+            except HeadgateError:  # the run has ended meanwhile
+                return False
+            self._hub.close()
+            self._hub = hub
+            return True
+        return False
 
     def stop(self, jobs: Sequence[str] | None = None, *, kill: bool = False) -> None:
         """Ask the hub to stop jobs (None: all) and return at once."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from headgate.controller import faults, finishing, out_of_gpu_memory, pausing, resizing, starting
 from headgate.controller.allocation import Allocator, Pending, outgrows_memory
 from headgate.controller.at_once import per_core
+from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
 from headgate.controller.queueing import Queue
@@ -43,6 +44,7 @@ from headgate.model.events import (
     ResizeRequested,
     SlotsStated,
     StopRequested,
+    TakenUp,
     TaskConnected,
     TaskExited,
     TaskJoined,
@@ -159,7 +161,7 @@ class Controller:
             case NodeLeft():
                 self._node_left(now, event)
             case JobSubmitted() | SlotsStated():
-                actions += self._submitted(now, event)
+                actions += self._submitted(pending, event)
             case JobPlanned():
                 actions += self._planned(now, event)
             case MemoryUsed() | GpuMemoryUsed():
@@ -224,12 +226,12 @@ class Controller:
 
     # --- jobs, and requests to them ---------------------------------------------------------------
 
-    def _submitted(self, now: float, event: JobSubmitted | SlotsStated) -> list[Action]:
+    def _submitted(self, pending: Pending, event: JobSubmitted | SlotsStated) -> list[Action]:
         if isinstance(event, SlotsStated):
             if self._queue is not None:
                 self._queue.at_once_of_all(event.jobs)
             return []
-        job = self._jobs.add(event.job, event.spec, now, event.resume, event.nodes)
+        job = self._jobs.add(event.job, event.spec, pending.now, event.resume, event.nodes)
         job.needs_bytes, job.work, job.gpus, job.divides = (
             event.memory_bytes,
             event.work,
@@ -245,12 +247,38 @@ class Controller:
         job.key, job.best_at_once = event.key, event.best_at_once
         self._allocator.side_by_side.learn(event.beside)
         self._bound(job)
+        if event.taken_up is not None:
+            return self._taken_up(pending, job, event.taken_up)
         return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
 
     def _bound(self, job: JobRecord) -> None:
         """Let as many jobs of its run run at once as a job states."""
         if self._queue is not None and job.spec.at_once is not None:
             self._queue.at_once(job.run, job.spec.at_once, job.best_at_once)
+
+    def _taken_up(self, pending: Pending, job: JobRecord, then: TakenUp) -> list[Action]:
+        """A job of a hub that died: it has ended, goes on, or is started again if it can resume."""
+        job.attempt, job.ending = then.attempt, then.ending
+        if then.state in ENDED:
+            job.state = then.state
+            self._jobs.file(job)
+            return []
+        if then.goes_on:
+            job.plan, job.attempt = then.plan, then.attempt - 1
+            gpus = then.gpus or ()
+            job.slots = tuple(WorkerSlot(node, gpus) for node in job.planned().worker_nodes if gpus)
+            if self._queue is not None:
+                self._queue.take_up(pending.now, job)
+            actions = self._start(pending, [job], Reason(ReasonKind.TAKEN_UP))
+            job.begun, job.counts_from = True, pending.now - then.ran
+            starting.limit(job)
+            return actions
+        if then.lost is None:
+            return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
+        if job.resume is None and not job.spec.resumes and not job.spec.retries:
+            lost = Reason.of(then.lost.kind, **{**then.lost.facts, "run": job.run})
+            return [job.mark("failed", lost)]
+        return self._plan_anew(job, Reason.of(ReasonKind.STARTED_AGAIN, after=then.lost))
 
     def _planned(self, now: float, event: JobPlanned) -> list[Action]:
         job = self._jobs.all.get(event.job)
@@ -579,7 +607,9 @@ class Controller:
             actions += [*more, *self._queue.bounds.decided()]
         return actions + self._start(pending, due)
 
-    def _start(self, pending: Pending, jobs: Sequence[JobRecord]) -> list[Action]:
+    def _start(
+        self, pending: Pending, jobs: Sequence[JobRecord], why: Reason | None = None
+    ) -> list[Action]:
         if not jobs:
             return []
         # Jobs with reserved GPUs go first, so that the others get the remaining GPUs.
@@ -609,7 +639,7 @@ class Controller:
                 **job.overtook,
             )
             job.overtook = {}
-            actions.append(job.mark("running", started))
+            actions.append(job.mark("running", why or started))
         return actions
 
     # --- nodes ------------------------------------------------------------------------------------

@@ -182,6 +182,21 @@ class Queue:
         self._changed = self._changed or bool(taken)
         return actions
 
+    def take_up(self, now: float, job: JobRecord) -> None:
+        """Count a job that runs already as running, whether it has room or not."""
+        request = self._request_of(job)
+        if request is None:
+            return
+        request = request._replace(
+            groups=tuple(group for group in request.groups if group.kind != "probe")
+        )
+        claim = self._claims[job.id] = Claim(job, request, since=now)
+        claim.slots = job.slots or tuple(map(WorkerSlot, job.planned().worker_nodes))
+        claim.grew, claim.on_gpu = now, self._unseen(now, claim)
+        self._resources.take(request, claim.slots)
+        self.bounds.started(now, job)
+        self._running.add(claim, now)
+
     def withdraw(self, job: JobRecord) -> None:
         """Remove a waiting job; jobs behind it may start."""
         if self._too_large.pop(job.id, None) is None:

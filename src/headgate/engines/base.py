@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.isolation.base import Box, Launch
 from headgate.model.cluster import Cluster, Node
@@ -191,6 +191,14 @@ class Engine(ABC):
     @abstractmethod
     def start(self, launch: Launch, share: Share, log: str) -> None:
         """Start a task. `log` is the path of the file for its output, in an existing folder."""
+
+    def take_up(self, record: Mapping[str, Any], share: Share, log: str) -> None:
+        """Take up a task that outlived its hub, as `start` would begin it.
+
+        Args:
+            record: What the engine had registered of its box.
+        """
+        raise HeadgateError(f"engine {self.name!r} cannot take up tasks")
 
     @abstractmethod
     def set_share(self, task: TaskId, share: Share) -> None: ...

@@ -22,7 +22,7 @@ from headgate.engines import per_task_executor
 from headgate.engines.base import Engine, Listener
 from headgate.engines.channel import Connection
 from headgate.engines.connections import Connections
-from headgate.engines.log import TaskLog
+from headgate.engines.log import TaskLog, unread_lines
 from headgate.engines.oom import LOOK_SECONDS, OomMonitor
 from headgate.engines.per_task_executor import PerTaskExecutor
 from headgate.engines.pseudo_terminal import terminal
@@ -50,8 +50,8 @@ do.
 _LOOK_SECONDS = 0.05
 CLOSE_SECONDS = 15.0
 """Longest time that `close` waits for tasks that it killed."""
-FILES_OF_A_TASK = 11
-"""Its output, log, end and connection, the files of its cgroups, and some during its start."""
+FILES_OF_A_TASK = 12
+"""Its output, log, end, keeper and connection, files of its cgroups, and some during its start."""
 _OTHER_FILES = 32
 """For the stores of runs, clients and samplers."""
 _AMPLE_FILES = 4096  # of some 360 tasks
@@ -119,6 +119,12 @@ class LocalEngine(Engine):
 
     def start(self, launch: Launch, share: Share, log: str) -> None:
         self._do(lambda: self._start(launch, share, log))
+
+    def take_up(self, record: Mapping[str, Any], share: Share, log: str) -> None:
+        """Take up a task that outlived its hub, by its box's record in the registry; as `start`
+        else.
+        """
+        self._do(lambda: self._take_up(record, share, log))
 
     def set_share(self, task: TaskId, share: Share) -> None:
         self._do_once_it_runs(task, lambda: self._apply(task, share))
@@ -312,13 +318,47 @@ class LocalEngine(Engine):
             id, isolation, box, start.key, read_end, self._logs(log), OomMonitor(box), asks
         )
         if self._registry is not None:
-            record = {"isolation": isolation.name, "stop_signal": asks, **box.record()}
-            self._registry.add(task.id, record, read_end, log)
-        self._selector.register(read_end, selectors.EVENT_READ, lambda: self._readable(task))
-        self._selector.register(box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
-        self._listener.started(task.id, box.pid)
+            if launch.outlives:
+                box.plan_keeping(log, self._channel.parent)
+            gpus = None if launch.gpus is None else list(launch.gpus)
+            of_launch = {"stop_signal": asks, "key": start.key, "gpus": gpus}
+            of_launch |= {"attempt": launch.attempt, "isolation": isolation.name}
+            self._registry.add(task.id, {**of_launch, **box.record()}, read_end, log)
+            box.keep(read_end)
+        self._attend(task)
         for command in start.held:
             self._guarded(command)
+
+    def _attend(self, task: Task) -> None:
+        self._selector.register(task.output, selectors.EVENT_READ, lambda: self._readable(task))
+        self._selector.register(task.box.exit_fd, selectors.EVENT_READ, lambda: self._ended(task))
+        self._listener.started(task.id, task.box.pid)
+
+    def _take_up(self, record: Mapping[str, Any], share: Share, log: str) -> None:
+        id, isolation = TaskId(record["task"]), self._isolations[record["isolation"]]
+        try:
+            self._descriptors.check(len(self._tasks) + len(self._starts) + 1)
+            box, output, unread = isolation.take_up(record)
+        except (HeadgateError, OSError) as error:
+            self._guarded(lambda: isolation.sweep(record))
+            if self._registry is not None:
+                self._registry.remove(id)
+            lost = Exit(code=None, reason=f"was lost with its hub: {error}", lost=True)
+            self._listener.exited(id, lost)
+            return
+        monitor = OomMonitor(box)
+        asks = record["stop_signal"]
+        task = self._tasks[id] = Task(
+            id, isolation, box, record["key"], output, self._logs(log), monitor, asks
+        )
+        if self._registry is not None:
+            self._registry.add(id, record, output, log)
+        isolation.release(record)  # the hub that is gone may have held it
+        self._attend(task)
+        if lines := unread_lines(log, unread):
+            monitor.read(lines)
+            self._listener.output(id, lines)
+        self._apply(id, share)
 
     def _not_started(self, id: TaskId, error: BaseException) -> None:
         self._listener.exited(id, Exit(code=None, reason=f"could not be started: {error}"))

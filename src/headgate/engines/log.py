@@ -31,6 +31,8 @@ _LITTLE_BYTES = 1 << 14
 for space.
 """
 
+_UNREAD_BYTES = 1 << 18
+
 LINES_A_SECOND = 1000
 _LAST_LINES = 100
 """Lines of a flood that are passed on at its end, where the cause of a failure is."""
@@ -171,6 +173,21 @@ def gone_before(log: Path) -> int:
         return int(Path(f"{log}{GONE}").read_text())
     except (OSError, ValueError):
         return 0
+
+
+def unread_lines(path: str, unread: int) -> list[str]:
+    """The last lines of a log, from its last `unread` bytes; of many, the last ones."""
+    most = min(unread, _UNREAD_BYTES)
+    if not most:
+        return []
+    try:
+        with open(path, "rb") as file:
+            file.seek(-most, os.SEEK_END)
+            data = file.read()
+    except OSError:
+        return []
+    lines = [_decoded(line) for line in _LINE_ENDS.split(data) if line]
+    return lines[1:] if most < unread else lines
 
 
 def _decoded(line: bytes) -> str:

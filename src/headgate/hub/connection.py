@@ -142,9 +142,7 @@ class HubConnection:
             except OSError:
                 data = b""
             if not data:
-                raise HubGoneError(
-                    "the hub died; its jobs are being stopped. `headgate status` says how to go on"
-                )
+                raise HubGoneError("the hub died; `headgate status` says what became of its jobs")
             self._buffer += data
         line, self._buffer = self._buffer.split(b"\n", 1)
         message = json.loads(line)

@@ -41,16 +41,18 @@ class EventLog:
 
     Args:
         folder: The hub's folder.
+        last: The number after which entries are counted, because runs that are taken up have it.
     """
 
-    def __init__(self, live_runs: LiveRuns, folder: Path) -> None:
+    def __init__(self, live_runs: LiveRuns, folder: Path, last: int = 0) -> None:
         self._live_runs = live_runs
         self._path = folder / HUB_LOG
+        self._last = last
         self._forget_all()
 
     def _forget_all(self) -> None:
         self._controller = secrets.token_hex(8)
-        self._id = 0
+        self._id = self._last
         self._before: list[LoggedEvent] = []  # entries from before any run
         self._readings: Counter[str] = Counter()
         self.pairs = Interference()  # the pairs known to the controller

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 import sys
 import time
@@ -14,9 +15,11 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headgate import policies
 from headgate.config import settings
 from headgate.controller import Controller, live_controller
 from headgate.engines.base import LOCAL, Engine
@@ -26,7 +29,7 @@ from headgate.forecast.job_tracker import JobTracker
 from headgate.hub import doubts
 from headgate.hub.allocations import overlapping
 from headgate.hub.changes import Changes
-from headgate.hub.checking import checked
+from headgate.hub.checking import InspectedJob, checked
 from headgate.hub.claiming import claimed
 from headgate.hub.connection import connect
 from headgate.hub.event_log import EventLog
@@ -47,12 +50,14 @@ from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
+from headgate.hub.taking_up import FormerRun
+from headgate.hub.watchdog import forget_boxes
 from headgate.machine import gpu_visibility
 from headgate.machine.allocation import slurm_share
 from headgate.model import defaults, events
-from headgate.model.cluster import Node
+from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import HeadgateError, UsageError
-from headgate.model.events import ENDED, Action, Event
+from headgate.model.events import ENDED, Action, Event, TakenUp
 from headgate.model.identifiers import JobId
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
@@ -67,6 +72,8 @@ from headgate.profiling import at_once, gpu_neighbours, lengths
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
 from headgate.scripts import launchers
+from headgate.scripts.arguments import TrainingLength
+from headgate.scripts.facts import ScriptFacts
 from headgate.scripts.gpu_use import gpu_use
 
 _log = logging.getLogger(__name__)
@@ -79,6 +86,8 @@ REPORT = "HEADGATE_REPORT"
 REPORT_SECONDS = 600.0
 """Most seconds for a report; a run of a month takes minutes."""
 _WRITTEN_SECONDS = 10.0  # longest wait of a run's watchers for its last rows to be written
+_LEAVE_SECONDS = 2.0
+_PAUSED_SECONDS = 1.0
 _AGAIN_SECONDS = 1.0  # delay after an event that made the controller fail
 
 
@@ -90,9 +99,12 @@ class LiveHub:
         node: This machine.
         engine: The engine of this machine, not yet open.
         policy: The policy that moves shares.
+        last_entry: As of `EventLog`.
     """
 
-    def __init__(self, home: Path, node: Node, engine: Engine, policy: Policy) -> None:
+    def __init__(
+        self, home: Path, node: Node, engine: Engine, policy: Policy, last_entry: int = 0
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._home = home
         self._node = node
@@ -106,7 +118,7 @@ class LiveHub:
             lambda job: self._controller.waits or self._replanning.considers(job),
             lambda: self._controller.policy.predicts,
         )
-        self._event_log = EventLog(self._live_runs, runs.hub())
+        self._event_log = EventLog(self._live_runs, runs.hub(), last_entry)
         self._controller = self._controlled(policy)
         self._nodes = Nodes(node, self._live_runs, self._step)
         self._listener = HubListener(
@@ -268,59 +280,8 @@ class LiveHub:
         _log.info("run %s is taken in, with %d jobs", run.id, len(run.jobs))
         self._nodes.join(submission)
         self._step(events.SlotsStated(usual if isinstance(usual, int) else None))
-        names = tuple(node.name for node in cluster.nodes)
         for name, live in run.jobs.items():
-            inspected_job = inspected[name]
-            live.facts, live.files = inspected_job.facts, inspected_job.files
-            live.profile_key, live.length = inspected_job.profile_key, inspected_job.length
-            live.namesake = inspected_job.namesake
-            if other := live.namesake:
-                self._tell_soon(run, "note", Reason.of(Why.HAS_NAMESAKE, path=other), name)
-            live.script_key = profiles.script_of(live.profile_key)
-            known = profiles.load(self._home / "profiles", live.profile_key)
-            if known is not None:
-                live.profile = text_of(known)
-            took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
-            used = lengths.memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
-            needs = (
-                max(used or 0, (known.memory_peak_bytes if known is not None else None) or 0)
-                or None
-            )
-            before = lengths.gpu_memory_bytes(
-                self._home / "lengths", live.script_key, live.profile_key
-            )
-            on_gpu = gpu_need(live.spec.limits, known, before)
-            environment = {**submission.environment, **live.spec.env}
-            gpus = (
-                gpu_visibility.indices(environment, self._node.gpus)
-                if submission.engine == LOCAL
-                else None
-            )
-            job = JobId.of(run.id, name)
-            divides = live.spec.contract is not None and launchers.divides_memory(
-                live.spec, live.facts
-            )
-            memory_bytes = on_gpu.memory_bytes
-            use = (
-                gpu_use(live.spec, live.facts) if any(node.gpus for node in cluster.nodes) else "no"
-            )
-            if use == "maybe" and lengths.used_no_gpu(
-                self._home / "lengths", live.script_key, live.profile_key
-            ):
-                use = "no"
-            facts = live.checkpoint, names, needs, took, gpus, divides, memory_bytes, use
-            key = live.profile_key
-            script = f"{live.script_key} {live.spec.script or ''}"
-            beside = gpu_neighbours.recall(self._home, key)
-            spec = live.spec
-            if spec.at_once is None and usual == "auto":
-                spec = replace(spec, at_once=usual)
-            best = at_once.recall(self._home, script) if spec.at_once == "auto" else None
-            stored = key, beside, script, best
-            self._step(events.JobSubmitted(job, spec, *facts, *stored))
-            if memory_bytes is None and known is None and use != "no":
-                unknown = Reason.of(Why.GPU_NEED_UNKNOWN, text=on_gpu.known)
-                self._tell_soon(run, "note", unknown, name)
+            self._admit(run, live, inspected[name], cluster, usual)
         unused = frozenset[Lever]() if self._controller.policy.limits_disk else _DISK_LEVERS
         missing = dict.fromkeys(
             limit.lever for limit in engine.uncontrolled() if limit.lever not in unused
@@ -345,6 +306,128 @@ class LiveHub:
                 self._tell_soon(run, kind, Reason.of(Why.CLIENT_SAYS, text=text), name)
         self._origins[run.id] = self._in_background(self._look_around(run))
         return run
+
+    async def take_up(self, formers: Sequence[FormerRun]) -> None:
+        """Go on with runs whose hub died: first with what runs, so that what waits sees its use."""
+        with contextlib.suppress(UsageError):  # the policy's package is gone
+            self.set_policy(policies.make(formers[0].policy))
+        inject(self._home / "inject")
+        admissions: list[tuple[bool, Callable[[], None]]] = []
+        for former in formers:
+            try:
+                admissions += await self._taken_up(former)
+            except (HeadgateError, OSError) as error:
+                print(f"run {former.folder.name} cannot be taken up: {error}", file=sys.stderr)
+        for _, admit in sorted(admissions, key=lambda admission: not admission[0]):
+            admit()
+        for run in list(self.runs.values()):
+            if run.ended:
+                self._finish(run)
+
+    async def _taken_up(self, former: FormerRun) -> list[tuple[bool, Callable[[], None]]]:
+        """Restore a run. Returns what admits each of its jobs, and whether that job goes on.
+
+        Raises:
+            HeadgateError: It cannot go on here.
+        """
+        submission = former.submission
+        cluster = self._nodes.cluster(submission)
+        within = gpu_visibility.within(self._node, submission.environment)
+        inspected = {}
+        for job in submission.jobs:
+            inspected[job.name] = InspectedJob(ScriptFacts(), "", TrainingLength(), {}, "")
+            if former.jobs[job.name].then.state not in ENDED:
+                with contextlib.suppress(HeadgateError):  # its script is gone; it may be running
+                    alone = replace(submission, jobs=(job,))
+                    inspected |= await asyncio.to_thread(checked, alone, cluster, within)
+        run = LiveRun(
+            submission,
+            (within,),
+            self.policy,
+            former.began,
+            self._live_runs.trouble,
+            former=former,
+        )
+        self._live_runs.runs[run.id] = run
+        self._event_log.begin(run)
+        self._nodes.join(submission)
+        _log.info("run %s is taken up, with %d jobs", run.id, len(run.jobs))
+        usual = settings.at_once(submission.environment)
+        self._step(events.SlotsStated(usual if isinstance(usual, int) else None))
+        gap = Reason.of(Why.HUB_CAME_AGAIN, seconds=former.seconds)
+        self._live_runs.event(run, "warning", gap)
+        self._origins[run.id] = self._in_background(self._retain(run))
+
+        def admit(name: str, then: TakenUp) -> None:
+            if then.plan is not None:
+                then = replace(then, plan=replace(then.plan, worker_nodes=(self._node.name,)))
+            self._admit(run, run.jobs[name], inspected[name], cluster, usual, then)
+            if (urgent := former.jobs[name].urgent) is not None:
+                pause = events.PauseRequested(JobId.of(run.id, name), urgent=urgent)
+                delay = _PAUSED_SECONDS if then.goes_on else 0.0  # its engine takes it up meanwhile
+                self._loop.call_later(delay, self._step, pause)
+            if former.jobs[name].is_stopping and run.jobs[name].state not in ENDED:
+                self._step(events.StopRequested(JobId.of(run.id, name)))
+
+        return [
+            (job.then.goes_on, partial(admit, name, job.then)) for name, job in former.jobs.items()
+        ]
+
+    def _admit(
+        self,
+        run: LiveRun,
+        live: LiveJob,
+        inspected_job: InspectedJob,
+        cluster: Cluster,
+        usual: object,
+        taken_up: TakenUp | None = None,
+    ) -> None:
+        """Tell the controller of a job, with what is known of such jobs."""
+        submission, name = run.submission, live.spec.name
+        names = tuple(node.name for node in cluster.nodes)
+        live.facts, live.files = inspected_job.facts, inspected_job.files
+        live.profile_key, live.length = inspected_job.profile_key, inspected_job.length
+        live.namesake = inspected_job.namesake
+        if other := live.namesake:
+            self._tell_soon(run, "note", Reason.of(Why.HAS_NAMESAKE, path=other), name)
+        live.script_key = profiles.script_of(live.profile_key)
+        known = profiles.load(self._home / "profiles", live.profile_key)
+        if known is not None:
+            live.profile = text_of(known)
+        took = lengths.recall(self._home / "lengths", live.script_key, live.profile_key)
+        used = lengths.memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
+        needs = (
+            max(used or 0, (known.memory_peak_bytes if known is not None else None) or 0) or None
+        )
+        before = lengths.gpu_memory_bytes(self._home / "lengths", live.script_key, live.profile_key)
+        on_gpu = gpu_need(live.spec.limits, known, before)
+        environment = {**submission.environment, **live.spec.env}
+        gpus = (
+            gpu_visibility.indices(environment, self._node.gpus)
+            if submission.engine == LOCAL
+            else None
+        )
+        job = JobId.of(run.id, name)
+        divides = live.spec.contract is not None and launchers.divides_memory(live.spec, live.facts)
+        memory_bytes = on_gpu.memory_bytes
+        use = gpu_use(live.spec, live.facts) if any(node.gpus for node in cluster.nodes) else "no"
+        if use == "maybe" and lengths.used_no_gpu(
+            self._home / "lengths", live.script_key, live.profile_key
+        ):
+            use = "no"
+        facts = live.checkpoint, names, needs, took, gpus, divides, memory_bytes, use
+        key = live.profile_key
+        beside = gpu_neighbours.recall(self._home, key)
+        script = f"{live.script_key} {live.spec.script or ''}"
+        spec = live.spec
+        if spec.at_once is None and usual == "auto":
+            spec = replace(spec, at_once=usual)
+        best = at_once.recall(self._home, script) if spec.at_once == "auto" else None
+        stored = key, beside, script, best
+        self._step(events.JobSubmitted(job, spec, *facts, *stored, taken_up=taken_up))
+        if memory_bytes is None and known is None and use != "no":
+            unknown = Reason.of(Why.GPU_NEED_UNKNOWN, text=on_gpu.known)
+            self._tell_soon(run, "note", unknown, name)
 
     def _tell_soon(self, run: LiveRun, kind: str, reason: Reason, job: str | None = None) -> None:
         """Send a message about a run once its submitting client watches it."""
@@ -497,6 +580,12 @@ class LiveHub:
                 "tasks of one job"
             )
 
+    def leave(self) -> None:
+        """End this process at once, with all records written: the next hub takes up the runs."""
+        for run in self.runs.values():
+            run.recorder.flush(_LEAVE_SECONDS)
+        os._exit(1)
+
     def begins_to_end(self) -> None:
         """Cancel trials, which would submit their next run to another hub, and let paused jobs go
         on, which would hear no signal.
@@ -587,6 +676,7 @@ class LiveHub:
         page = run.folder / "report.html"
         try:
             await closed
+            forget_boxes(runs.hub(), run.id)
             # trials are removed, and nobody reads reports of single calls
             unread = run.submission.mode in ("verify", "call")
             if not unread and run.submission.environment.get(REPORT) != "off":

@@ -13,6 +13,7 @@ import math
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -30,6 +31,7 @@ from headgate.hub.live import LiveHub
 from headgate.hub.standard_input import GivenInput, taken
 from headgate.hub.state.run import LiveRun, Watcher
 from headgate.hub.submission import parse
+from headgate.hub.taking_up import former_runs
 from headgate.hub.watchdog import HubWatchdog, leftovers
 from headgate.model import defaults, log_levels
 from headgate.model.errors import HeadgateError, HubError, UsageError
@@ -78,6 +80,12 @@ class HubServer:
         self._idle_since = time.monotonic()
         self._ending = False
         self.stopping = asyncio.Event()
+
+    def asked_to_stop(self) -> None:
+        """Stop the jobs; if the machine is being shut down, leave them to the next hub."""
+        if not self.stopping.is_set() and machine_stops():
+            self._hub.leave()
+        self.stopping.set()
 
     async def serve(self, path: Path) -> None:
         """Serve until the hub was idle for a while or `stopping` is set. Setting it again kills the
@@ -228,6 +236,7 @@ class HubServer:
     async def _submit(self, request: Mapping[str, Any]) -> LiveRun:
         """Take in a run, with the standard input that comes with it, if any."""
         submission, path = parse(request.get("submission")), request.get("stdin")
+        submission.check()
         given = GivenInput(await asyncio.to_thread(taken, str(path))) if path is not None else None
         try:
             run = await self._hub.submit(submission, given)
@@ -255,6 +264,16 @@ class HubServer:
         proof = self._hub.proving.begin(run, _names(request), culprits, float(most), show)
         closers.append(proof.cancel)
         return {"type": "proving", "run": run, "jobs": proof.victims, "neighbours": proof.culprits}
+
+
+def machine_stops() -> bool:
+    """Whether this machine is being shut down, as far as systemd tells."""
+    try:
+        words = ["systemctl", "is-system-running"]
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=2.0, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.stdout.strip() == "stopping"
 
 
 class ServedSocket:
@@ -371,10 +390,14 @@ async def _serve(home: Path, lock: int) -> None:
     engine = LocalEngine(
         node, boxes, channel, guard, others=lambda name: isolation.make(name, group)
     )
-    hub = LiveHub(home, node, engine, policies.make(policies.DEFAULT))
+    former = former_runs()
+    last = max((run.last_entry for run in former), default=0)
+    hub = LiveHub(home, node, engine, policies.make(policies.DEFAULT), last)
+    if former:
+        await hub.take_up(former)
     server = HubServer(hub)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stopping.set)
+        loop.add_signal_handler(number, server.asked_to_stop)
     await server.serve(sockets / "hub.sock")
     await hub.close()
     loop.remove_reader(guard.pidfd)

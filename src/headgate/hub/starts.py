@@ -6,13 +6,14 @@ A run and its dry run share this code, so that the run starts what the dry run s
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headgate import isolation
 from headgate.engines.base import LOCAL
 from headgate.engines.launch import inject, launch
 from headgate.hub.messages import turns_in
-from headgate.hub.submission import Submission
+from headgate.hub.submission import GO_ON, ON_HUB_DEATH, STOP, Submission
 from headgate.isolation.base import Launch
 from headgate.machine import gpu_visibility
 from headgate.model.cluster import Node
@@ -127,7 +128,7 @@ class Starts:
         if (role := start.spec.role_of(start.task.name)) is not None:
             facts = facts.roles[role.name]
         is_local = self.submission.engine == LOCAL
-        return launch(
+        prepared = launch(
             start.task,
             start.spec,
             facts,
@@ -148,6 +149,18 @@ class Starts:
             importable=not has_namesake,
             stdin=stdin,
             daemon=environment.get("DOCKER_HOST", "") if is_local else "",
+        )
+        outlives = self.submission.outlives and (
+            start.plan.tasks == 1 and start.spec.isolation in (None, isolation.DEFAULT)
+        )
+        said = environment.get(ON_HUB_DEATH) if not outlives else GO_ON
+        left = {name: value for name, value in prepared.env.items() if name != ON_HUB_DEATH}
+        is_said = outlives or said == STOP
+        return replace(
+            prepared,
+            env=left | ({ON_HUB_DEATH: str(said)} if is_said else {}),
+            outlives=outlives,
+            attempt=start.attempt,
         )
 
     def _observation(self, start: StartTask, facts: ScriptFacts, is_profiled: bool) -> set[str]:

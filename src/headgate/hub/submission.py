@@ -23,6 +23,9 @@ from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
 from headgate.model.paths import write_whole
 
+ON_HUB_DEATH = "HEADGATE_ON_HUB_DEATH"
+"""Variable in the submitting environment and in that of a task: `go-on` (default) or `stop`."""
+GO_ON, STOP = "go-on", "stop"
 _LIST_SECONDS = 60.0
 _LISTS_KEPT = 20
 _LIST_PACKAGES = """
@@ -80,6 +83,22 @@ class Submission:
     nodes: tuple[Node, ...] = ()
     engine: EngineSpec = LOCAL
     only: tuple[str, ...] = ()
+
+    @property
+    def outlives(self) -> bool:
+        """Whether the run goes on if its hub dies: the next hub takes it up."""
+        here = self.engine == LOCAL and not self.cluster
+        return here and self.mode == "run" and self.environment.get(ON_HUB_DEATH) != STOP
+
+    def check(self) -> None:
+        """Check what the environment says of Headgate.
+
+        Raises:
+            UsageError: A value is none of those expected.
+        """
+        said = self.environment.get(ON_HUB_DEATH) or GO_ON
+        if said not in (GO_ON, STOP):
+            raise UsageError(f"found {ON_HUB_DEATH}={said!r}; expected {GO_ON} or {STOP}")
 
     def plain(self) -> dict[str, Any]:
         """The submission as JSON values for `parse`."""

@@ -1,10 +1,11 @@
 """The watchdog: a small process that outlives the hub just long enough to clean up after it.
 
 The hub tells it of each box over a socket pair. If the hub's end closes without a goodbye, the
-watchdog releases paused tasks and asks all to end. Tasks on the channel saw it close and are saving
-a checkpoint; the others get a signal. Meanwhile the watchdog keeps writing their output to their
-logs. After 10 seconds it kills what is left and removes the boxes. If the watchdog dies too, the
-next headgate command does that (`leftovers`).
+watchdog releases paused tasks, and leaves alone those that outlive their hub (their keepers have
+them). It asks the others to end. Tasks on the channel saw it close and are saving a checkpoint; the
+others get a signal. Meanwhile the watchdog keeps writing their output to their logs. After 10
+seconds it kills what is left and removes the boxes. If runs wait for a hub, it becomes the next
+one. If the watchdog dies too, the next headgate command does that (`leftovers`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headgate import isolation
 from headgate.isolation.process import remove_empty_groups
@@ -30,11 +32,16 @@ from headgate.machine import processes
 from headgate.model.errors import HeadgateError
 from headgate.model.events import GRACE_SECONDS
 from headgate.model.identifiers import TaskId
+from headgate.model.paths import write_whole
 from headgate.recorded import folders
 
 _TAKE_SECONDS = 5.0
 """How long the hub waits for a watchdog that does not read its messages."""
 _GROUP = "swept"  # starts the name of no box
+DEATHS = "HEADGATE_HUB_DEATHS"
+"""Variable of a hub: how many before it died soon after their start."""
+_LIVES_SECONDS = 60.0
+_MOST_DEATHS = 3
 
 
 def _box_file(folder: Path, task: TaskId) -> Path:
@@ -56,7 +63,7 @@ class HubWatchdog:
         self._lock = lock
         self._boxes = folder / "boxes"
         self._boxes.mkdir(mode=0o700, exist_ok=True)
-        self._tasks: dict[TaskId, tuple[dict[str, object], int]] = {}
+        self._tasks: dict[TaskId, tuple[dict[str, Any], int]] = {}
         # the engine's thread registers boxes while the hub's thread may replace the watchdog
         self._lock_tasks = threading.Lock()
         self.start()
@@ -74,6 +81,7 @@ class HubWatchdog:
                     "headgate.hub.watchdog",
                     str(child_end.fileno()),
                     str(self._folder),
+                    str(self._lock),
                 ],
                 pass_fds=[child_end.fileno(), self._lock],
                 stdin=subprocess.DEVNULL,
@@ -92,7 +100,7 @@ class HubWatchdog:
             self.start()
 
     def add(self, task: TaskId, record: Mapping[str, object], output_fd: int, log: str) -> None:
-        message: dict[str, object] = {
+        message: dict[str, Any] = {
             "op": "add",
             "task": task,
             "record": record,
@@ -100,7 +108,7 @@ class HubWatchdog:
             "connected": False,
         }
         with contextlib.suppress(OSError):  # on a full disk the watchdog still knows
-            _box_file(self._boxes, task).write_text(json.dumps(record))
+            write_whole(_box_file(self._boxes, task), json.dumps(record))
         with self._lock_tasks:
             self._tasks[task] = message, output_fd
             self._send(message, [output_fd])
@@ -112,9 +120,11 @@ class HubWatchdog:
 
     def remove(self, task: TaskId) -> None:
         with self._lock_tasks:
-            self._tasks.pop(task, None)
+            message, _ = self._tasks.pop(task, ({}, 0))
             self._send({"op": "remove", "task": task})
-        _box_file(self._boxes, task).unlink(missing_ok=True)
+        # Of a run that outlives its hub they stay until its store has how they ended.
+        if "keeper" not in message.get("record", {}):
+            _box_file(self._boxes, task).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Dismiss the watchdog; the hub has cleaned up itself."""
@@ -134,14 +144,42 @@ class HubWatchdog:
 
 
 def leftovers(folder: Path) -> None:
-    """Remove the boxes of a dead hub and a dead watchdog. The caller holds the hub's lock."""
+    """Remove the boxes of a dead hub and a dead watchdog, except those of tasks that wait for the
+    next hub. The caller holds the hub's lock.
+    """
     for file in sorted((folder / "boxes").glob("*.json")):
         # a partial record: the disk was full
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            if not _sweep(json.loads(file.read_text())):
+            record = json.loads(file.read_text())
+            if is_kept(record) or not _sweep(record):
                 continue
         file.unlink(missing_ok=True)
     remove_empty_groups()
+
+
+def is_kept(record: Mapping[str, object]) -> bool:
+    """Whether a task outlives its hub, by its box's record: the next hub takes up its run."""
+    task = TaskId(str(record["task"]))
+    return "keeper" in record and folders.is_awaited(folders.home() / "runs" / task.run)
+
+
+def forget_boxes(folder: Path, run: str) -> None:
+    """Remove the records of a run's boxes, because the run has ended."""
+    for file in (folder / "boxes").glob(f"{run}:*.json"):
+        file.unlink(missing_ok=True)
+    for end in (folders.home() / "runs" / run).glob("jobs/*/*.end"):
+        end.unlink(missing_ok=True)
+
+
+def kept_boxes(folder: Path) -> dict[TaskId, dict[str, object]]:
+    """The records of boxes whose tasks wait for the next hub of a folder."""
+    boxes = dict[TaskId, dict[str, object]]()
+    for file in sorted((folder / "boxes").glob("*.json")):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            record = json.loads(file.read_text())
+            if is_kept(record):
+                boxes[TaskId(str(record["task"]))] = record
+    return boxes
 
 
 def _sweep(record: Mapping[str, object]) -> bool:
@@ -182,9 +220,11 @@ class _GuardedTask:
 
 
 class _Guard:
-    def __init__(self, hub: socket.socket, folder: Path) -> None:
+    def __init__(self, hub: socket.socket, folder: Path, lock: int | None = None) -> None:
         self._hub = hub
         self._folder = folder
+        self._lock = lock
+        self._began = time.monotonic()
         self._tasks: dict[TaskId, _GuardedTask] = {}
 
     def run(self) -> None:
@@ -218,6 +258,15 @@ class _Guard:
     def _orphaned(self) -> None:
         for task in self._tasks.values():
             _release(task.record)  # a paused task receives nothing
+        for id in [id for id, task in self._tasks.items() if is_kept(task.record)]:
+            self._drop(self._tasks.pop(id))
+        self._end_others()
+        folders.remove_sockets(self._folder)
+        remove_empty_groups()
+        self._start_next()
+
+    def _end_others(self) -> None:
+        """End the tasks that do not outlive their hub."""
         for task in self._tasks.values():
             if not task.connected and task.pidfd is not None:
                 _ask(task.record)
@@ -243,8 +292,16 @@ class _Guard:
                     pass
             if swept:
                 _box_file(self._folder / "boxes", id).unlink(missing_ok=True)
-        folders.remove_sockets(self._folder)
-        remove_empty_groups()
+
+    def _start_next(self) -> None:
+        """Become the next hub if runs wait for one, unless one after the other dies at once."""
+        lives = time.monotonic() - self._began >= _LIVES_SECONDS
+        deaths = 0 if lives else int(os.environ.get(DEATHS) or 0) + 1
+        if self._lock is None or deaths > _MOST_DEATHS or not folders.awaited(self._folder):
+            return
+        os.close(self._lock)
+        environment = {**os.environ, DEATHS: str(deaths)}
+        os.execve(sys.executable, [sys.executable, "-m", "headgate.hub.server"], environment)
 
     def _drop(self, task: _GuardedTask) -> None:
         for fd in (task.pidfd, task.output):
@@ -281,7 +338,8 @@ def _copy(fd: int, log: str) -> bool:
 def main() -> None:
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)
-    _Guard(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2])).run()
+    hub, folder, lock = int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    _Guard(socket.socket(fileno=hub), folder, lock).run()
 
 
 if __name__ == "__main__":

@@ -51,6 +51,8 @@ class Launch:
         stdin: Descriptor of its standard input, in the process that starts it; None: none. Only
             isolations that start processes of this machine can pass it on.
         tty: Whether its output is a pseudo-terminal, which its engine opens.
+        outlives: Whether it goes on if its hub dies.
+        attempt: Number of its job's attempt.
     """
 
     task: TaskId
@@ -72,6 +74,8 @@ class Launch:
     attributes: Attributes | None = None
     stdin: int | None = None
     tty: bool = False
+    outlives: bool = False
+    attempt: int = 1
 
 
 class Holder(StrEnum):
@@ -173,6 +177,21 @@ class Box(ABC):
         """
         self.terminate()
 
+    def plan_keeping(self, log: str, folder: Path) -> None:  # noqa: B027  # most end with their hub
+        """Plan to let the task outlive this process. Its record then has a `keeper`, if it can.
+
+        Args:
+            log: Path of its log, to which its output is appended meanwhile.
+            folder: Folder for a socket, by which the next process takes the task up.
+        """
+
+    def keep(self, output: int) -> None:  # noqa: B027  # as above
+        """Let the task outlive this process from now on, if that is planned: its record is kept.
+
+        Args:
+            output: Descriptor of the reading end of its output.
+        """
+
     def wake(self) -> None:
         """Continue processes that were stopped by SIGSTOP, because these receive no other
         signal.
@@ -265,6 +284,21 @@ class Isolation(ABC):
     @abstractmethod
     def uncontrolled(self) -> tuple[Uncontrolled, ...]:
         """Levers that are missing on this machine, with cause and cure; empty if all exist."""
+
+    def take_up(self, record: Mapping[str, object]) -> tuple[Box, int, int]:
+        """Take up a task that outlived the process which started it.
+
+        Args:
+            record: Its `Box.record`.
+
+        Returns:
+            Its box, a descriptor of its output, and the bytes of output that are in its log without
+            having been read.
+
+        Raises:
+            IsolationError: It is gone, and how it ended is not known.
+        """
+        raise IsolationError(f"isolation {self.name!r} cannot take up tasks")
 
     @abstractmethod
     def sweep(self, record: Mapping[str, object]) -> None:

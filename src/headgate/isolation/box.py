@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.isolation.base import Box, Holder
+from headgate.isolation.kept import KeptProcess
 from headgate.isolation.signals import targets
-from headgate.isolation.spawning import Spawned
 from headgate.machine import processes
 from headgate.machine.cgroup_layout import Mode
 from headgate.machine.enclosure import Enclosure, MemoryRecord
@@ -140,31 +139,34 @@ class ProcessBox(EnclosedBox):
     def __init__(
         self,
         task: TaskId,
-        child: Spawned,
+        child: KeptProcess,
         enclosure: Enclosure,
         mode: Mode,
-        floor_kib: int,
         where: str = "this machine",
     ) -> None:
         """
         Args:
             task: Id of the task.
-            child: Its first process, which is in the enclosure.
+            child: Its first process, which is or was in the enclosure.
             enclosure: Its enclosure.
             mode: The kind of enclosure.
-            floor_kib: Most memory that the process which started it had held until then.
             where: Where memory ran out if it is killed below its own limit.
         """
         super().__init__(task, child.pid, enclosure)
         self._mode = mode
-        self._floor_kib = floor_kib
         self._where = where
-        self._exit_fd = child.exit_fd
+        self._child = child
         self._reaped = False
 
     @property
     def exit_fd(self) -> int:
-        return self._exit_fd
+        return self._child.exit_fd
+
+    def plan_keeping(self, log: str, folder: Path) -> None:
+        self._child.plan(log, folder)
+
+    def keep(self, output: int) -> None:
+        self._child.keep(output)
 
     def pids(self) -> list[int]:
         return [] if self._closed else self._enclosure.pids()
@@ -190,25 +192,16 @@ class ProcessBox(EnclosedBox):
             self._enclosure.kill()
 
     def reap(self) -> Exit:
-        try:
-            _, status, usage = os.wait4(self.pid, 0)
-        except ChildProcessError:
-            self._reaped = True
-            return Exit(
-                code=None,
-                reason="how it ended is not known: another part of this process waited for it",
-            )
         self._reaped = True
+        if (ended := self._child.end()) is None:
+            return Exit(code=None, reason="how it ended is not known: its keeper is gone")
         # A new process starts with the peak of its parent. Only what exceeds that is its own.
-        largest = usage.ru_maxrss * 1024 if usage.ru_maxrss > self._floor_kib else None
-        end = told_exit(
-            os.waitstatus_to_exitcode(status), largest, self._enclosure.memory(), self._where
-        )
+        own = ended.largest_kib > self._child.floor_kib
+        largest = ended.largest_kib * 1024 if own else None
+        end = told_exit(ended.status, largest, self._enclosure.memory(), self._where)
         counted = self._enclosure.cpu_seconds()
         # Without a counter for the whole: the first process, and all its waited-for descendants.
-        return replace(
-            end, cpu_seconds=usage.ru_utime + usage.ru_stime if counted is None else counted
-        )
+        return replace(end, cpu_seconds=ended.cpu_seconds if counted is None else counted)
 
     def close(self) -> None:
         with self._lock:
@@ -216,15 +209,16 @@ class ProcessBox(EnclosedBox):
                 return
             self._ending = True
             self._enclosure.kill()
-            if not self._reaped and is_readable(self._exit_fd, STUCK_SECONDS):
+            if not self._reaped and is_readable(self.exit_fd, STUCK_SECONDS):
                 self.reap()
             self._enclosure.remove()
             self._closed = True
-            os.close(self._exit_fd)
+            self._child.close()
 
     def record(self) -> dict[str, object]:
         folders = {name: str(path) for name, path in self.cgroups.items()}
-        return {**super().record(), "mode": self._mode, "folders": folders}
+        kept = {"keeper": dict(self._child.kept)} if self._child.kept else {}
+        return {**super().record(), "mode": self._mode, "folders": folders, **kept}
 
     @property
     def _has_ended(self) -> bool:

@@ -1,7 +1,9 @@
 """Runs in a new task's process until its box is ready, then becomes the task.
 
-Started as `python -I -S launcher.py FD`. It waits for its order on FD, a socket to its parent.
-Meanwhile the parent puts it into its box, so that no instruction of the task runs elsewhere. It
+Started as `python -I -S launcher.py FD KEEPER OUTLIVES`. It forks: the child becomes the task, the
+parent its keeper (`keeper.py`), with the socket KEEPER to the hub. There the child tells its
+process id, and its peak memory so far. The child waits for its order on FD, a socket to the hub.
+Meanwhile the hub puts it into its box, so that no instruction of the task runs elsewhere. The child
 answers `+` when it is about to become the task, and the error number if that fails. A task that has
 begun has closed FD. If it cannot enter the place in its order, it answers `-`, the error number, a
 space and what it tried.
@@ -21,7 +23,15 @@ REFUSED = b"-"
 
 
 def main() -> None:
-    channel = int(sys.argv[1])
+    channel, keeper, outlives = map(int, sys.argv[1:])
+    if child := os.fork():
+        os.close(channel)
+        _keep(child, keeper, bool(outlives))
+        os._exit(0)
+    os.setsid()
+    floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    os.write(keeper, b"%d %d" % (os.getpid(), floor))
+    os.close(keeper)
     order = b""
     while part := os.read(channel, 1 << 16):
         order += part
@@ -64,6 +74,15 @@ def _limit(number: int, soft: int, hard: int) -> None:
     except (OSError, ValueError):  # more than whoever started it has, and may give: as much as that
         _, most = resource.getrlimit(number)
         resource.setrlimit(number, (most if soft == -1 else min(soft, most), most))
+
+
+def _keep(child: int, keeper: int, outlives: bool) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(null, number)
+    os.chdir("/")
+    sys.path.append(os.path.dirname(__file__))
+    __import__("keeper").Keeper(child, keeper, outlives).run()
 
 
 def _enter(place: tuple[bytes, bytes, bytes]) -> None:

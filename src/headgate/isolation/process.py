@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Literal
 
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.isolation.box import ProcessBox
+from headgate.isolation.kept import KeptProcess
 from headgate.isolation.spawning import Spawned, find_program
 from headgate.isolation.unboxed import Unboxed
 from headgate.machine import cgroup_layout, disks, processes
@@ -24,6 +24,7 @@ from headgate.machine.fallbacks import Cores, Fallbacks
 from headgate.machine.process_table import TAG, ProcessTable
 from headgate.model.cluster import Place
 from headgate.model.errors import IsolationError
+from headgate.model.identifiers import TaskId
 from headgate.model.shares import Lever, Share, Uncontrolled, Unlimited
 
 PREFIX = "headgate-"
@@ -111,8 +112,6 @@ class ProcessIsolation(Isolation):
             enclosure.create()
         try:
             child = Spawned(launch, output_fd)
-            # now, because it holds the peak of everything before
-            floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             try:
                 with _names_task(launch):
                     enclosure.admit(child.pid)
@@ -121,7 +120,7 @@ class ProcessIsolation(Isolation):
                     if place is not None and place.cpus and "cpuset" not in place.cgroups:
                         enclosure.pin(frozenset(place.cpus))
                 box = self.box_class(
-                    launch.task, child, enclosure, self.mode, floor, _where(launch)
+                    launch.task, child.process, enclosure, self.mode, _where(launch)
                 )
                 child.release(program)
             except BaseException:
@@ -164,6 +163,15 @@ class ProcessIsolation(Isolation):
         if self.mode == "v1" and "blkio" not in missing:
             uncontrolled.append(BUFFERED_WRITES_V1)
         return tuple(uncontrolled)
+
+    def take_up(self, record: Mapping[str, object]) -> tuple[Box, int, int]:
+        recorded, task = self._recorded(record), TaskId(str(record["task"]))
+        if recorded is None:
+            raise IsolationError(f"{task}: it ran before this machine was started again")
+        enclosure, _ = recorded
+        process, output, appended = KeptProcess.taken_up(record)
+        box = self.box_class(task, process, enclosure, _mode(record), "this machine")
+        return box, output, appended
 
     def sweep(self, record: Mapping[str, object]) -> None:
         if (recorded := self._recorded(record)) is None:
@@ -320,6 +328,12 @@ def _names_task(launch: Launch) -> Iterator[None]:
         yield
     except IsolationError as error:
         raise IsolationError(f"{launch.task}: {error}") from error
+
+
+def _mode(record: Mapping[str, object]) -> cgroup_layout.Mode:
+    mode = str(record["mode"])
+    modes: Mapping[str, cgroup_layout.Mode] = {"v1": "v1", "v2": "v2"}
+    return modes.get(mode, "none")
 
 
 def _tagged(launch: Launch) -> Launch:

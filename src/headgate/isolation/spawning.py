@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 from headgate.isolation import launcher
 from headgate.isolation.base import Launch
+from headgate.isolation.keeper import READ_BYTES
+from headgate.isolation.kept import KeptProcess
 from headgate.isolation.process_attributes import Attributes
 from headgate.model.errors import IsolationError
 
@@ -62,7 +66,7 @@ class Spawned:
     """A process that waits to become a task. It leads its own session and has only its three
     streams open.
 
-    `exit_fd` turns readable when it ends. The caller that releases it owns that descriptor.
+    Its parent is its keeper. The caller that releases it owns `process`.
     """
 
     def __init__(self, launch: Launch, output_fd: int) -> None:
@@ -73,28 +77,41 @@ class Spawned:
         """
         self._launch = launch
         self._channel, theirs = socket.socketpair()
+        self._keeper_channel, keepers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            with theirs:
-                fd = theirs.fileno()
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", launcher.__file__, str(fd)],
+            with theirs, keepers:
+                fds = (theirs.fileno(), keepers.fileno())
+                keeper = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-I",
+                        "-S",
+                        launcher.__file__,
+                        *map(str, fds),
+                        str(int(launch.outlives)),
+                    ],
                     stdin=subprocess.DEVNULL if launch.stdin is None else launch.stdin,
                     stdout=output_fd,
                     stderr=output_fd,
                     cwd=launch.cwd,
                     close_fds=True,
-                    pass_fds=(fd,),
+                    pass_fds=fds,
                     start_new_session=True,
                 )
         except OSError as error:
             self._channel.close()
+            self._keeper_channel.close()
             raise IsolationError(f"{launch.task}: no process can be started: {error}") from error
-        self.pid = self._process.pid
+        told = self._keeper_channel.recv(READ_BYTES).split()
         try:
-            self.exit_fd = os.pidfd_open(self.pid)
-        except OSError as error:
-            self._end()
+            self.pid, floor = map(int, told)
+            exit_fd = os.pidfd_open(self.pid)
+        except (OSError, ValueError) as error:
+            self._channel.close()
+            self._keeper_channel.close()
+            keeper.wait()
             raise IsolationError(f"{launch.task}: its end cannot be waited for: {error}") from error
+        self.process = KeptProcess(self.pid, exit_fd, self._keeper_channel, floor, keeper)
 
     def release(self, program: str) -> None:
         """Let it become the task. Returns when it has.
@@ -113,10 +130,9 @@ class Spawned:
             except OSError:  # it died: the answer stays short
                 answer = b""
         if answer == launcher.BEGINS:
-            # From here on the owner of the box waits for it, by its number.
-            self._process.returncode = 0
             return
-        status = self._process.wait()
+        end = self.process.end()
+        status = end.status if end is not None else 0
         if answer.startswith(launcher.REFUSED):
             raise IsolationError(f"{launch.task}: {_why_not_there(launch, answer)}")
         if not answer:
@@ -128,14 +144,10 @@ class Spawned:
 
     def abort(self) -> None:
         """End the waiting process if it exists. It will not become a task."""
-        self._end()
-        os.close(self.exit_fd)
-
-    def _end(self) -> None:
         self._channel.close()
-        if self._process.returncode is None:
-            self._process.kill()
-            self._process.wait()
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.process.exit_fd, signal.SIGKILL)
+        self.process.close()
 
 
 _Attributes = tuple[int, int, list[tuple[int, int, int]]]

@@ -100,6 +100,31 @@ class KeptSideBySide:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenUp:
+    """How a job stood when its hub died; the next hub takes it up.
+
+    Args:
+        state: Its state.
+        attempt: Number of its latest attempt; 0: it had not started.
+        plan: The plan of that attempt, with the node of each task.
+        gpus: GPUs that its task may see; None: all.
+        goes_on: Whether its task runs, or has ended meanwhile in a known way.
+        ran: Seconds since that attempt started.
+        lost: Why its tasks are gone; None: they are not, or it had none.
+        ending: Details of its end, if it had ended.
+    """
+
+    state: JobState
+    attempt: int = 0
+    plan: Plan | None = None
+    gpus: tuple[int, ...] | None = None
+    goes_on: bool = False
+    ran: float = 0.0
+    lost: Reason | None = None
+    ending: Ending | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobSubmitted:
     """A job was submitted. All jobs of a run are submitted before any other event of them.
 
@@ -135,6 +160,7 @@ class JobSubmitted:
     beside: tuple[KeptSideBySide, ...] = ()
     script: str = ""
     best_at_once: int | None = None
+    taken_up: TakenUp | None = None
 
 
 @dataclass(frozen=True, slots=True)

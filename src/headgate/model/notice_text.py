@@ -383,6 +383,9 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
         "its folder {folder} is gone, with its records and checkpoints; nothing is kept from now "
         "on: stop it and run it again"
     ),
+    Kind.HUB_CAME_AGAIN: lambda facts: (
+        f"no hub was there for {say_seconds(facts['seconds'])}: what jobs used then is not known"
+    ),
     Kind.SOCKET_MADE_AGAIN: "somebody removed {path}; it is made again",
     Kind.STORE_FAILS: "{text}",
     Kind.STORE_WRITES: "the store is written again",

@@ -165,6 +165,16 @@ def _tried_again(facts: Facts) -> str:
 # --- a running job --------------------------------------------------------------------------------
 
 
+def _lost_with_hub(facts: Facts) -> str:
+    text = (
+        f"its task was lost {'when this machine stopped' if facts['rebooted'] else 'with its hub'}"
+    )
+    again = (
+        f"; run it again from its beginning with: headgate resume {facts.get('run')} --from-scratch"
+    )
+    return text + (again if "run" in facts else "")
+
+
 def _started(facts: Facts) -> str:
     text = f"going on from {facts['resumed_from']}" if "resumed_from" in facts else "started"
     text += f" (attempt {facts['attempt']})" if facts["attempt"] > 1 else ""
@@ -592,11 +602,13 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.NEEDS_ROOM: _needs_room,
     Kind.AWAITS_NODES: lambda facts: f"for node {' or '.join(facts['nodes'])} to come back",
     Kind.AWAITS_ENGINE: "{text}",
+    Kind.LOST_WITH_HUB: _lost_with_hub,
     Kind.STARTED_AGAIN: "{after}; started again",
     Kind.TRIED_AGAIN: _tried_again,
     Kind.TRIED_AS_ONE_TASK: "{after}; before its first report, so tried again as one task",
     Kind.GIVEN_WORKERS: "{after}; started again with {workers}",
     Kind.STARTED: _started,
+    Kind.TAKEN_UP: "went on without a hub, and is taken up again",
     Kind.RESIZED: _resized,
     Kind.CHANGED_BY_USER: lambda facts: f"changed by its user: {say_changes(facts)}",
     Kind.UNPAUSED: lambda facts: (

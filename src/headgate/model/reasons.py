@@ -35,12 +35,14 @@ class ReasonKind(StrEnum):
     AWAITS_NODES = "awaits-nodes"
     AWAITS_ENGINE = "awaits-engine"
     STARTED_AGAIN = "started-again"
+    LOST_WITH_HUB = "lost-with-hub"
     TRIED_AGAIN = "tried-again"
     TRIED_AS_ONE_TASK = "tried-as-one-task"
     GIVEN_WORKERS = "given-workers"
 
     # a running job
     STARTED = "started"
+    TAKEN_UP = "taken-up"
     RESIZED = "resized"
     CHANGED_BY_USER = "changed-by-user"
     UNPAUSED = "unpaused"
@@ -207,6 +209,7 @@ class ReasonKind(StrEnum):
     WROTE_OUTSIDE = "wrote-outside"
     LEFT_SHARED_MEMORY = "left-shared-memory"
     FOLDER_GONE = "folder-gone"
+    HUB_CAME_AGAIN = "hub-came-again"
     SOCKET_MADE_AGAIN = "socket-made-again"
     STORE_FAILS = "store-fails"
     STORE_WRITES = "store-writes"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import json
 import os
 import re
 import socket
@@ -18,6 +20,11 @@ from headgate.model.paths import exposure
 
 HUB = "HEADGATE_HUB"
 STORE = "run.sqlite"
+LOCK = "lock"
+SUBMISSION = "submission.json"
+"""File of a run that goes on if its hub dies: its hub's folder and host, and how it was submitted,
+without the environment.
+"""
 _OWNER = "host"
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
 _SOCKET_BYTES = 100  # the kernel allows 107
@@ -63,6 +70,41 @@ def home() -> Path:
             f"no permission to write in {path}; set HEADGATE_HOME to a folder you can write"
         )
     return path
+
+
+def is_awaited(run: Path) -> bool:
+    """Whether a run goes on if its hub dies: it keeps its submission until its end."""
+    return (run / SUBMISSION).exists()
+
+
+def awaited(folder: Path) -> list[Path]:
+    """Runs whose hub, of this folder, is gone: the next one takes them up, the oldest first.
+
+    The caller holds the hub's lock, or takes the answer for a hint.
+    """
+    runs = list[Path]()
+    for run in listing():
+        if is_awaited(run) and not is_locked(run / LOCK):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                kept = json.loads((run / SUBMISSION).read_text())
+                if (kept["hub"], kept["host"]) == (str(folder), host()):
+                    runs.append(run)
+    return runs
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file; False if the file does not exist."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def listing() -> list[Path]:

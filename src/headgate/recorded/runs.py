@@ -27,11 +27,16 @@ from headgate.model.jobs import NAME_PATTERN, Job
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.folders import (
     HUB,
+    LOCK,
     STORE,
+    SUBMISSION,
+    awaited,
     home,
     host,
     hub,
     hubs,
+    is_awaited,
+    is_locked,
     listing,
     make_sockets,
     remove_sockets,
@@ -40,17 +45,29 @@ from headgate.recorded.folders import (
 from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
 
-__all__ = ["HUB", "STORE", "home", "host", "hub", "hubs", "listing"]
+__all__ = [
+    "HUB",
+    "LOCK",
+    "STORE",
+    "SUBMISSION",
+    "awaited",
+    "home",
+    "host",
+    "hub",
+    "hubs",
+    "listing",
+]
+__all__ += ["is_awaited", "is_locked"]
 __all__ += ["make_sockets", "remove_sockets", "sockets"]
 """Names from `folders` that users of this module need."""
 
-LOCK = "lock"
 CALLS = "calls"
 """Empty file in the folder of a run whose jobs are function calls."""
 READ = "result.read"
 """Empty file in the folder of a call whose caller has the result."""
 _TIME = "%Y%m%d-%H%M%S-"
 _STAMP = 19  # characters of the time in a run's name, to the millisecond
+_AWAITED = "the next command starts another, which takes it up"
 _NAMED = 5  # most runs named in a message
 _LONG_SECONDS = 600.0
 """Records of runs longer than this are never deleted automatically."""
@@ -100,21 +117,6 @@ def lock(run: Path) -> int:
 def alive(run: Path) -> bool:
     """Whether a hub still runs it."""
     return is_locked(run / LOCK)
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file; False if the file does not exist."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def find(prefix: str | None = None) -> Path:
@@ -267,7 +269,8 @@ def summary(run: Path) -> RunSummary:
             job_state, reason, why = row.state, row.reason or "", row.why
             if state == "interrupted" and job_state in ("waiting", "running", "paused", "stopping"):
                 job_state, why = "interrupted", None
-                reason = f"the hub died; {resume_hint(run, [row.job()])}"
+                hint = _AWAITED if is_awaited(run) else resume_hint(run, [row.job()])
+                reason = f"the hub died; {hint}"
             jobs.append(
                 JobSummary(
                     run=run.name,
@@ -314,7 +317,12 @@ def clock() -> str:
     """The start time that a run stores beside the wall clock: the boot id, and seconds since that
     boot.
     """
-    return f"{boot_id()} {time.monotonic()!r}"
+    return clock_of(time.monotonic())
+
+
+def clock_of(began: float) -> str:
+    """The same of a run that began at this time of `time.monotonic`."""
+    return f"{boot_id()} {began!r}"
 
 
 def elapsed(run: RunDescription) -> float:
@@ -366,7 +374,9 @@ def heirs(run: Path) -> list[Path]:
 
 def in_use() -> dict[Path, Path]:
     """The live runs, and every run that one of them resumes from; each with that live run."""
-    return {former: run for run in listing() if alive(run) for former in lineage(run)}
+    return {
+        former: run for run in listing() if alive(run) or is_awaited(run) for former in lineage(run)
+    }
 
 
 def resume_hint(run: Path, jobs: Sequence[Job]) -> str:
@@ -422,7 +432,7 @@ def check_removable(run: Path) -> None:
     Raises:
         UsageError: It is live, or a live run resumes from it.
     """
-    if alive(run):
+    if alive(run) or is_awaited(run):
         raise UsageError(
             f"run {run.name} is running; stop it first with: headgate stop --run {run.name}"
         )

@@ -24,6 +24,7 @@ from headgate.task.grants import Grant
 
 PROTOCOL = 1
 _CONNECT_SECONDS = 5.0
+_AGAIN_SECONDS = 0.2
 _POSITIONS = ("position", "elsewhere")
 """Names of the message with another worker's position. Hubs before 0.3 use the second."""
 _BACKLOG_BYTES = 1 << 20
@@ -74,6 +75,10 @@ class Channel:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._unsent = bytearray()
+        self._cut = False  # the first line of that was sent in part
+        # where to connect to the next hub, and what to say; None: it ends with its hub
+        self._next: tuple[str, bytes] | None = None
+        self._apart = False  # its hub is gone, and the next has not come
         self._closed = connection is None
         if connection is None:
             return
@@ -116,21 +121,22 @@ class Channel:
             connection.close()
             return cls(None)
         channel = cls(connection)
-        channel.send(
-            {
-                "type": "hello",
-                "v": PROTOCOL,
-                "task": environment.task,
-                "key": environment.key,
-                "pid": os.getpid(),
-                "framework": framework,
-                "framework_version": framework_version,
-                "seed": seed,
-                "observes": observes,
-                "library": __version__,
-                "python": sys.version.split()[0],
-            }
-        )
+        hello = {
+            "type": "hello",
+            "v": PROTOCOL,
+            "task": environment.task,
+            "key": environment.key,
+            "pid": os.getpid(),
+            "framework": framework,
+            "framework_version": framework_version,
+            "seed": seed,
+            "observes": observes,
+            "library": __version__,
+            "python": sys.version.split()[0],
+        }
+        channel.send(hello)
+        if environment.outlives:
+            channel._next = environment.channel, _line(hello)
         return channel
 
     @property
@@ -147,9 +153,11 @@ class Channel:
         """
         if not self.connected:
             return
-        line = (json.dumps(_plain(message), allow_nan=False) + "\n").encode()
+        line = _line(message)
         with self._lock:
-            if can_be_missed and len(self._unsent) > _BACKLOG_BYTES:
+            if len(self._unsent) > _BACKLOG_BYTES and (can_be_missed or self._apart):
+                return
+            if self._apart and can_be_missed:
                 return
             self._unsent += line
             self._send_pending()
@@ -178,7 +186,10 @@ class Channel:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            writable.poll(left * 1000)
+            if self._apart:
+                time.sleep(min(left, _AGAIN_SECONDS))
+            else:
+                writable.poll(left * 1000)
         return not self._unsent
 
     def stop(self) -> None:
@@ -269,16 +280,57 @@ class Channel:
             self._closed = True
             self._unsent.clear()
             return
+        if self._apart:
+            return
         try:
             while self._unsent:
                 sent = self._connection.send(self._unsent)
+                self._cut = self._unsent[sent - 1 : sent] != b"\n"
                 del self._unsent[:sent]
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._unsent.clear()  # the reader sees the end of the connection and says so
+            # the reader sees the end of the connection and says so
+            if self._next is None:
+                self._unsent.clear()
 
     def _listen(self) -> None:
+        self._read()
+        while self._meets_next():
+            self._read()
+        self._ended()
+
+    def _meets_next(self) -> bool:
+        """Wait for the next hub and connect to it. Returns whether it has come."""
+        if self._next is None:
+            return False
+        path, hello = self._next
+        with self._lock:
+            self._apart, self._holding = True, False
+        while not (self._closed or self.stopping) and self._is_open(self._connection.fileno()):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                connection.settimeout(_CONNECT_SECONDS)
+                connection.connect(path)
+                connection.setblocking(False)
+            except OSError:
+                connection.close()
+                time.sleep(_AGAIN_SECONDS)
+                continue
+            with self._lock:
+                if self._cut:
+                    del self._unsent[: self._unsent.find(b"\n") + 1]
+                self._unsent[:0] = hello
+                del self._files[self._connection.fileno()]
+                self._connection.close()
+                self._connection = connection
+                self._files[connection.fileno()] = _identity(connection.fileno())
+                self._cut = self._apart = False
+                self._send_pending()
+            return True
+        return False
+
+    def _read(self) -> None:
         received = b""
         ready = select.poll()
         ready.register(self._wake_read, select.POLLIN)
@@ -305,7 +357,6 @@ class Channel:
                         self._obey(line)
         except OSError:
             pass  # a reset is an end like any other
-        self._ended()
 
     def _obey(self, line: bytes) -> None:
         try:
@@ -400,6 +451,10 @@ class Channel:
 def _identity(file: int) -> tuple[int, int]:
     status = os.fstat(file)
     return status.st_dev, status.st_ino
+
+
+def _line(message: Mapping[str, object]) -> bytes:
+    return (json.dumps(_plain(message), allow_nan=False) + "\n").encode()
 
 
 def _plain(value: object) -> object:

@@ -20,6 +20,7 @@ class TaskEnvironment:
             run, and the folder disappears with its node.
         resume: Checkpoint to resume from; None on a fresh start.
         mode: `run`, or `profile`: measure, report the profile, end.
+        outlives: Whether this task goes on if its hub dies, and connects to the next.
         steps: Steps before the checkpoint of its script's own that it resumes from.
     """
 
@@ -31,6 +32,7 @@ class TaskEnvironment:
     resume: str | None = None
     mode: str = "run"
     steps: int = 0
+    outlives: bool = False
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> TaskEnvironment:
@@ -49,6 +51,7 @@ class TaskEnvironment:
             resume=environment.get("HEADGATE_RESUME") or None,
             mode=environment.get("HEADGATE_MODE") or "run",
             steps=int(environment.get("HEADGATE_STEPS") or 0),
+            outlives=environment.get("HEADGATE_ON_HUB_DEATH") == "go-on",
         )
 
     @classmethod

@@ -9,11 +9,12 @@ import json
 import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from headgate import isolation
 from headgate.engines.base import LOCAL
@@ -213,6 +214,9 @@ class ActionExecutor(Component):
     def _start(self, action: events.StartTask) -> None:
         run, live = self._live_runs.find(action.job)
         starts = Starts(run.submission, self._home)
+        if live.left_box is not None:
+            self._take_up(run, live, action, starts, live.left_box)
+            return
         wanted = action.resume
         is_first = live.current is None or live.current.number != action.attempt
         if is_first:
@@ -292,6 +296,33 @@ class ActionExecutor(Component):
             self._loop.call_soon(self._listener.ended, action.task, failure)
             return
         self._engines.of(run.id).start(prepared, action.share, run.log(action.task))
+
+    def _take_up(
+        self,
+        run: LiveRun,
+        live: LiveJob,
+        action: events.StartTask,
+        starts: Starts,
+        box: Mapping[str, Any],
+    ) -> None:
+        """Go on with the task of a job whose hub died, in its attempt."""
+        live.left_box = None
+        send, ports = self._engines.of(run.id).send, starts.ports(action, self._used_ports())
+        spec, plan, names = action.spec, action.plan, task_names(action.spec.roles)
+        numbers = action.attempt, plan, spec.encrypt
+        attempt = Attempt(action.job, *numbers, send, ports, names, live.spec.grace)
+        live.begin(attempt, live.step or 0)
+        live.begun, live.opening = True, action.reason
+        node = self._nodes.get(self._engines.spec_of(run.id), action.node)
+        stated = stated_threads(spec, action.task.name)
+        reader = ProgressReader(spec.progress)
+        address = node.address if node is not None else ""
+        attempt.start(action.task.name, action.node, address, reader, False, stated)
+        run.record_task(action.task, node=action.node, attempt=action.attempt)
+        self._granted(
+            action.task, action.share, action.threads, action.entitled_cores, action.reason
+        )
+        self._engines.of(run.id).take_up(box, action.share, run.log(action.task))
 
     def _resumes_by(self, live: LiveJob) -> ResumeWay | None:
         return resume_arguments.way(live.spec, live.facts)

@@ -10,6 +10,7 @@ from typing import Any
 
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.state.attempt import Attempt
+from headgate.hub.taking_up import FormerJob
 from headgate.model.endings import Ending
 from headgate.model.events import ENDED, Checkpoint, JobState, Progress
 from headgate.model.identifiers import TaskName
@@ -83,10 +84,25 @@ class LiveJob:
     unasked: Checkpoint | None = None
     # its latest checkpoint holds per-worker state: only as many workers can resume from it
     own_states: bool = False
+    left_box: Mapping[str, Any] | None = None  # of its task that outlived its hub
     unsaved: int = 0  # failed checkpoints since the last saved one
     # at submission, or at the last start
     files: Mapping[Path, FileState] = field(default_factory=dict)
     facts: ScriptFacts = field(default_factory=ScriptFacts)  # facts of these files
+
+    def restore(self, former: FormerJob) -> None:
+        """Restore it as it stood when its hub died."""
+        row, then = former.row, former.then
+        self.state = then.state if then.lost is None else "running"
+        self.reason = row.because() or self.reason
+        self.exit_code, self.ending = row.exit_code, then.ending
+        self.started, self.ended = row.started, row.ended
+        self.plan, self.profile, self.verified = row.plan, row.profile, row.verified
+        for name, value in former.steps.items():
+            setattr(self, name, value)
+        if former.checkpoint is not None:
+            self.saved = [former.checkpoint]
+        self.left_box = former.box
 
     def mark(
         self,

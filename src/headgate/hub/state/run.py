@@ -24,6 +24,7 @@ from headgate.hub import messages
 from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
 from headgate.hub.submission import Submission, git_commit, packages
+from headgate.hub.taking_up import FormerRun, keep_submission
 from headgate.model.cluster import Node
 from headgate.model.errors import StorageError
 from headgate.model.events import ENDED, Checkpoint, Progress
@@ -65,6 +66,7 @@ class LiveRun:
         now: Seconds on the hub's clock.
         trouble: Called when the store cannot be written, and when it can be again.
         given: Standard input of its only task; None: it has none.
+        former: The run, if its hub died: it goes on in its folder. None: a new run.
 
     Raises:
         StorageError: Its folder or store cannot be made.
@@ -78,9 +80,10 @@ class LiveRun:
         now: float,
         trouble: Callable[[str | None], None],
         given: GivenInput | None = None,
+        former: FormerRun | None = None,
     ) -> None:
         self.given = given
-        self.folder = runs.create()
+        self.folder = runs.create() if former is None else former.folder
         self.id = self.folder.name
         self.submission = submission
         self.nodes = nodes
@@ -92,13 +95,17 @@ class LiveRun:
         self._tasks: dict[TaskId, dict[str, Any]] = {}
         self._specs: dict[int, tuple[Job, str]] = {}
         with contextlib.ExitStack() as undo:  # a run that cannot begin leaves nothing
-            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            if former is None:
+                undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             try:
                 self._lock = runs.lock(self.folder)
                 undo.callback(os.close, self._lock)
                 self.recorder = Recorder(self.folder / runs.STORE, trouble)
                 undo.callback(self.recorder.close)
-                self._begin(policy)
+                if former is None:
+                    self._begin(policy)
+                else:
+                    self._take_up(former)
             except OSError as error:
                 raise StorageError(
                     f"cannot write {self.folder}: {error.strerror}; free some space there, or "
@@ -155,6 +162,19 @@ class LiveRun:
                     why="resumed",
                     **asdict(point),
                 )
+
+        if submission.outlives:
+            keep_submission(self.folder, submission)
+
+    def _take_up(self, former: FormerRun) -> None:
+        """Restore the jobs from the store."""
+        self.recorder.add("meta", key="clock", value=runs.clock_of(self.began))
+        for name, job in former.jobs.items():
+            live = self.jobs[name] = LiveJob(job.row.job(), job.position, job.row.submitted or 0.0)
+            live.restore(job)
+            for id, row in job.tasks.items():
+                known = {key: value for key, value in row.items() if key not in ("id", "job")}
+                self._tasks[TaskId(f"{self.id}/{id}")] = known
 
     def confirm(self) -> None:
         """Wait until the initial rows are on disk.
@@ -452,6 +472,7 @@ class LiveRun:
         self.recorder.add("meta", key="state", value="done")
         self.recorder.add("meta", key="ended", value=repr(self.clock()))
         self.recorder.close(math.inf)
+        (self.folder / runs.SUBMISSION).unlink(missing_ok=True)
         os.close(self._lock)
         if self.given is not None:
             self.given.close()

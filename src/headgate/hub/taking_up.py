@@ -1,0 +1,180 @@
+"""Runs whose hub died: what their stores and the boxes of their tasks tell the next hub."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headgate.hub.submission import Submission, parse
+from headgate.hub.watchdog import kept_boxes
+from headgate.machine.processes import boot_id
+from headgate.model.endings import Ending
+from headgate.model.errors import HeadgateError
+from headgate.model.events import ENDED, Checkpoint, TakenUp
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.paths import write_whole
+from headgate.model.plans import Plan
+from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.records import read
+from headgate.recorded import resuming, runs
+from headgate.recorded.descriptions import RunDescription
+from headgate.recorded.rows import JobRow
+from headgate.recorded.store import RunReader
+from headgate.scripts import variables
+
+_TIMED = ("usage", "progress", "shares", "events", "log")
+
+
+@dataclass(frozen=True, slots=True)
+class FormerJob:
+    """A job of a run whose hub died.
+
+    Args:
+        row: Its row in the store.
+        position: Its place among the jobs of the run.
+        tasks: The rows of its tasks, by name.
+        box: The record of its task's box; None: its task is gone, or there was none.
+        checkpoint: What it would resume from.
+        steps: Its last `step`, `epoch`, `epochs`, `steps` and `loss`.
+        then: How it stood.
+    """
+
+    row: JobRow
+    position: int
+    tasks: Mapping[str, Mapping[str, Any]]
+    box: Mapping[str, Any] | None
+    checkpoint: Checkpoint | None
+    steps: Mapping[str, Any]
+    then: TakenUp
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self.row.state == "stopping"
+
+    @property
+    def urgent(self) -> str | None:
+        """Name of the urgent job that it was paused for; empty: its user asked; None: it was not
+        paused.
+        """
+        reason = self.row.because() if self.row.state == "paused" else None
+        return str(reason.facts.get("urgent") or "") if reason is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class FormerRun:
+    """A run whose hub died.
+
+    Args:
+        folder: Its folder.
+        submission: How it was submitted, with its jobs as they are now.
+        policy: The policy that moved its shares.
+        began: When it began, by the clock of this boot (s).
+        seconds: Seconds since its last record.
+        last_entry: Number of the last entry of its event log.
+        jobs: Its jobs, by name.
+    """
+
+    folder: Path
+    submission: Submission
+    policy: str
+    began: float
+    seconds: float
+    last_entry: int
+    jobs: Mapping[str, FormerJob]
+
+
+def keep_submission(folder: Path, submission: Submission) -> None:
+    """Keep the submission of a run in its folder, so that the next hub can take it up.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    variables.write(folder, submission.environment)
+    kept = replace(submission, environment={}).plain()
+    place = {"hub": str(runs.hub()), "host": runs.host()}
+    write_whole(folder / runs.SUBMISSION, json.dumps({**place, "submission": kept}))
+
+
+def former_runs() -> list[FormerRun]:
+    """The runs that this process's hub has to take up, the oldest first. The caller holds the hub's
+    lock.
+    """
+    boxes, former = kept_boxes(runs.hub()), list[FormerRun]()
+    for folder in runs.awaited(runs.hub()):
+        try:
+            former.append(_read(folder, boxes))
+        except (HeadgateError, OSError, ValueError, KeyError) as error:
+            print(f"run {folder.name} cannot be taken up: {error}", flush=True)
+    return former
+
+
+def _read(folder: Path, boxes: Mapping[TaskId, Mapping[str, Any]]) -> FormerRun:
+    kept = json.loads((folder / runs.SUBMISSION).read_text())["submission"]
+    environment = variables.read(folder) or {}
+    known = {name: value for name, value in environment.items() if value is not None}
+    submission = replace(parse(kept), environment=known)
+    with RunReader(folder / runs.STORE) as reader:
+        description = RunDescription.read(reader)
+        rebooted = description.clock.partition(" ")[0] != boot_id()
+        last = max(reader.tuples(f"SELECT max(t) FROM {name}")[0][0] or 0.0 for name in _TIMED)
+        elapsed = max(runs.elapsed(description), last)
+        rows = list(reader.records(JobRow, order="position"))
+        jobs = {}
+        for position, row in enumerate(rows):
+            box = boxes.get(JobId.of(folder.name, row.name).task(row.job().first_task))
+            jobs[row.name] = _job(folder, reader, row, position, box, elapsed, rebooted)
+        entry = reader.tuples("SELECT max(id) FROM log")[0][0] or 0
+    jobs_now = tuple(former.row.job() for former in jobs.values())
+    return FormerRun(
+        folder,
+        replace(submission, jobs=jobs_now),
+        description.policy,
+        time.monotonic() - elapsed,
+        elapsed - last,
+        entry,
+        jobs,
+    )
+
+
+def _job(
+    folder: Path,
+    reader: RunReader,
+    row: JobRow,
+    position: int,
+    box: Mapping[str, Any] | None,
+    elapsed: float,
+    rebooted: bool,
+) -> FormerJob:
+    tasks = {task["id"]: task for task in reader.rows("tasks", "job = ?", [row.name])}
+    names = ("step", "epoch", "epochs", "steps", "loss")
+    sql = f"SELECT {', '.join(names)} FROM progress WHERE task GLOB ? ORDER BY rowid DESC LIMIT 1"
+    steps = (reader.query(sql, [f"{row.name}/*"]) or [dict.fromkeys(names)])[0]
+    state: Any = row.state
+    attempt = row.attempt or 0
+    if state in ENDED:
+        ending = read(Ending, row.ending) if row.ending is not None else None
+        then = TakenUp(state, attempt, ending=ending)
+        return FormerJob(row, position, tasks, None, None, steps, then)
+    checkpoint = resuming.origin(folder, row.job()).checkpoint
+    # rows of the last moments may be missing
+    if rebooted or box is None or box["boot"] != boot_id() or box["attempt"] < attempt:
+        box = None
+    began = [task["started"] for task in tasks.values() if task["attempt"] == attempt]
+    ran = elapsed - max((start for start in began if start is not None), default=elapsed)
+    plan = row.chosen_plan()
+    if box is not None:
+        plan = plan or Plan(strategy="single", workers=1, batch_per_worker=None)
+        gpus = None if box["gpus"] is None else tuple(box["gpus"])
+        then = TakenUp("running", box["attempt"], plan, gpus, goes_on=True, ran=ran)
+    else:
+        has_run = any(task["pid"] is not None for task in tasks.values())
+        is_frozen = state == "paused" and any(task["ended"] is None for task in tasks.values())
+        gone = (state in ("running", "stopping") or is_frozen) and has_run
+        lost = Reason.of(ReasonKind.LOST_WITH_HUB, rebooted=rebooted) if gone else None
+        then = TakenUp("waiting", attempt, lost=lost)
+    return FormerJob(row, position, tasks, box, checkpoint, steps, then)

@@ -1,0 +1,179 @@
+"""Jobs outlive their hub, and the next one takes them up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+from tests.hub.learning import LEARNS, STEPS
+from tests.hub.user import SECONDS, User
+
+from headgate.recorded.store import RunReader
+from headgate.testing import wait
+
+COUNTS = """
+    import os, sys, time
+    for number in range(100000):
+        print("step", number, "loss", 1 / (number + 1), flush=True)
+        time.sleep(0.02)
+        if os.path.exists("go"):
+            break
+    print("last", number)
+    sys.exit(7)
+"""
+SAVES = """
+    import os, time
+    if not os.path.exists("saved"):
+        open("saved", "w").write("here")
+        time.sleep(1000)
+"""
+JOBS = """
+    jobs:
+      - {name: counts, script: counts.py, priority: 2}
+      - {name: learns, script: learns.py}
+      - {name: later, run: "echo later >> later.txt", after: learns}
+"""
+
+
+@pytest.fixture(autouse=True)
+def outlives(user: User) -> None:
+    user.variables["HEADGATE_ON_HUB_DEATH"] = "go-on"
+    user.write("counts.py", COUNTS)
+    user.write("learns.py", LEARNS)
+    user.write("jobs.yaml", JOBS)
+
+
+def next_hub(user: User, before: int) -> int:
+    """The hub that comes after one that died."""
+    found = wait.until(
+        lambda: next((hub for hub in user.traces.hubs() if hub != before), None), SECONDS
+    )
+    assert found is not None
+    wait.until((user.home / "hub" / "hub.sock").exists, SECONDS)
+    return found
+
+
+def hub_of(user: User) -> int:
+    hub = user.traces.hub()
+    assert hub is not None
+    return hub
+
+
+def kill_hub_and_guard(user: User) -> None:
+    hub = hub_of(user)
+    os.kill(hub, signal.SIGSTOP)  # it starts no other guard
+    user.kills(next(iter(user.traces.processes("headgate.hub.watchdog"))))
+    user.kills(hub)
+
+
+def test_the_next_hub_takes_up_the_same_processes(user: User) -> None:
+    watching = user.starts("run", "jobs.yaml")
+    for job in ("counts", "learns"):
+        user.sees_job(job, lambda entry: (entry["step"] or 0) > 10)
+    [run] = [folder.name for folder in (user.home / "runs").iterdir()]
+    pids = {job: user.stands(job)["tasks"][0]["pid"] for job in ("counts", "learns")}  # type: ignore[index]
+    hub = hub_of(user)
+    user.kills(hub)
+    second = next_hub(user, hub)
+    # a second death, soon after the first
+    user.kills(second)
+    next_hub(user, second)
+    for job in ("counts", "learns"):
+        user.sees_state(job, "running")
+        before = user.stands(job)
+        assert before is not None
+        assert before["tasks"][0]["pid"] == pids[job]
+        came = before["step"] or 0
+        user.sees_job(job, lambda entry, came=came: (entry["step"] or 0) > came + 5)  # type: ignore[misc]
+    user.types("set", "counts", "priority=5")
+    with RunReader(user.home / "runs" / run / "run.sqlite") as reader:
+        notes = [row for row in reader.rows("events") if "no hub was there" in (row["text"] or "")]
+        assert notes
+        assert [row["entitled_cores"] for row in reader.rows("shares", "task = 'counts/worker-0'")]
+    user.touch("go")
+    counts = user.sees_state("counts", "failed")
+    assert counts["exit_code"] == 7
+    assert counts["attempt"] == 1
+    printed = [line.split()[1] for line in user.log("counts").splitlines()]
+    assert printed[:-1] == [str(number) for number in range(len(printed) - 1)]
+    learned = user.sees_state("learns", "done")
+    assert (learned["step"], learned["attempt"]) == (STEPS, 1)
+    user.sees_state("later", "done")
+    assert user.sees("later.txt").split() == ["later"]
+    watched, _ = watching.communicate(timeout=SECONDS)
+    assert watching.returncode == 1
+    assert "later" in watched
+
+
+def test_a_command_takes_up_what_hub_and_guard_left(user: User) -> None:
+    user.detaches("counts.py")
+    user.sees_job("counts", lambda entry: (entry["step"] or 0) > 10)
+    kill_hub_and_guard(user)
+    user.touch("go")  # it ends without a hub
+    wait.until(lambda: not user.traces.tasks(), SECONDS, "the script ends")
+    assert user.jobs()["counts"]["state"] in ("running", "failed")
+    assert user.sees_state("counts", "failed")["exit_code"] == 7
+
+
+def test_a_hub_that_ends_with_the_machine_stops_no_job(user: User) -> None:
+    user.write("systemctl", f"#!/bin/sh\necho yes > {user.folder}/asked\necho stopping\n").chmod(
+        0o700
+    )
+    user.variables["PATH"] = f"{user.folder}:{user.variables['PATH']}"
+    user.detaches("counts.py")
+    entry = user.sees_job("counts", lambda entry: (entry["step"] or 0) > 5)
+    hub = hub_of(user)
+    os.kill(hub, signal.SIGTERM)
+    user.sees("asked")
+    user.variables["PATH"] = user.variables["PATH"].partition(":")[2]
+    (user.folder / "systemctl").unlink()
+    next_hub(user, hub)
+    user.touch("go")
+    ended = user.sees_state("counts", "failed")
+    assert (ended["exit_code"], ended["tasks"][0]["pid"]) == (7, entry["tasks"][0]["pid"])
+
+
+def test_after_a_reboot_what_waited_runs_and_what_ran_is_told(user: User) -> None:
+    user.write("saves.py", SAVES)
+    user.write("jobs.yaml", JOBS.replace("learns.py", "saves.py, resumes: true"))
+    run = user.detaches("jobs.yaml")
+    user.sees("saved")
+    user.sees_job("counts", lambda entry: (entry["step"] or 0) > 10)
+    kill_hub_and_guard(user)
+    for pid in (*user.traces.tasks(), *user.traces.processes("launcher.py")):
+        user.kills(pid)
+    as_of_another_boot(user.home, run)
+    user.touch("go")
+    user.types("ps")
+    counts = user.sees_state("counts", "failed")
+    assert "lost when this machine stopped" in counts["reason"]
+    assert f"headgate resume {run} --from-scratch" in counts["reason"]
+    assert user.sees_state("learns", "done")["attempt"] == 2
+    user.sees_state("later", "done")
+    assert user.sees("later.txt").split() == ["later"]
+
+
+def as_of_another_boot(home: Path, run: str) -> None:
+    """Make a run, and the records of its boxes, those of an earlier boot."""
+    for file in (home / "hub" / "boxes").glob("*.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "boot": "another"}))
+    with sqlite3.connect(home / "runs" / run / "run.sqlite") as store:
+        store.execute("UPDATE meta SET value = 'another 5.0' WHERE key = 'clock'")
+    store.close()
+
+
+def test_who_wants_it_has_jobs_end_with_their_hub(user: User) -> None:
+    user.variables["HEADGATE_ON_HUB_DEATH"] = "stop"
+    user.detaches("counts.py")
+    user.sees_job("counts", lambda entry: (entry["step"] or 0) > 5)
+    user.kills(user.traces.hub())
+    wait.until(lambda: not user.traces.tasks(), SECONDS, "the script was ended")
+    counts = user.jobs()["counts"]
+    assert (counts["state"], counts["reason"][:20]) == ("interrupted", "the hub died; run it")
+    user.variables["HEADGATE_ON_HUB_DEATH"] = "maybe"
+    refused = user.types("run", "counts.py", code=2)
+    assert "HEADGATE_ON_HUB_DEATH='maybe'; expected go-on or stop" in refused.stderr
