@@ -150,3 +150,19 @@ def test_a_folder_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("XDG_CONFIG_HOME", f"/tmp/{'x' * 300}")
     with pytest.raises(UsageError, match="File name too long"):
         settings.of_file()
+
+
+def test_recipients_are_checked_and_their_passwords_are_not_shown(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(file, "notify: [notify-send done, 'mailto://me:hidden@example.org']\n")
+    assert "hidden" not in types() + types("--json")
+    assert [to.name for to in settings.usual_recipients()] == ["notify-send", "mailto://"]
+    assert not any("hidden" in value for value in settings.environment().values())
+    monkeypatch.setenv("HEADGATE_NOTIFY", "https://example.org/x")
+    [recipient] = settings.usual_recipients()
+    assert recipient.of_run and recipient.url == "https://example.org/x"
+    assert "HEADGATE_NOTIFY" not in settings.environment()
+    assert types("test", "true").strip() == "true: delivered"
+    done = CliRunner().invoke(cli.headgate, ["config", "test", "false"], standalone_mode=False)
+    assert done.return_value == 1

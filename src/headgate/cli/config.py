@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import click
@@ -10,10 +11,13 @@ from rich.table import Table
 
 from headgate import policies
 from headgate.cli.live_view import print_table
-from headgate.config import settingsfile
+from headgate.config import settings, settingsfile
 from headgate.config.settingsfile import SettingSource
+from headgate.exports import delivering
 from headgate.model.defaults import settings_path
 from headgate.model.errors import InvalidFileError, Problem, UsageError
+from headgate.model.recipients import Notice, Occasion, Recipient
+from headgate.recorded import runs
 
 
 @click.group(invoke_without_command=True)
@@ -29,6 +33,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
              headgate config set keep_runs 50
              headgate config unset keep_runs
              headgate config edit
+             headgate config test
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -56,6 +61,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -109,6 +116,38 @@ def unset(key: str) -> None:
     Example: headgate config unset policy
     """
     settingsfile.change(settings_path(), key, None)
+
+
+@command.command("test")
+@click.argument("to", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def test_(to: tuple[str, ...], as_json: bool) -> int:
+    """Send a message to each recipient of your settings, or to those that you name.
+
+    \b
+    Example: headgate config test
+             headgate config test 'mail -s "$HEADGATE_TITLE" me'
+    """
+    try:
+        recipients = tuple(map(Recipient.of, to)) or settings.usual_recipients()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not recipients:
+        raise UsageError("your settings name no recipient: headgate config set notify TO")
+    notice = Notice(occasion=Occasion.TEST, host=runs.host(), at=time.time())
+    errors: list[str | None] = []
+    for recipient in recipients:
+        try:
+            delivering.deliver(recipient, notice, delivering.new_id())
+            errors.append(None)
+        except delivering.DeliveryError as error:
+            errors.append(str(error))
+        if not as_json:
+            click.echo(f"{recipient.name}: {errors[-1] or 'delivered'}")
+    if as_json:
+        outcomes = zip(recipients, errors)
+        click.echo(json.dumps([{"recipient": to.name, "error": error} for to, error in outcomes]))
+    return int(any(errors))
 
 
 @command.command()

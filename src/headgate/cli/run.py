@@ -40,6 +40,16 @@ from headgate.model.sweeps import Passing
 )
 @job_options.of_jobs()
 @options.layout
+@click.option(
+    "--notify",
+    "recipients",
+    metavar="TO",
+    multiple=True,
+    help=(
+        "Tell when a job fails or hangs, and when the run ends: a command, a URL, or an address "
+        "of Apprise."
+    ),
+)
 @click.option("-d", "--detach", is_flag=True, help="Return at once; watch with `headgate attach`.")
 @click.option(
     "--dry-run", is_flag=True, help="Print exactly what would be started, and start nothing."
@@ -56,6 +66,7 @@ def command(
     given: tuple[str, ...],
     swept: tuple[str, ...],
     passing: Passing,
+    recipients: tuple[str, ...],
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -78,6 +89,7 @@ def command(
              headgate run train.py --sweep lr=1e-3,1e-4 --sweep seed=0..9
              headgate run --gpus 1 --exclusive train.py
              headgate run --tty train.py
+             headgate run train.py --notify 'notify-send "$HEADGATE_TITLE"'
              headgate run --cores 1 python -m package.train --epochs 5
              headgate run jobs.yaml --detach
              headgate run train.py --cluster lab.yaml --strategy ps --workers 4 --servers 2
@@ -116,6 +128,8 @@ def command(
     running.hint_at_misplaced(ctx, jobs)
     jobs = running.swept(jobs, swept, passing)
     submission = running.submission(jobs, placement_options)
+    if recipients:
+        submission = running.with_recipients(submission, recipients)
     if dry_run:
         from headgate.cli.dry_run import show
         from headgate.cli.standard_input import Handover

@@ -25,6 +25,7 @@ from headgate.client.starting import clean, connect_or_start
 from headgate.hub.submission import Submission
 from headgate.model.errors import UsageError
 from headgate.model.jobs import NAME_PATTERN, Job, Limits, is_variable
+from headgate.model.recipients import Recipient
 from headgate.model.roles import Role
 from headgate.model.sweeps import PARAMETER, Passing, Sweep, is_parameter, swept_values
 from headgate.scripts.facts import source_facts
@@ -112,6 +113,24 @@ def submission(jobs: Sequence[Job], options: PlacementOptions) -> Submission:
         HeadgateError: An option is invalid, or names something out of reach.
     """
     return submitting.submission([options.applied(job) for job in jobs], **options.place().fields())
+
+
+def with_recipients(submission: Submission, given: Sequence[str]) -> Submission:
+    """A submission whose run is told to these recipients, and to no others that its file names for
+    the whole run.
+
+    Raises:
+        UsageError: A text makes no sense.
+    """
+    try:
+        notify = tuple(Recipient.of(text, of_run=True) for text in given)
+    except ValueError as error:
+        raise UsageError(f"found --notify: {error}") from None
+    jobs = tuple(
+        replace(job, notify=tuple(to for to in job.notify if not to.of_run))
+        for job in submission.jobs
+    )
+    return replace(submission, jobs=jobs, notify=notify)
 
 
 def submit(submission: Submission, policy: str | None, detach: bool, as_json: bool) -> int:

@@ -58,7 +58,8 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
 
 
 def launched(submission: Submission) -> Submission:
-    """A submission whose jobs have settled launcher contracts, with notes on these.
+    """A submission whose jobs have settled launcher contracts, with notes on these, and the user's
+    usual recipients where neither it nor its jobs name any.
 
     Raises:
         UsageError: A job's launcher settings contradict each other.
@@ -73,7 +74,10 @@ def launched(submission: Submission) -> Submission:
             notes[job.name] = note
         if doubt := launchers.doubt(job, facts):
             warnings.setdefault(job.name, doubt)
-    return replace(submission, jobs=tuple(jobs), notes=notes, warnings=warnings)
+    notify = submission.notify
+    if not notify and not any(to.of_run for job in jobs for to in job.notify):
+        notify = settings.usual_recipients()
+    return replace(submission, jobs=tuple(jobs), notes=notes, warnings=warnings, notify=notify)
 
 
 def check_kind(job: object) -> None:

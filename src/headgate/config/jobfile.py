@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from headgate.config import planfile, sparkfile, userfile
 from headgate.config.fields import AtOnce, Trackers
+from headgate.config.notifyfile import Recipients, recipients
 from headgate.config.planfile import PlanEntry
 from headgate.config.records import entry_of
 from headgate.config.sparkfile import SparkEntry
@@ -29,6 +30,7 @@ from headgate.model.jobs import (
 )
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
+from headgate.model.recipients import Recipient
 from headgate.model.roles import Ready, Role
 from headgate.model.sweeps import Sweep
 from headgate.output.expressions import check_pattern
@@ -84,6 +86,10 @@ _NESTED = {Limits: LimitsEntry, ProgressRule: ProgressEntry, Plan: PlanEntry, Ro
 class JobEntry(entry_of(Job, _NESTED, name=None)):  # type: ignore[misc]  # as above, of Job
     """One job; everything except its command is optional."""
 
+    notify: Recipients = []
+    """Recipients of messages when the job ends, fails, hangs or reaches its goal: a command, a URL,
+    or an address of Apprise.
+    """
     spark: SparkEntry | None = None
     """A Spark application, as a short form of its roles; instead of `script`, `run` and `roles`."""
     sweep: SweepEntry | None = None
@@ -99,6 +105,9 @@ class JobFile(Entry):
     """Trackers of the jobs that name none of their own."""
     at_once: AtOnce | None = None
     """How many jobs of the file may run at once: a number, or `auto`."""
+    notify: Recipients = []
+    """Recipients of messages about the run of this file: when a job fails or hangs, and at its end.
+    """
 
 
 def field_of_a_job(name: str) -> str:
@@ -141,7 +150,14 @@ def load(path: str) -> list[Job]:
     swept = {draft.name: draft.jobs() for draft in drafts}
     jobs = [_after_sweeps(job, swept) for jobs in swept.values() for job in jobs]
     _check_swept_names(file, drafts, jobs)
-    return jobs
+    of_run = _recipients_of_run(file, wrong)
+    return [replace(job, notify=(*job.notify, *of_run)) for job in jobs] if of_run else jobs
+
+
+def _recipients_of_run(file: UserFile, wrong: set[Place]) -> tuple[Recipient, ...]:
+    if not isinstance(file.data, dict) or any(place[:1] == ("notify",) for place in wrong):
+        return ()
+    return recipients(file.data.get("notify", []), of_run=True)
 
 
 def check(drafts: Sequence[JobDraft]) -> None:
@@ -321,6 +337,7 @@ class JobDraft:
             roles=self._roles(),
             workdir=str(self.workdir),
             mounts=self._mounts(),
+            notify=recipients(self.entry.notify),
         )
         return job
 

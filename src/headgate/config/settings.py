@@ -15,6 +15,7 @@ from typing import Any, Literal
 from headgate.model import units
 from headgate.model.defaults import MOST_PORT, settings_exist, settings_path, variable_of
 from headgate.model.errors import UsageError
+from headgate.model.recipients import Recipient
 
 
 def of_file() -> Mapping[str, Any]:
@@ -33,17 +34,24 @@ def _read(file: Path) -> Mapping[str, Any]:
         return {}
     from headgate.config import settingsfile
 
-    return settingsfile.read(file)[0].model_dump(exclude_none=True)
+    return settingsfile.stated(file)
 
 
 def environment() -> dict[str, str]:
     """This process's variables, and those that the user's file stands for where they are not set.
+    Recipients of messages are not among them: they may hold passwords.
 
     Raises:
         UsageError: As `of_file`.
     """
-    stated = {key: value for key, value in of_file().items() if key != "home"}
-    return {**{variable_of(key): _text(value) for key, value in stated.items()}, **os.environ}
+    variables = {
+        variable_of(key): _text(value)
+        for key, value in of_file().items()
+        if key not in ("home", "notify")
+    }
+    variables |= os.environ
+    variables.pop(variable_of("notify"), None)
+    return variables
 
 
 def home() -> str | None:
@@ -62,6 +70,17 @@ def usual_policy() -> str | None:
         UsageError: As `of_file`.
     """
     return os.environ.get(variable_of("policy")) or of_file().get("policy")
+
+
+def usual_recipients() -> tuple[Recipient, ...]:
+    """The recipients of messages about a run that names none.
+
+    Raises:
+        UsageError: As `of_file`.
+    """
+    if text := os.environ.get(variable_of("notify"), "").strip():
+        return (Recipient.of(text, of_run=True),)
+    return tuple(of_file().get("notify", ()))
 
 
 def web_port() -> int | None:

@@ -14,10 +14,12 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from headgate.config import userfile
 from headgate.config.fields import AtOnce, Plain, Seconds, Text
+from headgate.config.notifyfile import Recipients, recipients
 from headgate.config.userfile import Entry, UserFile, Whole, suggestion
 from headgate.model import defaults, log_levels
 from headgate.model.defaults import MOST_PORT, settings_exist, settings_path, variable_of
 from headgate.model.errors import InvalidFileError, UsageError
+from headgate.model.recipients import Recipient
 
 DEFAULTS: Mapping[str, Any] = {
     "home": defaults.HOME,
@@ -77,11 +79,28 @@ class SettingsEntry(Entry):
     """How long a hub without work waits before it ends."""
     log: Annotated[Text, AfterValidator(_levels)] | None = None
     """What Headgate's own modules log."""
+    notify: Recipients = []
+    """Recipients of messages about runs: when a job fails or hangs, and at the end."""
     web_port: Annotated[Whole, Field(ge=1, le=MOST_PORT)] | None = None
     """Port of `headgate web`, which takes a later one if it is not free."""
 
 
 KEYS = tuple(SettingsEntry.model_fields)
+
+
+def stated(path: Path) -> Mapping[str, Any]:
+    """The settings that a file states, by key.
+
+    Raises:
+        UsageError: As `read`.
+    """
+    return _stated(read(path)[0])
+
+
+def _stated(entry: SettingsEntry) -> dict[str, Any]:
+    values = entry.model_dump(exclude_none=True, exclude={"notify"})
+    to = recipients(entry.notify, of_run=True)
+    return {**values, "notify": to} if to else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +109,8 @@ class Setting:
 
     Args:
         key: Its key in the file.
-        value: Its value: a JSON value; of a variable its text; None: it is off.
+        value: Its value: a JSON value; of a variable its text; of recipients their names; None: it
+            is off.
         source: Where the value comes from.
         line: Its line in the file, if the file has it, even where a variable counts.
     """
@@ -138,15 +158,18 @@ def effective() -> Iterator[Setting]:
         UsageError: As `read`.
     """
     entry, file = read(settings_path())
-    for key, value in entry.model_dump().items():
-        line = file.line((key,)) if file is not None and value is not None else None
-        text = os.environ.get(variable_of(key))
-        if text:
-            yield Setting(key, text, SettingSource.ENVIRONMENT, line)
-        elif value is not None:
-            yield Setting(key, value, SettingSource.FILE, line)
-        else:
-            yield Setting(key, DEFAULTS.get(key), SettingSource.DEFAULT)
+    values = _stated(entry)
+    for key in KEYS:
+        line = file.line((key,)) if file is not None and key in values else None
+        value, source = DEFAULTS.get(key), SettingSource.DEFAULT
+        if text := os.environ.get(variable_of(key), "").strip():
+            value, source = text, SettingSource.ENVIRONMENT
+        elif key in values:
+            value, source = values[key], SettingSource.FILE
+        if key == "notify" and value is not None:
+            to = [Recipient.of(value)] if isinstance(value, str) else value
+            value = [recipient.name for recipient in to]
+        yield Setting(key, value, source, line)
 
 
 # --- changes of the file ------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from headgate.hub.parts.holding import JobHolder
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.parts.monitoring import HangDetector, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
+from headgate.hub.parts.notifying import Notifying
 from headgate.hub.parts.outside import OutsideKilled, OutsideUse
 from headgate.hub.parts.planning import InitialPlanner, Replanning
 from headgate.hub.parts.proving import InterferenceProber
@@ -153,6 +154,7 @@ class LiveHub:
         self.proving = InterferenceProber(self._live_runs, self._tracker, engine.boxes)
         self.holder = JobHolder(self._live_runs, engine.boxes, self._step)
         self._tracking = ExperimentTracking(self._live_runs)
+        self._notifying = Notifying(self._live_runs)
         self._components: tuple[Component, ...] = (
             self._nodes,
             # reserve before starting
@@ -184,7 +186,7 @@ class LiveHub:
                 self._live_runs, self._tracker, lambda run: run.submission.engine == LOCAL
             ),
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
-            *(self.holder, self.proving, self._tracking),
+            *(self.holder, self.proving, self._tracking, self._notifying),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -664,6 +666,7 @@ class LiveHub:
 
     async def _wind_up(self, run: LiveRun, last: dict[str, Any]) -> None:
         await asyncio.wait([self._origins.pop(run.id)], timeout=ORIGIN_SECONDS)
+        await self._notifying.ended(run.id)
         # a thread of its own: it may wait for disk space indefinitely
         thread = ThreadPoolExecutor(1)
         closed = self._loop.run_in_executor(thread, run.close)

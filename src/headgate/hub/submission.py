@@ -22,6 +22,7 @@ from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
 from headgate.model.paths import write_whole
+from headgate.model.recipients import Recipient
 
 ON_HUB_DEATH = "HEADGATE_ON_HUB_DEATH"
 """Variable in the submitting environment and in that of a task: `go-on` (default) or `stop`."""
@@ -64,6 +65,8 @@ class Submission:
         nodes: The nodes of that cluster.
         engine: Engine that starts its tasks.
         only: Names of the only nodes that may be used; empty: all.
+        notify: Recipients of messages about the run beside those of its jobs. They are not stored:
+            they may hold passwords.
     """
 
     jobs: tuple[Job, ...]
@@ -83,6 +86,7 @@ class Submission:
     nodes: tuple[Node, ...] = ()
     engine: EngineSpec = LOCAL
     only: tuple[str, ...] = ()
+    notify: tuple[Recipient, ...] = ()
 
     @property
     def outlives(self) -> bool:

@@ -9,6 +9,7 @@ PACKAGES: Mapping[str, str] = {
     "gpu": "nvidia-ml-py>=12.535",
     "explain": "py-spy>=0.4",
     "executor": "cloudpickle>=3.0",
+    "notify": "apprise>=1.9",
 }
 """Packages of each extra, as in pyproject.toml. Cluster engines declare their own."""
 

@@ -25,6 +25,7 @@ from headgate.model.declarations import (
 from headgate.model.identifiers import FIRST_WORKER, TaskName
 from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
+from headgate.model.recipients import Recipient
 from headgate.model.records import FORMER_NAME
 from headgate.model.roles import Role
 from headgate.model.shares import FRACTIONS, is_fraction, slice_of
@@ -607,6 +608,14 @@ class Job:
     )
     trial: SweepTrial | None = None
 
+    notify: tuple[Recipient, ...] = field(
+        default=(),
+        metadata=declared(
+            "Recipients of messages when the job ends, fails, hangs or reaches its goal: a "
+            "command, a URL, or an address of Apprise.",
+        ),
+    )
+
     def __post_init__(self) -> None:
         for path in ("script", "python", "workdir"):
             if isinstance(value := getattr(self, path), os.PathLike):
@@ -620,6 +629,7 @@ class Job:
         object.__setattr__(self, "allow", frozenset(self.allow))
         object.__setattr__(self, "mounts", tuple(str(Mount.of(mount)) for mount in self.mounts))
         object.__setattr__(self, "track", _destinations(self))
+        object.__setattr__(self, "notify", _recipients(self))
         if isinstance(self.run, Sequence) and not isinstance(self.run, str):
             object.__setattr__(self, "run", tuple(self.run))
         if not NAME_PATTERN.fullmatch(self.name):
@@ -793,6 +803,22 @@ def _destinations(job: Job) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(Destination.of(text)) for text in job.track))
     except ValueError as error:
         raise ValueError(f"job {job.name!r}: `track`: {error}") from None
+
+
+def _recipients(job: Any) -> tuple[Recipient, ...]:
+    """Recipients of its messages, each once; texts are read as in a job file."""
+    given = [job.notify] if isinstance(job.notify, str | Recipient) else job.notify
+    try:
+        parsed = [Recipient.of(to) if isinstance(to, str) else to for to in given]
+    except ValueError as error:
+        raise ValueError(f"job {job.name!r}: `notify`: {error}") from None
+    for recipient in parsed:
+        if not isinstance(recipient, Recipient):
+            raise TypeError(
+                f"job {job.name!r}: `notify` has {recipient!r}; expected a text, or a "
+                "headgate.model.recipients.Recipient"
+            )
+    return tuple(dict.fromkeys(parsed))
 
 
 def _wrong_roles(job: Job) -> Iterator[tuple[str, str, str]]:

@@ -396,5 +396,6 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
         f"{facts.get('error', '')}; send them again: headgate export {facts['run']} --to "
         f"{facts['tracker'].partition('=')[0]}"
     ),
+    Kind.NOTICE_MISSED: "{recipient} did not get a message: {error}; try it: headgate config test",
     Kind.INTERNAL_ERROR: "{text}: {error}",
 }

@@ -216,6 +216,7 @@ class ReasonKind(StrEnum):
     TRACKER_FAILS = "tracker-fails"
     TRACKER_WRITES = "tracker-writes"
     TRACKER_MISSES = "tracker-misses"
+    NOTICE_MISSED = "notice-missed"
 
     # nodes, and what else runs there
     NODE_JOINED = "node-joined"

@@ -31,6 +31,7 @@ _HIDDEN: dict[str, Kind] = {
     "mounts": "path",
     "image": "value",
     "parameters": "value",
+    "notify": "value",
 }
 """Fields of such a job whose values are always hidden."""
 

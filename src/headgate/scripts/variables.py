@@ -130,7 +130,9 @@ def is_secret(name: str, value: str | None = "") -> bool:
 
 
 def without_secrets(words: list[str]) -> list[str]:
-    """The words of a command line, with secret values of `--env NAME=VALUE` hidden."""
+    """The words of a command line, with secret values of `--env NAME=VALUE` hidden, and addresses
+    of `--notify`.
+    """
     shown = []
     for before, word in zip(["", *words], words):
         option, equals, assignment = (
@@ -138,8 +140,19 @@ def without_secrets(words: list[str]) -> list[str]:
         )
         name, sign, value = assignment.partition("=")
         hides = sign and (option or before == "--env") and is_secret(name, value)
+        if "://" in word and (before == "--notify" or word.startswith("--notify=")):
+            word, hides = HIDDEN, False
         shown.append(f"{option}{equals}{name}={HIDDEN}" if hides else word)
     return shown
+
+
+def of_companion(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a process of Headgate's that acts for a user beside the hub: the user's, except
+    those of Python, which are the hub's.
+    """
+    own = {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    users = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
+    return users | own
 
 
 def is_of_a_terminal(name: str, in_batch_job: bool = False) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model.events import Action, Event, TaskStarted
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.scripts.variables import of_companion
 
 _END_SECONDS = 15.0
 """Longest that the end of a run waits for its trackers."""
@@ -72,12 +72,6 @@ class ExperimentTracking(Component):
         variables: Mapping[str, str],
         over: asyncio.Event,
     ) -> None:
-        environment = {
-            name: value
-            for name, value in run.submission.environment.items()
-            if not name.startswith("PYTHON")
-        }
-        environment |= {name: os.environ[name] for name in os.environ if name.startswith("PYTHON")}
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", _FOLLOWER, str(run.folder), *names),
@@ -85,7 +79,7 @@ class ExperimentTracking(Component):
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 cwd=folder,
-                env={**environment, **variables},
+                env={**of_companion(run.submission.environment), **variables},
                 start_new_session=True,  # it writes the end, also of a hub that dies
             )
         except OSError as error:

@@ -548,6 +548,8 @@ class LiveRuns:
     def __init__(self, policy: Callable[[], str], tracker: Trackers) -> None:
         self.runs: dict[str, LiveRun] = {}
         self.watchers = Watchers(self._snapshot)
+        self.listeners: list[Callable[[LiveRun, str, Reason, str | None], None]] = []
+        """Called with each event of a run: its kind, its reason and its job."""
         self._policy, self._tracker = policy, tracker
         self._loop = asyncio.get_running_loop()
 
@@ -568,6 +570,8 @@ class LiveRuns:
         """Record an event of a run; `more` names further columns of the store's table."""
         name = task.of_run if task else None
         self.watchers.tell(run.id, run.event(kind, reason, job, name, **more))
+        for listen in self.listeners:
+            listen(run, kind, reason, job)
 
     def failed(self, what: str, error: BaseException, about: str | None = None) -> None:
         """Report an unexpected error.
