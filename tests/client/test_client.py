@@ -123,7 +123,7 @@ def test_cores_and_priority_of_a_running_job_are_changed(client: Client, user: U
     assert "0.50   equal share, priority 3" in user.types("status", run.id).stdout
     assert user.json("set", "a", "cores=1") == {"run": run.id, "job": "a", "cores": 1.0}
     for changes, message in (
-        ({"memory": 1}, "found 'memory'; expected `workers`, `cores` or `priority`"),
+        ({"gpus": 1}, "found 'gpus'; expected `workers`, `cores`, `priority`, `at_once`, `mem"),
         ({}, "found nothing to change"),
         ({"cores": -1}, r"Limits\.cores"),
         ({"priority": "high"}, "expected a number"),

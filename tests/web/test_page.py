@@ -133,6 +133,7 @@ def test_buttons_of_plain_scripts_do_what_they_say(browser: Any, pages: Pages, u
         user.sees_state(name, "running")
     page = Page(browser, f"{pages.act}")
     page.clicks(f"tr[data-job='{run}/a'] a")
+    page.sees("[data-act=kill][aria-disabled=false]")  # it is known how the job stands
     for act, reason in (("checkpoint", "uses none of"), ("resize", "as a single task")):
         page.sees(f"[data-act={act}][aria-disabled=true]")
         page.clicks(f"[data-act={act}]")
@@ -145,6 +146,12 @@ def test_buttons_of_plain_scripts_do_what_they_say(browser: Any, pages: Pages, u
     page.clicks("dialog button[value=no]")
     answers(page, "set", **{"label:nth-child(1) input": "0"})
     page.shows("#notice", "Refused: ")
+    answers(page, "pause")
+    page.shows("#notice", "a stands still")
+    user.sees_state("a", "paused", run=run)
+    answers(page, "unpause")
+    page.shows("#notice", "a goes on")
+    user.sees_state("a", "running", run=run)
     answers(page, "kill", "button[value=no]")
     assert user.stands("a", run)["state"] == "running"  # type: ignore[index]
     answers(page, "kill")
@@ -213,7 +220,7 @@ def test_a_link_to_look_says_why_its_buttons_do_nothing(
     run = starts_three(user)
     browser.get(pages.look)
     page = Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}/jobs/a")
-    for act in ("checkpoint", "resize", "set", "prove", "stop", "kill"):
+    for act in ("checkpoint", "resize", "set", "prove", "pause", "unpause", "stop", "kill"):
         page.sees(f"[data-act={act}][title='This link is for looking only.']").click()
         page.shows("#notice", "for looking only")
     assert not page.all("dialog[open]")
