@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headgate.client.run import Run
+from headgate.hub.changes import Changes
 from headgate.model.errors import NotFoundError, UsageError
 
 
@@ -15,8 +16,8 @@ def act(run: Run, name: str, request: Any) -> str:
         run: The run.
         name: `stop`, `kill`, `pause`, `unpause`, `checkpoint`, `resize`, `set` or `prove`.
         request: The body: `job`, its name, or null for all. `resize` has `workers` too, `set`
-            has `priority` or `cores`; `pause` may have `release`; `prove` may have
-            `neighbour` and `pause_at_most`.
+            has `priority`, `cores`, `memory` or `timeout`; `pause` may have `release`;
+            `prove` may have `neighbour` and `pause_at_most`.
 
     Raises:
         UsageError: The request makes no sense, or the job cannot do that.
@@ -49,12 +50,11 @@ def act(run: Run, name: str, request: Any) -> str:
         case "set":
             changes = {
                 field: request[field]
-                for field in ("priority", "cores")
+                for field in ("priority", "cores", "memory", "timeout")
                 if request.get(field) is not None
             }
             run.set(job, **changes)
-            values = ", ".join(f"{field} {value:g}" for field, value in changes.items())
-            return f"{subject} has from now on {values}"
+            return f"{subject} has from now on {Changes.of(changes)}"
         case "prove":
             neighbour, most = _name(request, "neighbour"), request.get("pause_at_most")
             if most is not None and not isinstance(most, int | float):

@@ -665,10 +665,12 @@
       },
     },
     set: {
-      label: "Priority and cores",
-      asked: (what, job) => ({ title: `Change ${what}?`, text: "A job with a higher priority gets more where jobs contend. Both hold from now on, and when it is resumed. An empty field stays as it is.", verb: "Change", fields: [
+      label: "Priority and limits",
+      asked: (what, job) => ({ title: `Change ${what}?`, text: "A job with a higher priority gets more where jobs contend. All hold from now on, and when it is resumed. An empty field stays as it is.", verb: "Change", fields: [
         { name: "priority", label: "Priority, up to 100", value: job.priority, min: 0, max: 100 },
-        { name: "cores", label: "Most cores", value: job.most_cores ?? "", placeholder: "no limit", min: 0 }] }),
+        { name: "cores", label: "Most cores", value: job.most_cores ?? "", placeholder: "no limit", min: 0 },
+        { name: "memory", label: "Most memory of each worker", type: "text", placeholder: "as it is, or 4GiB" },
+        { name: "timeout", label: "Timeout", type: "text", placeholder: "as it is, or 2h" }] }),
       refused: () => "",
     },
     prove: {
