@@ -50,6 +50,7 @@ class Delivery(threading.Thread):
         self._error: str | None = None
         self._until = 0.0
         self._is_told = False
+        self._telling = threading.Lock()
 
     def run(self) -> None:
         while (notice := self.waiting.get()) is not None:
@@ -59,7 +60,9 @@ class Delivery(threading.Thread):
 
     def tell(self) -> None:
         """Tell that the recipient misses a message, unless that is told or it misses none."""
-        if not self._is_told:
+        with self._telling:  # the output may end once this returns
+            if self._is_told:
+                return
             self._is_told = True
             fault = {"recipient": self._number, "error": self._error or "no answer yet"}
             with suppress(OSError):  # the hub is gone
