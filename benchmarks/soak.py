@@ -1,0 +1,126 @@
+"""Kill hubs, guards and tasks at random while jobs run, and count what became of the jobs.
+
+    python benchmarks/soak.py --hours 0.1 --jobs 40
+
+At the end no job may be lost, none may have run twice, and no process may be left. It prints the
+part of the time between start and end in which the jobs trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+JOB = """
+import os, sys, time
+name, seconds = sys.argv[1], float(sys.argv[2])
+note = open(name, "a", buffering=1)
+note.write("begin\\n")
+ends = time.monotonic() + seconds
+step = 0
+while (now := time.monotonic()) < ends:
+    step += 1
+    print(f"step {step} loss {1 / step:.4f}", flush=True)
+    time.sleep(0.1)
+    note.write(f"trained {time.monotonic() - now:.3f}\\n")
+note.write("end\\n")
+"""
+HUB, GUARD, TASK = "headgate.hub.server", "headgate.hub.watchdog", "soak_job.py"
+
+
+def processes(home: Path, word: str = "") -> list[int]:
+    """Processes of this home whose command line has a word."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words, environment = ((folder / name).read_bytes() for name in ("cmdline", "environ"))
+        except OSError:
+            continue
+        if f"HEADGATE_HOME={home}".encode() in environment and word.encode() in words:
+            pids.append(int(folder.name))
+    return [pid for pid in pids if pid != os.getpid()]
+
+
+def headgate(folder: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "headgate", *words]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=True, timeout=300
+    ).stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument("--jobs", type=int, default=200, help="jobs of a round")
+    parser.add_argument("--pause", type=float, default=5.0, help="mean seconds between two kills")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    draw, kills, states = random.Random(options.seed), Counter[str](), Counter[str]()
+    ends = time.monotonic() + 3600 * options.hours
+    problems: list[str] = []
+    trained = lasted = 0.0
+    with tempfile.TemporaryDirectory(prefix="soak-") as base:
+        home = Path(base) / "home"
+        os.environ |= {"HEADGATE_HOME": str(home), "HEADGATE_REPORT": "off"}
+        rounds = 0
+        while time.monotonic() < ends:
+            rounds += 1
+            folder = Path(base) / str(rounds)
+            folder.mkdir()
+            (folder / TASK).write_text(JOB)
+            jobs = [
+                {"name": f"j{i}", "script": TASK, "args": [f"j{i}.txt", str(draw.uniform(1, 10))]}
+                for i in range(options.jobs)
+            ]
+            (folder / "jobs.yaml").write_text(json.dumps({"jobs": jobs}))
+            run = json.loads(headgate(folder, "run", "--detach", "--json", "jobs.yaml"))["run"]
+            killed = set[int]()
+            while True:
+                time.sleep(draw.expovariate(1 / options.pause))
+                stands = json.loads(headgate(folder, "status", run, "--json"))
+                if stands["state"] not in ("running", "interrupted"):
+                    break
+                word = draw.choice([HUB, GUARD, HUB, GUARD, TASK])
+                chosen = processes(home, word)
+                if chosen:
+                    pid = draw.choice(chosen)
+                    os.kill(pid, signal.SIGKILL)
+                    kills[word] += 1
+                    killed.add(pid)
+            for job in stands["jobs"]:
+                states[job["state"]] += 1
+                lines = (folder / f"{job['name']}.txt").read_text().split("\n")
+                counts = Counter(line.partition(" ")[0] for line in lines)
+                was_killed = bool(killed & {task["pid"] for task in job["tasks"]})
+                good = job["state"] == ("failed" if was_killed else "done")
+                if not good or counts["begin"] != 1 or counts["end"] != (not was_killed):
+                    problems.append(
+                        f"{run} {job['name']}: {job['state']}, {job['reason']} {counts}"
+                    )
+                trained += sum(float(line[8:]) for line in lines if line.startswith("trained"))
+                lasted += job["ended"] - job["started"]
+        patience = time.monotonic() + 120
+        for pid in processes(home, HUB):
+            os.kill(pid, signal.SIGTERM)
+        while (left := processes(home)) and time.monotonic() < patience:
+            time.sleep(0.2)
+        problems += [f"process {pid} is left" for pid in left]
+    print(f"{rounds} rounds; killed {dict(kills)}; jobs {dict(states)}")
+    print(f"{trained / max(lasted, 1e-9):.1%} of the time of jobs was spent training")
+    for problem in problems:
+        print(problem)
+    print(f"{len(problems)} problems")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
