@@ -95,7 +95,8 @@ def keep_submission(folder: Path, submission: Submission) -> None:
         OSError: It cannot be written.
     """
     variables.write(folder, submission.environment)
-    kept = replace(submission, environment={}).plain()
+    # recipients of settings and command lines may hold passwords
+    kept = replace(submission, environment={}, notify=()).plain()
     place = {"hub": str(runs.hub()), "host": runs.host()}
     write_whole(folder / runs.SUBMISSION, json.dumps({**place, "submission": kept}))
 
