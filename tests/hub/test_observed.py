@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.hub.user import User
 
@@ -49,6 +51,18 @@ def test_a_plain_script_has_exact_steps_and_spans(user: User) -> None:
         seconds[span["name"]] += span["seconds"]
     assert seconds["input"] > 0.5 * sum(seconds.values())
     assert {span["workers"] for span in spans if span["name"] == "input"} == {0}
+
+
+def test_a_script_whose_framework_tells_no_step_is_told_of(user: User) -> None:
+    lines = ("import torch", "weight = torch.ones(1)", "for epoch in (1, 2):", "    weight -= 0.1")
+    user.write(
+        "train.py", "\n".join([*lines, "    print(f'epoch {epoch}/2 loss {weight.item()}')"])
+    )
+    user.types("run", "train.py")
+    [store] = user.home.glob("runs/*/run.sqlite")
+    with RunReader(store) as reader:
+        notes = [json.loads(row["why"]) for row in reader.rows("events", "kind = 'note'")]
+    assert {"kind": "steps-unseen", "facts": {"frameworks": ["torch"]}} in notes
 
 
 def test_a_plain_script_is_not_observed_if_its_user_says_so(user: User) -> None:

@@ -164,6 +164,15 @@ def _no_turns(facts: Facts) -> str:
     )
 
 
+def _steps_unseen(facts: Facts) -> str:
+    return (
+        f"only what it prints tells its steps: nothing that it calls of "
+        f"{', '.join(facts['frameworks'])} does, so its threads stay, and the parts of a step are "
+        f"unknown{NEXT}see what is observed (docs/script.md), or use headgate.torch, "
+        "headgate.keras or headgate.jax"
+    )
+
+
 def _complaint(facts: Facts, text: str) -> str:
     return f"{text}; further such warnings are left out" if facts.get("is_last") else text
 
@@ -332,6 +341,7 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
         + (f" at step {facts['step']}" if "step" in facts else "")
     ),
     Kind.METRICS_LEFT_OUT: "it tells of more than {most} metrics; the rest is left out",
+    Kind.STEPS_UNSEEN: _steps_unseen,
     Kind.METRIC_MISSING: "{text}",
     Kind.PATTERN_TOO_SLOW: "{text}",
     Kind.LINE_UNREADABLE: lambda facts: _complaint(

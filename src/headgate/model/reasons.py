@@ -189,6 +189,7 @@ class ReasonKind(StrEnum):
     STEPS_AGAIN = "steps-again"
     LOSS_NOT_A_NUMBER = "loss-not-a-number"
     METRICS_LEFT_OUT = "metrics-left-out"
+    STEPS_UNSEEN = "steps-unseen"
     METRIC_MISSING = "metric-missing"
     PATTERN_TOO_SLOW = "pattern-too-slow"
     LINE_UNREADABLE = "line-unreadable"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from headgate.model import events
 from headgate.model.events import Action, Event, Notice, subject
@@ -21,12 +21,6 @@ _LIMITS = {
     "gpu_fraction": "{} of its GPU's time",
 }
 _UNITS = {"memory_bytes": "B", "disk_bytes_per_second": "B/s", "gpu_fraction": "%"}
-_PLAIN: Mapping[type, str] = {
-    events.TaskJoined: "has joined the others",
-    events.TaskLeaves: "says that it ends before the others",
-    events.Predicted: "a forecast of what is left of it",
-    events.Wake: "the time has come that the controller waited for",
-}
 _MARKS = {"event": "←", "action": "→", "notice": "·"}
 
 
@@ -57,7 +51,7 @@ def chain_lines(links: Iterable[LoggedEvent]) -> Iterator[str]:
         yield f"{begin}{text(entry)}  ({entry.id}, at {entry.t:.3f} s)"
 
 
-def _told(what: object) -> str:
+def _told(what: Event | Action | Notice | Unreadable) -> str:
     match what:
         case Unreadable():
             return f"{what.type}, of another version"
@@ -84,17 +78,6 @@ def _told(what: object) -> str:
             | events.ReadingsLeftOut()
         ):
             return _noticed(what)
-        case events.Usage() | events.Progress() | events.MemoryUsed() | events.GpuMemoryUsed():
-            return _read(what)
-        case (
-            events.StopRequested()
-            | events.ResizeRequested()
-            | events.ChangeRequested()
-            | events.MoveRequested()
-            | events.PauseRequested()
-            | events.UnpauseRequested()
-        ):
-            return _asked(what)
     return _happened(what)
 
 
@@ -189,31 +172,74 @@ def _read(
             )
 
 
-def _happened(event: object) -> str:
+def _happened(event: Event) -> str:
     match event:
+        case events.Usage() | events.Progress() | events.MemoryUsed() | events.GpuMemoryUsed():
+            return _read(event)
+        case (
+            events.StopRequested()
+            | events.ResizeRequested()
+            | events.ChangeRequested()
+            | events.MoveRequested()
+            | events.PauseRequested()
+            | events.UnpauseRequested()
+        ):
+            return _asked(event)
+        case (
+            events.TaskStarted()
+            | events.TaskReady()
+            | events.TaskExited()
+            | events.TaskConnected()
+            | events.GpusUsed()
+            | events.TaskJoined()
+            | events.TaskLeaves()
+        ):
+            return _of_task(event)
         case events.NodeJoined(node):
             return f"node {node.name} is there: {say(node.cores)} cores"
         case events.NodeLeft(node, _, for_good):
             return f"node {node} is gone" + (" for good" if for_good else "")
+        case events.SlotsStated(jobs):
+            most = "as the cores are for" if jobs is None else say(jobs)
+            return f"as many jobs of all runs at once: {most}"
         case events.JobSubmitted(resume=resume):
             return "handed in" + (f", to go on from {resume.where}" if resume else "")
         case events.JobPlanned(_, _, plan):
             return f"planned: {counted(plan.workers, 'worker')} ({plan.strategy})"
+        case events.CheckpointDone(_, checkpoint):
+            return f"saved a checkpoint at {checkpoint.where}"
+        case events.CheckpointLost(_, told):
+            return f"its checkpoint is lost: {told}"
+        case events.Predicted():
+            return "a forecast of what is left of it"
+        case events.Wake():
+            return "the time has come that the controller waited for"
+
+
+def _of_task(
+    event: events.TaskStarted
+    | events.TaskReady
+    | events.TaskExited
+    | events.TaskConnected
+    | events.GpusUsed
+    | events.TaskJoined
+    | events.TaskLeaves,
+) -> str:
+    match event:
         case events.TaskStarted(_, pid):
             return f"started as process {pid}"
         case events.TaskReady(_, failure):
             return f"not ready: {in_words(failure)}" if failure is not None else "ready"
         case events.TaskExited(_, end):
             return f"ended: {in_words(end.because())}" if not end.ok else "ended well"
-        case events.CheckpointDone(_, checkpoint):
-            return f"saved a checkpoint at {checkpoint.where}"
-        case events.CheckpointLost(_, told):
-            return f"its checkpoint is lost: {told}"
         case events.TaskConnected(_, framework):
             return f"connected ({framework})"
         case events.GpusUsed(_, gpus):
             return f"computes on GPU {listed([str(gpu) for gpu in gpus])}"
-    return _PLAIN.get(type(event), type(event).__name__)
+        case events.TaskJoined():
+            return "has joined the others"
+        case events.TaskLeaves():
+            return "says that it ends before the others"
 
 
 def _granted(action: events.StartTask | events.SetShare) -> str:

@@ -25,6 +25,7 @@ from headgate.scripts.program import Program, program
 
 _OTHER_STORE = re.compile(rb"tcp://|[\"']MASTER_PORT[\"']\s*\]\s*=[^=]")
 _FILE = re.compile(r"[\w./+~-]+\.py\b")
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "tf_keras", "jax")
 
 Signature = tuple[int, int, int]
 """Time of the last change, size and inode of a file."""
@@ -86,6 +87,11 @@ class SourceFacts:
         """The library that it trains with, if it always imports this one and no other."""
         is_plain = len(self.libraries) == 1 and self.libraries == self.always
         return next(iter(self.libraries)) if is_plain else None
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """The frameworks that it imports and of which Headgate observes steps."""
+        return tuple(name for name in _FRAMEWORKS if name in (self.packages or ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class HubListener(Listener):
             missing = Reason.of(ReasonKind.METRIC_MISSING, text=warning)
             self._live_runs.event(run, "warning", missing, live.spec.name, task)
         if readings and run.clock() - (live.started or 0.0) > _CONNECTS_SECONDS:
-            self._tell_unconnected(run, live, name)
+            self._tell_unseen(run, live, name)
         if readings and attempt.are_apart(run.clock()):
             self._apart(run, live)
         task_view.failure.feed(lines)
@@ -317,7 +317,7 @@ class HubListener(Listener):
             missing = Reason.of(ReasonKind.METRIC_MISSING, text=advice)
             self._live_runs.event(run, "note", missing, live.spec.name, task)
         if exit.ok:
-            self._tell_unconnected(run, live, name)
+            self._tell_unseen(run, live, name)
         attempt.remove(name, exit.ok)
         if not exit.ok:
             self._suspect(task)
@@ -325,13 +325,19 @@ class HubListener(Listener):
             self._apart(run, live)
         return exit
 
-    def _tell_unconnected(self, run: LiveRun, live: LiveJob, name: TaskName) -> None:
-        """Warn once of a script that imports a library of Headgate's and has not connected."""
-        if not live.unconnected_told and name == live.spec.first_task:
-            live.unconnected_told = True
-            if live.is_unconnected:
-                unconnected = Reason(ReasonKind.UNCONNECTED)
-                self._live_runs.event(run, "warning", unconnected, live.spec.name)
+    def _tell_unseen(self, run: LiveRun, live: LiveJob, name: TaskName) -> None:
+        """Tell once of a script whose steps are unseen: it imports a library of Headgate's and has
+        not connected, or nothing of its framework tells them.
+        """
+        if live.unseen_told or name != live.spec.first_task:
+            return
+        live.unseen_told = True
+        if live.is_unconnected:
+            unconnected = Reason(ReasonKind.UNCONNECTED)
+            self._live_runs.event(run, "warning", unconnected, live.spec.name)
+        elif frameworks := live.unseen_frameworks:
+            printed = Reason.of(ReasonKind.STEPS_UNSEEN, frameworks=frameworks)
+            self._live_runs.event(run, "note", printed, live.spec.name)
 
     def _warned(self, task: TaskId | None, what: Reason | str) -> None:
         reason = what if isinstance(what, Reason) else Reason.of(ReasonKind.ENGINE_SAYS, text=what)

@@ -75,7 +75,7 @@ class LiveJob:
     names: set[str] = field(default_factory=set)  # names of its metrics
     names_left_out: bool = False
     not_a_number: bool = False
-    unconnected_told: bool = False
+    unseen_told: bool = False
     broke: Broken | None = None  # until it has caught up
     # the latest checkpoints, and the one it resumed from
     saved: list[Checkpoint] = field(default_factory=list)
@@ -179,6 +179,17 @@ class LiveJob:
         if current is None or self.namesake or current.is_connected(self.spec.first_task):
             return False
         return bool(self.facts.named_libraries)
+
+    @property
+    def unseen_frameworks(self) -> tuple[str, ...]:
+        """The frameworks of its script, if it is observed and only its output tells its steps."""
+        task = self.current.tasks[self.spec.first_task] if self.current is not None else None
+        if task is None or task.observed is not None or task.reports_itself:
+            return ()
+        if self.step is None and self.epoch is None:
+            return ()  # its output tells nothing either
+        is_observed = self.spec.observe and not self.spec.roles and not self.namesake
+        return self.facts.source.frameworks if is_observed else ()
 
     @property
     def saver(self) -> TaskName | None:
