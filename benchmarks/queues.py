@@ -83,7 +83,7 @@ class Queue:
             psutil.wait_procs(left, timeout=5)
 
     def _says(self, *words: str) -> None:
-        said = subprocess.run(
+        ended = subprocess.run(
             words,
             check=False,
             env=self.environment,
@@ -91,8 +91,8 @@ class Queue:
             capture_output=True,
             text=True,
         )
-        if said.returncode:
-            raise RuntimeError(f"{shlex.join(words)}: {said.stderr or said.stdout}")
+        if ended.returncode:
+            raise RuntimeError(f"{shlex.join(words)}: {ended.stderr or ended.stdout}")
 
 
 class Spooler(Queue):

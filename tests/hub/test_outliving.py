@@ -49,12 +49,12 @@ def outlives(user: User) -> None:
 
 def next_hub(user: User, before: int) -> int:
     """The hub that comes after one that died."""
-    found = wait.until(
+    hub_pid = wait.until(
         lambda: next((hub for hub in user.traces.hubs() if hub != before), None), SECONDS
     )
-    assert found is not None
+    assert hub_pid is not None
     wait.until((user.home / "hub" / "hub.sock").exists, SECONDS)
-    return found
+    return hub_pid
 
 
 def hub_of(user: User) -> int:

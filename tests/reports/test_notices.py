@@ -47,7 +47,7 @@ JOB = Notice(occasion=Occasion.END, run="r", host="h", job="a", state="done", se
     ],
 )
 def test_a_message_says_what_happened(notice: Notice, title: str, text: str) -> None:
-    said = message(notice)
-    assert said.title == title
-    assert said.text.startswith(text)
+    sent = message(notice)
+    assert sent.title == title
+    assert sent.text.startswith(text)
     assert payload(notice)["occasion"] == notice.occasion

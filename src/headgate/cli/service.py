@@ -31,8 +31,8 @@ def install(only_print: bool, as_json: bool) -> None:
     text = service.unit()
     path = service.unit_path() if only_print else service.install()
     if as_json:
-        told = {"path": str(path), "unit": text, "installed": not only_print}
-        click.echo(json.dumps(told, indent=2))
+        answer = {"path": str(path), "unit": text, "installed": not only_print}
+        click.echo(json.dumps(answer, indent=2))
     elif only_print:
         click.echo(text, nl=False)
     else:

@@ -153,12 +153,12 @@ class Starts:
         outlives = self.submission.outlives and (
             start.plan.tasks == 1 and start.spec.isolation in (None, isolation.DEFAULT)
         )
-        said = environment.get(ON_HUB_DEATH) if not outlives else GO_ON
+        choice = environment.get(ON_HUB_DEATH) if not outlives else GO_ON
         left = {name: value for name, value in prepared.env.items() if name != ON_HUB_DEATH}
-        is_said = outlives or said == STOP
+        is_stated = outlives or choice == STOP
         return replace(
             prepared,
-            env=left | ({ON_HUB_DEATH: str(said)} if is_said else {}),
+            env=left | ({ON_HUB_DEATH: str(choice)} if is_stated else {}),
             outlives=outlives,
             attempt=start.attempt,
         )

@@ -91,8 +91,8 @@ class Submission:
     @property
     def outlives(self) -> bool:
         """Whether the run goes on if its hub dies: the next hub takes it up."""
-        here = self.engine == LOCAL and not self.cluster
-        return here and self.mode == "run" and self.environment.get(ON_HUB_DEATH) != STOP
+        is_local = self.engine == LOCAL and not self.cluster
+        return is_local and self.mode == "run" and self.environment.get(ON_HUB_DEATH) != STOP
 
     def check(self) -> None:
         """Check what the environment says of Headgate.
@@ -100,9 +100,9 @@ class Submission:
         Raises:
             UsageError: A value is none of those expected.
         """
-        said = self.environment.get(ON_HUB_DEATH) or GO_ON
-        if said not in (GO_ON, STOP):
-            raise UsageError(f"found {ON_HUB_DEATH}={said!r}; expected {GO_ON} or {STOP}")
+        choice = self.environment.get(ON_HUB_DEATH) or GO_ON
+        if choice not in (GO_ON, STOP):
+            raise UsageError(f"found {ON_HUB_DEATH}={choice!r}; expected {GO_ON} or {STOP}")
 
     def plain(self) -> dict[str, Any]:
         """The submission as JSON values for `parse`."""

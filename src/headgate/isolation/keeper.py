@@ -115,12 +115,12 @@ class Keeper:
     def _hear(self) -> None:
         assert self._hub is not None
         try:
-            data, found, _, _ = socket.recv_fds(self._hub, READ_BYTES, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._hub, READ_BYTES, 1)
         except OSError:
-            data, found = b"", []
+            data, descriptors = b"", []
         message = json.loads(data) if data else {}
-        if message.get("op") == "keep" and found:
-            self._output, self._places = found[0], message["places"]
+        if message.get("op") == "keep" and descriptors:
+            self._output, self._places = descriptors[0], message["places"]
         elif message.get("op") == "bye":
             self._places = {}
         if message.get("op") != "keep":

@@ -102,9 +102,9 @@ class Spawned:
             self._channel.close()
             self._keeper_channel.close()
             raise IsolationError(f"{launch.task}: no process can be started: {error}") from error
-        told = self._keeper_channel.recv(READ_BYTES).split()
+        numbers = self._keeper_channel.recv(READ_BYTES).split()
         try:
-            self.pid, floor = map(int, told)
+            self.pid, floor = map(int, numbers)
             exit_fd = os.pidfd_open(self.pid)
         except (OSError, ValueError) as error:
             self._channel.close()

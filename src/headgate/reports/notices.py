@@ -30,9 +30,9 @@ def message(notice: Notice) -> NoticeText:
 
 def payload(notice: Notice) -> dict[str, Any]:
     """A notice as JSON: its facts beside its words."""
-    said = message(notice)
+    words = message(notice)
     facts: dict[str, Any] = plain(notice)
-    return {"title": said.title, "text": said.text, **facts}
+    return {"title": words.title, "text": words.text, **facts}
 
 
 def _title(notice: Notice) -> str:
