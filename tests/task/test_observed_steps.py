@@ -209,7 +209,7 @@ def test_a_backward_pass_may_wait_for_other_workers_once_it_has_computed(loop: L
 
 def test_waits_for_other_workers_are_apart_wherever_in_a_step(loop: Loop) -> None:
     def wait() -> None:
-        loop.steps.exchanging()
+        loop.steps.breaks_off()
         loop.steps.exchanged()
 
     loop.fetch()
@@ -227,13 +227,13 @@ def test_waits_for_other_workers_are_apart_wherever_in_a_step(loop: Loop) -> Non
 
 
 def test_very_many_waits_and_those_of_an_evaluation_are_not_told_apart(loop: Loop) -> None:
-    assert loop.steps.waits_count()
+    assert loop.steps.tells_apart()
     loop.steps.evaluates(True)
-    assert not loop.steps.waits_count()
+    assert not loop.steps.tells_apart()
     loop.steps.evaluates(False)
     for _ in range(5000):
-        if loop.steps.waits_count():
-            loop.steps.exchanging()
+        if loop.steps.tells_apart():
+            loop.steps.breaks_off()
             loop.steps.exchanged()
     assert len(loop.steps.take().names) < 5000
 

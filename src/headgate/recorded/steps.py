@@ -10,7 +10,7 @@ import numpy as np
 from headgate.recorded.usage import Array
 
 ORDER = (
-    *("input", "compute", "forward", "backward", "push", "wait", "pull", "optimizer"),
+    *("input", "copy", "compute", "forward", "backward", "push", "wait", "pull", "optimizer"),
     *("receive", "update", "send", "other", "idle"),
 )
 """Display order of spans: those of a worker's step, then those of a server's round."""

@@ -231,8 +231,8 @@ class ObservedSteps:
         """Whether a backward pass runs, perhaps in threads of its own."""
         return self._depth > 0
 
-    def exchanging(self) -> None:
-        """A wait for other workers begins."""
+    def breaks_off(self) -> None:
+        """A wait for other workers, or a copy to a device, begins within a span."""
         if not self._depth:
             apart = "other" if self._undecided is None else "forward"
             self._mark("optimizer" if self._optimizing else apart)
@@ -243,8 +243,12 @@ class ObservedSteps:
         """A wait for other workers has ended."""
         self._mark("wait")
 
-    def waits_count(self) -> bool:
-        """Whether waits for others are told apart: not those of an evaluation, nor very many."""
+    def copied(self) -> None:
+        """A copy to a device has ended."""
+        self._mark("copy")
+
+    def tells_apart(self) -> bool:
+        """Whether waits and copies are told apart: not those of an evaluation, nor very many."""
         return not self._evaluates and len(self._marks.names) < _MOST_MARKS
 
     def backward_ends(self) -> None:

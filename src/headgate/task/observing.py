@@ -204,7 +204,7 @@ class ScriptObserver:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._may_mark_wait():
                 return waits(work, *args, **kwargs)
-            self.attempt(self.steps.exchanging)
+            self.attempt(self.steps.breaks_off)
             try:
                 return waits(work, *args, **kwargs)
             finally:
@@ -215,11 +215,19 @@ class ScriptObserver:
     def _may_mark_wait(self) -> bool:
         steps = self.steps
         is_mine = self._is_mine() or steps.is_in_backward
-        if not self.is_on or not is_mine or not steps.waits_count() or self._is_compiling():
+        if not self.is_on or not is_mine or not steps.tells_apart() or self._is_compiling():
             return False
         # moments on another stream than that of the step are in no order with its own
         cuda = self._torch.cuda
         return steps.moment is None or cuda.current_stream() == cuda.default_stream()
+
+    def marks_copies(self) -> bool:
+        """Whether a copy to a GPU would be marked now: not one that a loader makes."""
+        try:
+            return not self._loading and self._is_mine() and self._may_mark_wait()
+        except Exception as error:  # noqa: BLE001
+            self.fail(error)
+            return False
 
     def _before_scale(self, scale: Any) -> Any:
         @functools.wraps(scale)

@@ -20,7 +20,7 @@ from headgate.torch.backend import Movement, Passage, RoundResult
 from headgate.torch.rng import cuda_in_use
 
 _EXCHANGE = ("push", "wait", "pull")
-_SPANS = ("input", "forward", "backward", *_EXCHANGE, "optimizer", "other")
+_SPANS = ("input", "copy", "forward", "backward", *_EXCHANGE, "optimizer", "other")
 _FLOPS_STEP = 2
 
 
@@ -31,8 +31,8 @@ class Step:
     Args:
         number: Number among the steps of this process, from 1.
         samples: Samples of the step; None if batches do not show them.
-        spans: Seconds by span: `input`, `forward`, `backward`, `push`, `wait`, `pull`, `optimizer`,
-            `other`.
+        spans: Seconds by span: `input`, `copy`, `forward`, `backward`, `push`, `wait`, `pull`,
+            `optimizer`, `other`.
         begins: Seconds from the step's start to the first start of each span.
         transfers: Transfers between this task and others, as the channel sends them.
         flops_forward: FLOPs of the forward passes; None unless counted in this step.

@@ -14,6 +14,7 @@ from headgate.task import Channel, TaskEnvironment
 from headgate.task.observed_session import HookedSession
 from headgate.task.observed_steps import EVALUATION, Marks
 from headgate.task.progress import EVERY_SECONDS
+from headgate.torch.device_copies import DeviceCopies
 from headgate.torch.late_readings import DeviceSteps, LateLoss
 from headgate.torch.meter import Step
 from headgate.torch.observed_arithmetic import StepArithmetic
@@ -35,7 +36,7 @@ def opened(environment: TaskEnvironment, observer: ScriptObserver) -> ObservedSe
 class ObservedSession(HookedSession):
     """The session of one process. Its threads follow the grant."""
 
-    order = ("input", "forward", "backward", "wait", "optimizer", "other")
+    order = ("input", "copy", "forward", "backward", "wait", "optimizer", "other")
 
     def __init__(
         self, environment: TaskEnvironment, channel: Channel, observer: ScriptObserver
@@ -47,6 +48,7 @@ class ObservedSession(HookedSession):
         self._threads = torch.get_num_threads()
         self._read_at = time.monotonic()
         self._device = DeviceSteps()
+        self._copies = DeviceCopies(observer)
         self._loss = LateLoss()
         self._arithmetic: StepArithmetic | None = StepArithmetic()
 
@@ -79,6 +81,12 @@ class ObservedSession(HookedSession):
             self._read_at = now
             self._script.wants_loss = True
         self._observer.steps.moment = self._device.next(self.steps + 1)
+        if self._device.in_use:
+            self._copies.step_begins()
+
+    def close(self) -> None:
+        self._copies.end()
+        super().close()
 
     def tell_if_due(self, marks: Marks) -> None:
         if not self._device.in_use:

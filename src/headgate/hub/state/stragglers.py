@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-_OWN = ("input", "compute", "forward", "backward", "optimizer")
+_OWN = ("input", "copy", "compute", "forward", "backward", "optimizer")
 """Spans of a step in which a worker waits for no other."""
 _SLOW_TIMES = 5.0
 """A worker becomes slow at this many times the others' median."""
