@@ -1,9 +1,10 @@
 """Runs in a new task's process until its box is ready, then becomes the task.
 
-Started as `python -I -S launcher.py FD KEEPER OUTLIVES`. It forks: the child becomes the task, the
-parent its keeper (`keeper.py`), with the socket KEEPER to the hub. There the child tells its
-process id, and its peak memory so far. The child waits for its order on FD, a socket to the hub.
-Meanwhile the hub puts it into its box, so that no instruction of the task runs elsewhere. The child
+Started as `python -I -S launcher.py FD [KEEPER OUTLIVES]`. With KEEPER, it forks: the child becomes
+the task, the parent its keeper (`keeper.py`), with the socket KEEPER to the hub. There the child
+tells its process id, and its peak memory so far. In a guest, its parent waits for it, and it forks
+no keeper. The child waits for its order on FD, a socket to the hub. Meanwhile the hub puts it into
+its box, so that no instruction of the task runs elsewhere. The child
 answers `+` when it is about to become the task, and the error number if that fails. A task that has
 begun has closed FD. If it cannot enter the place in its order, it answers `-`, the error number, a
 space and what it tried.
@@ -23,15 +24,9 @@ REFUSED = b"-"
 
 
 def main() -> None:
-    channel, keeper, outlives = map(int, sys.argv[1:])
-    if child := os.fork():
-        os.close(channel)
-        _keep(child, keeper, bool(outlives))
-        os._exit(0)
-    os.setsid()
-    floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    os.write(keeper, b"%d %d" % (os.getpid(), floor))
-    os.close(keeper)
+    channel, *keeping = map(int, sys.argv[1:])
+    if keeping:
+        _fork_below_keeper(channel, *keeping)
     order = b""
     while part := os.read(channel, 1 << 16):
         order += part
@@ -74,6 +69,18 @@ def _limit(number: int, soft: int, hard: int) -> None:
     except (OSError, ValueError):  # more than whoever started it has, and may give: as much as that
         _, most = resource.getrlimit(number)
         resource.setrlimit(number, (most if soft == -1 else min(soft, most), most))
+
+
+def _fork_below_keeper(channel: int, keeper: int, outlives: int) -> None:
+    """Go on in a child, whose keeper this process becomes."""
+    if child := os.fork():
+        os.close(channel)
+        _keep(child, keeper, bool(outlives))
+        os._exit(0)
+    os.setsid()
+    floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    os.write(keeper, b"%d %d" % (os.getpid(), floor))
+    os.close(keeper)
 
 
 def _keep(child: int, keeper: int, outlives: bool) -> None:
