@@ -88,10 +88,11 @@ def test_the_folder_of_somebody_else_is_refused(
             home = place / f"home-{mode:o}"
             home.mkdir()
             home.chmod(mode)
+            places = {"HEADGATE_HOME": str(home), "XDG_CONFIG_HOME": str(place)}
             done = subprocess.run(
                 command,
                 cwd=place,
-                env=user.variables | {"HEADGATE_HOME": str(home), "PYTHONPATH": str(SOURCE)},
+                env=user.variables | places | {"PYTHONPATH": str(SOURCE)},
                 capture_output=True,
                 text=True,
                 timeout=SECONDS,
