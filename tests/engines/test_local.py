@@ -172,7 +172,8 @@ def test_a_limit_that_cannot_be_held_is_told_once_and_not_with_other_figures(
 
 
 def test_the_rest_of_a_task_is_asked_to_end_when_its_grace_nears_its_end(local: Local) -> None:
-    notes = "signal.signal(signal.SIGTERM, lambda *_: print('asked', name, flush=True))"
+    # print() may not interrupt another print(), which may have been read before it has returned
+    notes = "signal.signal(signal.SIGTERM, lambda *_: os.write(1, f'asked {name}\\n'.encode()))"
     code = (
         "import os, signal\nname = 'main' if os.fork() else "
         f"'helper'\n{notes}\nprint('ready', name, flush=True)\n"
