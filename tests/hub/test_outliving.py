@@ -113,8 +113,8 @@ def test_the_next_hub_takes_up_the_same_processes(user: User) -> None:
     assert (learned["step"], learned["attempt"]) == (STEPS, 1)
     user.sees_state("later", "done")
     assert user.sees("later.txt").split() == ["later"]
-    watched, _ = watching.communicate(timeout=SECONDS)
-    assert watching.returncode == 1
+    watched, complaints = watching.communicate(timeout=SECONDS)
+    assert watching.returncode == 1, complaints
     assert "later" in watched
 
 

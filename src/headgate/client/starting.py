@@ -100,7 +100,8 @@ def connect_or_start() -> HubConnection:
                     "as its jobs have, or its socket is gone and cannot be made again. Try again "
                     "in a moment, or end that process"
                 )
-        if now > deadline or (process is not None and process.poll()):
+        failed = process is not None and (process.poll() or 0) > 0  # killed, it is started again
+        if now > deadline or failed:
             raise HubError(f"no hub could be started; its log is {log}{_last_line(log)}")
         # A new hub that finds another hub, or the watchdog of a dead one, ends at once. The next
         # waits until the lock is free.
