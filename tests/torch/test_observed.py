@@ -25,6 +25,8 @@ from headgate.task.observed_steps import Marks, ObservedSteps
 from headgate.task.observing import ScriptObserver
 from headgate.testing import wait
 from headgate.testing.listener import ChannelListener
+from headgate.torch import observed_arithmetic
+from headgate.torch.observed_arithmetic import StepArithmetic
 
 KINDS = Path(__file__).with_name("plain_scripts.py")
 
@@ -445,6 +447,21 @@ print(dict(counters["graph_break"]), counters["stats"]["unique_graphs"])
     process = start(tmp_path, *words, channel=channel, HEADGATE_OBSERVE="steps,profile")
     assert finish(process) == "{} 2\n"
     assert steps_of(channel) == 8
+    [message] = channel.of("costs")
+    assert message["costs"] == {"compiled": True, "autocast": None, "channels_last": None}
+
+
+def test_a_script_tells_how_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed_arithmetic, "has_compiled", lambda: False)
+    arithmetic = StepArithmetic()
+    model = torch.nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert arithmetic.goes_on(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.ones(1, 2, 4, 4))
+    assert not arithmetic.goes_on(3)
+    told = arithmetic.facts([optimizer])
+    assert (told["autocast"], told["channels_last"]) == ("bfloat16", True)
 
 
 def test_loaders_may_feed_the_steps_of_another_framework(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import Limits
 from headgate.model.profiles import Profile, StepTime
 from headgate.model.units import say_bytes, say_percent
-from headgate.reports.words import MISSING, counted, say_step_time
+from headgate.reports.words import MISSING, counted, say_step_time, ways
 from headgate.task.step_timing import BUSY
 
 
@@ -115,6 +115,8 @@ def describe(profile: Profile) -> str:
         forward = profile.flops_per_sample_forward
         part = "" if forward is None else f", {forward:,.0f} of them forward"
         lines.append(f"FLOPs         {profile.flops_per_sample:,.0f} a sample{part}")
+    if computes := ways(profile):
+        lines.append(f"computes      {', '.join(computes)}")
     if (data := profile.dataset) is not None:
         lines.append("data set      " + ", ".join(_dataset(asdict(data))))
     if profile.optimizer is not None:

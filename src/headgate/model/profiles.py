@@ -108,6 +108,10 @@ class Profile:
         sharded: Whether each worker keeps a part of the parameters (FSDP, ZeRO-3) and gathers them
             in every step.
         thread_power: Exponent p of its speed ~ threads^p, from a run whose threads changed.
+        compiled: Whether an observed script of PyTorch has compiled anything.
+        autocast: The precision to which its layers are cast automatically, as `bfloat16`; None:
+            none, or not known of a compiled model.
+        channels_last: Whether weights of convolutions have their channels last in memory.
     """
 
     framework: str
@@ -141,6 +145,9 @@ class Profile:
     observed: bool = False
     sharded: bool = False
     thread_power: float | None = None
+    compiled: bool | None = None
+    autocast: str | None = None
+    channels_last: bool | None = None
 
     def with_parameters(self, count: int | None) -> Profile:
         """A copy for a script that trains `count` parameters of four bytes each; None: as

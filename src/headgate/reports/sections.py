@@ -32,6 +32,7 @@ from headgate.reports.words import (
     say,
     say_reason,
     say_step_time,
+    ways,
     what_happened,
 )
 from headgate.verification.verdict import Verification
@@ -350,6 +351,7 @@ def _facts(profile: Profile) -> list[tuple[str, object]]:
         ("Layers", layers or None),
         ("FLOPs a sample", _count(profile.flops_per_sample, "flops_per_sample")),
         ("… forward", _count(forward, "flops_per_sample_forward")),
+        ("Computes", ", ".join(ways(profile)) or None),
         ("Batch", _count(profile.batch, "batch")),
         ("Data set", f"{say(data.samples)} samples" if data.samples else None),
         ("A sample", _size(data.bytes_per_sample)),

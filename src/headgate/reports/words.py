@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.diagnosis.job_figures import JobFigures
+from headgate.model.profiles import Profile
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
 from headgate.model.units import say_bytes, say_percent, say_seconds
@@ -12,6 +13,15 @@ from headgate.recorded.jobs import RecordedJob, RecordedNode
 from headgate.recorded.recording import Recording
 
 MISSING = "–"
+
+
+def ways(profile: Profile) -> list[str]:
+    """How a script computes, as far as known."""
+    return [
+        *(["compiled"] if profile.compiled else []),
+        *([f"autocast to {profile.autocast}"] if profile.autocast else []),
+        *(["channels last"] if profile.channels_last else []),
+    ]
 
 
 def say_reason(reason: Reason | None) -> str:

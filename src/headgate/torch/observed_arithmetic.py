@@ -29,6 +29,7 @@ class StepArithmetic:
         self._first = 0
         self._flops = 0
         self._weights: dict[int, int] = {}
+        self._autocast: str | None = None
 
     def goes_on(self, steps: int) -> bool:
         """Note that so many steps were made. Returns False once the step is counted, or if it
@@ -69,9 +70,27 @@ class StepArithmetic:
             "dense_bytes": sum(p.numel() * p.element_size() for p in trained.values()),
         }
 
+    def facts(self, optimizers: Iterable[Any]) -> dict[str, Any]:
+        """The fields of `headgate.Profile` that tell how the script computes."""
+        groups = [group for known in optimizers for group in getattr(known, "param_groups", ())]
+        weights = [p for group in groups for p in group["params"] if type(p) is nn.Parameter]
+        images = [p for p in weights if p.dim() == 4]
+        last = any(
+            p.is_contiguous(memory_format=torch.channels_last) and not p.is_contiguous()
+            for p in images
+        )
+        return {
+            "compiled": has_compiled(),
+            "autocast": self._autocast,
+            "channels_last": last if images else None,
+        }
+
     def _called(self, module: nn.Module, given: object, output: object) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                self._autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         if isinstance(module, _PRODUCTS) and isinstance(output, torch.Tensor):
             weight = module.weight
             self._weights[id(weight)] = weight.numel()

@@ -44,6 +44,11 @@ _INPUT_CURE = (
     "FILE`, or its arguments"
 )
 _MOST_ENDPOINTS = 16
+_OBSERVED = (
+    *("flops_per_sample", "batch", "dense_bytes"),
+    *("compiled", "autocast", "channels_last"),
+)
+"""Fields of a profile that an observed script tells."""
 _CONNECTS_SECONDS = 30.0
 """A script that reports progress for this long without connecting will not connect."""
 _TEXT_SHOWN = 80
@@ -514,9 +519,7 @@ class HubListener(Listener):
                 "framework": "torch",
                 "framework_version": "",
                 "source": "run",
-                "flops_per_sample": costs["flops_per_sample"],
-                "batch": costs["batch"],
-                "dense_bytes": costs["dense_bytes"],
+                **{name: costs.get(name) for name in _OBSERVED},
                 "core_gflops": node.core_gflops if node is not None else None,
                 "observed": True,
             },
