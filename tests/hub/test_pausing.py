@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.hub.test_proving import is_held, job, starts
+from tests.hub.test_outliving import next_hub
+from tests.hub.test_proving import is_held, job, sees_held, starts
 from tests.hub.user import SECONDS, User
 
 from headgate.machine import cgroup_layout
@@ -51,3 +52,25 @@ def test_a_paused_job_stands_still_until_it_is_unpaused_or_ended(user: User) -> 
     user.kills(user.traces.hub())
     wait.until(lambda: not is_held(user, "e"), 2.0, "e is released")
     wait.until(lambda: not user.traces.tasks(), SECONDS, "no task is left")
+
+
+def test_an_urgent_job_goes_first_and_what_was_in_its_way_goes_on_after_it(user: User) -> None:
+    user.variables["HEADGATE_ON_HUB_DEATH"] = "go-on"
+    run = starts(user, job("a", "rests"), job("c", "rests", ", pausable: false"))
+    command = "until [ -e ready ]; do sleep 0.05; done"
+    user.write("u.yaml", f"jobs:\n  - {{name: u, run: '{command}'}}\n")
+    dry = user.types("run", "--urgent", "--dry-run", "u.yaml").stdout
+    assert "u goes first: running jobs in the way are paused meanwhile" in dry
+    urgent = user.detaches("--urgent", "u.yaml")
+    reason = f"for urgent job {urgent}/u; it keeps its memory"
+    assert user.sees_state("a", "paused", run=run)["reason"] == reason
+    sees_held(user, "a")
+    assert not is_held(user, "c")
+    hub = user.traces.hub()
+    user.kills(hub)
+    next_hub(user, hub or 0)
+    assert user.sees_state("a", "paused", run=run)["reason"] == reason
+    sees_held(user, "a")
+    user.touch("ready")
+    user.sees_state("a", "running", run=run)
+    wait.until(lambda: not is_held(user, "a"), SECONDS, "a goes on")

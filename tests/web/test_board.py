@@ -26,6 +26,7 @@ def job(name: str = "a", **fields: Any) -> dict[str, Any]:
         "saves": False,
         "strategy": "single",
         "priority": 1.0,
+        "urgent": False,
         "most_cores": None,
         "step": 1,
         "steps": None,

@@ -239,6 +239,9 @@ def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Itera
     elif len(jobs) > most:
         more = "" if stated is not None else ", and more while cores are idle"
         yield f"at most {counted(most, 'job')} of {len(jobs)} at once{more}"
+    if urgent := [job.name for job in jobs if job.urgent]:
+        go = "goes" if len(urgent) == 1 else "go"
+        yield f"{listed(urgent)} {go} first: running jobs in the way are paused meanwhile"
     scripts: dict[str, list[str]] = {}
     for job in jobs:
         key = store.key(job, node)
@@ -354,6 +357,7 @@ def _entries(
                 "task": start.task.of_run,
                 "at": start.spec.at,
                 "after": start.spec.after,
+                "urgent": start.spec.urgent,
                 "after_roles": list(role.after)
                 if (role := start.spec.role_of(start.task.name)) is not None
                 else [],

@@ -86,6 +86,7 @@ def command(
              headgate run train.py -- --epochs 5
              headgate run -m package.train -- --epochs 5
              headgate run train.py --priority 3 --timeout 2h --retries 2 --env SEED=1
+             headgate run --urgent idea.py
              headgate run train.py --sweep lr=1e-3,1e-4 --sweep seed=0..9
              headgate run --gpus 1 --exclusive train.py
              headgate run --tty train.py

@@ -15,6 +15,7 @@ from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
 from headgate.controller.unseen_steps import UnseenSteps
+from headgate.controller.urgency import Urgency
 from headgate.forecast.job_tracker import JobTracker
 from headgate.model.cluster import Node
 from headgate.model.endings import Ending
@@ -138,9 +139,11 @@ class Controller:
         self._stall_at: float | None = None  # no job stalls before; reports only put it off
         self._unseen_steps = UnseenSteps(self._jobs)
         self._allocator = allocator = Allocator(policy, self._jobs, compares_gpus)
+        self._urgency = Urgency(self._jobs, allocator)
         if queue is not None:
             queue.sees(lambda name: allocator.without_slots(name))  # noqa: PLW0108  # a bound method would be copied
             allocator.is_crowded = queue.gpu_memory.is_crowded
+            queue.gives_way(self._urgency.hindered)
 
     def step(self, now: float, event: Event) -> tuple[list[Action], float | None]:
         """React to an event.
@@ -191,7 +194,9 @@ class Controller:
         self._judge_stalls(pending)
         if self._jobs.limited:
             actions += self._timeouts(now)
+        actions += self._urgency.end(pending)
         actions += self._start_due(pending)
+        actions += self._urgency.make_way(pending, self._queue)
         actions += self._allocator.settle(pending)
         return actions, self._wake_at()
 
@@ -306,13 +311,14 @@ class Controller:
                     self._jobs.file(job)
                 if job.tasks and not job.is_frozen:
                     pending.moved[job.id] = job
-                    pending.changes.append(Changed(job.id, spec.priority, spec.limits.cores))
+                    pending.changes.append(Changed(job.id, job.priority, spec.limits.cores))
                 return []
             case MoveRequested(_, plan, reason, waits):
                 return resizing.move(job, plan, reason, waits)
             case PauseRequested():
                 return pausing.pause(pending, job, event, self._queue)
             case UnpauseRequested():
+                job.spared_by = job.paused_for
                 return pausing.unpause(pending, job, event)
 
     # --- reports of tasks -------------------------------------------------------------------------
@@ -322,6 +328,8 @@ class Controller:
         if job is None:
             return []
         task = job.tasks[event.task]
+        if isinstance(event, TaskConnected | CheckpointDone) and self._jobs.urgent and self._queue:
+            self._queue.can_resume()
         match event:
             case TaskConnected(_, framework):
                 task.connected, job.framework = True, framework
@@ -622,7 +630,7 @@ class Controller:
             if self._tracks:
                 job.track(pending.now)
             most, workers = job.spec.limits.cores, job.planned().workers
-            pending.changes.append(Arrived(job.id, job.spec.priority, most, workers, job.tracker))
+            pending.changes.append(Arrived(job.id, job.priority, most, workers, job.tracker))
             if (
                 job.work is not None
                 and job.attempt == 1
@@ -636,6 +644,7 @@ class Controller:
                 ReasonKind.STARTED,
                 attempt=job.attempt,
                 resumed_from=job.resume.where if job.resume is not None else None,
+                is_urgent=job.spec.urgent or None,
                 **job.overtook,
             )
             job.overtook = {}

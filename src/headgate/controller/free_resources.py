@@ -343,6 +343,13 @@ class FreeResources:
         self.slots.take(request.groups)
         return tuple(worker_slots)
 
+    def fits(self, request: ResourceRequest) -> bool:
+        """Whether the request fits now."""
+        slots = self.seize(request)
+        if slots is not None:
+            self.give(request, slots)
+        return slots is not None
+
     def take(self, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> None:
         """Take the resources of a job with one worker in each of these places."""
         self._change(request, 1, slots)

@@ -27,16 +27,14 @@ def pause(
     if not job.tasks:
         if job.queued and queue is not None:
             queue.withdraw(job)
-        job.paused_for = request.urgent
+        job.pause_for(request.urgent)
         return [job.mark("waiting", Reason(ReasonKind.BEING_PLANNED))]
     if request.release:
-        job.paused_for = request.urgent
-        job.restart = Reason(ReasonKind.PAUSES)
-        stops = [task.stop(job.restart) for task in job.workers() or job.tasks.values()]
-        return [job.mark("stopping", job.restart), *stops]
+        return job.release(request.urgent)
     if job.is_frozen:
         return []
-    job.paused_for, job.frozen_at = request.urgent, pending.now
+    job.pause_for(request.urgent)
+    job.frozen_at = pending.now
     job.limit(None)
     pending.changes.append(Left(job.id, False))
     return [HoldJob(job.id, True), job.mark("paused", job.pause_reason()), *_idle(pending, job)]
@@ -46,7 +44,7 @@ def unpause(pending: Pending, job: JobRecord, request: UnpauseRequested) -> list
     """Let a paused job go on. One that still ends for its pause starts again after that."""
     if job.paused_for is None:
         return []
-    job.paused_for = None
+    job.pause_for(None)
     if not job.tasks:
         job.not_before = pending.now if job.attempt else None
         again = job.mark("waiting", Reason(ReasonKind.UNPAUSED))
@@ -59,7 +57,7 @@ def unpause(pending: Pending, job: JobRecord, request: UnpauseRequested) -> list
     job.counts_from += seconds
     starting.limit(job)
     plan, spec = job.planned(), job.spec
-    arrived = Arrived(job.id, spec.priority, spec.limits.cores, plan.workers, job.tracker)
+    arrived = Arrived(job.id, job.priority, spec.limits.cores, plan.workers, job.tracker)
     pending.changes.append(arrived)
     pending.moved[job.id] = job
     reason = Reason.of(ReasonKind.UNPAUSED, seconds=None if request.refused else seconds)

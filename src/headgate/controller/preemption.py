@@ -39,7 +39,7 @@ class Ranking:
 
     def key(self, claim: Claim, now: float) -> Key:
         """The rank of a running or waiting job; lower goes first."""
-        return (-claim.job.spec.priority, *self._order.rank(claim, now), claim.job.number)
+        return (-claim.job.priority, *self._order.rank(claim, now), claim.job.number)
 
     def add(self, claim: Claim, now: float) -> None:
         """Add a job that has started to run."""
@@ -90,6 +90,27 @@ class Ranking:
             if not eviction.fits:
                 eviction.give(claim.request, claim.slots)
                 needed.append(claim)
+        return needed
+
+    def ended_for(self, request: ResourceRequest, resources: FreeResources) -> list[Claim]:
+        """Jobs to end so that the request of an urgent job fits, the first in rank first: as few as
+        are needed, and none that `keeps_room`. Empty: even all of them are not enough.
+        """
+        given: list[Claim] = []
+        for _, claim in reversed(self._entries):
+            if resources.fits(request):
+                break
+            if claim.job.keeps_room is None:
+                resources.give(claim.request, claim.slots)
+                given.append(claim)
+        is_enough, needed = resources.fits(request), list[Claim]()
+        for claim in reversed(given):
+            resources.take(claim.request, claim.slots)
+            if is_enough and not resources.fits(request):
+                resources.give(claim.request, claim.slots)
+                needed.append(claim)
+        for claim in needed:
+            resources.take(claim.request, claim.slots)
         return needed
 
     def _enough(self, key: Key, wanting: int) -> bool:

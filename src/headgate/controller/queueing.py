@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from heapq import merge
@@ -21,7 +21,7 @@ from headgate.controller.preemption import Key, Ranking
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
-from headgate.controller.slots import ALL, Group
+from headgate.controller.slots import ALL, URGENT, Group
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
 from headgate.model.cluster import Node
 from headgate.model.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
@@ -39,9 +39,16 @@ _STEPPED_SECONDS, _SILENT_SECONDS = 2.0, 10.0
 _PROBE_SECONDS = 60.0
 """Other jobs of a script wait no longer than this for the memory of the first."""
 
+_HELD_BACK = 100
+"""About as many waiting jobs are held back for an urgent one at a time."""
+
 
 def _unknown(_: JobId) -> None:
     """Nothing is known of how long a job takes."""
+
+
+def _nobody(_: JobRecord, __: Sequence[WorkerSlot]) -> None:
+    """No urgent job runs."""
 
 
 class Queue:
@@ -86,6 +93,7 @@ class Queue:
         self.bounds = Bounds(self._resources.slots, per_core)
         self._memory = MemoryOfScripts()
         self._probes: dict[str, Claim] = {}
+        self._hindered: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None] = _nobody
 
     @property
     def wake_at(self) -> float | None:
@@ -114,6 +122,12 @@ class Queue:
     def sees(self, others: Callable[[str], Counter[int]]) -> None:
         """Set the function that counts tasks without a reservation on each GPU of a node."""
         self.gpu_memory.others = others
+
+    def gives_way(self, first: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None]) -> None:
+        """Set the function that finds the running urgent job that a job would hinder in these
+        places.
+        """
+        self._hindered = first
 
     def join(self, node: Node) -> None:
         """Add or update a node."""
@@ -219,6 +233,10 @@ class Queue:
             self._resources.take(claim.request, claim.slots)
             self._changed = True
             self._hopeless.clear()
+
+    def can_resume(self) -> None:
+        """A running job can be resumed from now on, so that an urgent one may take its room."""
+        self._changed = True
 
     def uses(self, now: float, job: JobRecord) -> None:
         """Tasks of a job use memory. If its need was unknown, its peak use counts as taken from
@@ -393,10 +411,16 @@ class Queue:
         for request in dict.fromkeys(claim.request for claim in waiting):
             lacks = self._resources.shortage(request)
             lacking[request] = lacks, beside(request, have, lacks)
-        return [
+        forecasts = [
             StartForecast(claim.job.id, *lacking[claim.request], start.at, start.unknown)
             for claim, start in zip(waiting, starts, strict=True)
         ]
+        keep = {claim.job.id: why for claim in running if (why := claim.job.keeps_room) is not None}
+        for i, claim in enumerate(waiting):
+            if claim.job.spec.urgent:
+                kept = tuple((job, keep[job]) for job in forecasts[i].holders if job in keep)
+                forecasts[i] = forecasts[i]._replace(kept=kept)
+        return forecasts
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -407,11 +431,17 @@ class Queue:
         actions = [action for job in due for action in self.enqueue(now, job)]
         free = [job for job in due if not job.queued]
         admitted, more = self._admit_waiting(now)
-        at_once = {job.id for job in admitted}  # announcing their wait would be noise
+        marks = (mark for mark in more if isinstance(mark, MarkJob))
+        paused = {mark.job for mark in marks if mark.state == "paused"}
+        at_once = {job.id for job in admitted} | paused  # announcing their wait would be noise
         actions = [
             announced
             for announced in actions + more
-            if not (isinstance(announced, MarkJob) and announced.job in at_once)
+            if not (
+                isinstance(announced, MarkJob)
+                and announced.state == "waiting"
+                and announced.job in at_once
+            )
         ]
         return free + admitted, [self._as_it_is_now(announced) for announced in actions]
 
@@ -446,10 +476,15 @@ class Queue:
         blocked: set[ResourceRequest] = set()
         set_aside: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]] = []
         while (head := self._head(blocked)) is not None:
-            key, claim = head
-            if self._reserved is not None and key > self._reserved[0]:
+            claim = head[1]
+            if self._must_wait(head, admitted):
                 break
             slots = self._resources.seize(claim.request)
+            if slots is not None and (urgent := self._hindered(claim.job, slots)) is not None:
+                self._resources.give(claim.request, slots)
+                actions.append(self._hold_back(claim, urgent))
+                blocked |= {claim.request} if len(actions) >= _HELD_BACK else set()
+                continue
             if slots is not None:
                 if self._pairing is not None and self._pairing.knows:
                     self._resources.give(claim.request, slots)
@@ -475,12 +510,23 @@ class Queue:
             self._resources.give(request, slots)
         return admitted, actions
 
+    def _must_wait(self, head: tuple[Key, Claim], admitted: Sequence[JobRecord]) -> bool:
+        """Whether the head of the queue waits for one before it, whether there is room or not."""
+        if self._reserved is not None and head[0] > self._reserved[0]:
+            return True
+        # it may be in the way of the urgent job, which has its tasks in the next step
+        goes_after = bool(admitted) and admitted[-1].spec.urgent and not head[1].job.spec.urgent
+        self._changed = self._changed or goes_after
+        return goes_after
+
     def _lacks_slot(self, request: ResourceRequest) -> bool:
         return self._resources.slots.full(request.groups) is not None
 
     def _preempt(self, now: float, head: tuple[Key, Claim]) -> list[Action]:
         """Stop running jobs for the head of the queue, if that makes room for it."""
         key, claim = head
+        if claim.job.spec.urgent and not self.order.preempts:
+            return self._make_room(head)
         hopeless = self._hopeless.get(claim.request)
         if (
             not self.order.preempts
@@ -494,6 +540,27 @@ class Queue:
         else:
             self._hopeless[claim.request] = key
         return [action for victim in victims for action in self._stop(victim, claim)]
+
+    def _hold_back(self, claim: Claim, urgent: JobId) -> Action:
+        """Keep a waiting job from starting while an urgent one runs."""
+        self._dequeue(claim)
+        claim.job.queued = False
+        claim.job.pause_for(urgent)
+        return claim.job.mark("waiting", Reason(ReasonKind.BEING_PLANNED))
+
+    def _make_room(self, head: tuple[Key, Claim]) -> list[Action]:
+        """End jobs with a checkpoint for an urgent one, if that makes room for it."""
+        claim, actions = head[1], list[Action]()
+        lacks = self._resources.shortage(claim.request)
+        if self._reserved is not None or lacks.of_jobs or lacks.kind == "gpu-unseen":
+            return []
+        for other in self._running.ended_for(claim.request, self._resources):
+            self._reserved = head
+            self._running.remove(other)
+            self._leaving.add(other.job.id)
+            if other.job.undisturbed:
+                actions += other.job.release(claim.job.id)
+        return actions
 
     def _end_probes(self, now: float) -> None:
         """Let others wait no longer for the memory of jobs that have run long enough."""
@@ -570,7 +637,9 @@ class Queue:
         groups: tuple[Group, ...] = ALL, Group("slots-of-run", job.run)
         if request is None:
             request = ResourceRequest(0, 0, 0, (), None)
-        if self._bounded and job.script and (request.guessed or not request.memory_bytes):
+        if job.spec.urgent:
+            groups = *groups, URGENT
+        elif self._bounded and job.script and (request.guessed or not request.memory_bytes):
             need = self._memory.need(job.script)
             if need is None:
                 probe = Group("probe", job.script)

@@ -15,6 +15,7 @@ from headgate.model.cluster import Node
 from headgate.model.endings import Ending
 from headgate.model.events import (
     ENDED,
+    Action,
     Checkpoint,
     Exit,
     GpuUse,
@@ -27,12 +28,14 @@ from headgate.model.events import (
 )
 from headgate.model.goals import GoalWatch
 from headgate.model.identifiers import JobId, TaskId, TaskName
-from headgate.model.jobs import Job
+from headgate.model.jobs import MOST_PRIORITY, Job
 from headgate.model.plans import Plan
-from headgate.model.reasons import Facts, PauseKind, Reason, ReasonKind
+from headgate.model.reasons import Facts, KeepsRoom, PauseKind, Reason, ReasonKind
 from headgate.model.shares import NOTHING, Share
 from headgate.planning.placement import for_server
 from headgate.policies.base import Used
+
+_URGENT_PRIORITY = 10 * MOST_PRIORITY
 
 
 @dataclass(slots=True, eq=False)
@@ -84,8 +87,10 @@ class JobRecord:
         why: Reason of its share, as last announced.
         held: Tasks that wait until the roles before theirs are ready, with the node of each.
         ready: Tasks of roles that are ready.
-        paused_for: Name of the urgent job that it is paused for; empty: its user asked; None: it is
-            not paused.
+        paused_for: Id of the urgent job that it is paused for; empty: its user asked; None: it is
+            not paused. `pause_for` sets it.
+        spared_by: Id of the urgent job that it runs beside: its user unpaused it, or it could not
+            be frozen.
         frozen_at: Since when its tasks are frozen; None: they are not. The policy then does not
             know the job.
         counts_from: Since when its attempt counts for its timeout, without pauses.
@@ -149,6 +154,7 @@ class JobRecord:
     held: dict[TaskName, str] = field(default_factory=dict)
     ready: set[TaskName] = field(default_factory=set)
     paused_for: str | None = None
+    spared_by: str | None = None
     frozen_at: float | None = None
     counts_from: float = 0.0
     watch: GoalWatch | None = field(init=False)
@@ -187,6 +193,37 @@ class JobRecord:
         self.state, self.reason = state, reason
         self.jobs.file(self)
         return MarkJob(self.id, state, reason, code, self.ending)
+
+    @property
+    def priority(self) -> float:
+        """Its priority; that of an urgent job is above all others."""
+        return _URGENT_PRIORITY if self.spec.urgent else self.spec.priority
+
+    @property
+    def keeps_room(self) -> KeepsRoom | None:
+        """Why its tasks are not ended for an urgent job; None: they may be."""
+        if self.spec.urgent:
+            return KeepsRoom.URGENT
+        if not self.spec.pausable:
+            return KeepsRoom.NOT_PAUSABLE
+        saves = self.spec.resumes or any(task.connected for task in self.tasks.values())
+        return None if saves or self.resume is not None else KeepsRoom.NO_CHECKPOINT
+
+    def pause_for(self, urgent: str | None) -> None:
+        """Note that it is paused, or no longer (None); argument as `paused_for`."""
+        self.paused_for = urgent
+        if urgent:
+            self.jobs.giving_way[self.id] = self
+        else:
+            self.jobs.giving_way.pop(self.id, None)
+
+    def release(self, urgent: str) -> list[Action]:
+        """End its tasks with a checkpoint, from which it goes on once it is unpaused."""
+        keeps_pause = urgent and self.paused_for is not None  # its user's outlasts the urgent job
+        self.pause_for(self.paused_for if keeps_pause else urgent)
+        self.restart = Reason(ReasonKind.PAUSES)
+        stops = [task.stop(self.restart) for task in self.workers() or self.tasks.values()]
+        return [self.mark("stopping", self.restart), *stops]
 
     @property
     def is_frozen(self) -> bool:
@@ -460,6 +497,8 @@ class Jobs:
             for each other.
         limited: Jobs whose attempt has a deadline.
         pinned: Jobs with a slice of their own.
+        urgent: Urgent jobs that have not ended.
+        giving_way: Jobs that are paused for an urgent one.
         on: Tasks with their jobs, by node.
     """
 
@@ -468,6 +507,8 @@ class Jobs:
         self.waiting: dict[JobId, JobRecord] = {}
         self.limited: dict[JobId, JobRecord] = {}
         self.pinned: dict[JobId, JobRecord] = {}
+        self.urgent: dict[JobId, JobRecord] = {}
+        self.giving_way: dict[JobId, JobRecord] = {}
         self.on: dict[str, dict[TaskId, tuple[JobRecord, TaskRecord]]] = {}
         self._of_run: dict[str, list[JobRecord]] = {}
         self._unplanned: dict[str, set[JobId]] = {}
@@ -495,6 +536,9 @@ class Jobs:
         self._of_run.setdefault(job.run, []).append(job)
         if spec.share is not None:
             self.pinned[id] = job
+        self.giving_way.pop(id, None)
+        if spec.urgent:
+            self.urgent[id] = job
         for name in spec.forerunners:
             self._followers.setdefault(JobId.of(job.run, name), []).append(job)
         self.file(job)
@@ -519,6 +563,8 @@ class Jobs:
         for job in gone:
             for kept in (self.all, self.waiting, self.limited, self.pinned):
                 kept.pop(job.id, None)
+            self.urgent.pop(job.id, None)
+            self.giving_way.pop(job.id, None)
             self._divide(job)
             self._followers.pop(job.id, None)
             for task in list(job.tasks):
@@ -533,6 +579,8 @@ class Jobs:
             self.waiting.pop(job.id, None)
             if job.state in ENDED:
                 self.limited.pop(job.id, None)
+                self.urgent.pop(job.id, None)
+                self.giving_way.pop(job.id, None)
         self._divide(job)
         if job.state in ENDED:
             for follower in self._followers.get(job.id, ()):

@@ -22,6 +22,8 @@ class Group(NamedTuple):
 
 
 ALL = Group("slots")
+URGENT = Group("slots", "urgent")
+"""Urgent jobs, which need no free slot of all jobs."""
 
 
 class Slots:
@@ -49,7 +51,7 @@ class Slots:
     def full(self, groups: Iterable[Group]) -> Group | None:
         """The first of these groups that has no slot left; None: a job of all of them may start."""
         groups = tuple(groups)
-        has_own = not self._runs.isdisjoint(groups)
+        has_own = URGENT in groups or not self._runs.isdisjoint(groups)
         for group in groups:
             counts = group in self._most and not (group == ALL and has_own)
             if counts and self._count(group) >= self._most[group]:

@@ -12,6 +12,7 @@ from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.queue_orders import Claim
 from headgate.controller.shortage import Shortage
 from headgate.model.identifiers import JobId
+from headgate.model.reasons import KeepsRoom
 
 _LITTLE = 0.05
 """Jobs that hold less than this fraction of what a job waits for are not named."""
@@ -26,6 +27,7 @@ class StartForecast(NamedTuple):
         at: When it is expected to start; None: unpredictable. Jobs of unknown length are assumed to
             go on.
         unknown: If unpredictable, the jobs of unknown length that would have to end first.
+        kept: Why holders are not ended for it, if it is urgent.
     """
 
     job: JobId
@@ -33,6 +35,7 @@ class StartForecast(NamedTuple):
     holders: tuple[JobId, ...]
     at: float | None
     unknown: tuple[JobId, ...] = ()
+    kept: tuple[tuple[JobId, KeepsRoom], ...] = ()
 
 
 class ExpectedStart(NamedTuple):

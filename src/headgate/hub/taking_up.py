@@ -58,7 +58,7 @@ class FormerJob:
 
     @property
     def urgent(self) -> str | None:
-        """Name of the urgent job that it was paused for; empty: its user asked; None: it was not
+        """Id of the urgent job that it was paused for; empty: its user asked; None: it was not
         paused.
         """
         reason = self.row.because() if self.row.state == "paused" else None

@@ -468,7 +468,7 @@ class PauseRequested:
     checkpoint, which frees memory and GPUs. A waiting one stays in the queue.
 
     Args:
-        urgent: Name of the urgent job that it makes room for; empty: its user asked.
+        urgent: Id of the urgent job that it makes room for; empty: its user asked.
     """
 
     job: JobId

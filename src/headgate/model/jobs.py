@@ -568,7 +568,19 @@ class Job:
     pausable: bool = field(
         default=True,
         metadata=declared(
-            "Whether the job may be frozen: for such moments, or by `headgate pause`.",
+            "Whether the job may be frozen: for such moments, by `headgate pause`, or for an "
+            "urgent job.",
+        ),
+    )
+    urgent: bool = field(
+        default=False,
+        metadata=declared(
+            "Whether the job goes first: it starts before all others, and jobs in its way are "
+            "paused until it has ended.",
+            option=CommandOption(
+                "Go first: pause jobs in the way of these, as far as they allow it, until these "
+                "have ended."
+            ),
         ),
     )
     observe: bool = field(

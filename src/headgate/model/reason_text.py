@@ -12,7 +12,15 @@ from typing import Any
 
 from headgate.model.endings import Checkpoint, Doubt, Exit, Saved, StopAnswer
 from headgate.model.notice_text import NEXT, NOTICES
-from headgate.model.reasons import CureKind, Facts, PauseKind, Reason, Refusal, RefusalKind
+from headgate.model.reasons import (
+    CureKind,
+    Facts,
+    KeepsRoom,
+    PauseKind,
+    Reason,
+    Refusal,
+    RefusalKind,
+)
 from headgate.model.reasons import ReasonKind as Kind
 from headgate.model.units import say_bytes, say_seconds, say_time
 
@@ -88,6 +96,8 @@ def _needs_room(facts: Facts) -> str:
         return f"{text}, more than the nodes have now"
     if holders:
         text += _said_holders(lacks, holders)
+    for job, why in facts.get("kept", {}).items():
+        text += f"; {job} {_KEEPS[KeepsRoom(why)]}"
     if ahead := facts.get("ahead"):
         text += f"; {ahead} before it"
     if lacks["kind"] == "gpu-unseen":
@@ -98,6 +108,13 @@ def _needs_room(facts: Facts) -> str:
     if (at := facts.get("expected_at")) is not None:
         text += f"; expected to start at about {say_time(at)}"
     return text
+
+
+_KEEPS: Mapping[KeepsRoom, str] = {
+    KeepsRoom.NOT_PAUSABLE: "may not be paused (pausable: false)",
+    KeepsRoom.NO_CHECKPOINT: "would begin anew, as no checkpoint of it is known",
+    KeepsRoom.URGENT: "is urgent too",
+}
 
 
 def _said_holders(lacks: Facts, holders: Sequence[str]) -> str:
@@ -178,6 +195,7 @@ def _lost_with_hub(facts: Facts) -> str:
 def _started(facts: Facts) -> str:
     text = f"going on from {facts['resumed_from']}" if "resumed_from" in facts else "started"
     text += f" (attempt {facts['attempt']})" if facts["attempt"] > 1 else ""
+    text += " as an urgent job" if facts.get("is_urgent") else ""
     if "overtook" in facts:
         beside = ", ".join(facts["beside"][:_NAMED])
         beside += " and others" if len(facts["beside"]) > _NAMED else ""

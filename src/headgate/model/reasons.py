@@ -21,6 +21,16 @@ class PauseKind(StrEnum):
     HELD_BACK = "held-back"
 
 
+class KeepsRoom(StrEnum):
+    """Why a job is not ended for an urgent job: its user forbids pausing it, it would begin anew,
+    or it is urgent itself.
+    """
+
+    NOT_PAUSABLE = "not-pausable"
+    NO_CHECKPOINT = "no-checkpoint"
+    URGENT = "urgent"
+
+
 class ReasonKind(StrEnum):
     """The kinds of reasons. `docs/reasons.md` lists each kind with its facts."""
 

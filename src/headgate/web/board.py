@@ -310,7 +310,7 @@ def _shown(job: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: job[name] for name in ("name", "state", "reason", "why", "attempt", "gpus")},
         **{name: job[name] for name in ("started", "ended", "step", "steps", "epoch", "epochs")},
-        **{name: job[name] for name in ("saves", "strategy", "priority", "most_cores")},
+        **{name: job[name] for name in ("saves", "strategy", "priority", "most_cores", "urgent")},
         "loss": _rounded(job["loss"]),
         "nan": job["nan"],
         "losses": [_rounded(loss) for loss in _thinned(job["losses"])],

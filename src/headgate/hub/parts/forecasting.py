@@ -340,6 +340,7 @@ class StartEstimates(Component):
                 holders=holders,
                 ahead=place or None,
                 unknown=names(start.job.run, start.unknown),
+                kept={names(start.job.run, (job,))[0]: why for job, why in start.kept} or None,
                 expected_at=wall + max(start.at - now, 0.0) if start.at is not None else None,
             )
             text, waits = in_words(reason), {**lacks, "holders": holders}

@@ -183,7 +183,11 @@ class JobHolder(Component):
     # --- holding
 
     def _hold(self, job: JobId) -> None:
-        _, live = self._live_runs.find(job)
+        run, live = self._live_runs.find(job)
+        if (engine := run.submission.engine) != LOCAL:
+            text = f"it runs on {engine}, and only tasks of this machine can be frozen"
+            self._loop.call_soon(self._refuse, job, text)
+            return
         attempt = live.current
         hold = _Hold(attempt, gated=attempt is not None and attempt.pauses_by_gate)
         hold.boxes = [
@@ -200,10 +204,12 @@ class JobHolder(Component):
     def _frozen(self, job: JobId, hold: _Hold, work: asyncio.Future[None]) -> None:
         if work.cancelled() or (error := work.exception()) is None:
             return
-        if self._holds.get(job) is not hold:
-            return
+        if self._holds.get(job) is hold:
+            self._refuse(job, str(error))
+
+    def _refuse(self, job: JobId, text: str) -> None:
         run, live = self._live_runs.find(job)
-        reason = Reason.of(ReasonKind.NOT_PAUSED, text=str(error))
+        reason = Reason.of(ReasonKind.NOT_PAUSED, text=text)
         self._live_runs.event(run, "warning", reason, live.spec.name)
         self._step(UnpauseRequested(job, refused=True))
 

@@ -303,6 +303,7 @@ class LiveJob:
             "saves": self.saver is not None,
             "strategy": self.current.plan.strategy if self.current is not None else None,
             "priority": self.spec.priority,
+            "urgent": self.spec.urgent,
             "most_cores": self.spec.limits.cores,
             "step": self.step,
             "epoch": self.epoch,

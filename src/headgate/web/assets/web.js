@@ -414,6 +414,7 @@
     setText(at("reason"), job.reason);
     if (!at("figures")) return;
     const lines = COLUMNS.slice(2).filter(([name]) => name !== "why").map(([name, , say]) => [name, say(job, run)[0]]);
+    if (job.urgent) lines.push(["urgent", "goes first"]);
     if (job.priority !== 1) lines.push(["priority", digits(job.priority)]);
     if (job.most_cores !== null) lines.push(["most cores", digits(job.most_cores)]);
     lines.push(...Object.entries(job.metrics).map(([name, value]) => [name, value === null ? "nan" : digits(value)]));
