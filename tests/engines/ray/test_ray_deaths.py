@@ -46,6 +46,11 @@ def parent(pid: int) -> int:
     return found.parent
 
 
+def agent(pid: int) -> int:
+    """The agent of a task's first process, whose parent is the task's keeper."""
+    return parent(parent(pid))
+
+
 def test_a_killed_task_is_told_as_such_and_others_run_on(running: Running) -> None:
     other = running.start(engine_programs.argv("heedless"), "other")
     task = running.start(programs.argv("rest"))
@@ -63,7 +68,7 @@ def test_a_killed_agent_is_a_node_that_is_gone_and_its_tasks_with_it(running: Ru
     task = running.start(programs.argv("daemon"))
     running.said(task, "ready")
     pid = running.told.pid(task) or 0
-    os.kill(parent(pid), signal.SIGKILL)
+    os.kill(agent(pid), signal.SIGKILL)
     end = running.ended(task)
     assert end.reason is not None
     assert end.reason.startswith(f"node {name} is gone: ")

@@ -16,13 +16,15 @@ AGENT = "headgate.engines.remote.agent"
 
 
 def agent_log(running: Running) -> Path:
-    """Where Ray keeps the standard error of the agent, which a task's process is a child of."""
+    """Where Ray keeps the standard error of the agent, the parent of a task's keeper."""
     task = running.start(("sh", "-c", "echo begun; read line < fifo"), cwd=str(running.folder))
     running.said(task, "begun")
     pid = running.told.pid(task)
     process = processes.look(pid) if pid is not None else None
     assert process is not None
-    path = Path(os.readlink(f"/proc/{process.parent}/fd/2"))
+    keeper = processes.look(process.parent)
+    assert keeper is not None
+    path = Path(os.readlink(f"/proc/{keeper.parent}/fd/2"))
     (running.folder / "fifo").open("w").close()
     assert not running.ended(task).ok  # there was nothing to read
     return path
