@@ -80,7 +80,7 @@ def test_one_ends_with_the_agent_that_started_it(
     remote.said(task, "in a container True")
     remote.said(other, "in a container False")
     assert len(containers(docker)) == 1
-    os.kill(parent(remote.told.pid(other) or 0), signal.SIGKILL)
+    os.kill(parent(parent(remote.told.pid(other) or 0)), signal.SIGKILL)
     assert remote.ended(task).lost
     until(lambda: not containers(docker), PATIENCE_SECONDS, "the end of its container")
 
