@@ -90,7 +90,7 @@ class SourceFacts:
 
     @property
     def frameworks(self) -> tuple[str, ...]:
-        """The frameworks that it imports and of which Headgate observes steps."""
+        """The frameworks that it imports, if Headgate observes steps of them."""
         return tuple(name for name in _FRAMEWORKS if name in (self.packages or ()))
 
 
