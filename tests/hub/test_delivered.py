@@ -5,6 +5,7 @@ time.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -36,16 +37,26 @@ def used(user: User) -> dict[str, float]:
     return found
 
 
-def delivered(user: User) -> dict[str, float]:
-    """Cores that each job has had, over some seconds from now on."""
+def sees_delivered(user: User, fits: Callable[[dict[str, float]], bool]) -> None:
+    """Wait until the cores that each job has had since now fit. What others do in a moment counts
+    less with each second.
+    """
     began, before = time.monotonic(), used(user)
+    cores: dict[str, float] = {}
 
-    def grown() -> dict[str, float]:
-        return {name: seconds - before[name] for name, seconds in used(user).items()}
+    def fit() -> bool:
+        seconds = {name: had - before[name] for name, had in used(user).items()}
+        cores.update({name: had / (time.monotonic() - began) for name, had in seconds.items()})
+        return sum(seconds.values()) > MEASURED_CPU_SECONDS and fits(cores)
 
-    wait.until(lambda: sum(grown().values()) > MEASURED_CPU_SECONDS, SECONDS, "CPU time is used")
-    seconds = time.monotonic() - began
-    return {name: grown / seconds for name, grown in grown().items()}
+    try:
+        wait.until(fit, SECONDS, "what is delivered fits")
+    except TimeoutError as error:
+        raise AssertionError(f"{error}: {cores}") from None
+
+
+def near(value: float, expected: float) -> bool:
+    return abs(value - expected) <= WITHIN * expected
 
 
 @pytest.mark.parametrize(
@@ -87,20 +98,27 @@ def test_jobs_get_the_cpu_that_they_are_entitled_to(
 
     user.detaches("jobs.yaml", "--policy", "equal")
     spin("ab")
-    had = delivered(user)
     assert entitled("a") + entitled("b") == pytest.approx(cores)
-    assert had["a"] / sum(had.values()) == pytest.approx(entitled("a") / cores, rel=WITHIN)
-    assert had["b"] / sum(had.values()) == pytest.approx(entitled("b") / cores, rel=WITHIN)
+    sees_delivered(
+        user,
+        lambda had: all(
+            near(had[name] / sum(had.values()), entitled(name) / cores) for name in "ab"
+        ),
+    )
 
     user.detaches("pinned.yaml")
     spin("abc")
     user.sees_job(
         "a", lambda job: job["entitled_cores"] < cores / 2 + 0.01, what="has left a third"
     )
-    had = delivered(user)
+    assert entitled("c") == pytest.approx(cores / 3)
     # No less than a third of what the jobs have, which is less than all where something else runs,
     # and no more of all.
-    assert entitled("c") == pytest.approx(cores / 3)
-    assert sum(had.values()) / 3 * (1 - WITHIN) < had["c"] < cores / 3 * (1 + WITHIN)
-    assert had["a"] / had["b"] == pytest.approx(entitled("a") / entitled("b"), rel=WITHIN)
+    sees_delivered(
+        user,
+        lambda had: (
+            sum(had.values()) / 3 * (1 - WITHIN) < had["c"] < cores / 3 * (1 + WITHIN)
+            and near(had["a"] / had["b"], entitled("a") / entitled("b"))
+        ),
+    )
     user.types("stop", "--all", "--kill")

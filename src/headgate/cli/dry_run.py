@@ -34,6 +34,7 @@ from headgate.model.reason_text import in_words
 from headgate.planning.choosing import JobToPlan, choose
 from headgate.planning.interference import stored_pairs
 from headgate.planning.memory import GpuNeed, gpu_need
+from headgate.policies import NoPolicy
 from headgate.profiling import lengths, store
 from headgate.profiling.calibration import calibrated
 from headgate.recorded import runs
@@ -243,7 +244,7 @@ def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Itera
         go = "goes" if len(urgent) == 1 else "go"
         yield f"{listed(urgent)} {go} first: running jobs in the way are paused meanwhile"
     scripts: dict[str, list[str]] = {}
-    for job in jobs:
+    for job in jobs if policy != NoPolicy.name else ():
         key = store.key(job, node)
         script, profile = store.script_of(key), store.load(home / "profiles", key)
         known = lengths.memory_bytes(home / "lengths", script, key) or (

@@ -62,8 +62,9 @@ class Queue:
         seconds: Expected run time of a waiting job; None: unknown.
         pairing: Picks, among waiting jobs of one priority, the one that runs best beside the
             running jobs. None: the order alone decides.
-        per_core: Jobs for each core that run at once; more do while cores are idle. Where memory is
-            not known, the first job of a script runs before the others. None: any number runs.
+        per_core: Jobs for each core that run at once; more do while cores are idle. None: any
+            number runs.
+        probes: Where memory is not known, the first job of a script runs before the others.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Queue:
         seconds: Callable[[JobId], float | None] = _unknown,
         pairing: Pairing | None = None,
         per_core: int | None = None,
+        probes: bool = False,
     ) -> None:
         self.order = order
         self._pairing = pairing
@@ -91,6 +93,7 @@ class Queue:
         self._changed = False
         self._bounded = per_core is not None
         self.bounds = Bounds(self._resources.slots, per_core)
+        self._probes_first = probes
         self._memory = MemoryOfScripts()
         self._probes: dict[str, Claim] = {}
         self._hindered: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None] = _nobody
@@ -639,7 +642,7 @@ class Queue:
             request = ResourceRequest(0, 0, 0, (), None)
         if job.spec.urgent:
             groups = *groups, URGENT
-        elif self._bounded and job.script and (request.guessed or not request.memory_bytes):
+        elif self._probes_first and job.script and (request.guessed or not request.memory_bytes):
             need = self._memory.need(job.script)
             if need is None:
                 probe = Group("probe", job.script)
