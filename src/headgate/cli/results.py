@@ -34,8 +34,9 @@ from headgate.reports.words import MISSING, listed, say_loss
 def command(run: str | None, sort: str | None, as_csv: bool, as_json: bool) -> None:
     """Compare what the jobs of a run came to: the latest run, or the one you name.
 
-    For each job: its parameters in a sweep, the last and the best value of a metric, what the
-    metric of a running job is predicted to end with (nine of ten: in brackets), state and time.
+    For each job: its parameters in a sweep, the last and the best value of a metric, state and
+    time. For a running job, also what the metric is predicted to end with, and in brackets where
+    nine of ten end.
 
     \b
     Example: headgate results

@@ -13,6 +13,8 @@ from headgate.client import service
 def command() -> None:
     """Have runs go on when this machine was started again.
 
+    Every command takes --json.
+
     \b
     Example: headgate service install
              headgate service install --print
