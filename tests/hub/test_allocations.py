@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,15 @@ def _removed(folder: Path) -> bool:
     return folder.exists()
 
 
+def _killed(group: Path) -> list[int]:
+    """Kill what runs in a cgroup; its process ids."""
+    pids = [int(pid) for file in group.rglob("cgroup.procs") for pid in file.read_text().split()]
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it ended with another one
+            os.kill(pid, signal.SIGKILL)
+    return pids
+
+
 @two_cpus
 def test_a_job_outlives_the_end_of_an_allocation_that_it_is_not_in(group: Path, user: User) -> None:
     enters = f'echo $$ > {group}/cgroup.procs; exec "$@"'
@@ -234,10 +244,8 @@ def test_a_job_outlives_the_end_of_an_allocation_that_it_is_not_in(group: Path, 
     if (group / "cpuset.cpus").exists():
         assert told(user, inside, "inside")["cpus"] == [max(os.sched_getaffinity(0))]
         assert told(user, outside, "outside")["cpus"] == sorted(os.sched_getaffinity(0))
-    there = [int(pid) for file in group.rglob("cgroup.procs") for pid in file.read_text().split()]
-    assert len(there) >= 3  # hub, guard and task
-    for pid in there:  # as the batch system does at the end of its job
-        os.kill(pid, signal.SIGKILL)
+    assert len(_killed(group)) >= 3  # hub, guard and task
+    wait.until(lambda: not _killed(group), SECONDS, "nothing is left of it")
     wait.until(lambda: not runs.alive(user.home / "runs" / inside), SECONDS, "that run is over")
     user.touch("outside-ends")
     user.sees_state("outside", "done", run=outside)

@@ -253,7 +253,7 @@ def test_a_job_that_its_engine_has_no_room_for_is_shown_to_wait_until_it_starts(
     [row] = [
         line
         for line in user.types("status", second).stdout.splitlines()
-        if line.startswith("waits ")
+        if line.startswith("waits  ")
     ]
     assert "waiting" in row and row.rstrip().endswith("for a place there")
     stopped = f"{third}/waits: stopped by its user; last checkpoint: none\n"
