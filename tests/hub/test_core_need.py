@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tests.hub.user import User
 
 from headgate.recorded.store import RunReader
@@ -27,6 +28,7 @@ while True:
 """
 
 
+@pytest.mark.long  # tests/forecast/test_core_need.py has its decisions
 def test_a_plain_script_that_waits_for_its_gpu_has_few_cores_and_status_says_why(
     user: User,
 ) -> None:

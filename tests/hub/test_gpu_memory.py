@@ -99,6 +99,7 @@ def test_jobs_that_need_more_than_the_gpu_has_run_one_after_the_other(gpus: User
     gpus.sees_state("b", "done", run=run)
 
 
+@pytest.mark.long  # tests/controller/test_gpu_memory.py has its decisions
 def test_jobs_that_fit_run_at_once(gpus: User) -> None:
     run = gpus.detaches(jobs(gpus, ("a", 20, states_need(20)), ("b", 20, states_need(20))))
     for name in "ab":
@@ -143,6 +144,7 @@ def test_programs_outside_are_waited_for(gpus: User) -> None:
     gpus.touch("a")
 
 
+@pytest.mark.long  # tests/controller/test_gpu_memory.py has its decisions
 def test_a_job_goes_where_it_fits(gpus: User) -> None:
     gpus.variables["CUDA_VISIBLE_DEVICES"] = "0,1"
     run = gpus.detaches(jobs(gpus, ("a", 50, states_need(50)), ("b", 50, states_need(50))))
@@ -228,6 +230,7 @@ def test_of_five_plain_scripts_on_two_gpus_none_runs_out_of_memory(two_gpus: Use
 
 
 @pytest.mark.slow
+@pytest.mark.long  # tests/controller/test_gpu_memory.py has its decisions
 def test_gpus_of_which_somebody_else_holds_most_are_left_alone(two_gpus: User) -> None:
     (two_gpus.folder / "held" / f"0-{os.getpid()}").write_text(str(66 << 30))
 
