@@ -98,6 +98,8 @@ def adds_up(found: Account) -> bool:
             {"asides": {"garbage-collection": 2.0}},
         ),
         ("healthy", MadeUp(ran=1.0, spans={**STEP, "other": 0.05}, gpu=0.9), {}),
+        ("copies", MadeUp(ran=1.0, spans={**STEP, "copy": 0.05}, gpu=0.9), {}),
+        ("healthy", MadeUp(ran=1.0, spans={**STEP, "copy": 0.001}, gpu=0.9), {}),
         ("healthy", MadeUp(ran=1.0, spans={"forward": 0.01, "other": 0.09}), {}),
         ("small-steps", MadeUp(ran=1.0, spans=SMALL), {"profile": COSTS}),
         ("own-threads", MadeUp(ran=1.9, ready=0.95, spans=SMALL), {"profile": COSTS}),

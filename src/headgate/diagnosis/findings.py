@@ -42,6 +42,7 @@ class FindingKind(StrEnum):
     CHECKPOINTS = "checkpoints"
     EVALUATION = "evaluation"
     GARBAGE_COLLECTION = "garbage-collection"
+    COPIES = "copies"
     BETWEEN_STEPS = "between-steps"
     LOADER = "loader"
     DECODING = "decoding"
@@ -114,6 +115,7 @@ class RemedyKind(StrEnum):
     LOWER_LEARNING_RATE = "lower-learning-rate"
     NAME_STEP = "name-step"
     NONE = "none"
+    PIN_MEMORY = "pin-memory"
     PREPARE_DATA = "prepare-data"
     PRINT_STEPS = "print-steps"
     RAISE_MEMORY = "raise-memory"
@@ -386,7 +388,7 @@ class ThreadFacts:
 
 @dataclass(frozen=True, slots=True)
 class PartFacts:
-    """The fraction of each step outside its named spans."""
+    """The fraction of each step in one span, or outside of those with a name."""
 
     part: float
 

@@ -111,6 +111,7 @@ def own_causes(
         *_exchanging(job, nodes, time),
         *_loading(job, nodes, time),
         *_small_steps(job, nodes, time),
+        *_copying(job, time),
         *_between_steps(job, time),
         *_pausing(job, time),
     )
@@ -400,6 +401,17 @@ def _between_steps(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
         cost=cost,
         facts=PartFacts(division.fraction("other")),
         remedy=Remedy(kind=RemedyKind.SEE_STACKS, facts=StacksFacts(every_thread=False)),
+    )
+
+
+def _copying(job: RecordedJob, time: OwnTime) -> Iterator[Finding]:
+    """A finding about copies to a GPU, by the time that they take there."""
+    part = job.division.fraction("copy") if job.division is not None else 0.0
+    yield Finding(
+        kind=FindingKind.COPIES,
+        cost=within(part * time.seconds, 0.2, time.seconds),
+        facts=PartFacts(part),
+        remedy=Remedy(kind=RemedyKind.PIN_MEMORY),
     )
 
 

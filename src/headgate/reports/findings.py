@@ -480,6 +480,7 @@ WHY: Mapping[FindingKind, Why | str] = {
     FindingKind.GARBAGE_COLLECTION: (
         "Python collected garbage while {job} waited: that cost {cost}."
     ),
+    FindingKind.COPIES: "The GPU of {job} waited for copies of its batches: that cost {cost}.",
     FindingKind.BETWEEN_STEPS: _between_steps,
     FindingKind.LOADER: _loader,
     FindingKind.DECODING: _decoding,

@@ -382,6 +382,10 @@ NEXT_STEPS: Mapping[RemedyKind, Advice | str] = {
         "`headgate logs {job}` shows its lines."
     ),
     RemedyKind.NONE: "",
+    RemedyKind.PIN_MEMORY: (
+        "have its `DataLoader` pin memory (`pin_memory=True`) and copy with `non_blocking=True`; "
+        "copy small types, and convert them on the GPU."
+    ),
     RemedyKind.PREPARE_DATA: "prepare the data once and store it.",
     RemedyKind.PRINT_STEPS: (
         "print a line for each step, such as `step 5 loss 0.31`, or name the pattern of its own "
