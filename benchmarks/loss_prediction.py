@@ -134,11 +134,14 @@ MODELS: dict[str, Callable[[np.random.Generator], tuple[list[Array], Gradient]]]
 }
 
 
-def train(model: str, optimizer: str, schedule: str, seed: int) -> list[float]:
-    """The loss of each step."""
+def train(
+    model: str, optimizer: str, schedule: str, seed: int, factor: float | None = None
+) -> list[float]:
+    """The loss of each step, with the learning rate times a factor; None: one that is drawn."""
     random = np.random.default_rng([seed, *map(ord, model + optimizer + schedule)])
     weights, gradient = MODELS[model](random)
-    rate = RATES[model, optimizer] * random.uniform(0.4, 1.5)
+    drawn = random.uniform(0.4, 1.5)
+    rate = RATES[model, optimizer] * (drawn if factor is None else factor)
     first, second = ([np.zeros_like(each) for each in weights] for _ in range(2))
     losses = []
     for step in range(STEPS):

@@ -31,6 +31,32 @@ _NO_LETTERS = re.compile(r"[^A-Za-z0-9._-]+")
 _Swept = TypeVar("_Swept", bound=Any)
 
 
+StopRule = Literal["asha", "median", "predicted"]
+"""The rules of `forecast.stop_early`."""
+
+
+@documented
+@dataclass(frozen=True, slots=True)
+class StopEarly:
+    """Ends jobs of a sweep that will not be among its best."""
+
+    rule: StopRule = field(
+        default="predicted",
+        metadata=declared(
+            "Which jobs end: `predicted`, if the predicted end cannot reach the best; `asha` and "
+            "`median`, as published.",
+        ),
+    )
+    metric: str | None = field(
+        default=None,
+        metadata=declared("The metric that they are judged by; else that of `progress`."),
+    )
+    keep: int = field(
+        default=1,
+        metadata=declared("How many of the best are kept at least.", least=1),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SweepTrial:
     """What makes a job one of a sweep.
@@ -38,10 +64,12 @@ class SweepTrial:
     Args:
         sweep: Name of the sweep, common to its jobs.
         parameters: The job's values, numbers as numbers.
+        stop_early: The rule that may end the job before its time; None: none.
     """
 
     sweep: str
     parameters: Mapping[str, Value]
+    stop_early: StopEarly | None = None
 
 
 @documented
@@ -96,6 +124,12 @@ class Sweep:
             "The most jobs that the sweep may have.",
             least=1,
             most=_MOST_STATED,
+        ),
+    )
+    stop_early: StopEarly | None = field(
+        default=None,
+        metadata=declared(
+            "Ends jobs that will not be among the best: `{rule: predicted, metric: val_acc}`.",
         ),
     )
 
@@ -172,7 +206,7 @@ class Sweep:
             replace(
                 job,
                 name=name,
-                trial=SweepTrial(job.name, _values(combination)),
+                trial=SweepTrial(job.name, _values(combination), self.stop_early),
                 **self._given(job, combination),
             )
             for name, combination in zip(names, combinations)
