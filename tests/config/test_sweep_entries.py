@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from headgate.config import jobfile
+from headgate.model import records
 from headgate.model.errors import InvalidFileError
 from headgate.model.jobs import Job
+from headgate.model.sweeps import StopEarly
 
 
 def load(folder: Path, sweep: str, more: str = "") -> list[Job]:
@@ -39,6 +41,9 @@ def load(folder: Path, sweep: str, more: str = "") -> list[Job]:
         ("{grid: {a: 1}, zip: {a: 2}}", "grid", "'a' in two places"),
         ("{grid: {a-b: 1}, as: environment}", "as", "'a-b'"),
         ("{grid: {--a: 1}}", "grid.--a", "a parameter's name"),
+        ("{grid: {a: 1}, stop_early: {rule: best}}", "stop_early.rule", "'median'"),
+        ("{grid: {a: 1}, stop_early: {keep: 0}}", "stop_early.keep", "1"),
+        ("{grid: {a: 1}, stop_early: {metric: x}}", "stop_early", "metric: x, better: lower"),
     ],
 )
 def test_a_wrong_sweep_has_one_message(tmp_path: Path, sweep: str, key: str, told: str) -> None:
@@ -64,3 +69,13 @@ def test_ten_thousand_jobs_are_read_from_a_few_lines(tmp_path: Path) -> None:
 def test_a_job_that_is_named_as_one_of_a_sweep_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(InvalidFileError, match="as a job of a sweep is called"):
         load(tmp_path, "{grid: {a: 1}}", "  - {run: echo, name: train-a-1}\n")
+
+
+def test_each_job_has_the_rule_that_may_end_it(tmp_path: Path) -> None:
+    stated = "{grid: {a: 1..2}, stop_early: {rule: asha, metric: val_acc, keep: 2}}"
+    jobs = load(tmp_path, stated, "    progress: {metric: x, better: lower}\n")
+    rules = [job.trial.stop_early for job in jobs if job.trial is not None]
+    assert rules == [StopEarly("asha", "val_acc", 2)] * 2
+    [job] = load(tmp_path, "{grid: {a: 1}, stop_early: {}}")
+    assert job.trial is not None and job.trial.stop_early == StopEarly("predicted", None, 1)
+    assert records.parse(Job, records.plain(job)) == job

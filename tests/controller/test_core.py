@@ -61,6 +61,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits, ProgressRule
 from headgate.model.reason_text import ending_in_words, in_words
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import UNLIMITED, Share
 from headgate.policies import BUILT_IN, EqualPolicy, NoPolicy, Policy, make
 from headgate.policies.base import (
@@ -146,6 +147,17 @@ def test_a_job_that_comes_after_several_waits_for_the_last_and_is_skipped_where_
         running(driver, 0.0, job("a"), job("b"), job("c", after=("a", "b")))
         assert told not in driver.step(1.0, TaskExited(A_0, Exit(code=0)))
         assert told in driver.step(2.0, TaskExited(B_0, end))
+
+
+def test_what_comes_after_a_sweep_does_not_wait_for_jobs_that_its_rule_ends() -> None:
+    early = Reason.of(ReasonKind.STOPPED_EARLY, metric="loss", rule="asha")
+    for reason, follower in ((early, "running"), (None, "skipped")):
+        driver = Driver()
+        running(driver, 0.0, job("a"), job("b", after="a"))
+        driver.step(1.0, StopRequested(A, reason=reason))
+        ended, *_, last = driver.step(2.0, TaskExited(A_0, Exit(code=0)))
+        assert isinstance(ended, MarkJob) and ended.state == "stopped"
+        assert isinstance(last, MarkJob) and (last.job, last.state) == (B, follower)
 
 
 def test_what_comes_after_a_failed_job_is_skipped_down_the_chain() -> None:

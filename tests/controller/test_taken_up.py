@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.controller.driver import PLAN, A, B, job, worded
 
 from headgate.controller import live_controller
@@ -24,6 +25,9 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies import EqualPolicy
 
 GIB = 1 << 30
+EARLY = Reason.of(
+    ReasonKind.ENDED_AS_ASKED, after=Reason.of(ReasonKind.STOPPED_EARLY, metric="loss")
+)
 LOST = Reason.of(ReasonKind.LOST_WITH_HUB, rebooted=True)
 
 
@@ -74,8 +78,9 @@ def test_of_lost_jobs_those_go_on_that_can() -> None:
     assert [(start.attempt, start.resume) for start in starts] == [(3, point)]
 
 
-def test_a_job_waits_for_one_that_has_ended_before() -> None:
+@pytest.mark.parametrize("ended", [TakenUp("done", 1), TakenUp("stopped", 1, reason=EARLY)])
+def test_a_job_waits_for_one_that_has_ended_before(ended: TakenUp) -> None:
     hub = NextHub()
-    assert not hub.step(JobSubmitted(A, job("a"), taken_up=TakenUp("done", 1)))
+    assert not hub.step(JobSubmitted(A, job("a"), taken_up=ended))
     hub.step(JobSubmitted(B, job("b", after="a"), taken_up=TakenUp("waiting")))
     assert any(isinstance(action, StartTask) for action in hub.step(JobPlanned(B, 1, PLAN)))

@@ -38,3 +38,16 @@ def test_a_fact_that_is_not_known_is_left_out() -> None:
 def test_a_kind_of_a_later_version_is_refused() -> None:
     with pytest.raises(ValueError, match="later"):
         Reason.read({"kind": "later", "facts": {}})
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "words"),
+    [
+        ("asha", 2.0, "it has loss 2 at step 40, and needs 1 to be kept, by the rule `asha`"),
+        ("median", 2.0, "it has loss 2 at best by step 40, and needs 1 to be kept"),
+        ("median", None, "its loss is no number"),
+    ],
+)
+def test_a_job_that_ended_early_is_said_why(rule: str, value: float | None, words: str) -> None:
+    facts = {"rule": rule, "metric": "loss", "best": 1.0, "step": 40.0, "compared": 8}
+    assert words in in_words(Reason.of(ReasonKind.STOPPED_EARLY, value=value, **facts))

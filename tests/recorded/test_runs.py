@@ -20,6 +20,8 @@ import pytest
 import headgate
 from headgate.model.errors import NotFoundError, StorageError, UsageError
 from headgate.model.jobs import Job
+from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.records import text_of
 from headgate.recorded import runs
 from headgate.recorded.store import Recorder
 
@@ -331,6 +333,19 @@ def test_a_lock_goes_with_the_process_that_held_it() -> None:
         holder.kill()
         holder.wait()
         assert not runs.alive(run)
+
+
+def test_a_run_is_done_though_the_rule_of_a_sweep_ended_some_jobs() -> None:
+    early = Reason.of(ReasonKind.STOPPED_EARLY, metric="loss", rule="asha")
+    asked = Reason.of(ReasonKind.STOPPED_BY_USER)
+    for after, state in ((early, "done"), (asked, "stopped")):
+        folder = make(f"20260314-0900-{state}", ("a", "done"))
+        recorder = Recorder(folder / runs.STORE)
+        why = text_of(Reason.of(ReasonKind.ENDED_AS_ASKED, after=after))
+        recorder.add("jobs", name="b", position=1, state="stopped", submitted=0.0, why=why)
+        recorder.close()
+        summary = runs.summary(folder)
+        assert (summary.state, summary.jobs[1].succeeded) == (state, state == "done")
 
 
 def test_what_a_run_says_of_itself() -> None:

@@ -28,4 +28,4 @@ def command(run: str | None, as_json: bool) -> int:
                 return follow(watched, as_json, interrupts)
     page = running.path / "report.html"
     conclude(running.path, str(page) if page.exists() else None, as_json)
-    return 0 if all(job.state == "done" for job in running.summary().jobs) else 1
+    return 0 if all(job.succeeded for job in running.summary().jobs) else 1

@@ -243,6 +243,10 @@ def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Itera
     if urgent := [job.name for job in jobs if job.urgent]:
         go = "goes" if len(urgent) == 1 else "go"
         yield f"{listed(urgent)} {go} first: running jobs in the way are paused meanwhile"
+    rules = {job.trial.sweep: job.trial.stop_early for job in jobs if job.trial is not None}
+    for sweep, stated_rule in rules.items():
+        if stated_rule is not None:
+            yield f"jobs of sweep {sweep} that fall behind end early, by rule {stated_rule.rule}"
     scripts: dict[str, list[str]] = {}
     for job in jobs if policy != NoPolicy.name else ():
         key = store.key(job, node)

@@ -61,7 +61,8 @@ def follow(
     """Show a run until its report is written. Calls `watch` repeatedly.
 
     Returns:
-        The exit code: 0 if every job is done, 130 after a Ctrl-C, 1 otherwise.
+        The exit code: 0 if every job is done or was ended by the rule of its sweep, 130 after a
+        Ctrl-C, 1 otherwise.
     """
     console = _PlainConsole(stderr=as_json)
     view = (
@@ -83,6 +84,8 @@ def follow(
         if any(job.state in ("stopped", "killed") for job in end):
             click.echo(resume_hint(watched.path), err=True)
         return 130
+    if any(job.state == "stopped" for job in end):  # some of them by the rule of their sweep
+        return 0 if all(job.succeeded for job in runs.summary(watched.path).jobs) else 1
     return 0 if all(job.state == "done" for job in end) else 1
 
 

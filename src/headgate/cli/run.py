@@ -9,7 +9,7 @@ import click
 
 from headgate.cli import job_options, options
 from headgate.model.errors import UsageError
-from headgate.model.sweeps import Passing
+from headgate.model.sweeps import Passing, StopRule
 
 
 @click.command(cls=options.OfJobs)
@@ -37,6 +37,12 @@ from headgate.model.sweeps import Passing
     type=click.Choice(get_args(Passing)),
     default="flags",
     help="How scripts get the values: --lr 0.1 (default), lr=0.1 (hydra), or a variable lr.",
+)
+@click.option(
+    "--stop-early",
+    "rule",
+    type=click.Choice(get_args(StopRule)),
+    help="End jobs of the sweep that will not be among its best, by this rule.",
 )
 @job_options.of_jobs()
 @options.layout
@@ -66,6 +72,7 @@ def command(
     given: tuple[str, ...],
     swept: tuple[str, ...],
     passing: Passing,
+    rule: StopRule | None,
     recipients: tuple[str, ...],
     detach: bool,
     dry_run: bool,
@@ -88,6 +95,7 @@ def command(
              headgate run train.py --priority 3 --timeout 2h --retries 2 --env SEED=1
              headgate run --urgent idea.py
              headgate run train.py --sweep lr=1e-3,1e-4 --sweep seed=0..9
+             headgate run train.py --sweep lr=1e-3,1e-4 --stop-early predicted
              headgate run --gpus 1 --exclusive train.py
              headgate run --tty train.py
              headgate run train.py --notify 'notify-send "$HEADGATE_TITLE"'
@@ -99,7 +107,7 @@ def command(
              headgate run train.py --isolation container --image pytorch/pytorch --mount /out:rw
 
     \b
-    Exit codes: 0   every job is done
+    Exit codes: 0   every job is done, or was ended by `--stop-early`
                 1   a job did not end well
                 2   bad input
                 3   an optional part is not installed
@@ -118,7 +126,7 @@ def command(
     jobs = running.with_variables(jobs, running.stated_variables(given))
     jobs = job_options.applied(jobs, stated)
     is_file = bool(targets) and Path(targets[0]).suffix in (".yaml", ".yml")
-    if swept and is_file:
+    if (swept or rule) and is_file:
         raise UsageError(f"sweeps of the jobs of {targets[0]} go into that file, below `sweep:`")
     states_plan = placement_options.states_plan or job_options.goes_with_plans(stated)
     if states_plan and is_file:
@@ -127,7 +135,7 @@ def command(
             "and `moves:`"
         )
     running.hint_at_misplaced(ctx, jobs)
-    jobs = running.swept(jobs, swept, passing)
+    jobs = running.swept(jobs, swept, passing, rule)
     submission = running.submission(jobs, placement_options)
     if recipients:
         submission = running.with_recipients(submission, recipients)

@@ -27,7 +27,15 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import NAME_PATTERN, Job, Limits, is_variable
 from headgate.model.recipients import Recipient
 from headgate.model.roles import Role
-from headgate.model.sweeps import PARAMETER, Passing, Sweep, is_parameter, swept_values
+from headgate.model.sweeps import (
+    PARAMETER,
+    Passing,
+    StopEarly,
+    StopRule,
+    Sweep,
+    is_parameter,
+    swept_values,
+)
 from headgate.scripts.facts import source_facts
 from headgate.scripts.launch_commands import parse_launcher
 from headgate.scripts.program import program, python_name, source
@@ -75,17 +83,22 @@ def _variable(given: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
-def swept(jobs: Sequence[Job], given: Sequence[str], passing: Passing) -> list[Job]:
+def swept(
+    jobs: Sequence[Job], given: Sequence[str], passing: Passing, rule: StopRule | None = None
+) -> list[Job]:
     """The jobs of sweeps of these jobs.
 
     Args:
         given: The values of `--sweep`, such as `lr=1e-3,1e-4`; none: the jobs stay as they are.
         passing: How they are given to a script.
+        rule: The rule that ends some early; None: none.
 
     Raises:
         UsageError: A sweep is invalid.
     """
     if not given:
+        if rule is not None:
+            raise UsageError("found --stop-early without a sweep; give --sweep lr=0.1,0.01 as well")
         return list(jobs)
     grid: dict[str, Sequence[str]] = {}
     for text in given:
@@ -100,7 +113,8 @@ def swept(jobs: Sequence[Job], given: Sequence[str], passing: Passing) -> list[J
             grid[name] = swept_values(texts)
         except ValueError as error:
             raise UsageError(f"found --sweep {text!r}; {error}") from None
-    sweep = Sweep(grid, passing=passing)
+    stop_early = StopEarly(rule) if rule is not None else None
+    sweep = Sweep(grid, passing=passing, stop_early=stop_early)
     for _, fault, cure in sweep.problems():
         raise UsageError(f"--sweep: {fault}; {cure}")
     return [of_sweep for job in jobs for of_sweep in sweep.jobs(job)]

@@ -32,7 +32,7 @@ from headgate.model.mounts import Mount, against_isolation
 from headgate.model.plans import Plan
 from headgate.model.recipients import Recipient
 from headgate.model.roles import Ready, Role
-from headgate.model.sweeps import Sweep
+from headgate.model.sweeps import StopEarly, Sweep
 from headgate.output.expressions import check_pattern
 from headgate.scripts.program import python_name
 
@@ -76,7 +76,11 @@ class RoleEntry(entry_of(Role, {Ready: ReadyEntry})):  # type: ignore[misc]  # a
     """The tasks of a job that run one command."""
 
 
-class SweepEntry(entry_of(Sweep)):  # type: ignore[misc]  # as above, of Sweep
+class StopEarlyEntry(entry_of(StopEarly)):  # type: ignore[misc]  # as above, of StopEarly
+    """Ends jobs of a sweep that will not be among its best."""
+
+
+class SweepEntry(entry_of(Sweep, {StopEarly: StopEarlyEntry})):  # type: ignore[misc]  # as above
     """A job for each combination of parameters."""
 
 
@@ -308,6 +312,9 @@ class JobDraft:
             self._problem_of_sweep("as", fault, "expected `as: environment`")
         for problem in sweep.problems():
             self._problem_of_sweep(*problem)
+        if self.well("progress"):
+            for problem in self.entry.progress.record().against(sweep):
+                self._problem_of_sweep(*problem)
 
     def _problem_of_sweep(self, key: str, fault: str, cure: str) -> None:
         self._file.problem((self._listed, self.index, "sweep", key), fault, cure)

@@ -265,7 +265,7 @@ class Controller:
         """A job of a hub that died: it has ended, goes on, or is started again if it can resume."""
         job.attempt, job.ending = then.attempt, then.ending
         if then.state in ENDED:
-            job.state = then.state
+            job.state, job.reason = then.state, then.reason
             self._jobs.file(job)
             return []
         if then.goes_on:

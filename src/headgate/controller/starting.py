@@ -70,7 +70,9 @@ def due(now: float, jobs: Jobs, nodes: Mapping[str, Node]) -> tuple[list[JobReco
 
 
 def _is_done(job: JobRecord) -> bool:
-    """Whether a job succeeded, without a doubt."""
+    """Whether a job succeeded, without a doubt, or was ended by the rule of its sweep."""
+    if job.state == "stopped" and job.reason is not None:
+        return job.reason.root.kind is ReasonKind.STOPPED_EARLY
     return job.state == "done" and (job.ending is None or job.ending.doubt is None)
 
 

@@ -427,6 +427,11 @@ class JobTracker:
             self.step_seconds(),
         )
 
+    def way(self) -> tuple[float, float | None]:
+        """The last step, and the number of steps in all by its epochs and steps; None: unknown."""
+        step, left = self._step or 0.0, self._epochs.left()
+        return step, step + left.steps if left is not None else None
+
     def _left(self, step: float) -> Estimate | None:
         """Steps left by its epochs and steps, or else by the remaining time that its script
         states.

@@ -45,6 +45,7 @@ from headgate.hub.parts.notifying import Notifying
 from headgate.hub.parts.outside import OutsideKilled, OutsideUse
 from headgate.hub.parts.planning import InitialPlanner, Replanning
 from headgate.hub.parts.proving import InterferenceProber
+from headgate.hub.parts.stopping_early import StoppingEarly
 from headgate.hub.parts.tracking import ExperimentTracking
 from headgate.hub.parts.verifying import Verifying
 from headgate.hub.standard_input import GivenInput
@@ -186,7 +187,9 @@ class LiveHub:
                 self._live_runs, self._tracker, lambda run: run.submission.engine == LOCAL
             ),
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
-            *(self.holder, self.proving, self._tracking, self._notifying),
+            *(self.holder, self.proving),
+            StoppingEarly(self._live_runs, self._tracker, self._step),
+            *(self._tracking, self._notifying),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()

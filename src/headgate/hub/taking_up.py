@@ -159,7 +159,7 @@ def _job(
     attempt = row.attempt or 0
     if state in ENDED:
         ending = read(Ending, row.ending) if row.ending is not None else None
-        then = TakenUp(state, attempt, ending=ending)
+        then = TakenUp(state, attempt, ending=ending, reason=row.because())
         return FormerJob(row, position, tasks, None, None, steps, then)
     checkpoint = resuming.origin(folder, row.job()).checkpoint
     # rows of the last moments may be missing

@@ -112,6 +112,7 @@ class TakenUp:
         ran: Seconds since that attempt started.
         lost: Why its tasks are gone; None: they are not, or it had none.
         ending: Details of its end, if it had ended.
+        reason: Why it had ended; None: unknown, or it had not.
     """
 
     state: JobState
@@ -122,6 +123,7 @@ class TakenUp:
     ran: float = 0.0
     lost: Reason | None = None
     ending: Ending | None = None
+    reason: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from headgate.model.recipients import Recipient
 from headgate.model.records import FORMER_NAME
 from headgate.model.roles import Role
 from headgate.model.shares import FRACTIONS, is_fraction, slice_of
-from headgate.model.sweeps import SweepTrial
+from headgate.model.sweeps import Sweep, SweepTrial
 from headgate.model.trackers import Destination
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -212,7 +212,20 @@ class ProgressRule:
     @property
     def rising(self) -> bool:
         """Whether a greater metric is better: by `better`, else by the metric's name, else yes."""
-        return (self.better or goals.direction(self.metric) or "higher") == "higher"
+        return (self.direction(self.metric) or "higher") == "higher"
+
+    def direction(self, metric: str) -> goals.Better | None:
+        """Which way a metric of the job improves; None: neither `better` nor its name says."""
+        return (self.better if metric == self.metric else None) or goals.direction(metric)
+
+    def against(self, sweep: Sweep) -> Iterator[tuple[str, str, str]]:
+        """What is wrong with the rule of a sweep of such jobs; as of `Sweep.problems`."""
+        stated = sweep.stop_early
+        metric = stated.metric or self.metric if stated is not None else None
+        if metric is not None and self.direction(metric) is None:
+            fault = f"found metric {metric!r}, whose name does not say which way it improves"
+            cure = f"state `progress: {{metric: {metric}, better: lower}}`, or `higher`"
+            yield "stop_early", fault, cure
 
     def watch(self) -> goals.GoalWatch | None:
         """A watch for its goal, to be given all reports; None: no goal."""

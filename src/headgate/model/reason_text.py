@@ -598,6 +598,21 @@ def say_changes(changes: Mapping[str, Any]) -> str:
     )
 
 
+def _stopped_early(facts: Facts) -> str:
+    metric, by_rule = facts["metric"], "ended early by the rule of its sweep"
+    if "value" not in facts:
+        return f"{by_rule}: its {metric} is no number"
+    value, step = f"{metric} {facts['value']:.6g}", f"step {facts['step']:.0f}"
+    it_has = {
+        "asha": f"it has {value} at {step}",
+        "median": f"it has {value} at best by {step}",
+        "predicted": f"it is predicted to end with {value} at best",
+    }
+    jobs = f"{facts['compared']} {'job' if facts['compared'] == 1 else 'jobs'}"
+    needs = f"needs {facts['best']:.6g} to be kept, by the rule `{facts['rule']}` and {jobs}"
+    return f"{by_rule}: {it_has[facts['rule']]}, and {needs}"
+
+
 def _paused(facts: Facts) -> str:
     by = f"for urgent job {facts['urgent']}" if facts.get("urgent") else "by its user"
     match PauseKind(facts["keeps"]):
@@ -649,6 +664,7 @@ _WORDS: Mapping[Kind, str | Callable[[Facts], str]] = {
     Kind.STOPPED_DIFFERS: (
         "stopped because its workers do not train what one does (`verify: strict`)"
     ),
+    Kind.STOPPED_EARLY: _stopped_early,
     Kind.GOAL_REACHED: "reached its goal: {metric} {value:.6g}, asked for {goal:g}",
     Kind.TIMED_OUT: "over its timeout of {seconds:seconds}",
     Kind.MAKES_ROOM: "makes room for {job}",

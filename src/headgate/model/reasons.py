@@ -69,6 +69,7 @@ class ReasonKind(StrEnum):
     KILLED_BY_USER = "killed-by-user"
     STOPPED_BEFORE_START = "stopped-before-start"
     STOPPED_DIFFERS = "stopped-differs"
+    STOPPED_EARLY = "stopped-early"
     GOAL_REACHED = "goal-reached"
     TIMED_OUT = "timed-out"
     MAKES_ROOM = "makes-room"
@@ -347,6 +348,11 @@ class Reason:
             KeyError, TypeError, ValueError: This version does not know it.
         """
         return parse(cls, value)
+
+    @property
+    def root(self) -> Reason:
+        """What a job was asked to end for, behind how it ended."""
+        return self.facts["after"] if self.kind is ReasonKind.ENDED_AS_ASKED else self
 
     def plain(self) -> dict[str, Any]:
         """The reason as JSON."""

@@ -142,8 +142,7 @@ def _result(
     state = "interrupted" if took is None and row.state not in ENDED else row.state
     named = dict[str, MetricResult]()
     for name, (last, low, high) in metrics.items():
-        rule = job.progress
-        better = (rule.better if name == rule.metric else None) or goals.direction(name)
+        better = job.progress.direction(name)
         best = {"lower": low, "higher": high, None: None}[better]
         named[name] = MetricResult(last, best, better)
     return JobResult(

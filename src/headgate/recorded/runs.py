@@ -24,6 +24,7 @@ from headgate.model import defaults
 from headgate.model.errors import HeadgateError, NotFoundError, StorageError, UsageError
 from headgate.model.identifiers import FIRST_WORKER, TaskName, run_and_job
 from headgate.model.jobs import NAME_PATTERN, Job
+from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.folders import (
     HUB,
@@ -42,7 +43,7 @@ from headgate.recorded.folders import (
     remove_sockets,
     sockets,
 )
-from headgate.recorded.rows import JobRow
+from headgate.recorded.rows import JobRow, readable
 from headgate.recorded.store import RunReader
 
 __all__ = [
@@ -218,6 +219,14 @@ class JobSummary:
     waits: Mapping[str, Any] | None = None
     why: Mapping[str, Any] | None = None
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether it is done, or was ended by the rule of its sweep."""
+        if self.state != "stopped" or self.why is None:
+            return self.state == "done"
+        reason = readable(Reason, json.dumps(self.why))
+        return reason is not None and reason.root.kind is ReasonKind.STOPPED_EARLY
+
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
@@ -289,7 +298,7 @@ def summary(run: Path) -> RunSummary:
                 )
             )
         if state == "done":
-            states = {job.state for job in jobs}
+            states = {job.state for job in jobs if not job.succeeded}
             if states & {"failed", "killed", "skipped"}:
                 state = "failed"
             elif "stopped" in states:
