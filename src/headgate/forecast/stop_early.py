@@ -36,7 +36,7 @@ _LEAST_WAY: Final = 0.1
 _IN_A_ROW: Final = 3
 """Predictions in a row after which a job ends."""
 _WAYS: Final = tuple(_LEAST_WAY * _GROWTH**power for power in range(25))
-"""Fractions of the way from each of which it is known how far ended jobs missed their bands."""
+"""Fractions of the way. At each it is known how far ended jobs missed their bands."""
 
 
 class Verdict(NamedTuple):
