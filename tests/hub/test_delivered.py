@@ -94,7 +94,8 @@ def test_jobs_get_the_cpu_that_they_are_entitled_to(
         )
 
     def entitled(name: str) -> float:
-        return float((user.stands(name) or {})["entitled_cores"])
+        job = user.sees_job(name, lambda job: job["entitled_cores"] is not None, what="has a share")
+        return float(job["entitled_cores"])
 
     user.detaches("jobs.yaml", "--policy", "equal")
     spin("ab")
@@ -108,9 +109,12 @@ def test_jobs_get_the_cpu_that_they_are_entitled_to(
 
     user.detaches("pinned.yaml")
     spin("abc")
-    user.sees_job(
-        "a", lambda job: job["entitled_cores"] < cores / 2 + 0.01, what="has left a third"
-    )
+    for name, share in (("a", cores / 2), ("c", cores / 3)):
+        user.sees_job(
+            name,
+            lambda job, share=share: (job["entitled_cores"] or cores) < share + 0.01,  # type: ignore[misc]
+            what="has its share beside a third",
+        )
     assert entitled("c") == pytest.approx(cores / 3)
     # No less than a third of what the jobs have, which is less than all where something else runs,
     # and no more of all.
