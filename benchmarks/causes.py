@@ -304,8 +304,8 @@ def summary(causes: Sequence[Cause], given: Sequence[Given]) -> dict[str, Any]:
         "verdicts": len(there),
         "right_of_given": sum(each.right for each in told) / len(told) if told else None,
         "none_given": 1.0 - len(told) / len(there) if there else None,
-        "no_effect": sum(not each.effect and not each.is_busy for each in given),
-        "busy": sum(each.is_busy for each in given),
+        "no_effect": sum(not draw.effect and not draw.is_busy for draw in given),
+        "busy": sum(draw.is_busy for draw in given),
         "neighbours_blamed_in_controls": sum(
             each.blames for each in there if each.cause in controls
         ),

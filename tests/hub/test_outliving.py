@@ -186,3 +186,28 @@ def test_who_wants_it_has_jobs_end_with_their_hub(user: User) -> None:
     user.variables["HEADGATE_ON_HUB_DEATH"] = "maybe"
     refused = user.types("run", "counts.py", code=2)
     assert "HEADGATE_ON_HUB_DEATH='maybe'; expected go-on or stop" in refused.stderr
+
+
+def test_each_end_is_told_once_whatever_hubs_die(user: User) -> None:
+    user.write(
+        "told.yaml",
+        """
+        notify:
+          command: echo "$HEADGATE_EVENT $HEADGATE_JOB" >> ends
+          events: [end, failure, run]
+        jobs:
+          - {name: first, run: 'true'}
+          - {name: counts, script: counts.py}
+        """,
+    )
+    user.detaches("told.yaml")
+    user.sees_state("first", "done")
+    user.sees_job("counts", lambda entry: (entry["step"] or 0) > 10)
+    assert user.sees("ends").split() == ["end", "first"]
+    before = hub_of(user)
+    user.kills(before)
+    next_hub(user, before)
+    user.touch("go")
+    ends = user.folder / "ends"
+    wait.until(lambda: "run" in ends.read_text(), SECONDS, "the end of the run is told")
+    assert ends.read_text().split() == ["end", "first", "failure", "counts", "run"]

@@ -45,7 +45,7 @@ class _Messages:
     """Numbers of the recipients of each job's verdicts."""
     delivering: asyncio.Task[None] | None = None
     best: dict[str, float] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    told: set[str] = field(init=False)
     output_ended: asyncio.Event = field(default_factory=asyncio.Event)
     left_out: int = 0
     sent: int = 0
@@ -53,6 +53,7 @@ class _Messages:
     def __post_init__(self) -> None:
         verdicts = {name: self.wanting(Occasion.VERDICT, name) for name in self.run.jobs}
         self.verdicts = {name: to for name, to in verdicts.items() if to}
+        self.told = set(self.run.ended_before)
 
     def wanting(self, occasion: Occasion, job: str | None) -> list[int]:
         """Numbers of the recipients that are told of this."""

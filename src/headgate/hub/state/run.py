@@ -68,6 +68,9 @@ class LiveRun:
         given: Standard input of its only task; None: it has none.
         former: The run, if its hub died: it goes on in its folder. None: a new run.
 
+    Attributes:
+        ended_before: The jobs that ended under a hub that died.
+
     Raises:
         StorageError: Its folder or store cannot be made.
     """
@@ -89,6 +92,7 @@ class LiveRun:
         self.nodes = nodes
         self.began = now
         self.jobs: dict[str, LiveJob] = {}
+        self.ended_before: set[str] = set()
         # unwritten progress, and since when
         self._progress: dict[TaskId, tuple[float, Progress]] = {}
         self._seeds: dict[str, int] = {}
@@ -172,6 +176,8 @@ class LiveRun:
         for name, job in former.jobs.items():
             live = self.jobs[name] = LiveJob(job.row.job(), job.position, job.row.submitted or 0.0)
             live.restore(job)
+            if job.row.state in ENDED:
+                self.ended_before.add(name)
             for id, row in job.tasks.items():
                 known = {key: value for key, value in row.items() if key not in ("id", "job")}
                 self._tasks[TaskId(f"{self.id}/{id}")] = known
