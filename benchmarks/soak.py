@@ -1,9 +1,10 @@
-"""Kill hubs, guards and tasks at random while jobs run, and count what became of the jobs.
+"""Kill hubs, guards, keepers and tasks at random while jobs run, and count what became of the jobs.
 
     python benchmarks/soak.py --hours 0.1 --jobs 40
 
-At the end no job may be lost, none may have run twice, and no process may be left. It prints the
-part of the time between start and end in which the jobs trained.
+At the end no job may be lost, none may have run twice, and neither a process nor a cgroup may be
+left. Of a job whose keeper was killed nobody can tell how it ended: it has to end once, and not to
+be called done. It prints the part of the time between start and end in which the jobs trained.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ while (now := time.monotonic()) < ends:
     note.write(f"trained {time.monotonic() - now:.3f}\\n")
 note.write("end\\n")
 """
-HUB, GUARD, TASK = "headgate.hub.server", "headgate.hub.watchdog", "soak_job.py"
+HUB, GUARD = "headgate.hub.server", "headgate.hub.watchdog"
+KEEPER, TASK = "launcher.py", "soak_job.py"
 
 
 def processes(home: Path, word: str = "") -> list[int]:
@@ -48,6 +50,20 @@ def processes(home: Path, word: str = "") -> list[int]:
         if f"HEADGATE_HOME={home}".encode() in environment and word.encode() in words:
             pids.append(int(folder.name))
     return [pid for pid in pids if pid != os.getpid()]
+
+
+def children(pid: int) -> set[int]:
+    """Processes that a process started and that are there; none where it is gone."""
+    try:
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        return set()
+
+
+def cgroups(runs: list[str]) -> list[Path]:
+    """Cgroups of tasks of these runs."""
+    names = os.walk("/sys/fs/cgroup")
+    return [Path(parent) for parent, _, _ in names if any(run in parent for run in runs)]
 
 
 def headgate(folder: Path, *words: str) -> str:
@@ -71,10 +87,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="soak-") as base:
         home = Path(base) / "home"
         os.environ |= {"HEADGATE_HOME": str(home), "HEADGATE_REPORT": "off"}
-        rounds = 0
+        runs = list[str]()
         while time.monotonic() < ends:
-            rounds += 1
-            folder = Path(base) / str(rounds)
+            folder = Path(base) / str(len(runs))
             folder.mkdir()
             (folder / TASK).write_text(JOB)
             jobs = [
@@ -83,16 +98,19 @@ def main() -> int:
             ]
             (folder / "jobs.yaml").write_text(json.dumps({"jobs": jobs}))
             run = json.loads(headgate(folder, "run", "--detach", "--json", "jobs.yaml"))["run"]
-            killed = set[int]()
+            runs.append(run)
+            killed, unkept = set[int](), set[int]()
             while True:
                 time.sleep(draw.expovariate(1 / options.pause))
                 stands = json.loads(headgate(folder, "status", run, "--json"))
                 if stands["state"] not in ("running", "interrupted"):
                     break
-                word = draw.choice([HUB, GUARD, HUB, GUARD, TASK])
+                word = draw.choice([HUB, GUARD, HUB, GUARD, TASK, KEEPER])
                 chosen = processes(home, word)
                 if chosen:
                     pid = draw.choice(chosen)
+                    if word == KEEPER:
+                        unkept |= children(pid)
                     os.kill(pid, signal.SIGKILL)
                     kills[word] += 1
                     killed.add(pid)
@@ -100,8 +118,10 @@ def main() -> int:
                 states[job["state"]] += 1
                 lines = (folder / f"{job['name']}.txt").read_text().split("\n")
                 counts = Counter(line.partition(" ")[0] for line in lines)
-                was_killed = bool(killed & {task["pid"] for task in job["tasks"]})
-                good = job["state"] == ("failed" if was_killed else "done")
+                tasks = {task["pid"] for task in job["tasks"]}
+                was_killed = bool(killed & tasks)
+                fails = was_killed or bool(unkept & tasks)
+                good = job["state"] == ("failed" if fails else "done")
                 if not good or counts["begin"] != 1 or counts["end"] != (not was_killed):
                     problems.append(
                         f"{run} {job['name']}: {job['state']}, {job['reason']} {counts}"
@@ -114,7 +134,8 @@ def main() -> int:
         while (left := processes(home)) and time.monotonic() < patience:
             time.sleep(0.2)
         problems += [f"process {pid} is left" for pid in left]
-    print(f"{rounds} rounds; killed {dict(kills)}; jobs {dict(states)}")
+        problems += [f"cgroup {folder} is left" for folder in cgroups(runs)]
+    print(f"{len(runs)} rounds; killed {dict(kills)}; jobs {dict(states)}")
     print(f"{trained / max(lasted, 1e-9):.1%} of the time of jobs was spent training")
     for problem in problems:
         print(problem)
