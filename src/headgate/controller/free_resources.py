@@ -101,6 +101,8 @@ _MARGIN_MOST = 1 << 30
 """Least free memory of a node beside running jobs: this fraction, at most this many bytes. Peaks
 vary from run to run, and page tables and the like belong to no job.
 """
+_MOST_KINDS = 1_000
+"""Most requests for which it is kept whether they could fit."""
 _STANDING = 1 / 8
 _STANDING_LEAST, _STANDING_MOST = 512 << 20, 2 / 5
 """Memory held by others that never delays a job alone on its node: this many bytes, at most this
@@ -163,6 +165,8 @@ class FreeResources:
     def could(self, request: ResourceRequest) -> bool:
         """Whether the request would fit if nothing ran."""
         if request not in self._possible:
+            if len(self._possible) >= _MOST_KINDS:
+                self._possible.clear()
             has_whole_gpus = (
                 self.held(request, name, len(node.gpus), node.memory_bytes, whole=True)
                 for name, node in self._nodes.items()

@@ -1,0 +1,221 @@
+"""Room of a machine for the jobs of all users: who starts, and who must not delay whom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+from headgate.arbiter.records import (
+    Booking,
+    JobDemand,
+    JobWaits,
+    MachineJob,
+    ResourceGrant,
+    WaitKind,
+)
+from headgate.controller.free_resources import FreeResources, ResourceRequest
+from headgate.controller.gpu_memory import WorkerSlot
+from headgate.model.cluster import Node
+
+
+@dataclass(slots=True)
+class _Promise:
+    """Requests that have to fit at a time, whatever is started before.
+
+    Args:
+        at: The time.
+        resources: What is free then.
+        requests: The requests. One of a reservation has its user: it is there for that user's jobs.
+        job: The waiting job that starts then; None: only reservations do.
+    """
+
+    at: float
+    resources: FreeResources
+    requests: Sequence[tuple[str | None, ResourceRequest]]
+    job: MachineJob | None = None
+
+    def holds_with(self, user: str, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> bool:
+        """Whether the requests still fit beside a user's job that then runs in these places."""
+        self.resources.take(request, slots)
+        is_kept = _fit(self.resources, (other for owner, other in self.requests if owner != user))
+        self.resources.give(request, slots)
+        return is_kept
+
+
+def _fit(resources: FreeResources, requests: Iterable[ResourceRequest]) -> bool:
+    """Whether the requests fit together. Nothing is taken."""
+    taken: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]] = []
+    fit = True
+    for request in requests:
+        slots = resources.seize(request)
+        if slots is None:
+            fit = False
+            break
+        taken.append((request, slots))
+    for request, slots in taken:
+        resources.give(request, slots)
+    return fit
+
+
+class Room:
+    """What jobs hold of a machine, and what is promised.
+
+    The first job that does not fit is promised its start: when enough running jobs have surely
+    ended. A job of unknown length may end at any moment. A later job starts before it only if the
+    promise is kept with it (backfill, as in EASY; Lifka 1995), and so for reservations.
+
+    Args:
+        node: The machine.
+
+    Attributes:
+        grants: What running jobs hold.
+        bookings: The reservations.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.grants: dict[MachineJob, ResourceGrant] = {}
+        self.bookings: dict[int, Booking] = {}
+        self.resources = FreeResources()
+        self.resources.join(node)
+        self._of_bookings: list[_Promise] = []
+        self._of_job: _Promise | None = None
+
+    def take_up(self, grant: ResourceGrant) -> None:
+        """Count what a job holds as taken, whether there is room or not."""
+        self.grants[grant.job] = grant
+        self.resources.take(grant.demand.request(self.node.name), grant.slots)
+
+    def release(self, job: MachineJob) -> None:
+        """Return what a job holds; nothing happens if it holds nothing."""
+        grant = self.grants.pop(job, None)
+        if grant is not None:
+            self.resources.give(grant.demand.request(self.node.name), grant.slots)
+
+    def could(self, demand: JobDemand) -> bool:
+        """Whether a job would fit if nothing ran."""
+        return self.resources.could(demand.request(self.node.name))
+
+    def begin(self, now: float) -> None:
+        """Begin a round of decisions: promise the reservations what they are for."""
+        self._of_job = None
+        self._promise_bookings(now)
+
+    def start(self, now: float, job: MachineJob, demand: JobDemand) -> ResourceGrant | JobWaits:
+        """Start a job if it fits and keeps all promises.
+
+        Args:
+            now: Seconds; that of `begin`.
+            job: The job.
+            demand: What it needs.
+        """
+        request, ends = demand.request(self.node.name), demand.ends(now)
+        slots = self.resources.seize(request)
+        if slots is None:
+            return JobWaits(job, WaitKind.NO_ROOM, self.resources.shortage(request))
+        self.resources.give(request, slots)
+        promises = [*self._of_bookings, *([self._of_job] if self._of_job is not None else [])]
+        during = [promise for promise in promises if promise.at < ends]
+        for promise in during:
+            if not promise.holds_with(job.hub.user, request, slots):
+                return JobWaits(job, WaitKind.OTHERS_FIRST, delays=promise.job)
+        for promise in during:
+            promise.resources.take(request, slots)
+        grant = ResourceGrant(job, demand, slots, now, ends)
+        self.take_up(grant)
+        if any(booking.user == job.hub.user for booking in self.bookings.values()):
+            self._promise_bookings(now)  # less of it is left for the user's other jobs
+        return grant
+
+    def promise(self, now: float, job: MachineJob, demand: JobDemand) -> float | None:
+        """Promise a job that does not fit the earliest start that it surely has. Returns when that
+        is; None: a reservation or a lost GPU leaves it no room.
+        """
+        bookings = [
+            booking
+            for booking in self._booked(now, now, demand.ends(now))
+            if booking.user != job.hub.user
+        ]
+        request = demand.request(self.node.name)
+        for at in sorted({now, *(booking.end for booking in bookings)}):
+            beside = [booking for booking in bookings if booking.end > at]
+            requests = [*self._requests_of(beside, at), (None, request)]
+            promise = self._promise(now, at, requests)
+            if promise is not None:
+                promise.job = job
+                self._of_job = promise
+                return promise.at
+        return None
+
+    def _promise_bookings(self, now: float) -> None:
+        self._of_bookings = []
+        for booking in self._booked(now, now, math.inf):
+            at = max(now, booking.begin)
+            requests = self._requests_of(self._booked(now, at, at), at)
+            if (promise := self._promise(now, at, requests)) is not None:
+                self._of_bookings.append(promise)
+
+    def _booked(self, now: float, begin: float, end: float) -> Iterator[Booking]:
+        """The reservations that have not ended and overlap with a time."""
+        for booking in self.bookings.values():
+            if booking.end > max(now, begin) and booking.begin <= end:
+                yield booking
+
+    def _requests_of(
+        self, bookings: Iterable[Booking], at: float
+    ) -> list[tuple[str | None, ResourceRequest]]:
+        """What the users of reservations may still take of them."""
+        requests: list[tuple[str | None, ResourceRequest]] = []
+        for booking in bookings:
+            held = [
+                grant.demand
+                for grant in self.grants.values()
+                if grant.job.hub.user == booking.user and grant.ends > at
+            ]
+            left = _without(booking.demand, held)
+            if left is not None:
+                requests.append((booking.user, left.request(self.node.name)))
+        return requests
+
+    def _promise(
+        self, now: float, at: float, requests: Sequence[tuple[str | None, ResourceRequest]]
+    ) -> _Promise | None:
+        """The promise that requests fit together, from `at` on; None: they never do.
+
+        Of the jobs that may still run at that time, the fewest leave: those that end first.
+        """
+        resources = deepcopy(self.resources)
+        wanted = [request for _, request in requests]
+        leaving: list[tuple[float, ResourceGrant]] = []
+        for grant in self.grants.values():
+            is_known = now < grant.ends < math.inf
+            if is_known and grant.ends <= at:
+                resources.give(grant.demand.request(self.node.name), grant.slots)
+            else:
+                leaving.append((grant.ends if is_known else now, grant))
+        leaving.sort(key=lambda entry: (entry[0], entry[1].since))
+        gone: list[tuple[float, ResourceGrant]] = []
+        while not (is_met := _fit(resources, wanted)) and leaving:
+            gone.append(leaving.pop(0))
+            resources.give(gone[-1][1].demand.request(self.node.name), gone[-1][1].slots)
+        if not is_met:
+            return None
+        for end, grant in reversed(gone):
+            request = grant.demand.request(self.node.name)
+            resources.take(request, grant.slots)
+            if not _fit(resources, wanted):
+                resources.give(request, grant.slots)
+                at = max(at, end)
+        return _Promise(at, resources, requests)
+
+
+def _without(booked: JobDemand, held: Iterable[JobDemand]) -> JobDemand | None:
+    """What is left of a reservation beside jobs of its user; None: nothing."""
+    jobs = list(held)
+    gpus = booked.all_gpus - sum(job.all_gpus for job in jobs)
+    memory = booked.all_memory_bytes - sum(job.all_memory_bytes for job in jobs)
+    if gpus <= 0 and memory <= 0:
+        return None
+    return JobDemand(booked.id, gpus=max(gpus, 0), memory_bytes=max(memory, 0))

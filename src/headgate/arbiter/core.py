@@ -1,0 +1,373 @@
+"""The arbiter of a machine: what hubs state comes in, what users and jobs get goes out."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import zip_longest
+
+from headgate.arbiter.admission import Room
+from headgate.arbiter.cores import CoreClaim, divide, weights
+from headgate.arbiter.past_use import PastUse
+from headgate.arbiter.records import (
+    Booking,
+    Demand,
+    Hub,
+    JobDemand,
+    JobWaits,
+    MachineJob,
+    ResourceGrant,
+    UserPart,
+    WaitKind,
+)
+from headgate.model.cluster import Node
+from headgate.model.sharing import SharingRules, UserShare
+
+_WAIT_FOR_ROOM = (WaitKind.NO_ROOM, WaitKind.OTHERS_FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class HubJoined:
+    """A hub has connected; `groups` are those of its user."""
+
+    hub: Hub
+    groups: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class HubLeft:
+    """A hub is gone, and `emptied` tells that no process of its jobs is left."""
+
+    hub: Hub
+    emptied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RulesRead:
+    """The administrator's file was read."""
+
+    rules: SharingRules
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """A user has reserved."""
+
+    booking: Booking
+
+
+@dataclass(frozen=True, slots=True)
+class Unbooked:
+    """A reservation was given up."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrdered:
+    """An administrator holds a job, lets it go first, or leaves it to its turn."""
+
+    job: MachineJob
+    held: bool = False
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """An administrator lets nothing start any more, or everything again."""
+
+    drained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """What a job held is free."""
+
+    job: MachineJob
+
+
+ArbiterEvent = HubJoined | HubLeft | RulesRead | Booked | Unbooked | JobOrdered | Drained | Demand
+ArbiterAction = ResourceGrant | JobReleased | JobWaits | UserPart
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the jobs of a user hold."""
+
+    cores: float = 0.0
+    memory_bytes: int = 0
+    gpus: float = 0.0
+    jobs: int = 0
+
+    def plus(self, job: JobDemand) -> _Held:
+        return _Held(
+            self.cores + job.cores,
+            self.memory_bytes + job.all_memory_bytes,
+            self.gpus + job.all_gpus,
+            self.jobs + 1,
+        )
+
+
+class Arbiter:
+    """Holds what the users of a machine have of it, and decides what they get.
+
+    1. The user with the least goes first: past use and what the user holds now, by shares. Before
+       all others go jobs within a user's guaranteed part.
+    2. Among a user's jobs, the order of the user's hubs counts.
+    3. The first job without room is promised its start. It stays the first of those without a
+       guarantee until it starts, so that no job waits forever.
+
+    Args:
+        node: The machine.
+        rules: The administrator's rules.
+        grants: What jobs hold, after a restart.
+    """
+
+    def __init__(
+        self, node: Node, rules: SharingRules, grants: Iterable[ResourceGrant] = ()
+    ) -> None:
+        self.rules = rules
+        self.room = Room(node)
+        self.past = PastUse(rules.half_life)
+        self._groups: dict[str, frozenset[str]] = {}
+        self._demands: dict[Hub, Demand] = {}
+        self._held_back: set[MachineJob] = set()
+        self._first: set[MachineJob] = set()
+        self._promised: MachineJob | None = None
+        self._is_drained = False
+        self._waits: dict[MachineJob, JobWaits] = {}
+        self._parts: dict[str, UserPart] = {}
+        for grant in grants:
+            self.room.take_up(grant)
+
+    def step(self, now: float, event: ArbiterEvent | None = None) -> list[ArbiterAction]:
+        """React to an event; without one, to the time.
+
+        Args:
+            now: Seconds; never goes back.
+            event: What happened.
+
+        Returns:
+            What is to be told: grants, with those that their hub has not heard of, releases, new
+            reasons to wait, and new parts of users.
+        """
+        actions: list[ArbiterAction] = []
+        match event:
+            case Demand():
+                actions += self._stated(now, event)
+            case HubJoined(hub, groups):
+                self._groups[hub.user] = groups
+            case HubLeft(hub, emptied):
+                self._demands.pop(hub, None)
+                if emptied:
+                    actions += self._release(job for job in self.room.grants if job.hub == hub)
+            case RulesRead(rules):
+                self.rules, self.past.half_life = rules, rules.half_life
+            case Booked(booking):
+                self.room.bookings[booking.id] = booking
+            case Unbooked(id):
+                self.room.bookings.pop(id, None)
+            case JobOrdered(job, held, first):
+                (self._held_back.add if held else self._held_back.discard)(job)
+                (self._first.add if first else self._first.discard)(job)
+            case Drained(drained):
+                self._is_drained = drained
+        actions += self._decide(now)
+        actions += self._divide(now)
+        return actions
+
+    def wake_at(self, now: float) -> float | None:
+        """When a reservation begins or ends next."""
+        times = (time for one in self.room.bookings.values() for time in (one.begin, one.end))
+        return min((time for time in times if time > now), default=None)
+
+    def share(self, user: str) -> UserShare:
+        """What a user may have."""
+        return self.rules.of(user, self._groups.get(user, frozenset()))
+
+    # --- what hubs state --------------------------------------------------------------------------
+
+    def _stated(self, now: float, demand: Demand) -> list[ArbiterAction]:
+        """Take over what a hub states. A job that runs without a grant waits, the first of its
+        hub.
+        """
+        running = {job.id: job for job in demand.running}
+        unheard = {job.id for job in demand.waiting if job.id not in running}
+        actions: list[ArbiterAction] = []
+        over = []
+        for job, grant in self.room.grants.items():
+            if job.hub != demand.hub:
+                continue
+            if job.id in running:
+                stated = running.pop(job.id)
+                kept = replace(grant.demand, cores=stated.cores, left=stated.left)
+                self.room.grants[job] = replace(grant, demand=kept, ends=kept.ends(now))
+            elif job.id in unheard:
+                actions.append(grant)
+            else:
+                over.append(job)
+        actions += self._release(over)
+        waiting = {job.id: job for job in (*running.values(), *demand.waiting)}
+        self._demands[demand.hub] = replace(demand, waiting=tuple(waiting.values()), running=())
+        return actions
+
+    def _release(self, jobs: Iterable[MachineJob]) -> list[ArbiterAction]:
+        released = list(jobs)
+        for job in released:
+            self.room.release(job)
+        return [JobReleased(job) for job in released]
+
+    # --- who starts -------------------------------------------------------------------------------
+
+    def _decide(self, now: float) -> list[ArbiterAction]:
+        actions: list[ArbiterAction] = []
+        waits: dict[MachineJob, JobWaits] = {}
+        promised: MachineJob | None = None
+        lines, held = self._lines(), self._held()
+        past = {user: self.past.mean(now, user) for user in lines}
+        self.room.begin(now)
+        ranks = [self._rank(user, line[0], held, past) for user, line in lines.items()]
+        heapify(ranks)
+        while ranks:
+            user = heappop(ranks)[-1]
+            job, demand = lines[user].popleft()
+            outcome = self._outcome(now, job, demand, held.get(user, _Held()))
+            if isinstance(outcome, ResourceGrant):
+                held[user] = held.get(user, _Held()).plus(demand)
+                actions.append(outcome)
+            else:
+                waits[job] = outcome
+                if promised is None and outcome.kind in _WAIT_FOR_ROOM:
+                    promised = job if self.room.promise(now, job, demand) is not None else None
+            if lines[user]:
+                heappush(ranks, self._rank(user, lines[user][0], held, past))
+        self._promised = promised
+        actions += (wait for job, wait in waits.items() if self._waits.get(job) != wait)
+        self._waits = waits
+        return actions
+
+    def _lines(self) -> dict[str, deque[tuple[MachineJob, JobDemand]]]:
+        """The jobs of each user that wait, in their order; hubs of one user take turns."""
+        of_users: dict[str, list[list[tuple[MachineJob, JobDemand]]]] = {}
+        for hub, demand in sorted(self._demands.items(), key=self._turn):
+            jobs = ((MachineJob(hub, job.id), job) for job in demand.waiting)
+            waiting = [entry for entry in jobs if entry[0] not in self.room.grants]
+            if waiting:
+                of_users.setdefault(hub.user, []).append(waiting)
+        return {
+            user: deque(entry for turn in zip_longest(*hubs) for entry in turn if entry is not None)
+            for user, hubs in of_users.items()
+        }
+
+    def _turn(self, stated: tuple[Hub, Demand]) -> tuple[bool, int, Hub]:
+        """The hub of the promised job first, then those with the fewest jobs."""
+        hub, _ = stated
+        is_promised = self._promised is not None and self._promised.hub == hub
+        return not is_promised, sum(job.hub == hub for job in self.room.grants), hub
+
+    def _rank(
+        self,
+        user: str,
+        entry: tuple[MachineJob, JobDemand],
+        held: Mapping[str, _Held],
+        past: Mapping[str, float],
+    ) -> tuple[bool, bool, bool, float, str]:
+        """The rank of the first waiting job of a user; the lower, the sooner."""
+        job, demand = entry
+        share, has = self.share(user), held.get(user, _Held())
+        charge = (past[user] + self._part(has)) / share.shares
+        return (
+            job not in self._first,
+            not _is_guaranteed(share, has, demand),
+            job != self._promised,
+            charge,
+            user,
+        )
+
+    def _outcome(
+        self, now: float, job: MachineJob, demand: JobDemand, held: _Held
+    ) -> ResourceGrant | JobWaits:
+        if self._is_drained or job in self._held_back:
+            return JobWaits(job, WaitKind.HELD)
+        if not self.room.could(demand):
+            return JobWaits(job, WaitKind.TOO_LARGE)
+        if _exceeds(held.plus(demand), self.share(job.hub.user)):
+            return JobWaits(job, WaitKind.OWN_LIMIT)
+        return self.room.start(now, job, demand)
+
+    def _held(self) -> dict[str, _Held]:
+        held: dict[str, _Held] = {}
+        for grant in self.room.grants.values():
+            user = grant.job.hub.user
+            held[user] = held.get(user, _Held()).plus(grant.demand)
+        return held
+
+    def _part(self, held: _Held) -> float:
+        """The part of the machine that jobs hold: that of their dominant resource."""
+        node = self.room.node
+        parts = [held.cores / node.cores, held.memory_bytes / node.memory_bytes]
+        if node.gpus:
+            parts.append(held.gpus / len(node.gpus))
+        return min(max(parts), 1.0)
+
+    # --- who has which part -----------------------------------------------------------------------
+
+    def _divide(self, now: float) -> list[ArbiterAction]:
+        held = self._held()
+        for user in {*held, *self.past.means(now)}:
+            self.past.hold(now, user, self._part(held.get(user, _Held())))
+        wanted = {user: have.cores for user, have in held.items()}
+        for job, _ in self._waits.items():
+            wanted.setdefault(job.hub.user, 0.0)
+        for hub, demand in self._demands.items():
+            if hub.user in wanted:
+                waiting = (job for job in demand.waiting if MachineJob(hub, job.id) in self._waits)
+                wanted[hub.user] += sum(job.cores for job in waiting)
+        cores = self.room.node.cores
+        claims = {user: self._claim(user, wanted[user]) for user in sorted(wanted)}
+        parts = divide(cores, claims)
+        by_user = weights(cores, {user: claims[user] for user in claims if user in held})
+        after = {}
+        for user, part in parts.items():
+            most = self.share(user).largest.cores
+            memory = held[user].memory_bytes if user in held else 0
+            after[user] = UserPart(user, part, by_user.get(user, 0.0), most, memory)
+        changed = [part for user, part in after.items() if self._parts.get(user) != part]
+        self._parts = after
+        return list(changed)
+
+    def _claim(self, user: str, wanted: float) -> CoreClaim:
+        share = self.share(user)
+        largest = share.largest.cores
+        return CoreClaim(
+            share.shares,
+            share.guaranteed.cores or 0.0,
+            math.inf if largest is None else largest,
+            wanted,
+        )
+
+
+def _is_guaranteed(share: UserShare, held: _Held, job: JobDemand) -> bool:
+    """Whether a job is within what its user gets before others do."""
+    after, guaranteed = held.plus(job), share.guaranteed
+    asked = (
+        (guaranteed.memory_bytes, job.all_memory_bytes, after.memory_bytes),
+        (guaranteed.gpus, job.all_gpus, after.gpus),
+        (guaranteed.jobs, 1, after.jobs),
+    )
+    stated = [(least, total) for least, needs, total in asked if least is not None and needs]
+    return bool(stated) and all(total <= least for least, total in stated)
+
+
+def _exceeds(held: _Held, share: UserShare) -> bool:
+    """Whether a user would have more than the largest part."""
+    largest = share.largest
+    amounts = (
+        (largest.memory_bytes, held.memory_bytes),
+        (largest.gpus, held.gpus),
+        (largest.jobs, held.jobs),
+    )
+    return any(most is not None and total > most for most, total in amounts)

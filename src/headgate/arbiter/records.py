@@ -1,0 +1,191 @@
+"""What hubs and the arbiter of a machine tell each other, and what the arbiter keeps.
+
+A hub states all that it runs and wants in each message, so a message may be lost or sent twice.
+Nothing here names a path, a script or a log.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from headgate.controller.free_resources import ResourceRequest
+from headgate.controller.gpu_memory import GpuRequest, WorkerSlot
+from headgate.controller.shortage import Shortage
+
+
+class Hub(NamedTuple):
+    """A hub of a user; a user may have several, one for each allocation.
+
+    Args:
+        user: The user, as the kernel tells it of the connection, not as the hub says.
+        name: What the hub calls itself; it only tells this user's hubs apart.
+    """
+
+    user: str
+    name: str = ""
+
+
+class MachineJob(NamedTuple):
+    """A job of a hub, by the id that the hub gives it."""
+
+    hub: Hub
+    id: str
+
+
+class Span(NamedTuple):
+    """Seconds that a job takes or has left: likely, least, most."""
+
+    likely: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobDemand:
+    """What a job needs before it can start; all its workers at once.
+
+    Args:
+        id: The hub's id of the job.
+        cores: Cores that it can put to good use.
+        workers: Number of workers.
+        memory_bytes: Memory of each worker; 0: not known.
+        gpus: GPUs of each worker.
+        gpu_memory_bytes: Memory that each worker needs on each GPU; None: it needs whole GPUs.
+        left: Seconds that it takes or has left; None: not known.
+        private: Others see only whose job it is.
+    """
+
+    id: str
+    cores: float = 1.0
+    workers: int = 1
+    memory_bytes: int = 0
+    gpus: int = 0
+    gpu_memory_bytes: int | None = None
+    left: Span | None = None
+    private: bool = False
+
+    @property
+    def all_memory_bytes(self) -> int:
+        return self.workers * self.memory_bytes
+
+    @property
+    def all_gpus(self) -> int:
+        return self.workers * self.gpus
+
+    def ends(self, now: float) -> float:
+        """When it has surely ended if it runs from now on; infinite: not known."""
+        return now + self.left.most if self.left is not None else math.inf
+
+    def request(self, node: str) -> ResourceRequest:
+        """The same as a request to a machine of this name."""
+        on_gpus = None
+        if self.gpus:
+            is_whole = self.gpu_memory_bytes is None
+            on_gpus = GpuRequest(
+                self.gpu_memory_bytes or 0, self.gpus, apart=is_whole, alone=is_whole
+            )
+        nodes = (node,) * self.workers
+        return ResourceRequest(self.workers, 0, self.memory_bytes, nodes, None, on_gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """All that a hub runs and wants.
+
+    Args:
+        hub: The hub.
+        waiting: Its jobs that wait, in the order in which it would start them.
+        running: Its jobs that were granted and have not ended.
+    """
+
+    hub: Hub
+    waiting: tuple[JobDemand, ...] = ()
+    running: tuple[JobDemand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceGrant:
+    """What a job got; it holds that until its hub no longer runs it.
+
+    Args:
+        job: The job.
+        demand: What it asked for.
+        slots: The place of each worker, with its GPUs.
+        since: When it was granted.
+        ends: When it has surely ended; infinite: not known.
+    """
+
+    job: MachineJob
+    demand: JobDemand
+    slots: tuple[WorkerSlot, ...]
+    since: float
+    ends: float = math.inf
+
+
+class WaitKind(StrEnum):
+    """Why a job waits."""
+
+    NO_ROOM = "no-room"
+    OTHERS_FIRST = "others-first"
+    """There is room, but the job would delay one before it, or a reservation."""
+    OWN_LIMIT = "own-limit"
+    HELD = "held"
+    TOO_LARGE = "too-large"
+
+
+@dataclass(frozen=True, slots=True)
+class JobWaits:
+    """Why a job waits.
+
+    Args:
+        job: The job.
+        kind: Why.
+        lacks: What it lacks, if there is no room.
+        delays: The job that it would delay; None: none, or a reservation.
+    """
+
+    job: MachineJob
+    kind: WaitKind
+    lacks: Shortage | None = None
+    delays: MachineJob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """Resources reserved for a user.
+
+    Args:
+        id: Its number.
+        user: The user.
+        demand: What is reserved.
+        begin: From when, in seconds.
+        end: Until when.
+    """
+
+    id: int
+    user: str
+    demand: JobDemand
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class UserPart:
+    """A user's part of the machine: of all the user's hubs together.
+
+    Args:
+        user: The user.
+        cores: Cores that the user's jobs can expect.
+        weight: CPU weight of the user's cgroup.
+        most_cores: The most cores that it may use; None: no limit.
+        memory_bytes: Memory granted to the user's jobs.
+    """
+
+    user: str
+    cores: float
+    weight: float
+    most_cores: float | None
+    memory_bytes: int

@@ -1,0 +1,71 @@
+"""The file of a shared machine, `/etc/headgate/arbiter.yaml`: what its users may have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError, model_validator
+
+from headgate.config import userfile
+from headgate.config.records import entry_of
+from headgate.config.userfile import UserFile
+from headgate.model.sharing import Amounts, SharingRules, UserShare
+
+PATH = Path("/etc/headgate/arbiter.yaml")
+
+
+class AmountsEntry(entry_of(Amounts)):  # type: ignore[misc]  # its keys are fields of Amounts
+    """Amounts of a machine."""
+
+
+class UserShareEntry(entry_of(UserShare, {Amounts: AmountsEntry})):  # type: ignore[misc]
+    """What a user may have, or each member of a group; without both, everybody else."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> UserShareEntry:
+        self.record()
+        return self
+
+
+class SharingEntry(entry_of(SharingRules, {UserShare: UserShareEntry})):  # type: ignore[misc]
+    """The rules of a shared machine."""
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the file."""
+    return userfile.json_schema(SharingEntry, "Headgate shared machine")
+
+
+def read(path: Path = PATH) -> SharingRules:
+    """The rules of a file; those without an entry if there is no such file.
+
+    Raises:
+        InvalidFileError: The file has problems; the error lists them all.
+        UsageError: The file cannot be read.
+    """
+    if not path.exists():
+        return SharingRules()
+    file = UserFile(str(path), SharingEntry)
+    try:
+        rules: SharingRules = SharingEntry.model_validate(file.data or {}).record()
+    except ValidationError as error:
+        rules = SharingRules()
+        for details in error.errors():
+            file.record_error(dict(details))
+    _check_parts(file, rules)
+    file.check()
+    return rules
+
+
+def _check_parts(file: UserFile, rules: SharingRules) -> None:
+    """Record entries that never count, because an earlier one does."""
+    named: set[tuple[str | None, str | None]] = set()
+    for i, part in enumerate(rules.parts):
+        name = part.user, part.group
+        if name in named:
+            file.problem(("parts", i), "an earlier entry is for the same users", "keep one")
+        elif (None, None) in named:
+            cure = "put the entry without `user` and `group` last"
+            file.problem(("parts", i), "an earlier entry is for everybody", cure)
+        named.add(name)

@@ -1,0 +1,111 @@
+"""How the users of a machine share it, as its administrator says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from headgate.model.declarations import Kind, against_bounds, declared, documented
+
+WEEK_SECONDS = 7 * 86_400.0
+
+
+@documented
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """Amounts of a machine; None: nothing is said of that resource."""
+
+    cores: float | None = field(
+        default=None, metadata=declared("CPU cores; fractions are allowed.", above=0)
+    )
+    memory_bytes: int | None = field(
+        default=None,
+        metadata=declared(
+            "Memory, in bytes or with a unit such as `64GiB`.", key="memory", kind=Kind.MEMORY
+        ),
+    )
+    gpus: int | None = field(default=None, metadata=declared("GPUs.", least=0))
+    jobs: int | None = field(default=None, metadata=declared("Jobs that run at once.", least=0))
+
+
+@documented
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserShare:
+    """What a user may have, or each member of a group; without both, everybody else."""
+
+    user: str | None = field(default=None, metadata=declared("A user.", kind=Kind.NAME))
+    group: str | None = field(
+        default=None, metadata=declared("A group; each of its members.", kind=Kind.NAME)
+    )
+    shares: float = field(
+        default=1.0,
+        metadata=declared("With 2, twice as much as with 1 when both want all.", above=0),
+    )
+    guaranteed: Amounts = field(
+        default=Amounts(),
+        metadata=declared(
+            "What the user gets before others do: cores always, memory and GPUs as they become "
+            "free."
+        ),
+    )
+    largest: Amounts = field(
+        default=Amounts(), metadata=declared("The most that the user has at once.")
+    )
+
+    def __post_init__(self) -> None:
+        if self.user is not None and self.group is not None:
+            raise ValueError("expected `user` or `group`, not both")
+        for name, value, expected in against_bounds(self):
+            raise ValueError(f"found {name} {value!r}; expected {expected}")
+        for name in ("cores", "memory_bytes", "gpus", "jobs"):
+            least, most = getattr(self.guaranteed, name), getattr(self.largest, name)
+            if least is not None and most is not None and least > most:
+                raise ValueError(
+                    f"`guaranteed` has more {name.removesuffix('_bytes')} than `largest`"
+                )
+
+    def concerns(self, user: str, groups: Collection[str]) -> bool:
+        """Whether it holds for a user who is in these groups."""
+        if self.group is not None:
+            return self.group in groups
+        return self.user in (None, user)
+
+
+@documented
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingRules:
+    """The rules of a shared machine."""
+
+    users: Literal["apart", "together"] = field(
+        default="apart",
+        metadata=declared(
+            "`apart`: each user has a part, and divides it by a policy. `together`: one policy "
+            "divides the machine between all jobs.",
+        ),
+    )
+    half_life: float = field(
+        default=WEEK_SECONDS,
+        metadata=declared(
+            "After how long past use counts half in the order of users.", kind=Kind.SECONDS, above=0
+        ),
+    )
+    administrators: tuple[str, ...] = field(
+        default=(), metadata=declared("Groups whose members may stop and hold what others run.")
+    )
+    may_reserve: tuple[str, ...] = field(
+        default=(), metadata=declared("Groups whose members may reserve.")
+    )
+    outside_gpus: Literal["leave", "last"] = field(
+        default="leave",
+        metadata=declared(
+            "GPUs that programs without Headgate use: `leave` them alone, or give them out `last`."
+        ),
+    )
+    parts: tuple[UserShare, ...] = field(
+        default=(), metadata=declared("What users may have; the first entry that fits counts.")
+    )
+
+    def of(self, user: str, groups: Collection[str]) -> UserShare:
+        """What a user in these groups may have."""
+        return next((part for part in self.parts if part.concerns(user, groups)), UserShare())
