@@ -33,6 +33,7 @@ LAYERS = (
     "verification",
     "simulation",
     "lab",
+    "arbiter",
     "controller",
     "policies",
     "planning",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from headgate.arbiter.records import (
     Booking,
@@ -13,10 +14,12 @@ from headgate.arbiter.records import (
     JobWaits,
     MachineJob,
     ResourceGrant,
+    StartPromise,
     WaitKind,
 )
 from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.start_forecast import ExpectedStart, expected_starts
 from headgate.model.cluster import Node
 
 
@@ -42,6 +45,14 @@ class _Promise:
         is_kept = _fit(self.resources, (other for owner, other in self.requests if owner != user))
         self.resources.give(request, slots)
         return is_kept
+
+
+class _Claim(NamedTuple):
+    """A job as forecasts of starts take it."""
+
+    id: MachineJob
+    request: ResourceRequest
+    slots: tuple[WorkerSlot, ...] = ()
 
 
 def _fit(resources: FreeResources, requests: Iterable[ResourceRequest]) -> bool:
@@ -129,9 +140,9 @@ class Room:
             self._promise_bookings(now)  # less of it is left for the user's other jobs
         return grant
 
-    def promise(self, now: float, job: MachineJob, demand: JobDemand) -> float | None:
-        """Promise a job that does not fit the earliest start that it surely has. Returns when that
-        is; None: a reservation or a lost GPU leaves it no room.
+    def promise(self, now: float, job: MachineJob, demand: JobDemand) -> StartPromise | None:
+        """Promise a job that does not fit the earliest start that it surely has; None: reservations
+        or a lost GPU leave it no room.
         """
         bookings = [
             booking
@@ -146,8 +157,28 @@ class Room:
             if promise is not None:
                 promise.job = job
                 self._of_job = promise
-                return promise.at
+                return StartPromise(job, promise.at)
         return None
+
+    def expected(
+        self, now: float, waiting: Mapping[MachineJob, JobDemand], which: Literal["likely", "most"]
+    ) -> Iterator[ExpectedStart[MachineJob]]:
+        """The start of each waiting job, in their order, if jobs take as long as is likely, or as
+        they surely do at most. Reservations are left out.
+        """
+        node = self.node.name
+        running = [
+            _Claim(job, grant.demand.request(node), grant.slots)
+            for job, grant in self.grants.items()
+        ]
+        ends: dict[MachineJob, float] = {}
+        for job, grant in self.grants.items():
+            if (left := grant.demand.left) is not None:
+                ends[job] = grant.ends - left.most + getattr(left, which)
+        claims = [_Claim(job, demand.request(node)) for job, demand in waiting.items()]
+        return expected_starts(
+            now, self.resources, claims, running, ends, lambda job: waiting[job].lasts(which)
+        )
 
     def _promise_bookings(self, now: float) -> None:
         self._of_bookings = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
@@ -13,6 +13,7 @@ from headgate.arbiter.admission import Room
 from headgate.arbiter.cores import CoreClaim, divide, weights
 from headgate.arbiter.past_use import PastUse
 from headgate.arbiter.records import (
+    WAIT_FOR_ROOM,
     Booking,
     Demand,
     Hub,
@@ -20,13 +21,13 @@ from headgate.arbiter.records import (
     JobWaits,
     MachineJob,
     ResourceGrant,
+    StartExpected,
+    StartPromise,
     UserPart,
     WaitKind,
 )
 from headgate.model.cluster import Node
 from headgate.model.sharing import SharingRules, UserShare
-
-_WAIT_FOR_ROOM = (WaitKind.NO_ROOM, WaitKind.OTHERS_FIRST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +115,21 @@ class _Held:
 class Arbiter:
     """Holds what the users of a machine have of it, and decides what they get.
 
-    1. The user with the least goes first: past use and what the user holds now, by shares. Before
-       all others go jobs within a user's guaranteed part.
-    2. Among a user's jobs, the order of the user's hubs counts.
-    3. The first job without room is promised its start. It stays the first of those without a
-       guarantee until it starts, so that no job waits forever.
+    1. Jobs within a user's guaranteed part go first.
+    2. Then comes the user who has waited without a start for longer than the rules' patience.
+    3. Then comes the user with the least: past use and what the user holds now, by shares.
+    4. Among a user's jobs, the order of the user's hubs counts.
+    5. The first job without room is promised its start; later ones do not delay it.
 
     Args:
         node: The machine.
         rules: The administrator's rules.
         grants: What jobs hold, after a restart.
+
+    Attributes:
+        room: What jobs hold, and reservations.
+        past: What users have had.
+        promised: The first job without room, and its start.
     """
 
     def __init__(
@@ -136,7 +142,8 @@ class Arbiter:
         self._demands: dict[Hub, Demand] = {}
         self._held_back: set[MachineJob] = set()
         self._first: set[MachineJob] = set()
-        self._promised: MachineJob | None = None
+        self._served: dict[str, float] = {}  # the last start of each user who waits
+        self.promised: StartPromise | None = None
         self._is_drained = False
         self._waits: dict[MachineJob, JobWaits] = {}
         self._parts: dict[str, UserPart] = {}
@@ -184,6 +191,23 @@ class Arbiter:
         times = (time for one in self.room.bookings.values() for time in (one.begin, one.end))
         return min((time for time in times if time > now), default=None)
 
+    def ahead(self, now: float) -> list[StartExpected]:
+        """When each job that waits for room is expected to start, in their order, if none starts
+        before one that ranks higher.
+        """
+        demands = {
+            MachineJob(hub, job.id): job
+            for hub, demand in self._demands.items()
+            for job in demand.waiting
+        }
+        waiting = [job for job, wait in self._waits.items() if wait.kind in WAIT_FOR_ROOM]
+        likely = self.room.expected(now, {job: demands[job] for job in waiting}, "likely")
+        latest = self.room.expected(now, {job: demands[job] for job in waiting}, "most")
+        return [
+            StartExpected(job, soon.at, late.at, soon.unknown)
+            for job, soon, late in zip(waiting, likely, latest, strict=True)
+        ]
+
     def share(self, user: str) -> UserShare:
         """What a user may have."""
         return self.rules.of(user, self._groups.get(user, frozenset()))
@@ -225,11 +249,12 @@ class Arbiter:
     def _decide(self, now: float) -> list[ArbiterAction]:
         actions: list[ArbiterAction] = []
         waits: dict[MachineJob, JobWaits] = {}
-        promised: MachineJob | None = None
+        promised: StartPromise | None = None
         lines, held = self._lines(), self._held()
         past = {user: self.past.mean(now, user) for user in lines}
+        self._served = {user: self._served.get(user, now) for user in lines}
         self.room.begin(now)
-        ranks = [self._rank(user, line[0], held, past) for user, line in lines.items()]
+        ranks = [self._rank(now, user, line[0], held, past) for user, line in lines.items()]
         heapify(ranks)
         while ranks:
             user = heappop(ranks)[-1]
@@ -237,14 +262,15 @@ class Arbiter:
             outcome = self._outcome(now, job, demand, held.get(user, _Held()))
             if isinstance(outcome, ResourceGrant):
                 held[user] = held.get(user, _Held()).plus(demand)
+                self._served[user] = now
                 actions.append(outcome)
             else:
                 waits[job] = outcome
-                if promised is None and outcome.kind in _WAIT_FOR_ROOM:
-                    promised = job if self.room.promise(now, job, demand) is not None else None
+                if promised is None and outcome.kind in WAIT_FOR_ROOM:
+                    promised = self.room.promise(now, job, demand)
             if lines[user]:
-                heappush(ranks, self._rank(user, lines[user][0], held, past))
-        self._promised = promised
+                heappush(ranks, self._rank(now, user, lines[user][0], held, past))
+        self.promised = promised
         actions += (wait for job, wait in waits.items() if self._waits.get(job) != wait)
         self._waits = waits
         return actions
@@ -252,8 +278,9 @@ class Arbiter:
     def _lines(self) -> dict[str, deque[tuple[MachineJob, JobDemand]]]:
         """The jobs of each user that wait, in their order; hubs of one user take turns."""
         of_users: dict[str, list[list[tuple[MachineJob, JobDemand]]]] = {}
-        for hub, demand in sorted(self._demands.items(), key=self._turn):
-            jobs = ((MachineJob(hub, job.id), job) for job in demand.waiting)
+        grants = Counter(job.hub for job in self.room.grants)
+        for hub in sorted(self._demands, key=lambda hub: (grants[hub], hub)):
+            jobs = ((MachineJob(hub, job.id), job) for job in self._demands[hub].waiting)
             waiting = [entry for entry in jobs if entry[0] not in self.room.grants]
             if waiting:
                 of_users.setdefault(hub.user, []).append(waiting)
@@ -262,19 +289,14 @@ class Arbiter:
             for user, hubs in of_users.items()
         }
 
-    def _turn(self, stated: tuple[Hub, Demand]) -> tuple[bool, int, Hub]:
-        """The hub of the promised job first, then those with the fewest jobs."""
-        hub, _ = stated
-        is_promised = self._promised is not None and self._promised.hub == hub
-        return not is_promised, sum(job.hub == hub for job in self.room.grants), hub
-
     def _rank(
         self,
+        now: float,
         user: str,
         entry: tuple[MachineJob, JobDemand],
         held: Mapping[str, _Held],
         past: Mapping[str, float],
-    ) -> tuple[bool, bool, bool, float, str]:
+    ) -> tuple[bool, bool, float, float, str]:
         """The rank of the first waiting job of a user; the lower, the sooner."""
         job, demand = entry
         share, has = self.share(user), held.get(user, _Held())
@@ -282,7 +304,7 @@ class Arbiter:
         return (
             job not in self._first,
             not _is_guaranteed(share, has, demand),
-            job != self._promised,
+            min(self._served[user] + self.rules.patience - now, 0.0),
             charge,
             user,
         )
@@ -320,7 +342,7 @@ class Arbiter:
         for user in {*held, *self.past.means(now)}:
             self.past.hold(now, user, self._part(held.get(user, _Held())))
         wanted = {user: have.cores for user, have in held.items()}
-        for job, _ in self._waits.items():
+        for job in self._waits:
             wanted.setdefault(job.hub.user, 0.0)
         for hub, demand in self._demands.items():
             if hub.user in wanted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from headgate.controller.free_resources import ResourceRequest
 from headgate.controller.gpu_memory import GpuRequest, WorkerSlot
@@ -79,6 +79,10 @@ class JobDemand:
         """When it has surely ended if it runs from now on; infinite: not known."""
         return now + self.left.most if self.left is not None else math.inf
 
+    def lasts(self, which: Literal["likely", "most"]) -> float | None:
+        """Seconds that it takes or has left; None: not known."""
+        return getattr(self.left, which) if self.left is not None else None
+
     def request(self, node: str) -> ResourceRequest:
         """The same as a request to a machine of this name."""
         on_gpus = None
@@ -136,6 +140,9 @@ class WaitKind(StrEnum):
     TOO_LARGE = "too-large"
 
 
+WAIT_FOR_ROOM = (WaitKind.NO_ROOM, WaitKind.OTHERS_FIRST)
+
+
 @dataclass(frozen=True, slots=True)
 class JobWaits:
     """Why a job waits.
@@ -151,6 +158,33 @@ class JobWaits:
     kind: WaitKind
     lacks: Shortage | None = None
     delays: MachineJob | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartPromise:
+    """A waiting job, and when it starts at the latest if running jobs end as they surely do; jobs
+    of unknown length may end at any moment.
+    """
+
+    job: MachineJob
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartExpected:
+    """The expected start of a waiting job.
+
+    Args:
+        job: The job.
+        at: When, if jobs take as long as is likely; None: it depends on the `unknown` jobs.
+        latest: When, if they take as long as they surely do at most.
+        unknown: Jobs of unknown length that would have to end first.
+    """
+
+    job: MachineJob
+    at: float | None
+    latest: float | None
+    unknown: tuple[MachineJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

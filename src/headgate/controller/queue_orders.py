@@ -51,6 +51,10 @@ class Claim:
     def __post_init__(self) -> None:
         self.size = max(self.request.all_gpus, 1)
 
+    @property
+    def id(self) -> JobId:
+        return self.job.id
+
     def attained(self, now: float) -> float:
         """GPU-seconds that it has had."""
         return (self.served + (now - self.since if self.since is not None else 0.0)) * self.size

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
-from headgate.controller.queue_orders import Claim
 from headgate.controller.shortage import Shortage
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import KeepsRoom
+
+Id = TypeVar("Id", bound=Hashable, covariant=True)
 
 _LITTLE = 0.05
 """Jobs that hold less than this fraction of what a job waits for are not named."""
@@ -38,21 +39,34 @@ class StartForecast(NamedTuple):
     kept: tuple[tuple[JobId, KeepsRoom], ...] = ()
 
 
-class ExpectedStart(NamedTuple):
+class Claimant(Protocol[Id]):
+    """A job that waits for what it requests, or holds it in these places."""
+
+    @property
+    def id(self) -> Id: ...
+
+    @property
+    def request(self) -> ResourceRequest: ...
+
+    @property
+    def slots(self) -> tuple[WorkerSlot, ...]: ...
+
+
+class ExpectedStart(NamedTuple, Generic[Id]):
     """The expected start of a job; None: it depends on how long the `unknown` jobs take."""
 
     at: float | None
-    unknown: tuple[JobId, ...] = ()
+    unknown: tuple[Id, ...] = ()
 
 
 def expected_starts(
     now: float,
     resources: FreeResources,
-    waiting: Sequence[Claim],
-    running: Sequence[Claim],
-    ends: Mapping[JobId, float],
-    seconds: Callable[[JobId], float | None],
-) -> Iterator[ExpectedStart]:
+    waiting: Sequence[Claimant[Id]],
+    running: Sequence[Claimant[Id]],
+    ends: Mapping[Id, float],
+    seconds: Callable[[Id], float | None],
+) -> Iterator[ExpectedStart[Id]]:
     """The start of each waiting job, if no job starts before one that ranks higher.
 
     Args:
@@ -65,12 +79,12 @@ def expected_starts(
     """
     resources = deepcopy(resources)
     leaving = [
-        (ends[claim.job.id], -i, claim, claim.slots)
+        (ends[claim.id], -i, claim, claim.slots)
         for i, claim in enumerate(running)
-        if claim.job.id in ends
+        if claim.id in ends
     ]
     heapify(leaving)
-    staying = [(claim, claim.slots) for claim in running if claim.job.id not in ends]
+    staying = [(claim, claim.slots) for claim in running if claim.id not in ends]
     for place, claim in enumerate(waiting):
         while (slots := resources.seize(claim.request)) is None and leaving:
             end, _, gone, left = heappop(leaving)
@@ -81,7 +95,7 @@ def expected_starts(
             yield from (ExpectedStart(None, unknown) for _ in waiting[place:])
             return
         yield ExpectedStart(now)
-        lasts = seconds(claim.job.id)
+        lasts = seconds(claim.id)
         if lasts is None:
             staying.append((claim, slots))
         else:
@@ -90,9 +104,9 @@ def expected_starts(
 
 def beside(
     request: ResourceRequest,
-    claims: Iterable[tuple[Claim, tuple[WorkerSlot, ...]]],
+    claims: Iterable[tuple[Claimant[Id], tuple[WorkerSlot, ...]]],
     lacks: Shortage,
-) -> tuple[JobId, ...]:
+) -> tuple[Id, ...]:
     """Jobs among these claims that hold what a request lacks: slots of its group, GPUs of its
     nodes, or more than a little of their memory.
 
@@ -103,10 +117,10 @@ def beside(
     """
     if lacks.of_jobs:
         full = next(group for group in request.groups if group.kind == lacks.kind)
-        return tuple(claim.job.id for claim, _ in claims if full in claim.request.groups)
+        return tuple(claim.id for claim, _ in claims if full in claim.request.groups)
     wanted, on_gpus = set(request.fixed), lacks.on_gpu
     return tuple(
-        claim.job.id
+        claim.id
         for claim, slots in claims
         if any((not wanted or slot.node in wanted) and (slot.gpus or not on_gpus) for slot in slots)
         and (on_gpus or claim.request.memory_bytes >= _LITTLE * request.memory_bytes)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from headgate.model.declarations import Kind, against_bounds, declared, documented
 
-WEEK_SECONDS = 7 * 86_400.0
+DAY_SECONDS = 86_400.0
 
 
 @documented
@@ -72,6 +72,9 @@ class UserShare:
         return self.user in (None, user)
 
 
+_EVERYBODY = UserShare()
+
+
 @documented
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingRules:
@@ -85,9 +88,18 @@ class SharingRules:
         ),
     )
     half_life: float = field(
-        default=WEEK_SECONDS,
+        default=7 * DAY_SECONDS,
         metadata=declared(
             "After how long past use counts half in the order of users.", kind=Kind.SECONDS, above=0
+        ),
+    )
+    patience: float = field(
+        default=DAY_SECONDS,
+        metadata=declared(
+            "A user who waits and got nothing for so long goes before others, whatever was used "
+            "before.",
+            kind=Kind.SECONDS,
+            above=0,
         ),
     )
     administrators: tuple[str, ...] = field(
@@ -108,4 +120,4 @@ class SharingRules:
 
     def of(self, user: str, groups: Collection[str]) -> UserShare:
         """What a user in these groups may have."""
-        return next((part for part in self.parts if part.concerns(user, groups)), UserShare())
+        return next((part for part in self.parts if part.concerns(user, groups)), _EVERYBODY)

@@ -1,0 +1,430 @@
+"""Who starts when on a shared machine."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.arbiter.core import (
+    Arbiter,
+    ArbiterEvent,
+    Booked,
+    Drained,
+    HubJoined,
+    HubLeft,
+    JobOrdered,
+    JobReleased,
+)
+from headgate.arbiter.records import (
+    Booking,
+    Demand,
+    Hub,
+    JobDemand,
+    JobWaits,
+    MachineJob,
+    ResourceGrant,
+    Span,
+    UserPart,
+    WaitKind,
+)
+from headgate.model.cluster import Gpu, Node
+from headgate.model.sharing import Amounts, SharingRules, UserShare
+
+GIB = 1 << 30
+NODE = Node("m", 8, 32 * GIB, gpus=tuple(Gpu(i, "A100", 16 * GIB) for i in range(4)))
+BEGIN, END = 0, 1
+
+
+def job(
+    id: str, gpus: int = 1, *, lasts: float | None = None, memory: int = 1, on_gpu: int = 0
+) -> JobDemand:
+    """A job; `memory` and `on_gpu` in GiB, `on_gpu` 0: it needs whole GPUs."""
+    left = Span(lasts, lasts, lasts) if lasts is not None else None
+    gpu_memory = on_gpu * GIB if on_gpu else None
+    return JobDemand(
+        id, memory_bytes=memory * GIB, gpus=gpus, gpu_memory_bytes=gpu_memory, left=left
+    )
+
+
+@dataclass
+class Machine:
+    """Hubs of users that state what they want, and run jobs as they are granted."""
+
+    arbiter: Arbiter = field(default_factory=lambda: Arbiter(NODE, SharingRules()))
+    now: float = 0.0
+    waiting: dict[Hub, list[JobDemand]] = field(default_factory=dict)
+    running: dict[Hub, dict[str, JobDemand]] = field(default_factory=dict)
+    times: dict[str, list[float]] = field(default_factory=dict)
+    waits: dict[str, JobWaits] = field(default_factory=dict)
+    parts: dict[str, UserPart] = field(default_factory=dict)
+
+    def submit(self, user: str, *jobs: JobDemand, name: str = "") -> None:
+        """A hub states further jobs."""
+        hub = Hub(user, name)
+        self.waiting.setdefault(hub, []).extend(jobs)
+        self.state(hub)
+
+    def state(self, hub: Hub) -> None:
+        """A hub states all that it runs and wants."""
+        running = tuple(self._left(job) for job in self.running.get(hub, {}).values())
+        self.take(Demand(hub, tuple(self.waiting.get(hub, ())), running))
+
+    def _left(self, job: JobDemand) -> JobDemand:
+        if job.left is None:
+            return job
+        left = max(job.left.most - (self.now - self.times[job.id][BEGIN]), 0.0)
+        return replace(job, left=Span(left, left, left))
+
+    def take(self, event: ArbiterEvent | None = None) -> None:
+        """Let the arbiter act, and start what it grants."""
+        for action in self.arbiter.step(self.now, event):
+            match action:
+                case ResourceGrant(MachineJob(hub, id), demand):
+                    assert id not in self.times, "granted twice"
+                    self.times[id] = [self.now]
+                    self.waiting[hub] = [job for job in self.waiting[hub] if job.id != id]
+                    self.running.setdefault(hub, {})[id] = demand
+                    self.waits.pop(id, None)
+                case JobWaits(MachineJob(_, id)):
+                    self.waits[id] = action
+                case UserPart(user):
+                    self.parts[user] = action
+
+    def end(self, *ids: str, at: float) -> None:
+        """Jobs end."""
+        self.now = at
+        for hub, jobs in list(self.running.items()):
+            for id in [id for id in jobs if id in ids]:
+                del jobs[id]
+                self.times[id].append(at)
+                self.state(hub)
+
+    @property
+    def runs(self) -> set[str]:
+        return {id for jobs in self.running.values() for id in jobs}
+
+
+def grants(arbiter: Arbiter) -> Iterable[ResourceGrant]:
+    return arbiter.room.grants.values()
+
+
+# --- between users
+
+
+def test_a_user_without_jobs_goes_before_one_who_has_many() -> None:
+    machine = Machine()
+    machine.submit("ada", *(job(f"a{i}") for i in range(6)))
+    machine.submit("bob", job("b0"))
+    machine.end("a0", at=10.0)
+    assert machine.runs == {"a1", "a2", "a3", "b0"}
+
+
+def test_past_use_counts_in_the_order_of_users() -> None:
+    machine = Machine()
+    machine.submit("ada", *(job(f"a{i}") for i in range(4)))
+    machine.end("a0", "a1", "a2", "a3", at=86_400.0)
+    machine.submit("eve", job("e0", 4))
+    machine.submit("ada", job("a4", 4))
+    machine.submit("bob", job("b0", 4))
+    machine.end("e0", at=86_500.0)
+    assert machine.runs == {"b0"}
+
+
+def test_a_user_who_got_nothing_for_long_goes_first() -> None:
+    machine = Machine(Arbiter(NODE, SharingRules(patience=100.0)))
+    machine.submit("ada", job("a0", 4))
+    machine.end("a0", at=86_400.0)
+    machine.submit("eve", *(job(f"e{i}", 4) for i in range(9)))
+    machine.submit("ada", job("a1", 4))
+    machine.end("e0", at=86_490.0)
+    assert machine.runs == {"e1"}
+    machine.end("e1", at=86_501.0)
+    assert machine.runs == {"a1"}
+
+
+def test_more_shares_let_a_user_hold_more() -> None:
+    rules = SharingRules(parts=(UserShare(user="ada", shares=3.0),))
+    machine = Machine(Arbiter(NODE, rules))
+    machine.submit("eve", job("e0", 4))
+    machine.submit("ada", *(job(f"a{i}") for i in range(4)))
+    machine.submit("bob", *(job(f"b{i}") for i in range(4)))
+    machine.end("e0", at=1.0)
+    assert Counter(id[0] for id in machine.runs) == {"a": 3, "b": 1}
+
+
+def test_jobs_within_the_guaranteed_part_go_first() -> None:
+    rules = SharingRules(parts=(UserShare(group="staff", guaranteed=Amounts(gpus=2)),))
+    machine = Machine(Arbiter(NODE, rules))
+    machine.take(HubJoined(Hub("ada"), frozenset({"staff"})))
+    machine.submit("ada", job("a0"), job("a1", gpus=0))
+    machine.submit("bob", *(job(f"b{i}") for i in range(3)))
+    machine.submit("eve", *(job(f"e{i}") for i in range(2)))
+    machine.submit("ada", job("a2"), job("a3"))
+    machine.end("b0", at=1.0)
+    machine.end("b1", at=2.0)
+    assert machine.runs - {"a1"} == {"a0", "a2", "b2", "e0"}
+
+
+def test_a_user_has_at_most_the_largest_part_and_others_go_on() -> None:
+    rules = SharingRules(parts=(UserShare(user="ada", largest=Amounts(gpus=1, jobs=2)),))
+    machine = Machine(Arbiter(NODE, rules))
+    machine.submit("ada", job("a0"), job("a1"), job("a2", gpus=0), job("a3", gpus=0))
+    machine.submit("bob", job("b0", 3))
+    assert machine.runs == {"a0", "a2", "b0"}
+    assert {machine.waits[id].kind for id in ("a1", "a3")} == {WaitKind.OWN_LIMIT}
+
+
+def test_hubs_of_one_user_take_turns() -> None:
+    machine = Machine()
+    machine.submit("eve", job("e0", 4))
+    machine.submit("ada", *(job(f"a{i}", 2) for i in range(3)), name="1")
+    machine.submit("ada", *(job(f"b{i}", 2) for i in range(3)), name="2")
+    machine.end("e0", at=1.0)
+    assert machine.runs == {"a0", "b0"}
+
+
+# --- room
+
+
+def test_a_job_starts_only_when_all_it_needs_is_free() -> None:
+    machine = Machine()
+    machine.submit("ada", job("a0", 3, memory=20))
+    machine.submit("bob", job("b0", 2))
+    machine.submit("eve", job("e0", 0, memory=13))
+    assert machine.runs == {"a0"}
+    machine.submit("eve", job("e1", 5))
+    assert machine.waits["e1"].kind is WaitKind.TOO_LARGE
+    machine.end("a0", at=1.0)
+    assert machine.runs == {"b0", "e0"}
+
+
+def test_jobs_that_state_gpu_memory_share_a_gpu_but_not_a_whole_one() -> None:
+    machine = Machine()
+    machine.submit("ada", job("a0", 3))
+    machine.submit("bob", *(job(f"b{i}", on_gpu=7) for i in range(3)))
+    on_gpus = {grant.job.id: grant.slots[0].gpus for grant in grants(machine.arbiter)}
+    assert machine.runs == {"a0", "b0", "b1"}
+    assert on_gpus["b0"] == on_gpus["b1"] == (3,)
+
+
+def test_a_large_job_gets_its_turn_before_endless_small_ones() -> None:
+    machine = Machine()
+    machine.submit("ada", *(job(f"a{i}", lasts=10.0) for i in range(4)))
+    machine.submit("bob", job("b0", 4, lasts=10.0))
+    for i in range(4, 30):
+        machine.submit("eve", job(f"e{i}", lasts=10.0))
+    for i in range(4):
+        machine.end(f"a{i}", at=7.0 + i)
+    assert machine.runs == {"b0"}
+
+
+def test_jobs_of_unknown_length_do_not_put_off_a_large_one() -> None:
+    machine = Machine()
+    machine.submit("ada", *(job(f"a{i}") for i in range(4)))
+    machine.submit("bob", job("b0", 4))
+    machine.submit("eve", *(job(f"e{i}", lasts=0.1) for i in range(4)))
+    for i in range(4):
+        assert machine.runs == {f"a{left}" for left in range(i, 4)}
+        machine.end(f"a{i}", at=i + 1.0)
+    assert machine.runs == {"b0"}
+
+
+def test_small_jobs_go_before_a_large_one_that_they_do_not_delay() -> None:
+    machine = Machine()
+    machine.submit("ada", job("a0", 3, lasts=100.0))
+    machine.submit("bob", job("b0", 4))
+    machine.submit("eve", job("ends", lasts=90.0), job("cpu", 0))
+    assert machine.runs == {"a0", "ends", "cpu"}
+    machine.end("ends", at=50.0)
+    machine.submit("eve", job("late", lasts=60.0))
+    assert machine.waits["late"].kind is WaitKind.OTHERS_FIRST
+    assert machine.waits["late"].delays == MachineJob(Hub("bob"), "b0")
+    machine.end("a0", at=70.0)
+    assert machine.runs == {"cpu", "b0"}
+
+
+def test_expected_starts_are_told_with_how_late_they_may_be() -> None:
+    machine = Machine()
+    machine.submit("ada", replace(job("a0", 4), left=Span(50.0, 40.0, 90.0)))
+    machine.submit("bob", job("b0", 2), job("b1", 3))
+    soon, after = machine.arbiter.ahead(0.0)
+    assert (soon.job.id, soon.at, soon.latest) == ("b0", 50.0, 90.0)
+    assert (after.job.id, after.at) == ("b1", None)
+    assert after.unknown == (MachineJob(Hub("bob"), "b0"),)
+
+
+# --- reservations
+
+
+def test_a_reservation_is_kept_free_and_used_by_its_user() -> None:
+    machine = Machine()
+    reserved = JobDemand("", gpus=2)
+    machine.take(Booked(Booking(1, "ada", reserved, 100.0, 200.0)))
+    machine.submit("bob", *(job(f"b{i}") for i in range(2)), job("short", lasts=50.0), job("b2"))
+    assert machine.runs == {"b0", "b1", "short"}
+    machine.end("short", at=50.0)
+    assert machine.waits["b2"].kind is WaitKind.OTHERS_FIRST
+    machine.now = 100.0
+    machine.submit("ada", job("a0", 2))
+    assert machine.runs == {"b0", "b1", "a0"}
+
+
+def test_what_a_reservation_leaves_is_free_when_it_ends() -> None:
+    machine = Machine()
+    machine.take(Booked(Booking(1, "ada", JobDemand("", gpus=4), 0.0, 200.0)))
+    machine.submit("bob", job("b0"))
+    machine.submit("eve", job("e0", 4))
+    assert machine.runs == set()
+    assert machine.arbiter.wake_at(0.0) == 200.0
+    machine.now = 200.0
+    machine.take()
+    assert machine.runs == {"b0"}
+
+
+# --- administrators, hubs, and crashes
+
+
+def test_administrators_hold_jobs_and_let_others_go_first() -> None:
+    machine = Machine()
+    machine.take(Drained(True))
+    machine.submit("ada", job("a0", 4))
+    machine.submit("bob", job("b0", 4))
+    machine.submit("eve", job("e0", 4))
+    machine.take(JobOrdered(MachineJob(Hub("ada"), "a0"), held=True))
+    machine.take(JobOrdered(MachineJob(Hub("eve"), "e0"), first=True))
+    assert machine.runs == set()
+    machine.take(Drained(False))
+    assert machine.runs == {"e0"}
+    machine.end("e0", at=1.0)
+    machine.end("b0", at=2.0)
+    assert machine.runs == set()
+
+
+def test_jobs_keep_what_they_hold_until_their_hub_is_empty() -> None:
+    machine = Machine()
+    machine.submit("ada", job("a0", 4))
+    machine.submit("bob", job("b0"))
+    machine.take(HubLeft(Hub("ada")))
+    assert machine.runs == {"a0"}
+    [release, *_] = machine.arbiter.step(1.0, HubLeft(Hub("ada"), emptied=True))
+    assert release == JobReleased(MachineJob(Hub("ada"), "a0"))
+    assert [grant.job.id for grant in grants(machine.arbiter)] == ["b0"]
+
+
+def test_a_new_arbiter_goes_on_with_what_was_granted() -> None:
+    machine = Machine()
+    machine.submit("ada", job("a0", 3))
+    machine.arbiter = Arbiter(NODE, SharingRules(), list(grants(machine.arbiter)))
+    machine.submit("bob", job("b0", 2))
+    machine.state(Hub("ada"))
+    assert machine.runs == {"a0"}
+    machine.end("a0", at=1.0)
+    assert machine.runs == {"b0"}
+
+
+def test_a_hub_that_missed_a_grant_hears_it_again_and_no_other() -> None:
+    arbiter = Arbiter(NODE, SharingRules())
+    demand = Demand(Hub("ada"), (job("a0", 4),))
+    first, again = arbiter.step(0.0, demand), arbiter.step(1.0, demand)
+    assert first[0] == again[0] == next(iter(grants(arbiter)))
+
+
+def test_a_job_that_runs_without_a_grant_holds_nothing() -> None:
+    arbiter = Arbiter(NODE, SharingRules())
+    arbiter.step(0.0, Demand(Hub("ada"), (job("a0", 4),)))
+    actions = arbiter.step(0.0, Demand(Hub("eve"), (), (job("e0", 4),)))
+    assert [type(action) for action in actions[:1]] == [JobWaits]
+    assert [grant.job.id for grant in grants(arbiter)] == ["a0"]
+
+
+# --- whatever comes
+
+
+JOBS = st.lists(
+    st.tuples(
+        st.sampled_from(("ada", "bob", "eve")),
+        st.integers(0, 4),  # GPUs
+        st.sampled_from((0, 0, 5, 16)),  # GiB on a GPU
+        st.integers(1, 32),  # GiB
+        st.integers(1, 30),  # seconds that it takes
+        st.one_of(st.none(), st.integers(0, 20)),  # more that are expected at most
+        st.integers(0, 60),  # arrival
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+def play(jobs: list[tuple[str, int, int, int, int, int | None, int]]) -> Machine:
+    """Run jobs of users, and check after each event that nothing is held twice."""
+    machine = Machine()
+    arrivals: dict[str, tuple[float, str, JobDemand]] = {}
+    lasts: dict[str, float] = {}
+    for i, (user, gpus, on_gpu, memory, seconds, more, at) in enumerate(jobs):
+        surely = None if more is None else float(seconds + more)
+        wanted = job(str(i), gpus, lasts=surely, memory=memory, on_gpu=on_gpu)
+        arrivals[str(i)], lasts[str(i)] = (float(at), user, wanted), float(seconds)
+    while arrivals or machine.runs:
+        ends = {id: machine.times[id][BEGIN] + lasts[id] for id in machine.runs}
+        comes = min(arrivals, key=lambda id: arrivals[id][0]) if arrivals else None
+        first = min(ends, key=lambda id: ends[id]) if ends else None
+        if first is not None and (comes is None or ends[first] <= arrivals[comes][0]):
+            machine.end(first, at=ends[first])
+        elif comes is not None:
+            machine.now, user, wanted = arrivals.pop(comes)
+            machine.submit(user, wanted)
+        _keeps_its_promise(machine)
+        _holds_nothing_twice(machine)
+    return machine
+
+
+def _keeps_its_promise(machine: Machine) -> None:
+    """What has started since the promise does not delay the promised job."""
+    promised = machine.arbiter.promised
+    if promised is not None:
+        [demand] = (job for job in machine.waiting[promised.job.hub] if job.id == promised.job.id)
+        again = machine.arbiter.room.promise(machine.now, promised.job, demand)
+        assert again is not None and again.at <= promised.at
+
+
+def _holds_nothing_twice(machine: Machine) -> None:
+    memory, on_gpu, whole = 0, Counter[int](), Counter[int]()
+    for grant in grants(machine.arbiter):
+        memory += grant.demand.all_memory_bytes
+        gpus = [gpu for slot in grant.slots for gpu in slot.gpus]
+        assert len(set(gpus)) == len(gpus) == grant.demand.gpus
+        for gpu in gpus:
+            whole[gpu] += grant.demand.gpu_memory_bytes is None
+            on_gpu[gpu] += grant.demand.gpu_memory_bytes or 0
+    assert memory <= NODE.memory_bytes
+    assert all(size <= 16 * GIB for size in on_gpu.values())
+    assert all(count <= 1 and not (count and on_gpu[gpu]) for gpu, count in whole.items())
+    assert {grant.job.id for grant in grants(machine.arbiter)} == machine.runs
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS)
+def test_every_job_gets_its_turn_and_promises_are_kept(
+    jobs: list[tuple[str, int, int, int, int, int | None, int]],
+) -> None:
+    machine = play(jobs)
+    assert machine.times.keys() == {str(i) for i in range(len(jobs))}
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS)
+def test_nothing_waits_while_the_first_job_could_start(
+    jobs: list[tuple[str, int, int, int, int, int | None, int]],
+) -> None:
+    machine = Machine()
+    for i, (user, gpus, on_gpu, memory, *_) in enumerate(jobs):
+        machine.submit(user, job(str(i), gpus, memory=memory, on_gpu=on_gpu))
+        waits = {wanted.id for of_hub in machine.waiting.values() for wanted in of_hub}
+        assert bool(waits) == (machine.arbiter.promised is not None)
+    assert machine.runs
+    assert math.isfinite(sum(part.cores for part in machine.parts.values()))
