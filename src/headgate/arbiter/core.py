@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import zip_longest
@@ -284,10 +284,7 @@ class Arbiter:
             waiting = [entry for entry in jobs if entry[0] not in self.room.grants]
             if waiting:
                 of_users.setdefault(hub.user, []).append(waiting)
-        return {
-            user: deque(entry for turn in zip_longest(*hubs) for entry in turn if entry is not None)
-            for user, hubs in of_users.items()
-        }
+        return {user: deque(_by_turns(hubs)) for user, hubs in of_users.items()}
 
     def _rank(
         self,
@@ -370,6 +367,13 @@ class Arbiter:
             math.inf if largest is None else largest,
             wanted,
         )
+
+
+def _by_turns(
+    hubs: Iterable[list[tuple[MachineJob, JobDemand]]],
+) -> Iterator[tuple[MachineJob, JobDemand]]:
+    for turn in zip_longest(*hubs):
+        yield from (entry for entry in turn if entry is not None)
 
 
 def _is_guaranteed(share: UserShare, held: _Held, job: JobDemand) -> bool:
