@@ -10,15 +10,17 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.arbiter.core import (
-    Arbiter,
+from headgate.arbiter.core import Arbiter
+from headgate.arbiter.events import (
     ArbiterEvent,
     Booked,
     Drained,
+    GpuBytes,
     HubJoined,
     HubLeft,
     JobOrdered,
     JobReleased,
+    MachineUsed,
 )
 from headgate.arbiter.records import (
     Booking,
@@ -212,6 +214,29 @@ def test_jobs_that_state_gpu_memory_share_a_gpu_but_not_a_whole_one() -> None:
     assert on_gpus["b0"] == on_gpus["b1"] == (3,)
 
 
+def test_workers_of_a_job_start_all_at_once() -> None:
+    machine = Machine()
+    machine.submit("eve", job("e0", 1))
+    machine.submit("ada", replace(job("a0", 2), workers=2))
+    machine.submit("bob", replace(job("b0", 1, on_gpu=9), workers=4))
+    assert machine.runs == {"e0"}
+    machine.end("e0", at=1.0)
+    assert machine.runs == {"a0"}
+    machine.end("a0", at=2.0)
+    [grant] = grants(machine.arbiter)
+    assert sorted(slot.gpus for slot in grant.slots) == [(0,), (1,), (2,), (3,)]
+
+
+def test_gpus_of_outside_programs_are_left_alone_or_shared_last() -> None:
+    for outside, gpus in (("leave", {0, 1}), ("last", {0, 1, 2})):
+        machine = Machine(Arbiter(NODE, SharingRules(outside_gpus=outside)))
+        used = {gpu: GpuBytes(4.0 * GIB, 0.0) for gpu in (2, 3)}
+        machine.take(MachineUsed(30.0 * GIB, 0.0, used, frozenset(used)))
+        machine.submit("ada", *(job(f"a{i}", on_gpu=10) for i in range(3)), job("whole"))
+        assert {grant.slots[0].gpus[0] for grant in grants(machine.arbiter)} == gpus
+        assert "whole" not in machine.runs
+
+
 def test_a_large_job_gets_its_turn_before_endless_small_ones() -> None:
     machine = Machine()
     machine.submit("ada", *(job(f"a{i}", lasts=10.0) for i in range(4)))
@@ -256,6 +281,19 @@ def test_expected_starts_are_told_with_how_late_they_may_be() -> None:
     assert (soon.job.id, soon.at, soon.latest) == ("b0", 50.0, 90.0)
     assert (after.job.id, after.at) == ("b1", None)
     assert after.unknown == (MachineJob(Hub("bob"), "b0"),)
+
+
+def test_a_user_whose_jobs_overrun_does_not_go_before_others_by_backfill() -> None:
+    machine = Machine()
+    for i in range(8):
+        machine.submit("eve", job(f"e{i}", lasts=1.0))
+        machine.end(f"e{i}", at=10.0 * i + 9.0)
+    machine.submit("ada", job("a0", 3, lasts=1_000.0))
+    machine.submit("bob", job("b0", 4))
+    machine.submit("eve", job("e8", lasts=1.0))
+    assert machine.waits["e8"].kind is WaitKind.OTHERS_FIRST
+    machine.submit("ada", job("a1", lasts=1.0))
+    assert machine.runs == {"a0", "a1"}
 
 
 # --- reservations

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from headgate.arbiter.events import MachineUsed
 from headgate.arbiter.records import (
     Booking,
     JobDemand,
@@ -19,6 +21,7 @@ from headgate.arbiter.records import (
 )
 from headgate.controller.free_resources import FreeResources, ResourceRequest
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.shortage import Shortage
 from headgate.controller.start_forecast import ExpectedStart, expected_starts
 from headgate.model.cluster import Node
 
@@ -93,17 +96,32 @@ class Room:
         self.resources.join(node)
         self._of_bookings: list[_Promise] = []
         self._of_job: _Promise | None = None
+        self._lacking: dict[ResourceRequest, Shortage] = {}
 
     def take_up(self, grant: ResourceGrant) -> None:
         """Count what a job holds as taken, whether there is room or not."""
         self.grants[grant.job] = grant
         self.resources.take(grant.demand.request(self.node.name), grant.slots)
 
-    def release(self, job: MachineJob) -> None:
-        """Return what a job holds; nothing happens if it holds nothing."""
+    def release(self, job: MachineJob) -> ResourceGrant | None:
+        """Return what a job holds; None: it held nothing."""
         grant = self.grants.pop(job, None)
         if grant is not None:
             self.resources.give(grant.demand.request(self.node.name), grant.slots)
+        return grant
+
+    def observe(self, reading: MachineUsed, outside_gpus: Literal["leave", "last"]) -> None:
+        """Record what others use. GPUs that outside programs use get no job, or jobs last that
+        share them.
+        """
+        name, memory = self.node.name, self.resources.gpu_memory
+        self.resources.observe(name, reading.free_bytes, reading.held_bytes)
+        used = {gpu: read.used for gpu, read in reading.gpus.items()}
+        memory.observe(name, used, {gpu: read.held for gpu, read in reading.gpus.items()})
+        left_alone = reading.outside if outside_gpus == "leave" else frozenset[int]()
+        memory.limit(name, frozenset(), left_alone)
+        counts = Counter(reading.outside)
+        memory.others = lambda _: counts
 
     def could(self, demand: JobDemand) -> bool:
         """Whether a job would fit if nothing ran."""
@@ -112,20 +130,27 @@ class Room:
     def begin(self, now: float) -> None:
         """Begin a round of decisions: promise the reservations what they are for."""
         self._of_job = None
+        self._lacking.clear()
         self._promise_bookings(now)
 
-    def start(self, now: float, job: MachineJob, demand: JobDemand) -> ResourceGrant | JobWaits:
+    def start(
+        self, now: float, job: MachineJob, demand: JobDemand, ends: float
+    ) -> ResourceGrant | JobWaits:
         """Start a job if it fits and keeps all promises.
 
         Args:
             now: Seconds; that of `begin`.
             job: The job.
             demand: What it needs.
+            ends: When it has surely ended; infinite: not known.
         """
-        request, ends = demand.request(self.node.name), demand.ends(now)
+        request = demand.request(self.node.name)
+        if request in self._lacking:  # nothing is returned within a round
+            return JobWaits(job, WaitKind.NO_ROOM, self._lacking[request])
         slots = self.resources.seize(request)
         if slots is None:
-            return JobWaits(job, WaitKind.NO_ROOM, self.resources.shortage(request))
+            lacks = self._lacking[request] = self.resources.shortage(request)
+            return JobWaits(job, WaitKind.NO_ROOM, lacks)
         self.resources.give(request, slots)
         promises = [*self._of_bookings, *([self._of_job] if self._of_job is not None else [])]
         during = [promise for promise in promises if promise.at < ends]
@@ -134,7 +159,7 @@ class Room:
                 return JobWaits(job, WaitKind.OTHERS_FIRST, delays=promise.job)
         for promise in during:
             promise.resources.take(request, slots)
-        grant = ResourceGrant(job, demand, slots, now, ends)
+        grant = ResourceGrant(job, demand, slots, now, ends, ends)
         self.take_up(grant)
         if any(booking.user == job.hub.user for booking in self.bookings.values()):
             self._promise_bookings(now)  # less of it is left for the user's other jobs

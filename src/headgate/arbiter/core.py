@@ -11,10 +11,22 @@ from itertools import zip_longest
 
 from headgate.arbiter.admission import Room
 from headgate.arbiter.cores import CoreClaim, divide, weights
+from headgate.arbiter.events import (
+    ArbiterAction,
+    ArbiterEvent,
+    Booked,
+    Drained,
+    HubJoined,
+    HubLeft,
+    JobOrdered,
+    JobReleased,
+    MachineUsed,
+    RulesRead,
+    Unbooked,
+)
 from headgate.arbiter.past_use import PastUse
 from headgate.arbiter.records import (
     WAIT_FOR_ROOM,
-    Booking,
     Demand,
     Hub,
     JobDemand,
@@ -29,69 +41,12 @@ from headgate.arbiter.records import (
 from headgate.model.cluster import Node
 from headgate.model.sharing import SharingRules, UserShare
 
-
-@dataclass(frozen=True, slots=True)
-class HubJoined:
-    """A hub has connected; `groups` are those of its user."""
-
-    hub: Hub
-    groups: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class HubLeft:
-    """A hub is gone, and `emptied` tells that no process of its jobs is left."""
-
-    hub: Hub
-    emptied: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RulesRead:
-    """The administrator's file was read."""
-
-    rules: SharingRules
-
-
-@dataclass(frozen=True, slots=True)
-class Booked:
-    """A user has reserved."""
-
-    booking: Booking
-
-
-@dataclass(frozen=True, slots=True)
-class Unbooked:
-    """A reservation was given up."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class JobOrdered:
-    """An administrator holds a job, lets it go first, or leaves it to its turn."""
-
-    job: MachineJob
-    held: bool = False
-    first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """An administrator lets nothing start any more, or everything again."""
-
-    drained: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JobReleased:
-    """What a job held is free."""
-
-    job: MachineJob
-
-
-ArbiterEvent = HubJoined | HubLeft | RulesRead | Booked | Unbooked | JobOrdered | Drained | Demand
-ArbiterAction = ResourceGrant | JobReleased | JobWaits | UserPart
+_JUDGED, _FEW = 20, 8
+"""How many ended jobs of a user are judged, and with fewer none are."""
+_OVERRUN = 1 / 4
+"""A user is believed as long as at most this fraction took longer than surely stated; of honest
+bands one in twenty does.
+"""
 
 
 @dataclass(slots=True)
@@ -146,6 +101,7 @@ class Arbiter:
         self.promised: StartPromise | None = None
         self._is_drained = False
         self._waits: dict[MachineJob, JobWaits] = {}
+        self._overran: dict[str, deque[bool]] = {}
         self._parts: dict[str, UserPart] = {}
         for grant in grants:
             self.room.take_up(grant)
@@ -170,7 +126,9 @@ class Arbiter:
             case HubLeft(hub, emptied):
                 self._demands.pop(hub, None)
                 if emptied:
-                    actions += self._release(job for job in self.room.grants if job.hub == hub)
+                    actions += self._release(
+                        now, [job for job in self.room.grants if job.hub == hub]
+                    )
             case RulesRead(rules):
                 self.rules, self.past.half_life = rules, rules.half_life
             case Booked(booking):
@@ -182,6 +140,8 @@ class Arbiter:
                 (self._first.add if first else self._first.discard)(job)
             case Drained(drained):
                 self._is_drained = drained
+            case MachineUsed():
+                self.room.observe(event, self.rules.outside_gpus)
         actions += self._decide(now)
         actions += self._divide(now)
         return actions
@@ -228,21 +188,30 @@ class Arbiter:
             if job.id in running:
                 stated = running.pop(job.id)
                 kept = replace(grant.demand, cores=stated.cores, left=stated.left)
-                self.room.grants[job] = replace(grant, demand=kept, ends=kept.ends(now))
+                ends = kept.ends(now) if self._is_believed(job.hub.user) else math.inf
+                self.room.grants[job] = replace(grant, demand=kept, ends=ends)
             elif job.id in unheard:
                 actions.append(grant)
             else:
                 over.append(job)
-        actions += self._release(over)
+        actions += self._release(now, over)
         waiting = {job.id: job for job in (*running.values(), *demand.waiting)}
         self._demands[demand.hub] = replace(demand, waiting=tuple(waiting.values()), running=())
         return actions
 
-    def _release(self, jobs: Iterable[MachineJob]) -> list[ArbiterAction]:
+    def _release(self, now: float, jobs: Iterable[MachineJob]) -> list[ArbiterAction]:
         released = list(jobs)
         for job in released:
-            self.room.release(job)
+            grant = self.room.release(job)
+            if grant is not None and grant.stated_end < math.inf:
+                past = self._overran.setdefault(job.hub.user, deque(maxlen=_JUDGED))
+                past.append(now > grant.stated_end)
         return [JobReleased(job) for job in released]
+
+    def _is_believed(self, user: str) -> bool:
+        """Whether a user's jobs end about as surely as stated; else their length is not known."""
+        past = self._overran.get(user, ())
+        return len(past) < _FEW or sum(past) <= _OVERRUN * len(past)
 
     # --- who starts -------------------------------------------------------------------------------
 
@@ -315,7 +284,8 @@ class Arbiter:
             return JobWaits(job, WaitKind.TOO_LARGE)
         if _exceeds(held.plus(demand), self.share(job.hub.user)):
             return JobWaits(job, WaitKind.OWN_LIMIT)
-        return self.room.start(now, job, demand)
+        ends = demand.ends(now) if self._is_believed(job.hub.user) else math.inf
+        return self.room.start(now, job, demand, ends)
 
     def _held(self) -> dict[str, _Held]:
         held: dict[str, _Held] = {}

@@ -55,6 +55,7 @@ class JobDemand:
         gpus: GPUs of each worker.
         gpu_memory_bytes: Memory that each worker needs on each GPU; None: it needs whole GPUs.
         left: Seconds that it takes or has left; None: not known.
+        name: What others see of it.
         private: Others see only whose job it is.
     """
 
@@ -65,6 +66,7 @@ class JobDemand:
     gpus: int = 0
     gpu_memory_bytes: int | None = None
     left: Span | None = None
+    name: str = ""
     private: bool = False
 
     @property
@@ -84,15 +86,15 @@ class JobDemand:
         return getattr(self.left, which) if self.left is not None else None
 
     def request(self, node: str) -> ResourceRequest:
-        """The same as a request to a machine of this name."""
-        on_gpus = None
-        if self.gpus:
-            is_whole = self.gpu_memory_bytes is None
-            on_gpus = GpuRequest(
-                self.gpu_memory_bytes or 0, self.gpus, apart=is_whole, alone=is_whole
-            )
-        nodes = (node,) * self.workers
-        return ResourceRequest(self.workers, 0, self.memory_bytes, nodes, None, on_gpus)
+        """The same as a request to a machine of this name. Workers that share no GPU are taken as
+        one, which has all GPUs.
+        """
+        if self.gpus and self.gpu_memory_bytes is not None:
+            on_gpus = GpuRequest(self.gpu_memory_bytes, self.gpus)
+            nodes = (node,) * self.workers
+            return ResourceRequest(self.workers, 0, self.memory_bytes, nodes, None, on_gpus)
+        whole = GpuRequest(0, self.all_gpus, alone=True) if self.gpus else None
+        return ResourceRequest(1, 0, self.all_memory_bytes, (node,), None, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,10 @@ class ResourceGrant:
     Args:
         job: The job.
         demand: What it asked for.
-        slots: The place of each worker, with its GPUs.
+        slots: The place of each worker, with its GPUs; of whole GPUs one place for all workers.
         since: When it was granted.
-        ends: When it has surely ended; infinite: not known.
+        ends: When it has surely ended, as last stated; infinite: not known.
+        stated_end: The same as stated at its start.
     """
 
     job: MachineJob
@@ -127,6 +130,7 @@ class ResourceGrant:
     slots: tuple[WorkerSlot, ...]
     since: float
     ends: float = math.inf
+    stated_end: float = math.inf
 
 
 class WaitKind(StrEnum):

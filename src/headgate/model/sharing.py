@@ -111,7 +111,8 @@ class SharingRules:
     outside_gpus: Literal["leave", "last"] = field(
         default="leave",
         metadata=declared(
-            "GPUs that programs without Headgate use: `leave` them alone, or give them out `last`."
+            "GPUs that programs without Headgate use: `leave` them alone, or let jobs that state "
+            "their GPU memory use them `last`."
         ),
     )
     parts: tuple[UserShare, ...] = field(

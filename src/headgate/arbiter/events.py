@@ -1,0 +1,106 @@
+"""What happens on a shared machine, and what its arbiter answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headgate.arbiter.records import (
+    Booking,
+    Demand,
+    Hub,
+    JobWaits,
+    MachineJob,
+    ResourceGrant,
+    UserPart,
+)
+from headgate.model.sharing import SharingRules
+
+
+@dataclass(frozen=True, slots=True)
+class HubJoined:
+    """A hub has connected; `groups` are those of its user."""
+
+    hub: Hub
+    groups: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class HubLeft:
+    """A hub is gone, and `emptied` tells that no process of its jobs is left."""
+
+    hub: Hub
+    emptied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RulesRead:
+    """The administrator's file was read."""
+
+    rules: SharingRules
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """A user has reserved."""
+
+    booking: Booking
+
+
+@dataclass(frozen=True, slots=True)
+class Unbooked:
+    """A reservation was given up."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobOrdered:
+    """An administrator holds a job, lets it go first, or leaves it to its turn."""
+
+    job: MachineJob
+    held: bool = False
+    first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """An administrator lets nothing start any more, or everything again."""
+
+    drained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBytes:
+    """Memory of a GPU in use, and by jobs with a grant, at most what is granted."""
+
+    used: float
+    held: float
+
+
+@dataclass(frozen=True, slots=True)
+class MachineUsed:
+    """A reading of the machine.
+
+    Args:
+        free_bytes: Memory that is still available.
+        held_bytes: Memory that jobs with a grant hold, at most what is granted.
+        gpus: The same of each GPU that was read.
+        outside: GPUs on which programs compute that have no grant.
+    """
+
+    free_bytes: float
+    held_bytes: float
+    gpus: Mapping[int, GpuBytes]
+    outside: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class JobReleased:
+    """What a job held is free."""
+
+    job: MachineJob
+
+
+ArbiterEvent = HubJoined | HubLeft | RulesRead | Booked | Unbooked | JobOrdered | Drained | Demand
+ArbiterAction = ResourceGrant | JobReleased | JobWaits | UserPart
