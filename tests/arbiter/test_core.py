@@ -228,8 +228,9 @@ def test_workers_of_a_job_start_all_at_once() -> None:
 
 
 def test_gpus_of_outside_programs_are_left_alone_or_shared_last() -> None:
-    for outside, gpus in (("leave", {0, 1}), ("last", {0, 1, 2})):
-        machine = Machine(Arbiter(NODE, SharingRules(outside_gpus=outside)))
+    rules = SharingRules(outside_gpus="leave"), SharingRules(outside_gpus="last")
+    for rule, gpus in zip(rules, ({0, 1}, {0, 1, 2}), strict=True):
+        machine = Machine(Arbiter(NODE, rule))
         used = {gpu: GpuBytes(4.0 * GIB, 0.0) for gpu in (2, 3)}
         machine.take(MachineUsed(30.0 * GIB, 0.0, used, frozenset(used)))
         machine.submit("ada", *(job(f"a{i}", on_gpu=10) for i in range(3)), job("whole"))

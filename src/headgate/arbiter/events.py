@@ -102,5 +102,15 @@ class JobReleased:
     job: MachineJob
 
 
-ArbiterEvent = HubJoined | HubLeft | RulesRead | Booked | Unbooked | JobOrdered | Drained | Demand
+ArbiterEvent = (
+    Demand
+    | HubJoined
+    | HubLeft
+    | RulesRead
+    | Booked
+    | Unbooked
+    | JobOrdered
+    | Drained
+    | MachineUsed
+)
 ArbiterAction = ResourceGrant | JobReleased | JobWaits | UserPart

@@ -43,6 +43,14 @@ class Span(NamedTuple):
     most: float
 
 
+_MOST_CORES, _MOST_GPUS, _MOST_WORKERS = 65_536, 1_024, 256
+_MOST_BYTES, _MOST_SECONDS = 1 << 60, 1e9
+MOST_LETTERS = 200
+"""Of the id and the name of a job, and of the name of a hub."""
+MOST_JOBS = 2_000
+"""Most jobs that a hub may state; others it keeps to itself until these have ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobDemand:
     """What a job needs before it can start; all its workers at once.
@@ -68,6 +76,24 @@ class JobDemand:
     left: Span | None = None
     name: str = ""
     private: bool = False
+
+    def __post_init__(self) -> None:
+        numbers = (
+            ("cores", self.cores, _MOST_CORES),
+            ("workers", self.workers - 1, _MOST_WORKERS - 1),
+            ("memory_bytes", self.memory_bytes, _MOST_BYTES),
+            ("gpus", self.gpus, _MOST_GPUS),
+            ("gpu_memory_bytes", self.gpu_memory_bytes or 0, _MOST_BYTES),
+        )
+        for field, number, most in numbers:
+            if not 0 <= number <= most:  # of no order is `nan`
+                raise ValueError(f"found {field} {getattr(self, field)!r}; expected at most {most}")
+        if max(len(self.id), len(self.name)) > MOST_LETTERS:
+            raise ValueError(f"expected an id and a name of at most {MOST_LETTERS} letters")
+        if self.left is not None:
+            likely, least, most = self.left
+            if not 0 <= least <= likely <= most <= _MOST_SECONDS:
+                raise ValueError(f"found {self.left}; expected least <= likely <= most")
 
     @property
     def all_memory_bytes(self) -> int:
@@ -110,6 +136,10 @@ class Demand:
     hub: Hub
     waiting: tuple[JobDemand, ...] = ()
     running: tuple[JobDemand, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.waiting) + len(self.running) > MOST_JOBS:
+            raise ValueError(f"expected at most {MOST_JOBS:,} jobs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,9 @@ def _decoder(kind: Any) -> _Decoder:
     origin, args = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _of_record(cast("type[Any]", kind))
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        named = _of_tuple([_decoder(hint) for hint in get_type_hints(kind).values()])
+        return lambda value: kind(*named(value))
     if origin in (Union, UnionType):
         return _of_union([_decoder(arg) for arg in args])
     if origin is Literal:

@@ -1,0 +1,93 @@
+"""What hubs send is checked, whatever it is."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.arbiter import messages
+from headgate.arbiter.records import Demand, Hub, JobDemand, MachineJob, ResourceGrant, Span
+from headgate.controller.gpu_memory import WorkerSlot
+from headgate.model import records
+
+JOB = JobDemand("r/a#1", 2.0, 2, 1 << 30, 1, None, Span(2.0, 1.0, 3.0), "a")
+
+
+def line(**fields: object) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def test_a_demand_is_read_as_it_was_sent() -> None:
+    sent = line(hub="1", waiting=[records.plain(JOB)], running=[{"id": "b"}])
+    assert messages.demand(sent, "ada") == Demand(Hub("ada", "1"), (JOB,), (JobDemand("b"),))
+
+
+def test_a_grant_is_kept_as_it_was_given() -> None:
+    slots = (WorkerSlot("m", (0, 1)),)
+    grant = ResourceGrant(MachineJob(Hub("ada"), JOB.id), JOB, slots, 1.0)
+    assert records.read(ResourceGrant, records.text_of(grant)) == grant
+
+
+@pytest.mark.parametrize("hub", [["root", "1"], {"user": "root"}, "1" * 201, 7])
+def test_no_hub_speaks_for_another_user(hub: object) -> None:
+    with pytest.raises(ValueError, match="as `hub`"):
+        messages.demand(line(hub=hub), "ada")
+    assert messages.demand(line(hub="root", user="root"), "ada").hub == Hub("ada", "root")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"id": "a", "cores": -1},
+        {"id": "a", "cores": "nan"},
+        {"id": "a", "memory_bytes": 1 << 61},
+        {"id": "a", "memory_bytes": -1},
+        {"id": "a", "memory_bytes": 1.5},
+        {"id": "a", "gpus": 10**9},
+        {"id": "a", "gpus": True},
+        {"id": "a", "workers": 0},
+        {"id": "a", "left": [1, 2, 3]},
+        {"id": "a", "left": [1, 1, "inf"]},
+        {"id": "a" * 201},
+        {"id": 1},
+        {},
+        [],
+        None,
+    ],
+)
+def test_a_job_with_an_impossible_need_is_refused(job: object) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        messages.demand(line(waiting=[job]), "ada")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"7", b"[]", b"{", b"\xff", b"[" * 100_000, b" " * (messages.MOST_BYTES + 1)],
+)
+def test_a_line_that_is_no_demand_is_refused(sent: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        messages.demand(sent, "ada")
+
+
+def test_too_many_jobs_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 2,000 jobs"):
+        messages.demand(line(waiting=[{"id": str(i)} for i in range(2_001)]), "ada")
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+FIELDS = ("id", "cores", "workers", "memory_bytes", "gpus", "gpu_memory_bytes", "left", "private")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), ANY), ANY)
+def test_nothing_but_an_error_comes_of_anything(job: dict[str, object], hub: object) -> None:
+    with suppress(ValueError):
+        messages.demand(line(hub=hub, waiting=[{"id": "a", **job}]), "ada")
