@@ -21,6 +21,7 @@ from headgate.arbiter.events import (
     JobOrdered,
     JobReleased,
     MachineUsed,
+    UserUsed,
 )
 from headgate.arbiter.records import (
     Booking,
@@ -34,6 +35,7 @@ from headgate.arbiter.records import (
     UserPart,
     WaitKind,
 )
+from headgate.arbiter.usage import DayUse
 from headgate.model.cluster import Gpu, Node
 from headgate.model.sharing import Amounts, SharingRules, UserShare
 
@@ -323,6 +325,46 @@ def test_what_a_reservation_leaves_is_free_when_it_ends() -> None:
     machine.now = 200.0
     machine.take()
     assert machine.runs == {"b0"}
+
+
+# --- what is seen and accounted
+
+
+def test_others_see_whose_a_private_job_is_and_no_name() -> None:
+    machine = Machine()
+    machine.submit("ada", replace(job("a0", 4), name="cnn", private=True))
+    machine.submit("bob", replace(job("b0"), name="vae"))
+    runs, waits = machine.arbiter.seen_by(1.0, "bob")
+    assert (runs.user, runs.name, runs.gpus, runs.demand.id) == ("ada", None, (0, 1, 2, 3), "")
+    assert (waits.name, waits.waits, waits.start) == ("vae", WaitKind.NO_ROOM, waits.start)
+    for_root = machine.arbiter.seen_by(1.0, "root", with_private=True)
+    assert [seen.name for seen in for_root] == ["cnn", "vae"]
+
+
+def test_use_is_summed_by_user_and_day() -> None:
+    machine = Machine(now=86_300.0)
+    machine.submit("ada", job("a0", 2))
+    for machine.now in (86_300.0, 86_600.0):
+        used = {"ada": UserUsed(1.5, frozenset({1}))}
+        machine.take(MachineUsed(30.0 * GIB, 1.0 * GIB, {}, users=used))
+    rows = machine.arbiter.usage.changed()
+    assert rows["ada", 0] == DayUse(150.0, 200.0, 100.0, 100.0 * GIB)
+    assert rows["ada", 1] == DayUse(300.0, 400.0, 200.0, 200.0 * GIB)
+    assert machine.arbiter.usage.changed() == {}
+
+
+def test_a_users_memory_leaves_what_others_were_granted() -> None:
+    machine = Machine()
+    machine.submit("ada", job("a0", memory=10))
+    machine.submit("bob", job("b0", memory=4))
+    part = machine.parts["ada"]
+    assert (part.memory_bytes, part.most_memory_bytes) == (10 * GIB, 28 * GIB)
+    machine.running[Hub("bob")]["b0"] = job("b0", memory=30)
+    machine.state(Hub("bob"))
+    assert machine.parts["bob"].memory_bytes == 4 * GIB
+    machine.running[Hub("bob")]["b0"] = job("b0", memory=20)
+    machine.state(Hub("bob"))
+    assert machine.parts["bob"].memory_bytes == 20 * GIB
 
 
 # --- administrators, hubs, and crashes

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from headgate.arbiter.events import MachineUsed
@@ -109,6 +109,17 @@ class Room:
         if grant is not None:
             self.resources.give(grant.demand.request(self.node.name), grant.slots)
         return grant
+
+    def resize(self, job: MachineJob, memory_bytes: int) -> None:
+        """Let each worker of a running job have other memory, if there is room for it."""
+        grant, name = self.grants[job], self.node.name
+        demand = replace(grant.demand, memory_bytes=memory_bytes)
+        more = demand.all_memory_bytes - grant.demand.all_memory_bytes
+        if more > self.resources.left(name, grant.demand.all_memory_bytes)[1]:
+            return
+        self.resources.give(grant.demand.request(name), grant.slots)
+        self.resources.take(demand.request(name), grant.slots)
+        self.grants[job] = replace(grant, demand=demand)
 
     def observe(self, reading: MachineUsed, outside_gpus: Literal["leave", "last"]) -> None:
         """Record what others use. GPUs that outside programs use get no job, or jobs last that

@@ -33,11 +33,13 @@ from headgate.arbiter.records import (
     JobWaits,
     MachineJob,
     ResourceGrant,
+    SeenJob,
     StartExpected,
     StartPromise,
     UserPart,
     WaitKind,
 )
+from headgate.arbiter.usage import UsageLedger
 from headgate.model.cluster import Node
 from headgate.model.sharing import SharingRules, UserShare
 
@@ -85,6 +87,7 @@ class Arbiter:
         room: What jobs hold, and reservations.
         past: What users have had.
         promised: The first job without room, and its start.
+        usage: What users have had, by day.
     """
 
     def __init__(
@@ -101,6 +104,9 @@ class Arbiter:
         self.promised: StartPromise | None = None
         self._is_drained = False
         self._waits: dict[MachineJob, JobWaits] = {}
+        self.usage = UsageLedger()
+        self._read_at: float | None = None
+        self._used_cores: dict[str, float] = {}
         self._overran: dict[str, deque[bool]] = {}
         self._parts: dict[str, UserPart] = {}
         for grant in grants:
@@ -142,6 +148,7 @@ class Arbiter:
                 self._is_drained = drained
             case MachineUsed():
                 self.room.observe(event, self.rules.outside_gpus)
+                self._account(now, event)
         actions += self._decide(now)
         actions += self._divide(now)
         return actions
@@ -151,15 +158,37 @@ class Arbiter:
         times = (time for one in self.room.bookings.values() for time in (one.begin, one.end))
         return min((time for time in times if time > now), default=None)
 
+    def seen_by(self, now: float, user: str, with_private: bool = False) -> list[SeenJob]:
+        """What runs and waits on the machine, as a user may see it; waiting jobs in their order.
+
+        Args:
+            now: Seconds.
+            user: Who looks.
+            with_private: Show names of private jobs of others too, as to administrators.
+        """
+
+        def seen(job: MachineJob, demand: JobDemand) -> SeenJob:
+            is_shown = with_private or not demand.private or job.hub.user == user
+            name = demand.name if is_shown else None
+            return SeenJob(job.hub.user, name, replace(demand, id="", name=""))
+
+        starts, demands = {start.job: start for start in self.ahead(now)}, self._stated_jobs()
+        running = [
+            replace(seen(job, grant.demand), gpus=grant.gpus, since=grant.since)
+            for job, grant in self.room.grants.items()
+        ]
+        waiting = [
+            replace(seen(job, demands[job]), waits=wait.kind, start=starts.get(job))
+            for job, wait in self._waits.items()
+            if job in demands
+        ]
+        return running + waiting
+
     def ahead(self, now: float) -> list[StartExpected]:
         """When each job that waits for room is expected to start, in their order, if none starts
         before one that ranks higher.
         """
-        demands = {
-            MachineJob(hub, job.id): job
-            for hub, demand in self._demands.items()
-            for job in demand.waiting
-        }
+        demands = self._stated_jobs()
         waiting = [job for job, wait in self._waits.items() if wait.kind in WAIT_FOR_ROOM]
         likely = self.room.expected(now, {job: demands[job] for job in waiting}, "likely")
         latest = self.room.expected(now, {job: demands[job] for job in waiting}, "most")
@@ -172,6 +201,13 @@ class Arbiter:
         """What a user may have."""
         return self.rules.of(user, self._groups.get(user, frozenset()))
 
+    def _stated_jobs(self) -> dict[MachineJob, JobDemand]:
+        return {
+            MachineJob(hub, job.id): job
+            for hub, demand in self._demands.items()
+            for job in demand.waiting
+        }
+
     # --- what hubs state --------------------------------------------------------------------------
 
     def _stated(self, now: float, demand: Demand) -> list[ArbiterAction]:
@@ -182,14 +218,11 @@ class Arbiter:
         unheard = {job.id for job in demand.waiting if job.id not in running}
         actions: list[ArbiterAction] = []
         over = []
-        for job, grant in self.room.grants.items():
+        for job, grant in list(self.room.grants.items()):
             if job.hub != demand.hub:
                 continue
             if job.id in running:
-                stated = running.pop(job.id)
-                kept = replace(grant.demand, cores=stated.cores, left=stated.left)
-                ends = kept.ends(now) if self._is_believed(job.hub.user) else math.inf
-                self.room.grants[job] = replace(grant, demand=kept, ends=ends)
+                self._restated(now, job, running.pop(job.id))
             elif job.id in unheard:
                 actions.append(grant)
             else:
@@ -198,6 +231,14 @@ class Arbiter:
         waiting = {job.id: job for job in (*running.values(), *demand.waiting)}
         self._demands[demand.hub] = replace(demand, waiting=tuple(waiting.values()), running=())
         return actions
+
+    def _restated(self, now: float, job: MachineJob, stated: JobDemand) -> None:
+        """A running job needs other cores or memory, or has less left."""
+        self.room.resize(job, stated.memory_bytes)
+        grant = self.room.grants[job]
+        kept = replace(grant.demand, cores=stated.cores, left=stated.left)
+        ends = kept.ends(now) if self._is_believed(job.hub.user) else math.inf
+        self.room.grants[job] = replace(grant, demand=kept, ends=ends)
 
     def _release(self, now: float, jobs: Iterable[MachineJob]) -> list[ArbiterAction]:
         released = list(jobs)
@@ -302,12 +343,31 @@ class Arbiter:
             parts.append(held.gpus / len(node.gpus))
         return min(max(parts), 1.0)
 
+    def _account(self, now: float, reading: MachineUsed) -> None:
+        """Sum up what users had since the last reading."""
+        begin, self._read_at = now if self._read_at is None else self._read_at, now
+        self._used_cores = {user: used.cores for user, used in reading.users.items()}
+        held = self._held()
+        for user, used in reading.users.items():
+            grants = (grant for grant in self.room.grants.values() if grant.job.hub.user == user)
+            self.usage.add(
+                begin,
+                now,
+                user,
+                cores=used.cores,
+                gpus={gpu for grant in grants for gpu in grant.gpus},
+                busy_gpus=used.busy_gpus,
+                memory_bytes=held.get(user, _Held()).memory_bytes,
+            )
+
     # --- who has which part -----------------------------------------------------------------------
 
     def _divide(self, now: float) -> list[ArbiterAction]:
         held = self._held()
         for user in {*held, *self.past.means(now)}:
-            self.past.hold(now, user, self._part(held.get(user, _Held())))
+            have = held.get(user, _Held())
+            used = self._used_cores.get(user, have.cores)
+            self.past.hold(now, user, self._part(replace(have, cores=used)))
         wanted = {user: have.cores for user, have in held.items()}
         for job in self._waits:
             wanted.setdefault(job.hub.user, 0.0)
@@ -319,11 +379,14 @@ class Arbiter:
         claims = {user: self._claim(user, wanted[user]) for user in sorted(wanted)}
         parts = divide(cores, claims)
         by_user = weights(cores, {user: claims[user] for user in claims if user in held})
+        granted = sum(have.memory_bytes for have in held.values())
         after = {}
         for user, part in parts.items():
-            most = self.share(user).largest.cores
-            memory = held[user].memory_bytes if user in held else 0
-            after[user] = UserPart(user, part, by_user.get(user, 0.0), most, memory)
+            largest, memory = self.share(user).largest, held.get(user, _Held()).memory_bytes
+            most = max(self.room.node.memory_bytes - granted + memory, 0)
+            if largest.memory_bytes is not None:
+                most = min(most, largest.memory_bytes)
+            after[user] = UserPart(user, part, by_user.get(user, 0.0), largest.cores, memory, most)
         changed = [part for user, part in after.items() if self._parts.get(user) != part]
         self._parts = after
         return list(changed)

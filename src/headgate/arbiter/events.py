@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.arbiter.records import (
     Booking,
@@ -79,6 +79,16 @@ class GpuBytes:
 
 
 @dataclass(frozen=True, slots=True)
+class UserUsed:
+    """What a user's cgroup used since the last reading: cores on average, and the GPUs on which its
+    processes computed.
+    """
+
+    cores: float
+    busy_gpus: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class MachineUsed:
     """A reading of the machine.
 
@@ -87,12 +97,14 @@ class MachineUsed:
         held_bytes: Memory that jobs with a grant hold, at most what is granted.
         gpus: The same of each GPU that was read.
         outside: GPUs on which programs compute that have no grant.
+        users: What each user's jobs used.
     """
 
     free_bytes: float
     held_bytes: float
     gpus: Mapping[int, GpuBytes]
     outside: frozenset[int] = frozenset()
+    users: Mapping[str, UserUsed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

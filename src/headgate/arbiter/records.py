@@ -85,9 +85,11 @@ class JobDemand:
             ("gpus", self.gpus, _MOST_GPUS),
             ("gpu_memory_bytes", self.gpu_memory_bytes or 0, _MOST_BYTES),
         )
-        for field, number, most in numbers:
-            if not 0 <= number <= most:  # of no order is `nan`
-                raise ValueError(f"found {field} {getattr(self, field)!r}; expected at most {most}")
+        for field, number, bound in numbers:
+            if not 0 <= number <= bound:  # `nan` is neither
+                raise ValueError(
+                    f"found {field} {getattr(self, field)!r}; expected at most {bound}"
+                )
         if max(len(self.id), len(self.name)) > MOST_LETTERS:
             raise ValueError(f"expected an id and a name of at most {MOST_LETTERS} letters")
         if self.left is not None:
@@ -161,6 +163,10 @@ class ResourceGrant:
     since: float
     ends: float = math.inf
     stated_end: float = math.inf
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        return tuple(sorted({gpu for slot in self.slots for gpu in slot.gpus}))
 
 
 class WaitKind(StrEnum):
@@ -249,7 +255,9 @@ class UserPart:
         cores: Cores that the user's jobs can expect.
         weight: CPU weight of the user's cgroup.
         most_cores: The most cores that it may use; None: no limit.
-        memory_bytes: Memory granted to the user's jobs.
+        memory_bytes: Memory granted to the user's jobs, which others cannot take.
+        most_memory_bytes: The most memory that they may use: the rest is granted to others, or
+            above the user's largest part.
     """
 
     user: str
@@ -257,3 +265,27 @@ class UserPart:
     weight: float
     most_cores: float | None
     memory_bytes: int
+    most_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenJob:
+    """A job as another user may see it.
+
+    Args:
+        user: Its user.
+        name: Its name; None: it is private.
+        demand: What it needs, without id and name.
+        gpus: GPUs that it holds.
+        since: Since when it runs; None: it waits.
+        waits: Why it waits; None: it runs.
+        start: When it is expected to start; None: it runs, or does not wait for room.
+    """
+
+    user: str
+    name: str | None
+    demand: JobDemand
+    gpus: tuple[int, ...] = ()
+    since: float | None = None
+    waits: WaitKind | None = None
+    start: StartExpected | None = None
