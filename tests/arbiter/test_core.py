@@ -14,6 +14,7 @@ from headgate.arbiter.core import Arbiter
 from headgate.arbiter.events import (
     ArbiterEvent,
     Booked,
+    BookingAnswered,
     Drained,
     GpuBytes,
     HubJoined,
@@ -24,6 +25,7 @@ from headgate.arbiter.events import (
     UserUsed,
 )
 from headgate.arbiter.records import (
+    ArbiterState,
     Booking,
     Demand,
     Hub,
@@ -36,6 +38,7 @@ from headgate.arbiter.records import (
     WaitKind,
 )
 from headgate.arbiter.usage import DayUse
+from headgate.model import records
 from headgate.model.cluster import Gpu, Node
 from headgate.model.sharing import Amounts, SharingRules, UserShare
 
@@ -98,6 +101,13 @@ class Machine:
                     self.waits[id] = action
                 case UserPart(user):
                     self.parts[user] = action
+
+    def restart(self) -> None:
+        """The arbiter is killed, and the next one reads what was kept."""
+        kept = records.read(ArbiterState, records.text_of(self.arbiter.state(self.now)))
+        self.arbiter = Arbiter(NODE, self.arbiter.rules, self.now, kept)
+        for hub in {*self.waiting, *self.running}:
+            self.state(hub)
 
     def end(self, *ids: str, at: float) -> None:
         """Jobs end."""
@@ -327,6 +337,16 @@ def test_what_a_reservation_leaves_is_free_when_it_ends() -> None:
     assert machine.runs == {"b0"}
 
 
+def test_a_reservation_that_does_not_fit_beside_others_is_refused() -> None:
+    arbiter = Arbiter(NODE, SharingRules())
+    fits = {}
+    for id, (gpus, begin, end) in enumerate([(3, 0, 10), (2, 5, 20), (1, 5, 20), (4, 20, 30)]):
+        wanted = Booking(id, "ada", JobDemand("", gpus=gpus), begin, end)
+        [answer, *_] = arbiter.step(0.0, Booked(wanted))
+        fits[id] = answer == BookingAnswered(wanted, fits=True)
+    assert fits == {0: True, 1: False, 2: True, 3: True}
+
+
 # --- what is seen and accounted
 
 
@@ -400,9 +420,10 @@ def test_jobs_keep_what_they_hold_until_their_hub_is_empty() -> None:
 def test_a_new_arbiter_goes_on_with_what_was_granted() -> None:
     machine = Machine()
     machine.submit("ada", job("a0", 3))
-    machine.arbiter = Arbiter(NODE, SharingRules(), list(grants(machine.arbiter)))
-    machine.submit("bob", job("b0", 2))
-    machine.state(Hub("ada"))
+    machine.take(Booked(Booking(1, "zoe", JobDemand("", gpus=1), 50.0, 60.0)))
+    machine.take(JobOrdered(MachineJob(Hub("bob"), "b1"), held=True))
+    machine.restart()
+    machine.submit("bob", job("b0", 2), job("b1", 0))
     assert machine.runs == {"a0"}
     machine.end("a0", at=1.0)
     assert machine.runs == {"b0"}
@@ -441,11 +462,22 @@ JOBS = st.lists(
 )
 
 
-def play(jobs: list[tuple[str, int, int, int, int, int | None, int]]) -> Machine:
-    """Run jobs of users, and check after each event that nothing is held twice."""
+def play(
+    jobs: list[tuple[str, int, int, int, int, int | None, int]],
+    booking: Booking | None = None,
+    killed: bool = False,
+) -> Machine:
+    """Run jobs of users, and one that uses a reservation; after each event the arbiter may be
+    killed. Check that nothing is held twice.
+    """
     machine = Machine()
     arrivals: dict[str, tuple[float, str, JobDemand]] = {}
     lasts: dict[str, float] = {}
+    if booking is not None:
+        machine.take(Booked(booking))
+        reserved = replace(booking.demand, id="reserved")
+        arrivals["reserved"] = booking.begin, booking.user, reserved
+        lasts["reserved"] = booking.end - booking.begin
     for i, (user, gpus, on_gpu, memory, seconds, more, at) in enumerate(jobs):
         surely = None if more is None else float(seconds + more)
         wanted = job(str(i), gpus, lasts=surely, memory=memory, on_gpu=on_gpu)
@@ -459,6 +491,8 @@ def play(jobs: list[tuple[str, int, int, int, int, int | None, int]]) -> Machine
         elif comes is not None:
             machine.now, user, wanted = arrivals.pop(comes)
             machine.submit(user, wanted)
+        if killed:
+            machine.restart()
         _keeps_its_promise(machine)
         _holds_nothing_twice(machine)
     return machine
@@ -489,12 +523,22 @@ def _holds_nothing_twice(machine: Machine) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(JOBS)
+@given(JOBS, st.booleans())
 def test_every_job_gets_its_turn_and_promises_are_kept(
+    jobs: list[tuple[str, int, int, int, int, int | None, int]], killed: bool
+) -> None:
+    machine = play(jobs, killed=killed)
+    assert machine.times.keys() == {str(i) for i in range(len(jobs))}
+
+
+@settings(max_examples=60, deadline=None)
+@given(JOBS)
+def test_a_reservation_is_there_when_it_begins(
     jobs: list[tuple[str, int, int, int, int, int | None, int]],
 ) -> None:
-    machine = play(jobs)
-    assert machine.times.keys() == {str(i) for i in range(len(jobs))}
+    reserved = JobDemand("", gpus=2, memory_bytes=8 * GIB)
+    machine = play(jobs, Booking(1, "zoe", reserved, 20.0, 40.0))
+    assert machine.times["reserved"][BEGIN] == 20.0
 
 
 @settings(max_examples=60, deadline=None)

@@ -138,6 +138,26 @@ class Room:
         """Whether a job would fit if nothing ran."""
         return self.resources.could(demand.request(self.node.name))
 
+    def book(self, booking: Booking) -> bool:
+        """Add a reservation if it fits on the machine beside the others. Returns whether it did."""
+        empty, name = FreeResources(), self.node.name
+        empty.join(self.node)
+        during = [
+            other
+            for other in self.bookings.values()
+            if other.begin < booking.end and booking.begin < other.end
+        ]
+        for at in {booking.begin, *(max(other.begin, booking.begin) for other in during)}:
+            beside = [other for other in during if other.begin <= at < other.end]
+            if not _fit(empty, (other.demand.request(name) for other in (*beside, booking))):
+                return False
+        self.bookings[booking.id] = booking
+        return True
+
+    def drop_ended(self, now: float) -> None:
+        """Drop the reservations that have ended."""
+        self.bookings = {id: booking for id, booking in self.bookings.items() if booking.end > now}
+
     def begin(self, now: float) -> None:
         """Begin a round of decisions: promise the reservations what they are for."""
         self._of_job = None
@@ -164,7 +184,8 @@ class Room:
             return JobWaits(job, WaitKind.NO_ROOM, lacks)
         self.resources.give(request, slots)
         promises = [*self._of_bookings, *([self._of_job] if self._of_job is not None else [])]
-        during = [promise for promise in promises if promise.at < ends]
+        counts_until = min(ends, self._booked_until(now, job.hub.user, demand))
+        during = [promise for promise in promises if promise.at < counts_until]
         for promise in during:
             if not promise.holds_with(job.hub.user, request, slots):
                 return JobWaits(job, WaitKind.OTHERS_FIRST, delays=promise.job)
@@ -215,6 +236,19 @@ class Room:
         return expected_starts(
             now, self.resources, claims, running, ends, lambda job: waiting[job].lasts(which)
         )
+
+    def _booked_until(self, now: float, user: str, demand: JobDemand) -> float:
+        """The end of a reservation that has room for a job of its user; infinite: none has. Promises
+        after that do not bind the job.
+        """
+        held = [grant.demand for grant in self.grants.values() if grant.job.hub.user == user]
+        for booking in self.bookings.values():
+            left = _without(booking.demand, held)
+            if booking.user == user and booking.begin <= now < booking.end and left is not None:
+                fits = demand.all_gpus <= left.all_gpus
+                if fits and demand.all_memory_bytes <= left.all_memory_bytes:
+                    return booking.end
+        return math.inf
 
     def _promise_bookings(self, now: float) -> None:
         self._of_bookings = []

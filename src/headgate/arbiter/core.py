@@ -15,6 +15,7 @@ from headgate.arbiter.events import (
     ArbiterAction,
     ArbiterEvent,
     Booked,
+    BookingAnswered,
     Drained,
     HubJoined,
     HubLeft,
@@ -26,7 +27,9 @@ from headgate.arbiter.events import (
 )
 from headgate.arbiter.past_use import PastUse
 from headgate.arbiter.records import (
+    NOTHING_KEPT,
     WAIT_FOR_ROOM,
+    ArbiterState,
     Demand,
     Hub,
     JobDemand,
@@ -81,7 +84,8 @@ class Arbiter:
     Args:
         node: The machine.
         rules: The administrator's rules.
-        grants: What jobs hold, after a restart.
+        now: Seconds since the epoch.
+        state: What an arbiter before it kept.
 
     Attributes:
         room: What jobs hold, and reservations.
@@ -91,26 +95,42 @@ class Arbiter:
     """
 
     def __init__(
-        self, node: Node, rules: SharingRules, grants: Iterable[ResourceGrant] = ()
+        self,
+        node: Node,
+        rules: SharingRules,
+        now: float = 0.0,
+        state: ArbiterState = NOTHING_KEPT,
     ) -> None:
         self.rules = rules
         self.room = Room(node)
         self.past = PastUse(rules.half_life)
         self._groups: dict[str, frozenset[str]] = {}
         self._demands: dict[Hub, Demand] = {}
-        self._held_back: set[MachineJob] = set()
-        self._first: set[MachineJob] = set()
+        self._held_back, self._first = set(state.held), set(state.first)
+        self._is_drained = state.drained
         self._served: dict[str, float] = {}  # the last start of each user who waits
         self.promised: StartPromise | None = None
-        self._is_drained = False
         self._waits: dict[MachineJob, JobWaits] = {}
         self.usage = UsageLedger()
         self._read_at: float | None = None
         self._used_cores: dict[str, float] = {}
         self._overran: dict[str, deque[bool]] = {}
         self._parts: dict[str, UserPart] = {}
-        for grant in grants:
+        for grant in state.grants:
             self.room.take_up(grant)
+        self.room.bookings = {booking.id: booking for booking in state.bookings}
+        self.past.restore(now, state.past)
+
+    def state(self, now: float) -> ArbiterState:
+        """What the next arbiter goes on with."""
+        return ArbiterState(
+            tuple(self.room.grants.values()),
+            tuple(self.room.bookings.values()),
+            self.past.means(now),
+            frozenset(self._held_back),
+            frozenset(self._first),
+            self._is_drained,
+        )
 
     def step(self, now: float, event: ArbiterEvent | None = None) -> list[ArbiterAction]:
         """React to an event; without one, to the time.
@@ -138,7 +158,7 @@ class Arbiter:
             case RulesRead(rules):
                 self.rules, self.past.half_life = rules, rules.half_life
             case Booked(booking):
-                self.room.bookings[booking.id] = booking
+                actions.append(BookingAnswered(booking, self.room.book(booking)))
             case Unbooked(id):
                 self.room.bookings.pop(id, None)
             case JobOrdered(job, held, first):
@@ -149,13 +169,15 @@ class Arbiter:
             case MachineUsed():
                 self.room.observe(event, self.rules.outside_gpus)
                 self._account(now, event)
+        self.room.drop_ended(now)
         actions += self._decide(now)
         actions += self._divide(now)
         return actions
 
     def wake_at(self, now: float) -> float | None:
         """When a reservation begins or ends next."""
-        times = (time for one in self.room.bookings.values() for time in (one.begin, one.end))
+        bookings = self.room.bookings.values()
+        times = (time for booking in bookings for time in (booking.begin, booking.end))
         return min((time for time in times if time > now), default=None)
 
     def seen_by(self, now: float, user: str, with_private: bool = False) -> list[SeenJob]:
@@ -273,6 +295,7 @@ class Arbiter:
             if isinstance(outcome, ResourceGrant):
                 held[user] = held.get(user, _Held()).plus(demand)
                 self._served[user] = now
+                self._first.discard(job)
                 actions.append(outcome)
             else:
                 waits[job] = outcome
@@ -292,6 +315,7 @@ class Arbiter:
         for hub in sorted(self._demands, key=lambda hub: (grants[hub], hub)):
             jobs = ((MachineJob(hub, job.id), job) for job in self._demands[hub].waiting)
             waiting = [entry for entry in jobs if entry[0] not in self.room.grants]
+            waiting.sort(key=lambda entry: entry[0] not in self._first)
             if waiting:
                 of_users.setdefault(hub.user, []).append(waiting)
         return {user: deque(_by_turns(hubs)) for user, hubs in of_users.items()}

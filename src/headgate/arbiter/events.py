@@ -42,7 +42,7 @@ class RulesRead:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """A user has reserved."""
+    """A user who may reserve wants to."""
 
     booking: Booking
 
@@ -114,6 +114,14 @@ class JobReleased:
     job: MachineJob
 
 
+@dataclass(frozen=True, slots=True)
+class BookingAnswered:
+    """A reservation is kept; `fits` False: it does not fit beside those that were made before."""
+
+    booking: Booking
+    fits: bool
+
+
 ArbiterEvent = (
     Demand
     | HubJoined
@@ -125,4 +133,4 @@ ArbiterEvent = (
     | Drained
     | MachineUsed
 )
-ArbiterAction = ResourceGrant | JobReleased | JobWaits | UserPart
+ArbiterAction = BookingAnswered | ResourceGrant | JobReleased | JobWaits | UserPart

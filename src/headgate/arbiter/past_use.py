@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 _NOTHING = 1e-6
 """Past use below this fraction of the machine is forgotten."""
 
@@ -41,7 +43,7 @@ class PastUse:
         """The mean part of each user until now, to keep across a restart."""
         return {user: self.mean(now, user) for user in self._means}
 
-    def restore(self, now: float, means: dict[str, float]) -> None:
+    def restore(self, now: float, means: Mapping[str, float]) -> None:
         """Go on from kept means; nobody has a part yet."""
         self._means = {user: (now, mean) for user, mean in means.items()}
         self._parts = dict.fromkeys(means, 0.0)

@@ -7,7 +7,8 @@ Nothing here names a path, a script or a log.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -289,3 +290,27 @@ class SeenJob:
     since: float | None = None
     waits: WaitKind | None = None
     start: StartExpected | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArbiterState:
+    """What an arbiter keeps across a restart.
+
+    Args:
+        grants: What jobs hold.
+        bookings: The reservations.
+        past: The mean part of the machine that each user had.
+        held: Jobs that an administrator holds.
+        first: Jobs that an administrator lets go first.
+        drained: An administrator lets nothing start.
+    """
+
+    grants: tuple[ResourceGrant, ...] = ()
+    bookings: tuple[Booking, ...] = ()
+    past: Mapping[str, float] = field(default_factory=dict)
+    held: frozenset[MachineJob] = frozenset()
+    first: frozenset[MachineJob] = frozenset()
+    drained: bool = False
+
+
+NOTHING_KEPT = ArbiterState()
