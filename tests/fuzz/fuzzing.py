@@ -41,7 +41,9 @@ from typing import Any, cast
 import click
 import yaml
 
-from headgate.config import clusterfile, jobfile, planfile
+from headgate.arbiter import messages
+from headgate.arbiter.core import Arbiter
+from headgate.config import arbiterfile, clusterfile, jobfile, planfile
 from headgate.engines.channel import Connection
 from headgate.engines.log import TaskLog
 from headgate.hub.parts.listener import HubListener
@@ -49,12 +51,13 @@ from headgate.hub.server import HubServer
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission, parse
-from headgate.model.cluster import Node
+from headgate.model.cluster import Gpu, Node
 from headgate.model.errors import HeadgateError, StorageError
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason
+from headgate.model.sharing import SharingRules
 from headgate.output.patterns import ProgressReader
 from headgate.recorded import runs
 from headgate.recorded.store import TABLES, Recorder
@@ -223,6 +226,23 @@ _PLAN = (
     "{strategy: ps, workers: 2, servers: 1, batch_per_worker: 16, worker_nodes: [a, b], "
     "server_nodes: [a]}\n"
 )
+_ARBITER = """
+users: together
+half_life: 3d
+administrators: [wheel]
+parts:
+  - {user: ada, shares: 2, guaranteed: {cores: 4, memory: 8GiB, gpus: 1}, largest: {jobs: 9}}
+  - {group: students, largest: {cores: 8, gpus: 1}}
+  - {shares: 0.5}
+"""
+_DEMAND: dict[str, Any] = {
+    "hub": "1",
+    "waiting": [
+        {"id": "r/a#1", "cores": 2.5, "workers": 2, "memory_bytes": 1 << 30, "gpus": 1},
+        {"id": "r/b#1", "gpus": 1, "gpu_memory_bytes": 1 << 30, "left": [2.0, 1.0, 3.0]},
+    ],
+    "running": [{"id": "r/c#1", "memory_bytes": 1 << 20, "name": "c", "private": True}],
+}
 _TRACES = (
     "name,submitted,seconds,gpus,model\na,0,100,1,resnet\nb,5,50,2,bert\nc,7.5,20,0,\n",
     (
@@ -500,6 +520,26 @@ class _Hub:
         return parse(json.loads(json.dumps(chance.altered(_REQUESTS[1]["submission"]))))
 
 
+class _Arbiter:
+    """An arbiter whose hubs state anything; it holds each demand to what there is."""
+
+    def __init__(self) -> None:
+        gpus = tuple(Gpu(i, "g", 8 << 30) for i in range(2))
+        self._arbiter = Arbiter(Node("m", 4, 16 << 30, gpus=gpus), SharingRules())
+        self._now = 0.0
+
+    def demand(self, chance: Chance) -> None:
+        line = json.dumps(chance.altered(_DEMAND)).encode()
+        line = chance.damaged(line) if chance.random() < 0.5 else line
+        with suppress(ValueError):
+            demand = messages.demand(line, chance.choice(("ada", "bob")))
+            self._now += 1.0
+            self._arbiter.step(self._now, demand)
+            self._arbiter.seen_by(self._now, "ada")
+            grants = self._arbiter.room.grants.values()
+            assert sum(grant.demand.all_memory_bytes for grant in grants) <= 16 << 30
+
+
 class _Stores:
     """Stores of runs, damaged, read by each command that reads one."""
 
@@ -669,6 +709,8 @@ def readers() -> Iterator[dict[str, Read]]:
             "job file": files.yaml(jobfile.load, _JOBS),
             "cluster file": files.yaml(clusterfile.read, _CLUSTER),
             "plan file": files.yaml(planfile.load, _PLAN),
+            "arbiter file": files.yaml(lambda path: arbiterfile.read(Path(path)), _ARBITER),
+            "arbiter demand": _Arbiter().demand,
             "trace": files.trace,
             "log line": task.line,
             "message": task.message,
@@ -681,7 +723,14 @@ def readers() -> Iterator[dict[str, Read]]:
         task.close()
 
 
-WEIGHTS = {"store": 1, "command line": 2, "job file": 3, "cluster file": 3, "plan file": 3}
+WEIGHTS = {
+    "store": 1,
+    "command line": 2,
+    "job file": 3,
+    "cluster file": 3,
+    "plan file": 3,
+    "arbiter file": 3,
+}
 """How often what reads slowly comes, where the others come ten times."""
 
 

@@ -16,7 +16,7 @@ def test_whatever_is_read_is_answered_with_a_value_or_an_error_of_ours_within_a_
     outcome = fuzz(inputs, SEED)
     assert outcome.failures == []
     assert outcome.inputs.total() == inputs
-    assert len(outcome.inputs) == 11
+    assert len(outcome.inputs) == 13
     # damage that nothing survives, and none that does any harm, would test little
     for name in outcome.inputs:
         assert outcome.answers[f"{name}: value"] > 0

@@ -238,8 +238,8 @@ class Room:
         )
 
     def _booked_until(self, now: float, user: str, demand: JobDemand) -> float:
-        """The end of a reservation that has room for a job of its user; infinite: none has. Promises
-        after that do not bind the job.
+        """The end of a reservation that has room for a job of its user; infinite: none has. What is
+        promised after that does not bind the job.
         """
         held = [grant.demand for grant in self.grants.values() if grant.job.hub.user == user]
         for booking in self.bookings.values():

@@ -86,10 +86,10 @@ class JobDemand:
             ("gpus", self.gpus, _MOST_GPUS),
             ("gpu_memory_bytes", self.gpu_memory_bytes or 0, _MOST_BYTES),
         )
-        for field, number, bound in numbers:
+        for name, number, bound in numbers:
             if not 0 <= number <= bound:  # `nan` is neither
                 raise ValueError(
-                    f"found {field} {getattr(self, field)!r}; expected at most {bound}"
+                    f"found {name} {getattr(self, name)!r}; expected at most {bound}"
                 )
         if max(len(self.id), len(self.name)) > MOST_LETTERS:
             raise ValueError(f"expected an id and a name of at most {MOST_LETTERS} letters")
