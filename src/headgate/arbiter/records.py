@@ -88,9 +88,7 @@ class JobDemand:
         )
         for name, number, bound in numbers:
             if not 0 <= number <= bound:  # `nan` is neither
-                raise ValueError(
-                    f"found {name} {getattr(self, name)!r}; expected at most {bound}"
-                )
+                raise ValueError(f"found {name} {getattr(self, name)!r}; expected at most {bound}")
         if max(len(self.id), len(self.name)) > MOST_LETTERS:
             raise ValueError(f"expected an id and a name of at most {MOST_LETTERS} letters")
         if self.left is not None:

@@ -10,7 +10,7 @@ from headgate.controller.allocation import Allocator, Pending, outgrows_memory
 from headgate.controller.at_once import per_core
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.pairing import Pairing
-from headgate.controller.queue_orders import FifoOrder
+from headgate.controller.queue_orders import Claim, FifoOrder
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
 from headgate.controller.start_forecast import StartForecast
@@ -30,9 +30,11 @@ from headgate.model.events import (
     Fault,
     GpuMemoryUsed,
     GpusUsed,
+    JobGranted,
     JobPlanned,
     JobState,
     JobSubmitted,
+    MachineShared,
     MarkIdle,
     MemoryUsed,
     MoveRequested,
@@ -165,6 +167,8 @@ class Controller:
                 self._node_left(now, event)
             case JobSubmitted() | SlotsStated():
                 actions += self._submitted(pending, event)
+            case MachineShared() | JobGranted():
+                self._shared(event)
             case JobPlanned():
                 actions += self._planned(now, event)
             case MemoryUsed() | GpuMemoryUsed():
@@ -210,6 +214,10 @@ class Controller:
         record = self._jobs.all.get(job)
         return record.tracker if record is not None else None
 
+    def stated(self) -> tuple[list[Claim], list[Claim]]:
+        """What a hub states to the arbiter of a shared machine: `Queue.stated`."""
+        return self._queue.stated() if self._queue is not None else ([], [])
+
     def ahead(self, now: float, ends: Mapping[JobId, float]) -> list[StartForecast]:
         """What the jobs that wait for room are waiting for: `Queue.ahead`."""
         return self._queue.ahead(now, ends) if self._queue is not None else []
@@ -228,6 +236,14 @@ class Controller:
         if isinstance(event, GpuMemoryUsed) and self.policy.grants:
             return self._unseen_steps.look(now, event)
         return []
+
+    def _shared(self, event: MachineShared | JobGranted) -> None:
+        if self._queue is None:
+            return
+        if isinstance(event, MachineShared):
+            self._queue.share(event.shared)
+        else:
+            self._queue.grant(event.job, event.gpus)
 
     # --- jobs, and requests to them ---------------------------------------------------------------
 

@@ -98,6 +98,9 @@ class Queue:
         self._probes: dict[str, Claim] = {}
         self._hindered: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None] = _nobody
 
+        # GPUs of granted jobs that have not started; None: nobody else decides
+        self._granted: dict[JobId, tuple[tuple[int, ...], ...]] | None = None
+
     @property
     def wake_at(self) -> float | None:
         """When a running job's rank gets worse next, or others have waited long enough for its
@@ -151,6 +154,29 @@ class Queue:
     def at_once_of_all(self, jobs: int | None) -> None:
         """State how many jobs of all runs run at once; None: as many as the cores are for."""
         self._changed = self.bounds.state_all(jobs) or self._changed
+
+    def share(self, shared: bool) -> None:
+        """Let the arbiter of a shared machine say when jobs start, or nobody."""
+        if shared != (self._granted is not None):
+            self._granted, self._changed = ({} if shared else None), True
+
+    def grant(self, job: JobId, gpus: tuple[tuple[int, ...], ...]) -> None:
+        """The arbiter lets a job start; arguments as of `JobGranted`."""
+        if self._granted is not None and job in self._claims:
+            self._granted[job], self._changed = gpus, True
+
+    def stated(self) -> tuple[list[Claim], list[Claim]]:
+        """The waiting jobs that would start if the machine had room for all, in their order, and
+        the running ones.
+        """
+        slots, waiting = self._resources.slots, []
+        for _, claim in sorted(chain.from_iterable(self._waiting.values())):
+            if slots.full(claim.request.groups) is None:
+                slots.take(claim.request.groups)
+                waiting.append(claim)
+        for claim in waiting:
+            slots.give(claim.request.groups)
+        return waiting, list(self._running)
 
     def enqueue(self, now: float, job: JobRecord) -> list[Action]:
         """Add a job whose time has come. A job without exclusive requests is not queued."""
@@ -404,6 +430,8 @@ class Queue:
             now: Seconds on the run's clock.
             ends: Expected ends of running jobs, as far as known.
         """
+        if self._granted is not None:
+            return []
         running = list(self._running)
         in_turn = sorted(chain.from_iterable(self._waiting.values()))
         waiting = [claim for _, claim in in_turn]
@@ -460,6 +488,8 @@ class Queue:
         return claim.job.mark("waiting", self._lacks(claim.request))
 
     def _lacks(self, request: ResourceRequest) -> Reason:
+        if self._granted is not None:
+            return Reason.of(ReasonKind.NEEDS_ROOM, lacks=Shortage("grant").plain())
         return Reason.of(ReasonKind.NEEDS_ROOM, lacks=self._resources.shortage(request).plain())
 
     def _admit_waiting(self, now: float) -> tuple[list[JobRecord], list[Action]]:
@@ -475,6 +505,8 @@ class Queue:
         for job in [job for job in self._too_large.values() if self._could(job)]:
             del self._too_large[job.id]
             actions += self.enqueue(now, job)
+        if self._granted is not None:
+            return self._admit_granted(now, self._granted, actions)
         self._settle()
         blocked: set[ResourceRequest] = set()
         set_aside: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]] = []
@@ -521,6 +553,25 @@ class Queue:
         goes_after = bool(admitted) and admitted[-1].spec.urgent and not head[1].job.spec.urgent
         self._changed = self._changed or goes_after
         return goes_after
+
+    def _admit_granted(
+        self,
+        now: float,
+        granted: dict[JobId, tuple[tuple[int, ...], ...]],
+        actions: list[Action],
+    ) -> tuple[list[JobRecord], list[Action]]:
+        """Start the jobs that the arbiter has found room for."""
+        admitted = []
+        for _, claim in sorted(chain.from_iterable(self._waiting.values())):
+            gpus = granted.pop(claim.job.id, None)
+            if gpus is not None:
+                nodes = claim.request.fixed or claim.job.planned().worker_nodes
+                slots = tuple(map(WorkerSlot, nodes, gpus))
+                self._resources.take(claim.request, slots)
+                actions += self._start(now, claim, slots)
+                admitted.append(claim.job)
+        granted.clear()
+        return admitted, actions
 
     def _lacks_slot(self, request: ResourceRequest) -> bool:
         return self._resources.slots.full(request.groups) is not None
@@ -610,6 +661,12 @@ class Queue:
         return request is None or self._resources.could(request)
 
     def _request_of(self, job: JobRecord) -> ResourceRequest | None:
+        request = self._own_request(job)
+        if request is None and self._granted is not None:
+            return ResourceRequest(0, 0, 0, (), None)
+        return request
+
+    def _own_request(self, job: JobRecord) -> ResourceRequest | None:
         request = request_of(job, self._gpus_are_shared)
         if not self._gpus_are_shared:
             return request

@@ -173,6 +173,21 @@ class SlotsStated:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineShared:
+    """From now on the arbiter of a shared machine says when jobs start; `shared` False: nobody."""
+
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobGranted:
+    """The arbiter lets a waiting job start, with these GPUs for each of its workers."""
+
+    job: JobId
+    gpus: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobPlanned:
     """The answer to `PlanJob`; dropped if `revision` is no longer the job's."""
 
@@ -496,6 +511,8 @@ Event = (
     | NodeLeft
     | JobSubmitted
     | SlotsStated
+    | MachineShared
+    | JobGranted
     | JobPlanned
     | TaskStarted
     | TaskReady

@@ -140,6 +140,8 @@ def shortage_in_words(lacks: Facts) -> str:
         return "1 GPU" if count == 1 else f"{count} GPUs"
     if kind == "memory":
         return _memory(lacks, count)
+    if kind == "grant":
+        return "its turn on the machine, which users share"
     if kind == "probe":
         return "the memory that the first job of its script takes"
     if kind in ("slots", "slots-of-run"):

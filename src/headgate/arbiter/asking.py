@@ -1,0 +1,61 @@
+"""What a hub states to the arbiter, from its controller, and the grants that it hears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.arbiter.records import Demand, Hub, JobDemand, ResourceGrant, Span
+from headgate.controller.core import Controller
+from headgate.controller.queue_orders import Claim
+from headgate.controller.records import JobRecord
+from headgate.model.events import JobGranted
+from headgate.model.identifiers import JobId
+
+
+def demand(
+    hub: Hub,
+    controller: Controller,
+    cores: Callable[[JobRecord], float],
+    left: Callable[[JobId], Span | None],
+) -> Demand:
+    """All that a hub runs and wants.
+
+    Args:
+        hub: The hub.
+        controller: Its controller.
+        cores: Cores that a job can put to good use.
+        left: Seconds that a job takes or has left; None: not known.
+    """
+    waiting, running = controller.stated()
+
+    def stated(claim: Claim, attempt: int) -> JobDemand:
+        job, request = claim.job, claim.request
+        on_gpus = request.on_gpus
+        is_shared = not request.gpus and on_gpus is not None and on_gpus.known and not on_gpus.alone
+        gpus = request.gpus or (on_gpus.gpus if on_gpus is not None else 0)
+        return JobDemand(
+            f"{job.id}#{attempt}",
+            cores(job),
+            max(request.workers, 1),
+            request.memory_bytes,
+            gpus,
+            on_gpus.memory_bytes if is_shared and on_gpus is not None else None,
+            left(job.id),
+            job.spec.name,
+        )
+
+    return Demand(
+        hub,
+        tuple(stated(claim, claim.job.attempt + 1) for claim in waiting),
+        tuple(stated(claim, claim.job.attempt) for claim in running),
+    )
+
+
+def granted(grant: ResourceGrant) -> JobGranted:
+    """The event of a hub's controller for a grant: GPUs of each worker."""
+    workers, gpus = grant.demand.workers, grant.demand.gpus
+    of_workers = tuple(slot.gpus for slot in grant.slots)
+    if len(of_workers) < workers:  # whole GPUs are granted for all workers together
+        [every] = of_workers
+        of_workers = tuple(every[i * gpus : (i + 1) * gpus] for i in range(workers))
+    return JobGranted(JobId(grant.job.id.rpartition("#")[0]), of_workers)

@@ -1,0 +1,104 @@
+"""Controllers of several users share a machine through an arbiter."""
+
+from __future__ import annotations
+
+from headgate.arbiter import asking
+from headgate.arbiter.core import Arbiter
+from headgate.arbiter.records import Hub, ResourceGrant
+from headgate.controller import Controller, live_controller
+from headgate.model.cluster import Gpu, Node
+from headgate.model.events import (
+    Action,
+    Event,
+    Exit,
+    JobPlanned,
+    JobSubmitted,
+    MachineShared,
+    MarkJob,
+    NodeJoined,
+    StartTask,
+    TaskExited,
+)
+from headgate.model.identifiers import JobId, TaskId
+from headgate.model.jobs import Job, Limits
+from headgate.model.plans import Plan
+from headgate.model.reason_text import in_words
+from headgate.model.sharing import SharingRules
+from headgate.policies import policy
+
+GIB = 1 << 30
+NODE = Node("m", 8, 32 * GIB, gpus=tuple(Gpu(i, "A100", 16 * GIB) for i in range(4)))
+
+
+class Hubs:
+    """A controller for each user, and the arbiter of their machine."""
+
+    def __init__(self, *users: str) -> None:
+        self.now = 0.0
+        self.arbiter = Arbiter(NODE, SharingRules())
+        self.controllers: dict[str, Controller] = {}
+        self.runs: dict[str, tuple[int, ...] | None] = {}
+        for user in users:
+            self.controllers[user] = live_controller(policy("headgate"))
+            self.step(user, NodeJoined(NODE))
+            self.step(user, MachineShared(True))
+
+    def step(self, user: str, event: Event) -> list[Action]:
+        """A controller takes an event, and all hear what follows."""
+        actions, _ = self.controllers[user].step(self.now, event)
+        for action in actions:
+            if isinstance(action, StartTask):
+                self.runs[action.task] = action.gpus
+        stated = asking.demand(Hub(user), self.controllers[user], lambda _: 1.0, lambda _: None)
+        for answer in self.arbiter.step(self.now, stated):
+            if isinstance(answer, ResourceGrant):
+                self.step(answer.job.hub.user, asking.granted(answer))
+        return actions
+
+    def submit(self, user: str, name: str, workers: int = 1, **limits: int) -> list[Action]:
+        spec = Job(name=name, run="true", limits=Limits(**limits))
+        id = JobId.of("r", name)
+        strategy = "single" if workers == 1 else "allreduce"
+        nodes = (NODE.name,) * workers
+        plan = Plan(strategy, workers, batch_per_worker=None, worker_nodes=nodes)
+        return self.step(user, JobSubmitted(id, spec)) + self.step(user, JobPlanned(id, 1, plan))
+
+    def end(self, user: str, name: str) -> None:
+        for task in [task for task in self.runs if JobId.of("r", name) == TaskId(task).job]:
+            del self.runs[task]
+            self.step(user, TaskExited(TaskId(task), Exit(code=0)))
+
+    @property
+    def jobs(self) -> set[str]:
+        return {TaskId(task).job.name for task in self.runs}
+
+
+def test_two_users_do_not_both_take_all_memory_and_the_first_to_end_hands_it_on() -> None:
+    hubs = Hubs("ada", "bob")
+    hubs.submit("ada", "a0", memory_bytes=20 * GIB)
+    waits = hubs.submit("bob", "b0", memory_bytes=20 * GIB)
+    hubs.submit("bob", "b1", memory_bytes=4 * GIB)
+    assert hubs.jobs == {"a0"}
+    [reason] = {in_words(action.reason) for action in waits if isinstance(action, MarkJob)} - {""}
+    assert "its turn on the machine, which users share" in reason
+    hubs.end("ada", "a0")
+    assert hubs.jobs == {"b0", "b1"}
+
+
+def test_users_get_different_gpus_and_each_worker_its_own() -> None:
+    hubs = Hubs("ada", "bob")
+    hubs.submit("ada", "a0", workers=2, gpus=1)
+    hubs.submit("bob", "b0", gpus=2)
+    assert hubs.runs == {
+        "r/a0/worker-0": (0,),
+        "r/a0/worker-1": (1,),
+        "r/b0/worker-0": (2, 3),
+    }
+
+
+def test_a_hub_keeps_its_own_bounds_and_asks_for_no_more() -> None:
+    hubs = Hubs("ada")
+    for i in range(12):
+        hubs.submit("ada", f"a{i}")
+    assert len(hubs.jobs) < 12
+    assert len(hubs.arbiter.room.grants) == len(hubs.jobs)
