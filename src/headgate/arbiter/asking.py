@@ -36,7 +36,7 @@ def demand(
         return JobDemand(
             f"{job.id}#{attempt}",
             cores(job),
-            max(request.workers, 1),
+            len(job.planned().worker_nodes) or request.workers,
             request.memory_bytes,
             gpus,
             on_gpus.memory_bytes if is_shared and on_gpus is not None else None,

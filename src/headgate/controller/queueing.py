@@ -676,7 +676,7 @@ class Queue:
         if (
             request is not None
             and on_gpus is not None
-            and not (on_gpus.known or on_gpus.alone or seen)
+            and not (on_gpus.known or on_gpus.alone or seen or self._granted is not None)
         ):
             request = request._replace(on_gpus=None)
         if nodes and not job.spec.roles and self._resources.observed(nodes):

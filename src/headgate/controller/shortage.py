@@ -26,8 +26,8 @@ class Shortage:
     Args:
         kind: The missing resource: whole GPUs, node memory or GPU memory. Or a GPU whose present
             use is observed, or a GPU without other jobs if a job or the compute mode demands that.
-            Or a slot among all jobs or those of its run, or the first use of its script's memory. Or
-            the word of a shared machine's arbiter.
+            Or a slot among all jobs or those of its run, or the first use of its script's memory.
+            Or a grant on a machine that users share.
         needs_bytes: Memory that each worker needs; for GPUs, on each GPU.
         count: How many times: workers, or workers times their GPUs. For slots, how many there are.
         node: The node that is short; empty: not settled.
