@@ -121,18 +121,20 @@ class Room:
         self.resources.take(demand.request(name), grant.slots)
         self.grants[job] = replace(grant, demand=demand)
 
-    def observe(self, reading: MachineUsed, outside_gpus: Literal["leave", "last"]) -> None:
+    def observe(self, reading: MachineUsed, outside_gpus: Literal["leave", "last"]) -> bool:
         """Record what others use. GPUs that outside programs use get no job, or jobs last that
-        share them.
+        share them. Returns whether there may be more room.
         """
         name, memory = self.node.name, self.resources.gpu_memory
-        self.resources.observe(name, reading.free_bytes, reading.held_bytes)
+        has_more = self.resources.observe(name, reading.free_bytes, reading.held_bytes)
         used = {gpu: read.used for gpu, read in reading.gpus.items()}
-        memory.observe(name, used, {gpu: read.held for gpu, read in reading.gpus.items()})
+        held = {gpu: read.held for gpu, read in reading.gpus.items()}
+        has_more = memory.observe(name, used, held) or has_more
         left_alone = reading.outside if outside_gpus == "leave" else frozenset[int]()
-        memory.limit(name, frozenset(), left_alone)
-        counts = Counter(reading.outside)
+        has_more = memory.limit(name, frozenset(), left_alone) or has_more
+        before, counts = memory.others(name), Counter(reading.outside)
         memory.others = lambda _: counts
+        return has_more or counts != before
 
     def could(self, demand: JobDemand) -> bool:
         """Whether a job would fit if nothing ran."""

@@ -46,6 +46,8 @@ from headgate.arbiter.usage import UsageLedger
 from headgate.model.cluster import Node
 from headgate.model.sharing import SharingRules, UserShare
 
+_REVIEW_SECONDS = 10.0
+"""Waiting jobs are looked at again after this time even if nothing has changed but forecasts."""
 _JUDGED, _FEW = 20, 8
 """How many ended jobs of a user are judged, and with fewer none are."""
 _OVERRUN = 1 / 4
@@ -111,6 +113,7 @@ class Arbiter:
         self._served: dict[str, float] = {}  # the last start of each user who waits
         self.promised: StartPromise | None = None
         self._waits: dict[MachineJob, JobWaits] = {}
+        self._is_changed, self._review_at = True, math.inf
         self.usage = UsageLedger()
         self._read_at: float | None = None
         self._used_cores: dict[str, float] = {}
@@ -144,6 +147,7 @@ class Arbiter:
             reasons to wait, and new parts of users.
         """
         actions: list[ArbiterAction] = []
+        self._is_changed = self._is_changed or not isinstance(event, Demand | MachineUsed | None)
         match event:
             case Demand():
                 actions += self._stated(now, event)
@@ -167,18 +171,20 @@ class Arbiter:
             case Drained(drained):
                 self._is_drained = drained
             case MachineUsed():
-                self.room.observe(event, self.rules.outside_gpus)
+                has_more = self.room.observe(event, self.rules.outside_gpus)
+                self._is_changed = self._is_changed or has_more
                 self._account(now, event)
-        self.room.drop_ended(now)
-        actions += self._decide(now)
+        if self._is_changed or now >= self._review_at:
+            actions += self._decide(now)
         actions += self._divide(now)
         return actions
 
-    def wake_at(self, now: float) -> float | None:
-        """When a reservation begins or ends next."""
-        bookings = self.room.bookings.values()
-        times = (time for booking in bookings for time in (booking.begin, booking.end))
-        return min((time for time in times if time > now), default=None)
+    @property
+    def wake_at(self) -> float | None:
+        """When to decide again: a reservation begins or ends, or jobs have waited for a while,
+        because what is expected changes slowly.
+        """
+        return self._review_at if self._review_at < math.inf else None
 
     def seen_by(self, now: float, user: str, with_private: bool = False) -> list[SeenJob]:
         """What runs and waits on the machine, as a user may see it; waiting jobs in their order.
@@ -251,12 +257,17 @@ class Arbiter:
                 over.append(job)
         actions += self._release(now, over)
         waiting = {job.id: job for job in (*running.values(), *demand.waiting)}
+        before = self._demands.get(demand.hub, Demand(demand.hub)).waiting
         self._demands[demand.hub] = replace(demand, waiting=tuple(waiting.values()), running=())
+        has_others = [job.needs for job in before] != [job.needs for job in waiting.values()]
+        self._is_changed = self._is_changed or bool(over) or has_others
         return actions
 
     def _restated(self, now: float, job: MachineJob, stated: JobDemand) -> None:
         """A running job needs other cores or memory, or has less left."""
-        self.room.resize(job, stated.memory_bytes)
+        if stated.memory_bytes != self.room.grants[job].demand.memory_bytes:
+            self.room.resize(job, stated.memory_bytes)
+            self._is_changed = True
         grant = self.room.grants[job]
         kept = replace(grant.demand, cores=stated.cores, left=stated.left)
         ends = kept.ends(now) if self._is_believed(job.hub.user) else math.inf
@@ -282,6 +293,7 @@ class Arbiter:
         actions: list[ArbiterAction] = []
         waits: dict[MachineJob, JobWaits] = {}
         promised: StartPromise | None = None
+        self.room.drop_ended(now)
         lines, held = self._lines(), self._held()
         past = {user: self.past.mean(now, user) for user in lines}
         self._served = {user: self._served.get(user, now) for user in lines}
@@ -304,6 +316,11 @@ class Arbiter:
             if lines[user]:
                 heappush(ranks, self._rank(now, user, lines[user][0], held, past))
         self.promised = promised
+        bookings = self.room.bookings.values()
+        times = [time for booking in bookings for time in (booking.begin, booking.end)]
+        times += [now + _REVIEW_SECONDS] if waits else []
+        self._review_at = min((time for time in times if time > now), default=math.inf)
+        self._is_changed = False
         actions += (wait for job, wait in waits.items() if self._waits.get(job) != wait)
         self._waits = waits
         return actions

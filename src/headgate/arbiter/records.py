@@ -97,6 +97,11 @@ class JobDemand:
                 raise ValueError(f"found {self.left}; expected least <= likely <= most")
 
     @property
+    def needs(self) -> tuple[object, ...]:
+        """All that decides whether it has room."""
+        return self.id, self.workers, self.memory_bytes, self.gpus, self.gpu_memory_bytes
+
+    @property
     def all_memory_bytes(self) -> int:
         return self.workers * self.memory_bytes
 
