@@ -22,6 +22,7 @@ from headgate.arbiter.events import (
     JobOrdered,
     JobReleased,
     MachineUsed,
+    StoreWritable,
     UserUsed,
 )
 from headgate.arbiter.records import (
@@ -427,6 +428,17 @@ def test_a_new_arbiter_goes_on_with_what_was_granted() -> None:
     assert machine.runs == {"a0"}
     machine.end("a0", at=1.0)
     assert machine.runs == {"b0"}
+
+
+def test_nothing_starts_while_grants_cannot_be_kept() -> None:
+    arbiter = Arbiter(NODE, SharingRules())
+    [unkept, *_] = arbiter.step(0.0, Demand(Hub("ada"), (job("a0", 4),)))
+    assert isinstance(unkept, ResourceGrant)
+    arbiter.step(0.0, StoreWritable(False, (unkept.job,)))
+    arbiter.step(1.0, Demand(Hub("ada"), (job("a0", 4), job("a1", 0))))
+    assert not grants(arbiter)
+    arbiter.step(2.0, StoreWritable(True))
+    assert [grant.job.id for grant in grants(arbiter)] == ["a0", "a1"]
 
 
 def test_a_hub_that_missed_a_grant_hears_it_again_and_no_other() -> None:

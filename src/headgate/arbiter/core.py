@@ -23,6 +23,7 @@ from headgate.arbiter.events import (
     JobReleased,
     MachineUsed,
     RulesRead,
+    StoreWritable,
     Unbooked,
 )
 from headgate.arbiter.past_use import PastUse
@@ -109,7 +110,7 @@ class Arbiter:
         self._groups: dict[str, frozenset[str]] = {}
         self._demands: dict[Hub, Demand] = {}
         self._held_back, self._first = set(state.held), set(state.first)
-        self._is_drained = state.drained
+        self._is_drained, self._is_writable = state.drained, True
         self._served: dict[str, float] = {}  # the last start of each user who waits
         self.promised: StartPromise | None = None
         self._waits: dict[MachineJob, JobWaits] = {}
@@ -170,6 +171,10 @@ class Arbiter:
                 (self._first.add if first else self._first.discard)(job)
             case Drained(drained):
                 self._is_drained = drained
+            case StoreWritable(writable, unkept):
+                self._is_writable = writable
+                for job in unkept:
+                    self.room.release(job)
             case MachineUsed():
                 has_more = self.room.observe(event, self.rules.outside_gpus)
                 self._is_changed = self._is_changed or has_more
@@ -360,7 +365,7 @@ class Arbiter:
     def _outcome(
         self, now: float, job: MachineJob, demand: JobDemand, held: _Held
     ) -> ResourceGrant | JobWaits:
-        if self._is_drained or job in self._held_back:
+        if self._is_drained or not self._is_writable or job in self._held_back:
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)

@@ -71,6 +71,16 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreWritable:
+    """The arbiter's file can be written again, or cannot: nothing starts, and the grants that could
+    not be kept are void.
+    """
+
+    writable: bool
+    unkept: tuple[MachineJob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GpuBytes:
     """Memory of a GPU in use, and by jobs with a grant, at most what is granted."""
 
@@ -131,6 +141,7 @@ ArbiterEvent = (
     | Unbooked
     | JobOrdered
     | Drained
+    | StoreWritable
     | MachineUsed
 )
 ArbiterAction = BookingAnswered | ResourceGrant | JobReleased | JobWaits | UserPart
