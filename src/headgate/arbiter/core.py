@@ -95,6 +95,7 @@ class Arbiter:
         past: What users have had.
         promised: The first job without room, and its start.
         usage: What users have had, by day.
+        is_writable: Grants can be kept; else nothing starts.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Arbiter:
         self._groups: dict[str, frozenset[str]] = {}
         self._demands: dict[Hub, Demand] = {}
         self._held_back, self._first = set(state.held), set(state.first)
-        self._is_drained, self._is_writable = state.drained, True
+        self._is_drained, self.is_writable = state.drained, True
         self._served: dict[str, float] = {}  # the last start of each user who waits
         self.promised: StartPromise | None = None
         self._waits: dict[MachineJob, JobWaits] = {}
@@ -172,7 +173,7 @@ class Arbiter:
             case Drained(drained):
                 self._is_drained = drained
             case StoreWritable(writable, unkept):
-                self._is_writable = writable
+                self.is_writable = writable
                 for job in unkept:
                     self.room.release(job)
             case MachineUsed():
@@ -365,7 +366,7 @@ class Arbiter:
     def _outcome(
         self, now: float, job: MachineJob, demand: JobDemand, held: _Held
     ) -> ResourceGrant | JobWaits:
-        if self._is_drained or not self._is_writable or job in self._held_back:
+        if self._is_drained or not self.is_writable or job in self._held_back:
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)

@@ -104,6 +104,10 @@ class ArbiterStore:
                 )
         self._written, self._state = grants, text
 
+    def has(self, job: MachineJob) -> bool:
+        """Whether a job's grant is written."""
+        return job in self._written
+
     def usage(self, since: int) -> dict[tuple[str, int], DayUse]:
         """Use by user and day, from a day on (its number since the epoch, UTC).
 

@@ -1,0 +1,179 @@
+"""The arbiter's socket: real connections of this user."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.arbiter.core import Arbiter
+from headgate.arbiter.daemon import MOST_OF_USER, ArbiterDaemon
+from headgate.arbiter.messages import MOST_BYTES
+from headgate.arbiter.store import ArbiterStore
+from headgate.model.cluster import Gpu, Node
+from headgate.model.sharing import SharingRules
+
+NODE = Node("m", 8, 32 << 30, gpus=tuple(Gpu(i, "A100", 16 << 30) for i in range(4)))
+USER = pwd.getpwuid(os.getuid()).pw_name
+
+
+class Client:
+    """A connection to the arbiter."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    def state(self, hub: str, *waiting: str, running: tuple[str, ...] = (), gpus: int = 4) -> None:
+        def job(id: str) -> dict[str, object]:
+            return {"id": id, "gpus": gpus}
+
+        self.say({"hub": hub, "waiting": [*map(job, waiting)], "running": [*map(job, running)]})
+
+    def say(self, message: object) -> None:
+        self.writer.write(json.dumps(message).encode() + b"\n")
+
+    async def hears(self, is_wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """The first message that is wanted."""
+        while line := await self._reader.readline():
+            message: dict[str, Any] = json.loads(line)
+            if is_wanted(message):
+                return message
+        raise AssertionError("the connection was closed")
+
+    async def granted(self) -> str:
+        message = await self.hears(lambda message: message.get("type") == "ResourceGrant")
+        return str(message["demand"]["id"])
+
+
+class Serving:
+    """An arbiter that serves, and its clients."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket, self._clients = folder / "socket", list[Client]()
+        self.store = ArbiterStore(folder / "arbiter.db", "boot")
+        rules, state = SharingRules(), self.store.state()
+        self.daemon = ArbiterDaemon(Arbiter(NODE, rules, 0.0, state), self.store)
+
+    async def connect(self) -> Client:
+        client = Client(*await asyncio.open_unix_connection(self._socket))
+        self._clients.append(client)
+        return client
+
+    async def __aenter__(self) -> Serving:
+        await self.daemon.serve(self._socket)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.daemon.close()
+        for client in self._clients:
+            client.writer.close()
+            with suppress(OSError):
+                await client.writer.wait_closed()
+        self.store.close()
+
+
+def test_jobs_of_two_hubs_start_in_turn(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            first, second = await serving.connect(), await serving.connect()
+            first.state("1", "a")
+            assert await first.granted() == "a"
+            second.state("2", "b")
+            waits = await second.hears(lambda message: message.get("type") == "JobWaits")
+            assert (waits["kind"], waits["job"]) == ("no-room", [[USER, "2"], "b"])
+            first.state("1")
+            assert await second.granted() == "b"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+def test_the_next_arbiter_grants_nothing_twice(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            client = await serving.connect()
+            client.state("1", "a")
+            await client.granted()
+        async with Serving(tmp_path) as serving:
+            other, again = await serving.connect(), await serving.connect()
+            other.state("2", "b")
+            await other.hears(lambda message: message.get("kind") == "no-room")
+            again.state("1", running=("a",))
+            again.state("1")
+            assert await other.granted() == "b"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+def test_a_hub_that_comes_back_keeps_what_its_jobs_hold(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            client, other = await serving.connect(), await serving.connect()
+            client.state("1", "a")
+            await client.granted()
+            client.writer.close()
+            other.state("2", "b")
+            await other.hears(lambda message: message.get("kind") == "no-room")
+            client = await serving.connect()
+            client.state("1", "a")
+            assert await client.granted() == "a"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+def test_nothing_is_granted_that_cannot_be_written(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            client = await serving.connect()
+            client.state("1", "a", gpus=1)
+            await client.granted()
+            serving.store._db.execute("PRAGMA query_only = 1")
+            client.state("1", "b", running=("a",), gpus=1)
+            assert (await client.hears(lambda message: message.get("kind")))["kind"] == "held"
+            serving.store._db.execute("PRAGMA query_only = 0")
+            serving.daemon._keep_at = 0.0
+            serving.daemon.take(None)
+            assert await client.granted() == "b"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+@pytest.mark.parametrize("line", [b"no json\n", b"[]\n", b"x" * (MOST_BYTES + 2)])
+def test_who_sends_nonsense_is_cut_off_and_others_go_on(tmp_path: Path, line: bytes) -> None:
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            bad, good = await serving.connect(), await serving.connect()
+            bad.writer.write(line)
+            assert await bad.hears(lambda message: message.get("error"))
+            good.state("1", "a")
+            assert await good.granted() == "a"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+def test_a_connection_is_of_one_hub(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            client = await serving.connect()
+            client.state("1", "a")
+            client.state("2", "b")
+            assert await client.hears(lambda message: message.get("error"))
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+def test_a_user_has_only_so_many_connections(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            clients = [await serving.connect() for _ in range(MOST_OF_USER + 1)]
+            assert await clients[-1].hears(lambda message: message.get("error"))
+            clients[0].state("1", "a")
+            assert await clients[0].granted() == "a"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
