@@ -97,7 +97,6 @@ class Queue:
         self._memory = MemoryOfScripts()
         self._probes: dict[str, Claim] = {}
         self._hindered: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None] = _nobody
-
         # GPUs of granted jobs that have not started; None: nobody else decides
         self._granted: dict[JobId, tuple[tuple[int, ...], ...]] | None = None
 
@@ -497,10 +496,9 @@ class Queue:
             self._changed = True
             self._hopeless.clear()
         self._end_probes(now)
-        admitted: list[JobRecord] = []
         actions: list[Action] = []
         if not self._changed:
-            return admitted, actions
+            return [], actions
         self._changed = False
         for job in [job for job in self._too_large.values() if self._could(job)]:
             del self._too_large[job.id]
@@ -508,6 +506,12 @@ class Queue:
         if self._granted is not None:
             return self._admit_granted(now, self._granted, actions)
         self._settle()
+        return self._admit_in_order(now, actions)
+
+    def _admit_in_order(
+        self, now: float, actions: list[Action]
+    ) -> tuple[list[JobRecord], list[Action]]:
+        admitted: list[JobRecord] = []
         blocked: set[ResourceRequest] = set()
         set_aside: list[tuple[ResourceRequest, tuple[WorkerSlot, ...]]] = []
         while (head := self._head(blocked)) is not None:
