@@ -357,8 +357,10 @@ def test_others_see_whose_a_private_job_is_and_no_name() -> None:
     machine.submit("bob", replace(job("b0"), name="vae"))
     runs, waits = machine.arbiter.seen_by(1.0, "bob")
     assert (runs.user, runs.name, runs.gpus, runs.demand.id) == ("ada", None, (0, 1, 2, 3), "")
-    assert (waits.name, waits.waits, waits.start) == ("vae", WaitKind.NO_ROOM, waits.start)
-    for_root = machine.arbiter.seen_by(1.0, "root", with_private=True)
+    assert runs.job is None
+    assert (waits.name, waits.waits, waits.at) == ("vae", WaitKind.NO_ROOM, None)
+    assert waits.job == MachineJob(Hub("bob"), "b0")
+    for_root = machine.arbiter.seen_by(1.0, "root", as_administrator=True)
     assert [seen.name for seen in for_root] == ["cnn", "vae"]
 
 

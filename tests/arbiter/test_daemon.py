@@ -157,6 +157,46 @@ def test_who_sends_nonsense_is_cut_off_and_others_go_on(tmp_path: Path, line: by
     asyncio.run(asyncio.wait_for(run(), 20.0))
 
 
+def test_root_looks_reserves_and_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.arbiter.daemon._peer", lambda _: (0, 0))
+
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            client, hub = await serving.connect(), await serving.connect()
+            hub.state("1", "a")
+            await hub.granted()
+            client.say({"type": "Look"})
+            [seen] = (await client.hears(lambda message: "jobs" in message))["jobs"]
+            assert (seen["user"], seen["gpus"]) == ("root", [0, 1, 2, 3])
+            client.say({"type": "Drain", "drained": True})
+            client.say({"type": "Book", "demand": {"id": "", "gpus": 2}, "seconds": 60})
+            assert await client.hears(lambda message: message.get("type") == "Booking")
+            hub.state("1", "b")
+            assert (await hub.hears(lambda message: message.get("kind")))["kind"] == "held"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+def test_others_than_administrators_may_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.arbiter.daemon._peer", lambda _: (65_534, 65_534))
+
+    async def run() -> None:
+        async with Serving(tmp_path) as serving:
+            for request in (
+                {"type": "Drain", "drained": True},
+                {"type": "OrderJob", "job": [["ada", "1"], "a"], "held": True},
+                {"type": "Book", "demand": {"id": "", "gpus": 2}, "seconds": 60},
+                {"type": "Unbook", "id": 1},
+            ):
+                client = await serving.connect()
+                client.say(request)
+                assert await client.hears(lambda message: message.get("error"))
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
 def test_a_connection_is_of_one_hub(tmp_path: Path) -> None:
     async def run() -> None:
         async with Serving(tmp_path) as serving:

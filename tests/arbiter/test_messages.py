@@ -23,7 +23,7 @@ def line(**fields: object) -> bytes:
 
 def test_a_demand_is_read_as_it_was_sent() -> None:
     sent = line(hub="1", waiting=[records.plain(JOB)], running=[{"id": "b"}])
-    assert messages.demand(sent, "ada") == Demand(Hub("ada", "1"), (JOB,), (JobDemand("b"),))
+    assert messages.request(sent, "ada") == Demand(Hub("ada", "1"), (JOB,), (JobDemand("b"),))
 
 
 def test_a_grant_is_kept_as_it_was_given() -> None:
@@ -35,8 +35,8 @@ def test_a_grant_is_kept_as_it_was_given() -> None:
 @pytest.mark.parametrize("hub", [["root", "1"], {"user": "root"}, "1" * 201, 7])
 def test_no_hub_speaks_for_another_user(hub: object) -> None:
     with pytest.raises(ValueError, match="as `hub`"):
-        messages.demand(line(hub=hub), "ada")
-    assert messages.demand(line(hub="root", user="root"), "ada").hub == Hub("ada", "root")
+        messages.request(line(hub=hub), "ada")
+    assert messages.request(line(hub="root", user="root"), "ada").hub == Hub("ada", "root")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_no_hub_speaks_for_another_user(hub: object) -> None:
 )
 def test_a_job_with_an_impossible_need_is_refused(job: object) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        messages.demand(line(waiting=[job]), "ada")
+        messages.request(line(waiting=[job]), "ada")
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,20 @@ def test_a_job_with_an_impossible_need_is_refused(job: object) -> None:
 )
 def test_a_line_that_is_no_demand_is_refused(sent: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        messages.demand(sent, "ada")
+        messages.request(sent, "ada")
+
+
+def test_a_reservation_is_read_and_one_of_nothing_or_forever_refused() -> None:
+    book = {"type": "Book", "demand": {"id": "", "gpus": 2}, "seconds": 60}
+    assert messages.request(line(**book), "ada") == messages.Book(JobDemand("", gpus=2), 60.0)
+    for wrong in ({"demand": {"id": ""}}, {"seconds": 1e9}, {"seconds": "nan"}, {"type": "Rm"}):
+        with pytest.raises(ValueError, match=r"expected"):
+            messages.request(line(**{**book, **wrong}), "ada")
 
 
 def test_too_many_jobs_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 2,000 jobs"):
-        messages.demand(line(waiting=[{"id": str(i)} for i in range(2_001)]), "ada")
+        messages.request(line(waiting=[{"id": str(i)} for i in range(2_001)]), "ada")
 
 
 ANY = st.recursive(
@@ -90,4 +98,4 @@ FIELDS = ("id", "cores", "workers", "memory_bytes", "gpus", "gpu_memory_bytes", 
 @given(st.dictionaries(st.sampled_from(FIELDS), ANY), ANY)
 def test_nothing_but_an_error_comes_of_anything(job: dict[str, object], hub: object) -> None:
     with suppress(ValueError):
-        messages.demand(line(hub=hub, waiting=[{"id": "a", **job}]), "ada")
+        messages.request(line(hub=hub, waiting=[{"id": "a", **job}]), "ada")

@@ -43,6 +43,7 @@ import yaml
 
 from headgate.arbiter import messages
 from headgate.arbiter.core import Arbiter
+from headgate.arbiter.records import Demand
 from headgate.config import arbiterfile, clusterfile, jobfile, planfile
 from headgate.engines.channel import Connection
 from headgate.engines.log import TaskLog
@@ -532,9 +533,10 @@ class _Arbiter:
         line = json.dumps(chance.altered(_DEMAND)).encode()
         line = chance.damaged(line) if chance.random() < 0.5 else line
         with suppress(ValueError):
-            demand = messages.demand(line, chance.choice(("ada", "bob")))
+            request = messages.request(line, chance.choice(("ada", "bob")))
             self._now += 1.0
-            self._arbiter.step(self._now, demand)
+            if isinstance(request, Demand):
+                self._arbiter.step(self._now, request)
             self._arbiter.seen_by(self._now, "ada")
             grants = self._arbiter.room.grants.values()
             assert sum(grant.demand.all_memory_bytes for grant in grants) <= 16 << 30

@@ -192,30 +192,34 @@ class Arbiter:
         """
         return self._review_at if self._review_at < math.inf else None
 
-    def seen_by(self, now: float, user: str, with_private: bool = False) -> list[SeenJob]:
+    def seen_by(self, now: float, user: str, as_administrator: bool = False) -> list[SeenJob]:
         """What runs and waits on the machine, as a user may see it; waiting jobs in their order.
 
         Args:
             now: Seconds.
             user: Who looks.
-            with_private: Show names of private jobs of others too, as to administrators.
+            as_administrator: Show names of private jobs too.
         """
 
         def seen(job: MachineJob, demand: JobDemand) -> SeenJob:
-            is_shown = with_private or not demand.private or job.hub.user == user
-            name = demand.name if is_shown else None
-            return SeenJob(job.hub.user, name, replace(demand, id="", name=""))
+            is_own = as_administrator or job.hub.user == user
+            name = demand.name if is_own or not demand.private else None
+            shown = replace(demand, id="", name="")
+            return SeenJob(job.hub.user, name, shown, job=job if is_own else None)
 
         starts, demands = {start.job: start for start in self.ahead(now)}, self._stated_jobs()
         running = [
             replace(seen(job, grant.demand), gpus=grant.gpus, since=grant.since)
             for job, grant in self.room.grants.items()
         ]
-        waiting = [
-            replace(seen(job, demands[job]), waits=wait.kind, start=starts.get(job))
-            for job, wait in self._waits.items()
-            if job in demands
-        ]
+        waiting = []
+        for job, wait in self._waits.items():
+            if job in demands:
+                start = starts.get(job)
+                at, latest = (start.at, start.latest) if start is not None else (None, None)
+                waiting.append(
+                    replace(seen(job, demands[job]), waits=wait.kind, at=at, latest=latest)
+                )
         return running + waiting
 
     def ahead(self, now: float) -> list[StartExpected]:

@@ -15,19 +15,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from headgate.arbiter import messages
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.events import (
     ArbiterAction,
     ArbiterEvent,
+    Booked,
     BookingAnswered,
+    Drained,
     HubJoined,
     HubLeft,
+    JobOrdered,
     JobReleased,
     StoreWritable,
+    Unbooked,
 )
-from headgate.arbiter.records import Hub, JobWaits, ResourceGrant, UserPart
+from headgate.arbiter.records import Booking, Demand, Hub, JobWaits, ResourceGrant, UserPart
 from headgate.arbiter.store import ArbiterStore
 from headgate.model import records
 from headgate.model.errors import StorageError
@@ -42,6 +47,14 @@ however many connections they come.
 _UNREAD_BYTES = 4 << 20
 """A hub that leaves so much unread is cut off."""
 _KEEP_SECONDS, _RETRY_SECONDS = 60.0, 10.0
+
+
+class _Peer(NamedTuple):
+    """Who is at the other end of a connection."""
+
+    uid: int
+    user: str
+    groups: frozenset[str]
 
 
 def _nothing(_: ArbiterAction) -> None:
@@ -167,13 +180,16 @@ class ArbiterDaemon:
             while line := await reader.readline():
                 await self._turn(uid)
                 began = time.thread_time()
-                demand = messages.demand(line, user)
-                if hub is None:
-                    hub = demand.hub
-                    self._joins(hub, groups, writer)
-                elif demand.hub != hub:
-                    raise ValueError("expected one hub on a connection")
-                self.take(demand)
+                request = messages.request(line, user)
+                if not isinstance(request, Demand):
+                    _send(writer, self._answer(request, _Peer(uid, user, groups)))
+                else:
+                    if hub is None:
+                        hub = request.hub
+                        self._joins(hub, groups, writer)
+                    elif request.hub != hub:
+                        raise ValueError("expected one hub on a connection")
+                    self.take(request)
                 self._free_at[uid] += _PACE * (time.thread_time() - began)
         except (OSError, ValueError) as error:  # also of a line without end
             with suppress(OSError):
@@ -187,6 +203,43 @@ class ArbiterDaemon:
             writer.close()
             with suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
+
+    def _answer(self, request: messages.Request, peer: _Peer) -> dict[str, object]:
+        """Carry out a request of a user.
+
+        Raises:
+            ValueError: The user may not.
+        """
+        rules, room = self._arbiter.rules, self._arbiter.room
+        may_order = peer.uid == 0 or not peer.groups.isdisjoint(rules.administrators)
+        match request:
+            case messages.Look():
+                jobs = self._arbiter.seen_by(self._now, peer.user, may_order)
+                return {"jobs": [records.dump(job) for job in jobs]}
+            case messages.Book(demand, seconds, begin):
+                if not may_order and peer.groups.isdisjoint(rules.may_reserve):
+                    raise ValueError("only members of the groups in `may_reserve` may reserve")
+                begin = max(begin or 0.0, self._now)
+                booking = Booking(self._booking_id(), peer.user, demand, begin, begin + seconds)
+                self.take(Booked(booking))
+                if booking.id not in room.bookings:
+                    raise ValueError("it does not fit beside other reservations")
+                return records.dump(booking)
+            case messages.Unbook(id):
+                booked = room.bookings.get(id)
+                if booked is None or not (may_order or booked.user == peer.user):
+                    raise ValueError(f"you have no reservation {id}")
+                self.take(Unbooked(id))
+            case messages.OrderJob() | messages.Drain() if not may_order:
+                raise ValueError("only administrators may order that")
+            case messages.OrderJob(job, held, first):
+                self.take(JobOrdered(job, held, first))
+            case messages.Drain(drained):
+                self.take(Drained(drained))
+        return {"done": True}
+
+    def _booking_id(self) -> int:
+        return max(self._arbiter.room.bookings, default=0) + 1
 
     def _joins(self, hub: Hub, groups: frozenset[str], writer: StreamWriter) -> None:
         before = self._hubs.get(hub)

@@ -283,7 +283,9 @@ class SeenJob:
         gpus: GPUs that it holds.
         since: Since when it runs; None: it waits.
         waits: Why it waits; None: it runs.
-        start: When it is expected to start; None: it runs, or does not wait for room.
+        at: When it is expected to start; None: it runs, or that is not known.
+        latest: When at the latest, as `StartExpected` has it.
+        job: The job; None: whoever looks may not act on it.
     """
 
     user: str
@@ -292,7 +294,9 @@ class SeenJob:
     gpus: tuple[int, ...] = ()
     since: float | None = None
     waits: WaitKind | None = None
-    start: StartExpected | None = None
+    at: float | None = None
+    latest: float | None = None
+    job: MachineJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
