@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -201,6 +202,29 @@ def test_hubs_of_one_user_take_turns() -> None:
     machine.submit("ada", *(job(f"b{i}", 2) for i in range(3)), name="2")
     machine.end("e0", at=1.0)
     assert machine.runs == {"a0", "b0"}
+
+
+def test_one_policy_for_all_puts_short_jobs_first_whoever_they_are_of() -> None:
+    for rules, runs in (
+        (SharingRules(users="together"), {"e1"}),
+        (SharingRules(), {"a0"}),
+    ):
+        machine = Machine(Arbiter(NODE, rules))
+        machine.submit("eve", job("e0", 4, lasts=10.0), job("e1", 4, lasts=10.0))
+        machine.submit("ada", job("a0", 4, lasts=500.0))
+        machine.end("e0", at=10.0)
+        assert machine.runs == runs
+
+
+def test_one_policy_for_all_gives_short_jobs_more_cores() -> None:
+    machine = Machine(Arbiter(NODE, SharingRules(users="together")))
+    machine.submit("ada", replace(job("a0", lasts=1_000.0), cores=8.0))
+    machine.submit("bob", replace(job("b0", lasts=10.0), cores=8.0))
+    machine.submit("bob", replace(job("b1", lasts=1_100.0), cores=8.0))
+    ada, bob = machine.parts["ada"], machine.parts["bob"]
+    assert bob.cores > 2.5 * ada.cores
+    assert ada.cores > 0.05 * NODE.cores / 3
+    assert bob.weight / ada.weight == pytest.approx(bob.cores / ada.cores)
 
 
 # --- room

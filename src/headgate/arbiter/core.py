@@ -43,12 +43,19 @@ from headgate.arbiter.records import (
     UserPart,
     WaitKind,
 )
+from headgate.arbiter.together import OnePolicy
 from headgate.arbiter.usage import UsageLedger
 from headgate.model.cluster import Node
+from headgate.model.shares import WEIGHT_DEFAULT
 from headgate.model.sharing import SharingRules, UserShare
+from headgate.policies import DEFAULT, make
 
 _REVIEW_SECONDS = 10.0
 """Waiting jobs are looked at again after this time even if nothing has changed but forecasts."""
+_PATIENCE, _TYPICAL_SECONDS = 30.0, 600.0
+"""A job may overtake one that came so many times its length before; a job of unknown length counts
+as typical.
+"""
 _JUDGED, _FEW = 20, 8
 """How many ended jobs of a user are judged, and with fewer none are."""
 _OVERRUN = 1 / 4
@@ -80,7 +87,9 @@ class Arbiter:
 
     1. Jobs within a user's guaranteed part go first.
     2. Then comes the user who has waited without a start for longer than the rules' patience.
-    3. Then comes the user with the least: past use and what the user holds now, by shares.
+    3. Then comes the user with the least: past use and what the user holds now, by shares. With
+       `users: together` comes instead the job that has waited longest or takes least, as in the
+       order `headgate` of a queue.
     4. Among a user's jobs, the order of the user's hubs counts.
     5. The first job without room is promised its start; later ones do not delay it.
 
@@ -89,6 +98,7 @@ class Arbiter:
         rules: The administrator's rules.
         now: Seconds since the epoch.
         state: What an arbiter before it kept.
+        policy: The policy for all jobs, where the rules have `users: together`.
 
     Attributes:
         room: What jobs hold, and reservations.
@@ -104,6 +114,7 @@ class Arbiter:
         rules: SharingRules,
         now: float = 0.0,
         state: ArbiterState = NOTHING_KEPT,
+        policy: str = DEFAULT,
     ) -> None:
         self.rules = rules
         self.room = Room(node)
@@ -112,6 +123,8 @@ class Arbiter:
         self._demands: dict[Hub, Demand] = {}
         self._held_back, self._first = set(state.held), set(state.first)
         self._is_drained, self.is_writable = state.drained, True
+        self._one_policy = OnePolicy(make(policy))
+        self._since: dict[MachineJob, float] = {}  # of waiting jobs
         self._served: dict[str, float] = {}  # the last start of each user who waits
         self.promised: StartPromise | None = None
         self._waits: dict[MachineJob, JobWaits] = {}
@@ -307,6 +320,8 @@ class Arbiter:
         lines, held = self._lines(), self._held()
         past = {user: self.past.mean(now, user) for user in lines}
         self._served = {user: self._served.get(user, now) for user in lines}
+        waiting = [job for line in lines.values() for job, _ in line]
+        self._since = {job: self._since.get(job, now) for job in waiting}
         self.room.begin(now)
         ranks = [self._rank(now, user, line[0], held, past) for user, line in lines.items()]
         heapify(ranks)
@@ -358,7 +373,12 @@ class Arbiter:
         """The rank of the first waiting job of a user; the lower, the sooner."""
         job, demand = entry
         share, has = self.share(user), held.get(user, _Held())
-        charge = (past[user] + self._part(has)) / share.shares
+        if self.rules.users == "together":
+            seconds = demand.lasts("likely") if self._is_believed(user) else None
+            length = (_TYPICAL_SECONDS if seconds is None else seconds) / share.shares
+            charge = self._since[job] + _PATIENCE * length
+        else:
+            charge = (past[user] + self._part(has)) / share.shares
         return (
             job not in self._first,
             not _is_guaranteed(share, has, demand),
@@ -427,7 +447,12 @@ class Arbiter:
                 waiting = (job for job in demand.waiting if MachineJob(hub, job.id) in self._waits)
                 wanted[hub.user] += sum(job.cores for job in waiting)
         cores = self.room.node.cores
-        claims = {user: self._claim(user, wanted[user]) for user in sorted(wanted)}
+        shares = {user: self.share(user).shares for user in wanted}
+        if self.rules.users == "together":
+            grants = self.room.grants
+            weight = self._one_policy.shares(now, cores, grants, shares)
+            shares = {user: weight.get(user, WEIGHT_DEFAULT) for user in wanted}
+        claims = {user: self._claim(user, shares[user], wanted[user]) for user in sorted(wanted)}
         parts = divide(cores, claims)
         by_user = weights(cores, {user: claims[user] for user in claims if user in held})
         granted = sum(have.memory_bytes for have in held.values())
@@ -442,11 +467,11 @@ class Arbiter:
         self._parts = after
         return list(changed)
 
-    def _claim(self, user: str, wanted: float) -> CoreClaim:
+    def _claim(self, user: str, shares: float, wanted: float) -> CoreClaim:
         share = self.share(user)
         largest = share.largest.cores
         return CoreClaim(
-            share.shares,
+            shares,
             share.guaranteed.cores or 0.0,
             math.inf if largest is None else largest,
             wanted,
