@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pytest
 from hypothesis import given, settings
@@ -171,6 +172,22 @@ def test_more_shares_let_a_user_hold_more() -> None:
     machine.submit("bob", *(job(f"b{i}") for i in range(4)))
     machine.end("e0", at=1.0)
     assert Counter(id[0] for id in machine.runs) == {"a": 3, "b": 1}
+
+
+def test_users_who_always_want_more_get_gpu_time_by_their_shares_also_for_gangs() -> None:
+    rules = SharingRules(half_life=3_600.0, parts=(UserShare(user="ada", shares=2.0),))
+    machine, number = Machine(Arbiter(NODE, rules)), count()
+    gpus, time = {"ada": 1, "bob": 1, "eve": 4}, Counter[str]()
+    while machine.now < 4_000.0:
+        for user, wanted in gpus.items():
+            while len(machine.waiting.get(Hub(user), ())) < 3:
+                machine.submit(user, job(f"{user}{next(number)}", wanted, lasts=20.0))
+        [id, *_] = sorted(machine.runs, key=lambda id: machine.times[id][BEGIN])
+        machine.end(id, at=machine.times[id][BEGIN] + 20.0)
+        time[id[:3]] += 20 * gpus[id[:3]]
+    parts = {user: seconds / time.total() for user, seconds in time.items()}
+    assert parts == pytest.approx({"ada": 0.5, "bob": 0.25, "eve": 0.25}, abs=0.05)
+    assert time.total() > 0.9 * 4 * 4_000
 
 
 def test_jobs_within_the_guaranteed_part_go_first() -> None:
