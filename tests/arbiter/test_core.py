@@ -21,6 +21,7 @@ from headgate.arbiter.events import (
     GpuBytes,
     HubJoined,
     HubLeft,
+    JobIdles,
     JobOrdered,
     JobReleased,
     MachineUsed,
@@ -415,6 +416,23 @@ def test_use_is_summed_by_user_and_day() -> None:
     assert rows["ada", 0] == DayUse(150.0, 200.0, 100.0, 100.0 * GIB)
     assert rows["ada", 1] == DayUse(300.0, 400.0, 200.0, 200.0 * GIB)
     assert machine.arbiter.usage.changed() == {}
+
+
+def test_a_job_whose_gpus_idle_is_warned_and_later_ended() -> None:
+    arbiter = Arbiter(NODE, SharingRules(idle_after=60.0, idle_ends=True))
+    arbiter.step(0.0, Demand(Hub("ada"), (job("a0", 2), job("a1"))))
+
+    def idles(now: float, busy: int) -> list[JobIdles]:
+        used = {"ada": UserUsed(1.0, frozenset({busy}))}
+        actions = arbiter.step(now, MachineUsed(30.0 * GIB, 0.0, {}, users=used))
+        return [action for action in actions if isinstance(action, JobIdles)]
+
+    idle = MachineJob(Hub("ada"), "a1")
+    assert [*idles(0.0, 0), *idles(59.0, 0)] == []
+    assert idles(60.0, 0) == [JobIdles(idle, 0.0)]
+    assert idles(100.0, 0) == []
+    assert idles(120.0, 0) == [JobIdles(idle, 0.0, ends=True)]
+    assert [*idles(130.0, 0), *idles(140.0, 2), *idles(190.0, 0)] == []
 
 
 def test_a_users_memory_leaves_what_others_were_granted() -> None:

@@ -19,6 +19,7 @@ from headgate.arbiter.events import (
     Drained,
     HubJoined,
     HubLeft,
+    JobIdles,
     JobOrdered,
     JobReleased,
     MachineUsed,
@@ -132,6 +133,7 @@ class Arbiter:
         self.usage = UsageLedger()
         self._read_at: float | None = None
         self._used_cores: dict[str, float] = {}
+        self._idle_since: dict[MachineJob, tuple[float, int]] = {}
         self._overran: dict[str, deque[bool]] = {}
         self._parts: dict[str, UserPart] = {}
         for grant in state.grants:
@@ -193,6 +195,7 @@ class Arbiter:
                 has_more = self.room.observe(event, self.rules.outside_gpus)
                 self._is_changed = self._is_changed or has_more
                 self._account(now, event)
+                actions += self._idle(now, event)
         if self._is_changed or now >= self._review_at:
             actions += self._decide(now)
         actions += self._divide(now)
@@ -430,6 +433,20 @@ class Arbiter:
                 busy_gpus=used.busy_gpus,
                 memory_bytes=held.get(user, _Held()).memory_bytes,
             )
+
+    def _idle(self, now: float, reading: MachineUsed) -> Iterator[ArbiterAction]:
+        """Warn of jobs that hold GPUs for nothing, and end them where the rules say so."""
+        after = self.rules.idle_after
+        before, self._idle_since = self._idle_since, {}
+        for job, grant in self.room.grants.items():
+            used = reading.users.get(job.hub.user)
+            if used is None or not grant.gpus or not used.busy_gpus.isdisjoint(grant.gpus):
+                continue
+            since, warned = before.get(job, (now, 0))
+            due = int((now - since) / after) if after is not None else 0
+            if 0 == warned < due or (self.rules.idle_ends and warned < 2 <= due):
+                yield JobIdles(job, since, ends=self.rules.idle_ends and due >= 2)
+            self._idle_since[job] = since, max(warned, due)
 
     # --- who has which part -----------------------------------------------------------------------
 

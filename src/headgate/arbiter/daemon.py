@@ -27,6 +27,7 @@ from headgate.arbiter.events import (
     Drained,
     HubJoined,
     HubLeft,
+    JobIdles,
     JobOrdered,
     JobReleased,
     StoreWritable,
@@ -258,7 +259,7 @@ class ArbiterDaemon:
 
     def _tell(self, action: ArbiterAction) -> None:
         match action:
-            case ResourceGrant() | JobWaits():
+            case ResourceGrant() | JobWaits() | JobIdles():
                 hubs: Iterable[Hub] = (action.job.hub,)
             case UserPart(user):
                 hubs = [hub for hub in self._hubs if hub.user == user]

@@ -125,6 +125,15 @@ class JobReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class JobIdles:
+    """A job holds GPUs that it does not compute on since a time; `ends`: its hub has to end it."""
+
+    job: MachineJob
+    since: float
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class BookingAnswered:
     """A reservation is kept; `fits` False: it does not fit beside those that were made before."""
 
@@ -144,4 +153,4 @@ ArbiterEvent = (
     | StoreWritable
     | MachineUsed
 )
-ArbiterAction = BookingAnswered | ResourceGrant | JobReleased | JobWaits | UserPart
+ArbiterAction = BookingAnswered | JobIdles | ResourceGrant | JobReleased | JobWaits | UserPart

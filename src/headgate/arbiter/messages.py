@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.arbiter.records import MOST_LETTERS, Demand, JobDemand, MachineJob
 from headgate.model import records
@@ -64,7 +66,9 @@ class Drain:
 
 
 Request = Demand | Look | Book | Unbook | OrderJob | Drain
-_KINDS = {kind.__name__: kind for kind in (Demand, Look, Book, Unbook, OrderJob, Drain)}
+_KINDS: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (Demand, Look, Book, Unbook, OrderJob, Drain)
+}
 
 
 def request(line: bytes, user: str) -> Request:

@@ -64,8 +64,8 @@ class OnePolicy:
             if before is None:
                 changes.append(Arrived(_id(job), priorities[job.hub.user]))
             if left is not None and (before is None or before.demand.left != left):
-                work = (seconds * grant.demand.cores for seconds in left)
-                changes.append(Predicted(_id(job), *work, seconds=left.likely))
+                likely, least, most = (seconds * grant.demand.cores for seconds in left)
+                changes.append(Predicted(_id(job), likely, least, most, seconds=left.likely))
         self._told = dict(grants)
         return changes
 

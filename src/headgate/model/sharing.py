@@ -115,6 +115,17 @@ class SharingRules:
             "their GPU memory use them `last`."
         ),
     )
+    idle_after: float | None = field(
+        default=None,
+        metadata=declared(
+            "A job whose GPUs nobody computes on for so long is warned; without it, none is.",
+            kind=Kind.SECONDS,
+            above=0,
+        ),
+    )
+    idle_ends: bool = field(
+        default=False, metadata=declared("Such a job is ended after as long again.")
+    )
     parts: tuple[UserShare, ...] = field(
         default=(), metadata=declared("What users may have; the first entry that fits counts.")
     )
