@@ -55,8 +55,10 @@ class Hubs:
                 self.step(answer.job.hub.user, asking.granted(answer))
         return actions
 
-    def submit(self, user: str, name: str, workers: int = 1, **limits: int) -> list[Action]:
-        spec = Job(name=name, run="true", limits=Limits(**limits))
+    def submit(
+        self, user: str, name: str, workers: int = 1, memory_bytes: int | None = None, gpus: int = 0
+    ) -> list[Action]:
+        spec = Job(name=name, run="true", limits=Limits(memory_bytes=memory_bytes, gpus=gpus))
         id = JobId.of("r", name)
         plan = Plan(
             strategy="single" if workers == 1 else "allreduce",

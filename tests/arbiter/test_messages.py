@@ -36,7 +36,8 @@ def test_a_grant_is_kept_as_it_was_given() -> None:
 def test_no_hub_speaks_for_another_user(hub: object) -> None:
     with pytest.raises(ValueError, match="as `hub`"):
         messages.request(line(hub=hub), "ada")
-    assert messages.request(line(hub="root", user="root"), "ada").hub == Hub("ada", "root")
+    sent = messages.request(line(hub="root", user="root"), "ada")
+    assert sent == Demand(Hub("ada", "root"))
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,11 @@ def _happened(event: Event) -> str:
         case events.SlotsStated(jobs):
             most = "as the cores are for" if jobs is None else say(jobs)
             return f"as many jobs of all runs at once: {most}"
+        case events.MachineShared(shared):
+            return "the arbiter of the machine says when jobs start" if shared else "no arbiter"
+        case events.JobGranted(_, gpus):
+            held = listed([str(gpu) for worker in gpus for gpu in worker])
+            return "granted by the arbiter" + (f", with GPU {held}" if held else "")
         case events.JobSubmitted(resume=resume):
             return "handed in" + (f", to go on from {resume.where}" if resume else "")
         case events.JobPlanned(_, _, plan):
