@@ -1,0 +1,121 @@
+"""Users of the machine, made for a test and removed with their processes."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.testing.wait import until
+
+_LOCKED = {"useradd": 1, "userdel": 1}
+"""Exit status while another process changes the users of this machine."""
+_MOST_TRIES = 50
+_PUBLIC = "/usr/local/bin:/usr/bin:/bin"
+
+
+def _python() -> str:
+    """This version of Python, where every user may run it; not in a home of root."""
+    for path in (sys.executable, shutil.which(f"python3.{sys.version_info.minor}", path=_PUBLIC)):
+        folders = Path(path).resolve().parents if path is not None else ()
+        if path is not None and all(folder.stat().st_mode & 0o001 for folder in folders):
+            return path
+    pytest.skip(f"no python3.{sys.version_info.minor} that every user may run, in {_PUBLIC}")
+
+
+class UnixUser:
+    """A user of this machine.
+
+    Args:
+        name: The user's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        entry = pwd.getpwnam(name)
+        self.name, self.uid, self.gid = name, entry.pw_uid, entry.pw_gid
+        self.home = Path(entry.pw_dir)
+
+    def start(
+        self, *argv: str, env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start a program as this user, in a session of its own."""
+        surroundings = {"PATH": _PUBLIC, "HOME": str(self.home), "USER": self.name}
+        return subprocess.Popen(
+            argv,
+            env={**surroundings, **(env or {})},
+            user=self.uid,
+            group=self.gid,
+            extra_groups=[],
+            text=True,
+            start_new_session=True,
+            **{"cwd": self.home, **options},
+        )
+
+    def python(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Start Python as this user, with the packages of this one."""
+        env = {"PYTHONPATH": os.pathsep.join(sys.path), **options.pop("env", {})}
+        return self.start(_python(), *arguments, env=env, **options)
+
+    def pids(self) -> list[int]:
+        """The processes that this user owns."""
+        pids = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdecimal() and entry.stat().st_uid == self.uid:
+                    state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                    if state != "Z":
+                        pids.append(int(entry.name))
+        return pids
+
+
+@contextmanager
+def unix_users(count: int) -> Iterator[list[UnixUser]]:
+    """So many users; they, their homes and processes are gone afterwards."""
+    if os.geteuid() != 0:
+        pytest.skip("making users takes root")
+    users: list[UnixUser] = []
+    with tempfile.TemporaryDirectory(prefix="headgate-users-") as folder:
+        os.chmod(folder, 0o755)
+        try:
+            for i in range(count):
+                name = f"hgtest{os.getpid()}{'abcdefgh'[i]}"
+                home = os.path.join(folder, name)
+                _change("useradd", "--no-log-init", "--create-home", "--home-dir", home, name)
+                users.append(UnixUser(name))
+            yield users
+        finally:
+            for user in users:
+                _end(user)
+                _change("userdel", user.name)
+
+
+def _end(user: UnixUser) -> None:
+    def is_gone() -> bool:
+        pids = user.pids()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    until(is_gone, seconds=30, what=f"the end of the processes of {user.name}")
+
+
+def _change(program: str, *arguments: str) -> None:
+    for _ in range(_MOST_TRIES):
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+        if done.returncode != _LOCKED[program] or "lock" not in done.stderr:
+            break
+        time.sleep(0.1)
+    if done.returncode:
+        raise RuntimeError(f"{program}: {done.stderr.strip()}")
