@@ -172,7 +172,8 @@ def test_root_looks_reserves_and_orders(tmp_path: Path, monkeypatch: pytest.Monk
             client.say({"type": "Book", "demand": {"id": "", "gpus": 2}, "seconds": 60})
             assert await client.hears(lambda message: message.get("type") == "Booking")
             hub.state("1", "b")
-            assert (await hub.hears(lambda message: message.get("kind")))["kind"] == "held"
+            waits = await hub.hears(lambda message: message.get("type") == "JobWaits")
+            assert waits["kind"] == "held"
 
     asyncio.run(asyncio.wait_for(run(), 20.0))
 

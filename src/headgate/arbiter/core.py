@@ -26,6 +26,7 @@ from headgate.arbiter.events import (
     RulesRead,
     StoreWritable,
     Unbooked,
+    UserLimited,
 )
 from headgate.arbiter.past_use import PastUse
 from headgate.arbiter.records import (
@@ -48,7 +49,7 @@ from headgate.arbiter.together import OnePolicy
 from headgate.arbiter.usage import UsageLedger
 from headgate.model.cluster import Node
 from headgate.model.shares import WEIGHT_DEFAULT
-from headgate.model.sharing import SharingRules, UserShare
+from headgate.model.sharing import Amounts, SharingRules, UserShare
 from headgate.policies import DEFAULT, make
 
 _REVIEW_SECONDS = 10.0
@@ -107,6 +108,10 @@ class Arbiter:
         promised: The first job without room, and its start.
         usage: What users have had, by day.
         is_writable: Grants can be kept; else nothing starts.
+        is_drained: An administrator lets nothing start.
+        used_cores: What each user's jobs used at the last reading.
+        parts: The part of each user.
+        limits: The most that administrators leave to users, whatever the rules say.
     """
 
     def __init__(
@@ -123,7 +128,7 @@ class Arbiter:
         self._groups: dict[str, frozenset[str]] = {}
         self._demands: dict[Hub, Demand] = {}
         self._held_back, self._first = set(state.held), set(state.first)
-        self._is_drained, self.is_writable = state.drained, True
+        self.is_drained, self.is_writable = state.drained, True
         self._one_policy = OnePolicy(make(policy))
         self._since: dict[MachineJob, float] = {}  # of waiting jobs
         self._served: dict[str, float] = {}  # the last start of each user who waits
@@ -132,10 +137,11 @@ class Arbiter:
         self._is_changed, self._review_at = True, math.inf
         self.usage = UsageLedger()
         self._read_at: float | None = None
-        self._used_cores: dict[str, float] = {}
+        self.used_cores: dict[str, float] = {}
         self._idle_since: dict[MachineJob, tuple[float, int]] = {}
         self._overran: dict[str, deque[bool]] = {}
-        self._parts: dict[str, UserPart] = {}
+        self.parts: dict[str, UserPart] = {}
+        self.limits: dict[str, Amounts] = dict(state.limits)
         for grant in state.grants:
             self.room.take_up(grant)
         self.room.bookings = {booking.id: booking for booking in state.bookings}
@@ -149,7 +155,8 @@ class Arbiter:
             self.past.means(now),
             frozenset(self._held_back),
             frozenset(self._first),
-            self._is_drained,
+            self.is_drained,
+            dict(self.limits),
         )
 
     def step(self, now: float, event: ArbiterEvent | None = None) -> list[ArbiterAction]:
@@ -182,11 +189,8 @@ class Arbiter:
                 actions.append(BookingAnswered(booking, self.room.book(booking)))
             case Unbooked(id):
                 self.room.bookings.pop(id, None)
-            case JobOrdered(job, held, first):
-                (self._held_back.add if held else self._held_back.discard)(job)
-                (self._first.add if first else self._first.discard)(job)
-            case Drained(drained):
-                self._is_drained = drained
+            case JobOrdered() | Drained() | UserLimited():
+                self._ordered(event)
             case StoreWritable(writable, unkept):
                 self.is_writable = writable
                 for job in unkept:
@@ -200,6 +204,18 @@ class Arbiter:
             actions += self._decide(now)
         actions += self._divide(now)
         return actions
+
+    def _ordered(self, order: JobOrdered | Drained | UserLimited) -> None:
+        match order:
+            case JobOrdered(job, held, first):
+                (self._held_back.add if held else self._held_back.discard)(job)
+                (self._first.add if first else self._first.discard)(job)
+            case Drained(drained):
+                self.is_drained = drained
+            case UserLimited(user, largest):
+                self.limits.pop(user, None)
+                if largest is not None:
+                    self.limits[user] = largest
 
     @property
     def wake_at(self) -> float | None:
@@ -253,7 +269,8 @@ class Arbiter:
 
     def share(self, user: str) -> UserShare:
         """What a user may have."""
-        return self.rules.of(user, self._groups.get(user, frozenset()))
+        share = self.rules.of(user, self._groups.get(user, frozenset()))
+        return share.within(self.limits[user]) if user in self.limits else share
 
     def _stated_jobs(self) -> dict[MachineJob, JobDemand]:
         return {
@@ -393,7 +410,7 @@ class Arbiter:
     def _outcome(
         self, now: float, job: MachineJob, demand: JobDemand, held: _Held
     ) -> ResourceGrant | JobWaits:
-        if self._is_drained or not self.is_writable or job in self._held_back:
+        if self.is_drained or not self.is_writable or job in self._held_back:
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)
@@ -420,7 +437,7 @@ class Arbiter:
     def _account(self, now: float, reading: MachineUsed) -> None:
         """Sum up what users had since the last reading."""
         begin, self._read_at = now if self._read_at is None else self._read_at, now
-        self._used_cores = {user: used.cores for user, used in reading.users.items()}
+        self.used_cores = {user: used.cores for user, used in reading.users.items()}
         held = self._held()
         for user, used in reading.users.items():
             grants = (grant for grant in self.room.grants.values() if grant.job.hub.user == user)
@@ -454,7 +471,7 @@ class Arbiter:
         held = self._held()
         for user in {*held, *self.past.means(now)}:
             have = held.get(user, _Held())
-            used = self._used_cores.get(user, have.cores)
+            used = self.used_cores.get(user, have.cores)
             self.past.hold(now, user, self._part(replace(have, cores=used)))
         wanted = {user: have.cores for user, have in held.items()}
         for job in self._waits:
@@ -477,11 +494,11 @@ class Arbiter:
         for user, part in parts.items():
             largest, memory = self.share(user).largest, held.get(user, _Held()).memory_bytes
             most = max(self.room.node.memory_bytes - granted + memory, 0)
-            if largest.memory_bytes is not None:
-                most = min(most, largest.memory_bytes)
+            if largest.memory_bytes is not None:  # a new limit takes nothing from running jobs
+                most = min(most, max(largest.memory_bytes, memory))
             after[user] = UserPart(user, part, by_user.get(user, 0.0), largest.cores, memory, most)
-        changed = [part for user, part in after.items() if self._parts.get(user) != part]
-        self._parts = after
+        changed = [part for user, part in after.items() if self.parts.get(user) != part]
+        self.parts = after
         return list(changed)
 
     def _claim(self, user: str, shares: float, wanted: float) -> CoreClaim:

@@ -15,26 +15,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from headgate.arbiter import messages
+from headgate.arbiter.acts import Act
+from headgate.arbiter.answering import Answering, Peer
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.events import (
     ArbiterAction,
     ArbiterEvent,
-    Booked,
     BookingAnswered,
-    Drained,
     HubJoined,
     HubLeft,
     JobIdles,
-    JobOrdered,
     JobReleased,
     StoreWritable,
-    Unbooked,
 )
-from headgate.arbiter.records import Booking, Demand, Hub, JobWaits, ResourceGrant, UserPart
+from headgate.arbiter.records import Demand, Hub, JobWaits, ResourceGrant, UserPart
 from headgate.arbiter.store import ArbiterStore
+from headgate.arbiter.usage import DAY_SECONDS, UsageLedger
 from headgate.model import records
 from headgate.model.errors import StorageError
 
@@ -48,14 +46,6 @@ however many connections they come.
 _UNREAD_BYTES = 4 << 20
 """A hub that leaves so much unread is cut off."""
 _KEEP_SECONDS, _RETRY_SECONDS = 60.0, 10.0
-
-
-class _Peer(NamedTuple):
-    """Who is at the other end of a connection."""
-
-    uid: int
-    user: str
-    groups: frozenset[str]
 
 
 def _nothing(_: ArbiterAction) -> None:
@@ -89,6 +79,8 @@ class ArbiterDaemon:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closes = False
+        self._answering = Answering(arbiter, store, self.take, self._tell_act)
+        arbiter.usage = UsageLedger(store.usage(int(self._now // DAY_SECONDS)))
 
     async def serve(self, path: Path = SOCKET) -> None:
         """Open the socket; everybody may connect.
@@ -125,7 +117,7 @@ class ArbiterDaemon:
         if not matters and self._now < self._keep_at:
             return actions
         try:
-            self._store.keep(self._arbiter.state(self._now))
+            self._store.keep(self._arbiter.state(self._now), self._arbiter.usage.changed())
         except StorageError:
             unkept = {
                 action.job
@@ -183,7 +175,8 @@ class ArbiterDaemon:
                 began = time.thread_time()
                 request = messages.request(line, user)
                 if not isinstance(request, Demand):
-                    _send(writer, self._answer(request, _Peer(uid, user, groups)))
+                    peer = Peer(uid, user, groups)
+                    _send(writer, self._answering.answer(self._now, request, peer))
                 else:
                     if hub is None:
                         hub = request.hub
@@ -192,7 +185,7 @@ class ArbiterDaemon:
                         raise ValueError("expected one hub on a connection")
                     self.take(request)
                 self._free_at[uid] += _PACE * (time.thread_time() - began)
-        except (OSError, ValueError) as error:  # also of a line without end
+        except (OSError, StorageError, ValueError) as error:  # also of a line without end
             with suppress(OSError):
                 _send(writer, {"error": str(error)[:500]})
         finally:
@@ -204,43 +197,6 @@ class ArbiterDaemon:
             writer.close()
             with suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
-
-    def _answer(self, request: messages.Request, peer: _Peer) -> dict[str, object]:
-        """Carry out a request of a user.
-
-        Raises:
-            ValueError: The user may not.
-        """
-        rules, room = self._arbiter.rules, self._arbiter.room
-        may_order = peer.uid == 0 or not peer.groups.isdisjoint(rules.administrators)
-        match request:
-            case messages.Look():
-                jobs = self._arbiter.seen_by(self._now, peer.user, may_order)
-                return {"jobs": [records.dump(job) for job in jobs]}
-            case messages.Book(demand, seconds, begin):
-                if not may_order and peer.groups.isdisjoint(rules.may_reserve):
-                    raise ValueError("only members of the groups in `may_reserve` may reserve")
-                begin = max(begin or 0.0, self._now)
-                booking = Booking(self._booking_id(), peer.user, demand, begin, begin + seconds)
-                self.take(Booked(booking))
-                if booking.id not in room.bookings:
-                    raise ValueError("it does not fit beside other reservations")
-                return records.dump(booking)
-            case messages.Unbook(id):
-                booked = room.bookings.get(id)
-                if booked is None or not (may_order or booked.user == peer.user):
-                    raise ValueError(f"you have no reservation {id}")
-                self.take(Unbooked(id))
-            case messages.OrderJob() | messages.Drain() if not may_order:
-                raise ValueError("only administrators may order that")
-            case messages.OrderJob(job, held, first):
-                self.take(JobOrdered(job, held, first))
-            case messages.Drain(drained):
-                self.take(Drained(drained))
-        return {"done": True}
-
-    def _booking_id(self) -> int:
-        return max(self._arbiter.room.bookings, default=0) + 1
 
     def _joins(self, hub: Hub, groups: frozenset[str], writer: StreamWriter) -> None:
         before = self._hubs.get(hub)
@@ -265,6 +221,16 @@ class ArbiterDaemon:
                 hubs = [hub for hub in self._hubs if hub.user == user]
             case _:
                 return
+        self._send_to(hubs, records.dump(action))
+
+    def _tell_act(self, act: Act, hub: Hub | None) -> bool:
+        """Tell an act to the hub of its job, or to all of whom it concerns."""
+        hubs = [hub] if hub is not None else list(self._hubs)
+        return self._send_to((hub for hub in hubs if act.user in ("", hub.user)), records.dump(act))
+
+    def _send_to(self, hubs: Iterable[Hub], message: dict[str, object]) -> bool:
+        """Send a message. Returns whether any of the hubs is connected."""
+        is_sent = False
         for hub in hubs:
             writer = self._hubs.get(hub)
             if writer is None:
@@ -272,7 +238,9 @@ class ArbiterDaemon:
             if writer.transport.get_write_buffer_size() > _UNREAD_BYTES:
                 writer.transport.abort()
             else:
-                _send(writer, records.dump(action))
+                _send(writer, message)
+                is_sent = True
+        return is_sent
 
 
 def _send(writer: StreamWriter, message: dict[str, object]) -> None:

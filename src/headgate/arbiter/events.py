@@ -14,7 +14,7 @@ from headgate.arbiter.records import (
     ResourceGrant,
     UserPart,
 )
-from headgate.model.sharing import SharingRules
+from headgate.model.sharing import Amounts, SharingRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,14 @@ class Drained:
     """An administrator lets nothing start any more, or everything again."""
 
     drained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimited:
+    """An administrator limits a user; None: no longer."""
+
+    user: str
+    largest: Amounts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +158,7 @@ ArbiterEvent = (
     | Unbooked
     | JobOrdered
     | Drained
+    | UserLimited
     | StoreWritable
     | MachineUsed
 )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from headgate.arbiter.records import MOST_LETTERS, Demand, JobDemand, MachineJob
 from headgate.model import records
+from headgate.model.sharing import Amounts
 
 MOST_BYTES = 1 << 20
 """Longest line that is read; most jobs make a shorter one."""
+_MOST_AMOUNT, _MOST_DAY = 1 << 60, 10_000_000
 _MOST_SECONDS = 90 * 86_400.0
 """A reservation begins and ends within this time."""
 
@@ -51,11 +53,12 @@ class Unbook:
 
 @dataclass(frozen=True, slots=True)
 class OrderJob:
-    """Hold a job, let it go first, or leave it to its turn, as an administrator."""
+    """Hold a job, let it go first, leave it to its turn, or stop it, as an administrator."""
 
     job: MachineJob
     held: bool = False
     first: bool = False
+    stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,38 @@ class Drain:
     drained: bool
 
 
-Request = Demand | Look | Book | Unbook | OrderJob | Drain
-_KINDS: Mapping[str, type[Any]] = {
-    kind.__name__: kind for kind in (Demand, Look, Book, Unbook, OrderJob, Drain)
-}
+@dataclass(frozen=True, slots=True)
+class LimitUser:
+    """Leave a user at most so much, as an administrator; None: what the rules say."""
+
+    user: str
+    largest: Amounts | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.user) <= MOST_LETTERS:
+            raise ValueError(f"expected a user, with at most {MOST_LETTERS} letters")
+        for entry in fields(Amounts):
+            value = getattr(self.largest, entry.name, None)
+            if value is not None and not 0 <= value < _MOST_AMOUNT:  # `nan` is neither
+                raise ValueError(f"found {entry.name} {value!r}; expected 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class ShowUsage:
+    """Show what users have had, from a day on (its number since the epoch, UTC)."""
+
+    since: int
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.since <= _MOST_DAY:
+            raise ValueError(f"found {self.since}; expected the number of a day since 1970")
+
+
+_REQUESTS = (Look, Book, Unbook, OrderJob, Drain, LimitUser, ShowUsage)
+UserRequest = Look | Book | Unbook | OrderJob | Drain | LimitUser | ShowUsage
+Request = Demand | UserRequest
+_KINDS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (Demand, *_REQUESTS)}
 
 
 def request(line: bytes, user: str) -> Request:

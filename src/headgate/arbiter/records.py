@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from headgate.controller.free_resources import ResourceRequest
 from headgate.controller.gpu_memory import GpuRequest, WorkerSlot
 from headgate.controller.shortage import Shortage
+from headgate.model.sharing import Amounts
 
 
 class Hub(NamedTuple):
@@ -310,6 +311,7 @@ class ArbiterState:
         held: Jobs that an administrator holds.
         first: Jobs that an administrator lets go first.
         drained: An administrator lets nothing start.
+        limits: The most that administrators leave to users.
     """
 
     grants: tuple[ResourceGrant, ...] = ()
@@ -318,6 +320,7 @@ class ArbiterState:
     held: frozenset[MachineJob] = frozenset()
     first: frozenset[MachineJob] = frozenset()
     drained: bool = False
+    limits: Mapping[str, Amounts] = field(default_factory=dict)
 
 
 NOTHING_KEPT = ArbiterState()

@@ -1,4 +1,4 @@
-"""What the arbiter keeps: grants, orders, past use, and use by day, in one SQLite file."""
+"""What the arbiter keeps: grants, orders and acts, past use, and use by day, in one SQLite file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import astuple, replace
 from pathlib import Path
 
+from headgate.arbiter.acts import Act
 from headgate.arbiter.records import ArbiterState, MachineJob, ResourceGrant
 from headgate.arbiter.usage import DayUse
 from headgate.model import records
 from headgate.model.errors import StorageError
 
 VERSION = 1
+_MOST_ACTS = 10_000
 _TABLES = """
 CREATE TABLE IF NOT EXISTS grants (
     user TEXT, hub TEXT, id TEXT, boot TEXT, grant TEXT, PRIMARY KEY (user, hub, id)
@@ -23,6 +25,7 @@ CREATE TABLE IF NOT EXISTS usage (
     user TEXT, day INTEGER, core_seconds REAL, gpu_seconds REAL, idle_gpu_seconds REAL,
     memory_byte_seconds REAL, PRIMARY KEY (user, day)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS acts (number INTEGER PRIMARY KEY, user TEXT, act TEXT);
 """
 
 
@@ -117,6 +120,34 @@ class ArbiterStore:
         with self._told():
             rows = self._db.execute("SELECT * FROM usage WHERE day >= ?", (since,)).fetchall()
         return {(user, day): DayUse(*use) for user, day, *use in rows}
+
+    def record(self, act: Act) -> None:
+        """Keep an administrator's act; the oldest of very many goes.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        with self._told(), self._whole():
+            self._db.execute(
+                "INSERT INTO acts (user, act) VALUES (?, ?)", (act.user, records.text_of(act))
+            )
+            oldest = "(SELECT max(number) FROM acts) - ?"
+            self._db.execute(f"DELETE FROM acts WHERE number <= {oldest}", (_MOST_ACTS,))
+
+    def acts(self, user: str | None, most: int) -> tuple[Act, ...]:
+        """The latest acts, the latest last.
+
+        Args:
+            user: Only those about this user or the machine; None: all.
+            most: At most so many.
+
+        Raises:
+            StorageError: The file is damaged.
+        """
+        query = "SELECT act FROM acts WHERE ? IS NULL OR user IN ('', ?) ORDER BY number DESC"
+        with self._told():
+            rows = self._db.execute(f"{query} LIMIT ?", (user, user, most)).fetchall()
+            return tuple(records.read(Act, text) for (text,) in reversed(rows))
 
     def close(self) -> None:
         """Close the file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from headgate.model.declarations import Kind, against_bounds, declared, documented
@@ -27,6 +27,14 @@ class Amounts:
     )
     gpus: int | None = field(default=None, metadata=declared("GPUs.", least=0))
     jobs: int | None = field(default=None, metadata=declared("Jobs that run at once.", least=0))
+
+    def within(self, most: Amounts) -> Amounts:
+        """The lesser of both for each resource; what only one states counts."""
+        lesser = {}
+        for entry in fields(self):
+            stated = [getattr(self, entry.name), getattr(most, entry.name)]
+            lesser[entry.name] = min((value for value in stated if value is not None), default=None)
+        return Amounts(**lesser)
 
 
 @documented
@@ -64,6 +72,15 @@ class UserShare:
                 raise ValueError(
                     f"`guaranteed` has more {name.removesuffix('_bytes')} than `largest`"
                 )
+
+    def within(self, most: Amounts) -> UserShare:
+        """The same with at most this."""
+        largest, guaranteed = self.largest.within(most), {}
+        for entry in fields(Amounts):
+            least, bound = getattr(self.guaranteed, entry.name), getattr(largest, entry.name)
+            is_more = least is not None and bound is not None and least > bound
+            guaranteed[entry.name] = bound if is_more else least
+        return replace(self, largest=largest, guaranteed=Amounts(**guaranteed))
 
     def concerns(self, user: str, groups: Collection[str]) -> bool:
         """Whether it holds for a user who is in these groups."""
