@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from tests.hub.user import SECONDS, User
 
+from headgate.exports.addresses import check
 from headgate.exports.delivering import SIGNATURE, DeliveryError, deliver
 from headgate.exports.notifying import Verdicts
+from headgate.model.errors import UsageError
 from headgate.model.recipients import Notice, Occasion, Recipient
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
@@ -203,3 +205,7 @@ def test_apprise_delivers_to_its_addresses(server: Server) -> None:
     assert message["title"] == "job a failed"
     with pytest.raises(DeliveryError, match="does not know"):
         deliver(Recipient(apprise="nosuch://x"), FAILED, "1")
+    check([Recipient(apprise="json://${HOST}/x"), Recipient(apprise="json://localhost")])
+    for address in ("nosuch://x:secret@y", "nosuch://${HOST}", "slack://x"):
+        with pytest.raises(UsageError, match=r"notify [a-z]+://[.]{3}"):
+            check([Recipient(apprise=address)])

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.forecast.stop_early import SweepStopper, Verdict, best_end
+from headgate.forecast.stop_early import PastTrial, SweepStopper, Verdict, best_end
+from headgate.model.records import read, text_of
 from headgate.model.sweeps import StopEarly, StopRule
 
 STEPS = 200
@@ -24,9 +25,16 @@ def negated(curve: Curve) -> Curve:
 
 
 def train(
-    stopper: SweepStopper, job: str, curve: Curve, upto: int = STEPS, length: int | None = STEPS
+    stopper: SweepStopper,
+    job: str,
+    curve: Curve,
+    upto: int = STEPS,
+    length: int | None = STEPS,
+    past: list[PastTrial | None] | None = None,
 ) -> Verdict | None:
-    """Report a job's values until it is ended, or comes to a step; its last one is its own end."""
+    """Report a job's values until it is ended, or comes to a step; its last one is its own end.
+    `past` gets what the others are compared with.
+    """
     for step in range(1, upto + 1):
         if stopper.report(job, step, curve(step), length=length) and step < STEPS:
             question = stopper.question(job)
@@ -35,7 +43,9 @@ def train(
                 stopper.forget(job)
                 return verdict
     if upto == STEPS:
-        stopper.end(job)
+        ended = stopper.end(job)
+        if past is not None:
+            past.append(ended)
     return None
 
 
@@ -111,6 +121,20 @@ def test_a_job_whose_values_are_no_numbers_is_ended(rule: StopRule) -> None:
     assert verdict.step == 0
     alone = SweepStopper(StopEarly(rule))
     assert train(alone, "nan", lambda step: math.nan) is None
+
+
+@pytest.mark.parametrize("rule", ["asha", "median", "predicted"])
+def test_another_stopper_goes_on_with_what_one_knew(rule: StopRule) -> None:
+    past = list[PastTrial | None]()
+    first, second = (SweepStopper(StopEarly(rule)) for _ in range(2))
+    for floor in (0.1, 0.2, 0.3):
+        assert train(first, str(floor), to(floor), past=past) is None
+    assert train(SweepStopper(StopEarly(rule)), "poor", to(3.0)) is None
+    for trial in past:
+        second.restore(read(PastTrial, text_of(trial)))
+    verdict = train(first, "poor", to(3.0))
+    assert verdict is not None
+    assert train(second, "poor", to(3.0)) == verdict
 
 
 def test_asha_lets_the_best_quarter_of_a_rung_go_on() -> None:

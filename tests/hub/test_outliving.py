@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sqlite3
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -124,8 +125,15 @@ def test_a_command_takes_up_what_hub_and_guard_left(user: User) -> None:
     kill_hub_and_guard(user)
     user.touch("go")  # it ends without a hub
     wait.until(lambda: not user.traces.tasks(), SECONDS, "the script ends")
+    known = time.time()
     assert user.jobs()["counts"]["state"] in ("running", "failed")
-    assert user.sees_state("counts", "failed")["exit_code"] == 7
+    ended = user.sees_state("counts", "failed")
+    assert ended["exit_code"] == 7
+    # it is dated when it ended, and not when a hub came
+    with RunReader(next((user.home / "runs").iterdir()) / "run.sqlite") as reader:
+        began = float(reader.meta()["began"])
+        [task] = reader.rows("tasks")
+    assert task["ended"] == ended["ended"] < known - began + 0.01
 
 
 def test_a_hub_that_ends_with_the_machine_stops_no_job(user: User) -> None:
@@ -192,22 +200,20 @@ def test_each_end_is_told_once_whatever_hubs_die(user: User) -> None:
     user.write(
         "told.yaml",
         """
-        notify:
-          command: echo "$HEADGATE_EVENT $HEADGATE_JOB" >> ends
-          events: [end, failure, run]
         jobs:
-          - {name: first, run: 'true'}
+          - {name: first, run: 'echo step 1 loss 1e-9; exit 1'}
           - {name: counts, script: counts.py}
         """,
     )
-    user.detaches("told.yaml")
-    user.sees_state("first", "done")
+    user.detaches("told.yaml", "--notify", 'echo "$HEADGATE_EVENT" >> ends; cat > last')
+    user.sees_state("first", "failed")
     user.sees_job("counts", lambda entry: (entry["step"] or 0) > 10)
-    assert user.sees("ends").split() == ["end", "first"]
+    assert user.sees("ends").split() == ["failure"]
     before = hub_of(user)
     user.kills(before)
     next_hub(user, before)
     user.touch("go")
     ends = user.folder / "ends"
     wait.until(lambda: "run" in ends.read_text(), SECONDS, "the end of the run is told")
-    assert ends.read_text().split() == ["end", "first", "failure", "counts", "run"]
+    assert ends.read_text().split() == ["failure", "failure", "run"]
+    assert json.loads(user.sees("last"))["best"]["job"] == "first"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from headgate import policies
 from headgate.cli.live_view import print_table
 from headgate.config import settings, settingsfile
 from headgate.config.settingsfile import SettingSource
-from headgate.exports import delivering
+from headgate.exports import addresses, delivering
 from headgate.model.defaults import settings_path
 from headgate.model.errors import InvalidFileError, Problem, UsageError
 from headgate.model.recipients import Notice, Occasion, Recipient
@@ -104,6 +105,9 @@ def set_(key: str, value: str) -> None:
     """
     if key == "policy":
         policies.make(value)
+    if key == "notify":
+        with suppress(ValueError):  # told below, as of the file
+            addresses.check([Recipient.of(value)])
     settingsfile.change(settings_path(), key, value)
 
 

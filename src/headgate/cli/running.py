@@ -22,6 +22,7 @@ from headgate.cli.placement import PlacementOptions
 from headgate.cli.standard_input import Handover
 from headgate.client import submitting
 from headgate.client.starting import clean, connect_or_start
+from headgate.exports import addresses
 from headgate.hub.submission import Submission
 from headgate.model.errors import UsageError
 from headgate.model.jobs import NAME_PATTERN, Job, Limits, is_variable
@@ -140,6 +141,7 @@ def with_recipients(submission: Submission, given: Sequence[str]) -> Submission:
         notify = tuple(Recipient.of(text, of_run=True) for text in given)
     except ValueError as error:
         raise UsageError(f"found --notify: {error}") from None
+    addresses.check(notify)
     jobs = tuple(
         replace(job, notify=tuple(to for to in job.notify if not to.of_run))
         for job in submission.jobs

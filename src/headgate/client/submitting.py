@@ -16,6 +16,7 @@ from headgate.client.starting import clean, connect_or_start
 from headgate.client.watching import Watch
 from headgate.config import settings
 from headgate.engines.launch import is_foreign
+from headgate.exports import addresses
 from headgate.hub.connection import TAKE_IN_SECONDS, HubConnection
 from headgate.hub.standard_input import StandardInput
 from headgate.hub.submission import Submission
@@ -77,6 +78,7 @@ def launched(submission: Submission) -> Submission:
     notify = submission.notify
     if not notify and not any(to.of_run for job in jobs for to in job.notify):
         notify = settings.usual_recipients()
+    addresses.check((*notify, *(to for job in jobs for to in job.notify)))
     return replace(submission, jobs=tuple(jobs), notes=notes, warnings=warnings, notify=notify)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import json
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -15,6 +14,7 @@ import urllib.request
 import uuid
 from contextlib import suppress
 
+from headgate.exports import addresses
 from headgate.model.errors import HeadgateError, MissingExtraError
 from headgate.model.recipients import Notice, Recipient
 from headgate.reports.notices import message, payload
@@ -23,7 +23,6 @@ SIGNATURE = "X-Headgate-Signature"
 """Header with `sha256=` and the HMAC of the body in hexadecimal digits."""
 _AGAIN_LATER = frozenset({408, 425, 429, *range(500, 600)})
 _LETTERS = 300
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 class DeliveryError(HeadgateError):
@@ -68,7 +67,7 @@ def _variable(name: str) -> str:
 
 def _expanded(address: str) -> str:
     """An address with the values of its variables."""
-    return _VARIABLE.sub(lambda match: _variable(match[1]), address)
+    return addresses.VARIABLE.sub(lambda match: _variable(match[1]), address)
 
 
 def _post(recipient: Recipient, notice: Notice, id: str) -> None:

@@ -83,12 +83,36 @@ class _Mark(NamedTuple):
     end: float
 
 
+@dataclass(frozen=True, slots=True)
+class PastTrial:
+    """What the others of a sweep are compared with, of a job that has ended; of values, less is
+    better.
+
+    Args:
+        step: Its last step.
+        level: Its last level; None: it did not come to its own end.
+        rungs: Number of each rung that it was judged at, and its level then.
+        means: Steps, and the means of its values up to them.
+        marks: Fractions of its way, and the ends predicted there.
+    """
+
+    step: float
+    level: float | None
+    rungs: tuple[tuple[int, float], ...] = ()
+    means: tuple[tuple[float, float], ...] = ()
+    marks: tuple[tuple[float, float], ...] = ()
+
+
 class _Means:
     """The mean of a job's values up to each of some steps."""
 
-    def __init__(self) -> None:
-        self._steps = array("d")
-        self._means = array("d")
+    def __init__(self, means: tuple[tuple[float, float], ...] = ()) -> None:
+        self._steps = array("d", (step for step, _ in means))
+        self._means = array("d", (mean for _, mean in means))
+
+    def all(self) -> tuple[tuple[float, float], ...]:
+        """Steps and means."""
+        return tuple(zip(self._steps, self._means))
 
     def add(self, step: float, mean: float) -> None:
         self._steps.append(step)
@@ -109,7 +133,7 @@ class _RunningTrial:
         length: Steps that it makes in all.
         best: The best level so far.
         judged_at: Step of the last judgement.
-        rung: The highest rung that it reached.
+        rungs: Number of each rung that it was judged at, and its level then.
         means: Means of all values up to the steps at which it was judged.
         marks: Its predictions.
         hopeless: Predictions in a row that did not reach the best.
@@ -121,7 +145,7 @@ class _RunningTrial:
     total: float = 0.0
     count: int = 0
     judged_at: float = 0.0
-    rung: int = 0
+    rungs: list[tuple[int, float]] = field(default_factory=list)
     means: _Means = field(default_factory=_Means)
     marks: list[_Mark] = field(default_factory=list)
     hopeless: int = 0
@@ -189,25 +213,52 @@ class SweepStopper:
             trial.means.add(losses.step, trial.total / trial.count)
         return True
 
-    def end(self, job: str) -> None:
-        """A job came to its own end: others are compared with it."""
+    def end(self, job: str) -> PastTrial | None:
+        """A job came to its own end: others are compared with it.
+
+        Returns:
+            What `restore` of another stopper needs; None: nothing is known of it.
+        """
         trial = self._trials.pop(job, None)
         if trial is None or trial.losses.is_no_number or not trial.count:
+            return None
+        past = PastTrial(
+            trial.losses.step,
+            trial.losses.level(),
+            tuple(trial.rungs),
+            trial.means.all(),
+            tuple((mark.way, mark.end) for mark in trial.marks),
+        )
+        self._compare(past)
+        return past
+
+    def forget(self, job: str) -> PastTrial | None:
+        """A job failed or was ended: its end is unknown. Returns as `end`."""
+        trial = self._trials.pop(job, None)
+        if trial is None or not trial.rungs:
+            return None
+        return PastTrial(trial.losses.step, None, tuple(trial.rungs))
+
+    def restore(self, past: PastTrial) -> None:
+        """Compare others with a job that ended under another stopper."""
+        for rung, level in past.rungs:
+            if rung <= len(self._rungs):
+                insort(self._rungs[rung - 1], level)
+        self._compare(past)
+
+    def _compare(self, past: PastTrial) -> None:
+        level = past.level
+        if level is None:
             return
-        level = trial.losses.level()
         insort(self._ended, level)
-        self._longest = max(self._longest or 0.0, trial.losses.step)
+        self._longest = max(self._longest or 0.0, past.step)
         if self._rule == "median":
-            self._means.append(trial.means)
+            self._means.append(_Means(past.means))
         for place, way in enumerate(_WAYS):
-            end = next((mark.end for mark in trial.marks if mark.way * _GROWTH >= way), None)
+            end = next((end for marked, end in past.marks if marked * _GROWTH >= way), None)
             if end is not None:
                 self._predicted[place] += 1
                 self._misses[place] = max(self._misses[place], end - level)
-
-    def forget(self, job: str) -> None:
-        """A job failed or was ended: its end is unknown."""
-        self._trials.pop(job, None)
 
     def question(self, job: str) -> EndQuestion | None:
         """What is to be predicted before `judge`; None: nothing."""
@@ -250,10 +301,10 @@ class SweepStopper:
     def _judge_rung(self, trial: _RunningTrial) -> Verdict | None:
         length = self._length(trial)
         rung = bisect_right(_RUNGS, trial.losses.step / length) if length is not None else 0
-        if rung <= trial.rung:
+        if rung <= (trial.rungs[-1][0] if trial.rungs else 0):
             return None
-        trial.rung = rung
         level, at_rung = trial.losses.level(), self._rungs[rung - 1]
+        trial.rungs.append((rung, level))
         insort(at_rung, level)
         go_on = len(at_rung) // _REDUCTION
         return self._verdict(trial, level, at_rung, go_on) if go_on else None

@@ -156,6 +156,7 @@ class LiveHub:
         self.holder = JobHolder(self._live_runs, engine.boxes, self._step)
         self._tracking = ExperimentTracking(self._live_runs)
         self._notifying = Notifying(self._live_runs)
+        self._stopping_early = StoppingEarly(self._live_runs, self._tracker, self._step)
         self._components: tuple[Component, ...] = (
             self._nodes,
             # reserve before starting
@@ -188,7 +189,7 @@ class LiveHub:
             ),
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
             *(self.holder, self.proving),
-            StoppingEarly(self._live_runs, self._tracker, self._step),
+            self._stopping_early,
             *(self._tracking, self._notifying),
         )
         self._wake: asyncio.TimerHandle | None = None
@@ -355,6 +356,7 @@ class LiveHub:
         )
         self._live_runs.runs[run.id] = run
         self._event_log.begin(run)
+        self._stopping_early.take_up(run)
         self._nodes.join(submission)
         _log.info("run %s is taken up, with %d jobs", run.id, len(run.jobs))
         usual = settings.at_once(submission.environment)

@@ -65,8 +65,8 @@ class Submission:
         nodes: The nodes of that cluster.
         engine: Engine that starts its tasks.
         only: Names of the only nodes that may be used; empty: all.
-        notify: Recipients of messages about the run beside those of its jobs. They are not stored:
-            they may hold passwords.
+        notify: Recipients of messages about the run beside those of its jobs. They may hold
+            passwords.
     """
 
     jobs: tuple[Job, ...]

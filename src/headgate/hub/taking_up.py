@@ -20,7 +20,7 @@ from headgate.model.paths import write_whole
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import read
-from headgate.recorded import resuming, runs
+from headgate.recorded import results, resuming, runs
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.rows import JobRow
 from headgate.recorded.store import RunReader
@@ -39,6 +39,7 @@ class FormerJob:
         tasks: The rows of its tasks, by name.
         box: The record of its task's box; None: its task is gone, or there was none.
         checkpoint: What it would resume from.
+        ended: When its task ended that no hub saw (s of the run); None: it had not ended.
         steps: Its last `step`, `epoch`, `epochs`, `steps` and `loss`.
         then: How it stood.
     """
@@ -48,6 +49,7 @@ class FormerJob:
     tasks: Mapping[str, Mapping[str, Any]]
     box: Mapping[str, Any] | None
     checkpoint: Checkpoint | None
+    ended: float | None
     steps: Mapping[str, Any]
     then: TakenUp
 
@@ -77,6 +79,7 @@ class FormerRun:
         seconds: Seconds since its last record.
         last_entry: Number of the last entry of its event log.
         jobs: Its jobs, by name.
+        values: The best value of each job's metric, if the run has recipients of messages.
     """
 
     folder: Path
@@ -86,17 +89,18 @@ class FormerRun:
     seconds: float
     last_entry: int
     jobs: Mapping[str, FormerJob]
+    values: Mapping[str, float]
 
 
 def keep_submission(folder: Path, submission: Submission) -> None:
-    """Keep the submission of a run in its folder, so that the next hub can take it up.
+    """Keep the submission of a run in its folder, so that the next hub can take it up. It may hold
+    passwords, as variables may: nobody else can read the folder.
 
     Raises:
         OSError: It cannot be written.
     """
     variables.write(folder, submission.environment)
-    # recipients of settings and command lines may hold passwords
-    kept = replace(submission, environment={}, notify=()).plain()
+    kept = replace(submission, environment={}).plain()
     place = {"hub": str(runs.hub()), "host": runs.host()}
     write_whole(folder / runs.SUBMISSION, json.dumps({**place, "submission": kept}))
 
@@ -124,22 +128,35 @@ def _read(folder: Path, boxes: Mapping[TaskId, Mapping[str, Any]]) -> FormerRun:
         rebooted = description.clock.partition(" ")[0] != boot_id()
         last = max(reader.tuples(f"SELECT max(t) FROM {name}")[0][0] or 0.0 for name in _TIMED)
         elapsed = max(runs.elapsed(description), last)
+        began = time.monotonic() - elapsed
         rows = list(reader.records(JobRow, order="position"))
         jobs = {}
         for position, row in enumerate(rows):
             box = boxes.get(JobId.of(folder.name, row.name).task(row.job().first_task))
-            jobs[row.name] = _job(folder, reader, row, position, box, elapsed, rebooted)
+            jobs[row.name] = _job(folder, reader, row, position, box, began, rebooted)
         entry = reader.tuples("SELECT max(id) FROM log")[0][0] or 0
-    jobs_now = tuple(former.row.job() for former in jobs.values())
+        jobs_now = tuple(former.row.job() for former in jobs.values())
+        is_told = bool(submission.notify) or any(job.notify for job in jobs_now)
+        values = _values(reader) if is_told else {}
     return FormerRun(
         folder,
         replace(submission, jobs=jobs_now),
         description.policy,
-        time.monotonic() - elapsed,
+        began,
         elapsed - last,
         entry,
         jobs,
+        values,
     )
+
+
+def _values(reader: RunReader) -> dict[str, float]:
+    values = dict[str, float]()
+    for result in results.of_store(reader, is_alive=True):
+        if (metric := result.metrics.get(result.metric)) is not None:
+            best = None if result.metric == "loss" else metric.best  # the loss of a step is noisy
+            values[result.name] = metric.last if best is None else best
+    return values
 
 
 def _job(
@@ -148,7 +165,7 @@ def _job(
     row: JobRow,
     position: int,
     box: Mapping[str, Any] | None,
-    elapsed: float,
+    began: float,
     rebooted: bool,
 ) -> FormerJob:
     tasks = {task["id"]: task for task in reader.rows("tasks", "job = ?", [row.name])}
@@ -160,15 +177,18 @@ def _job(
     if state in ENDED:
         ending = read(Ending, row.ending) if row.ending is not None else None
         then = TakenUp(state, attempt, ending=ending, reason=row.because())
-        return FormerJob(row, position, tasks, None, None, steps, then)
+        return FormerJob(row, position, tasks, None, None, None, steps, then)
     checkpoint = resuming.origin(folder, row.job()).checkpoint
     # rows of the last moments may be missing
     if rebooted or box is None or box["boot"] != boot_id() or box["attempt"] < attempt:
         box = None
-    began = [task["started"] for task in tasks.values() if task["attempt"] == attempt]
-    ran = elapsed - max((start for start in began if start is not None), default=elapsed)
+    starts = [task["started"] for task in tasks.values() if task["attempt"] == attempt]
     plan = row.chosen_plan()
+    ended: float | None = None
     if box is not None:
+        ended = _ended(box, began)
+        now = time.monotonic() - began if ended is None else ended
+        ran = now - max((start for start in starts if start is not None), default=now)
         plan = plan or Plan(strategy="single", workers=1, batch_per_worker=None)
         gpus = None if box["gpus"] is None else tuple(box["gpus"])
         then = TakenUp("running", box["attempt"], plan, gpus, goes_on=True, ran=ran)
@@ -178,4 +198,13 @@ def _job(
         gone = (state in ("running", "stopping") or is_frozen) and has_run
         lost = Reason.of(ReasonKind.LOST_WITH_HUB, rebooted=rebooted) if gone else None
         then = TakenUp("waiting", attempt, lost=lost)
-    return FormerJob(row, position, tasks, box, checkpoint, steps, then)
+    return FormerJob(row, position, tasks, box, checkpoint, ended, steps, then)
+
+
+def _ended(box: Mapping[str, Any], began: float) -> float | None:
+    """When a task ended that no hub saw, as its keeper wrote down (s of the run)."""
+    try:
+        end = json.loads(Path(box["keeper"]["places"]["end"]).read_text())
+        return float(end["at"]) - began
+    except (OSError, ValueError, KeyError):  # it goes on
+        return None

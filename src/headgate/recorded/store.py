@@ -166,6 +166,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "high REAL",
         "outcome TEXT",  # seen, none or open
     ),
+    "trials": (  # ended jobs of sweeps that state `stop_early`
+        "job TEXT PRIMARY KEY",
+        "ended TEXT",  # JSON of the PastTrial that others are compared with
+    ),
     "log": (  # the controller's input and decisions (docs/events.md)
         # in the order of arrival; runs of one controller share the numbers
         "id INTEGER PRIMARY KEY",

@@ -280,6 +280,8 @@ class HubListener(Listener):
         except Exception as error:  # noqa: BLE001  # its end has to reach the controller
             self._live_runs.failed("its end could not be written down", error, task)
         self._step(events.TaskExited(task, exit))
+        if task.job.run in self._live_runs.runs:
+            self._live_runs.find(task.job)[1].unseen_end = None  # of this attempt alone
 
     def _left(self, task: TaskId, exit: Exit) -> Exit:
         """Note a task's end. Returns the exit to report."""
@@ -311,7 +313,8 @@ class HubListener(Listener):
             self._live_runs.event(run, "note", behind, live.spec.name, task)
         exit = attempt.explain_exit(name, exit)
         run.flush_progress(task)
-        run.record_task(task, ended=run.clock(), exit=asdict(exit))
+        ended = run.clock() if live.unseen_end is None else live.unseen_end
+        run.record_task(task, ended=ended, exit=asdict(exit))
         task_view = attempt.tasks[name]
         if (
             name == live.spec.first_task

@@ -44,7 +44,7 @@ class _Messages:
     verdicts: dict[str, list[int]] = field(init=False)
     """Numbers of the recipients of each job's verdicts."""
     delivering: asyncio.Task[None] | None = None
-    best: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] = field(init=False)
     told: set[str] = field(init=False)
     output_ended: asyncio.Event = field(default_factory=asyncio.Event)
     left_out: int = 0
@@ -54,6 +54,7 @@ class _Messages:
         verdicts = {name: self.wanting(Occasion.VERDICT, name) for name in self.run.jobs}
         self.verdicts = {name: to for name, to in verdicts.items() if to}
         self.told = set(self.run.ended_before)
+        self.best = dict(self.run.values_before)
 
     def wanting(self, occasion: Occasion, job: str | None) -> list[int]:
         """Numbers of the recipients that are told of this."""

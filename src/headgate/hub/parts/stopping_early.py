@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from headgate.forecast.job_tracker import Trackers
-from headgate.forecast.stop_early import SweepStopper, Verdict, best_end
+from headgate.forecast.stop_early import PastTrial, SweepStopper, Verdict, best_end
 from headgate.hub.parts import Component
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model.events import ENDED, Action, Event, MarkJob, Progress, StopRequested
 from headgate.model.identifiers import JobId
 from headgate.model.jobs import Job
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.model.records import read, text_of
 from headgate.model.sweeps import StopRule
+from headgate.recorded import runs
+from headgate.recorded.store import RunReader
 
 
 class _Judged(NamedTuple):
@@ -60,6 +64,17 @@ class StoppingEarly(Component):
     def close(self) -> None:
         for judging in self._judging.values():
             judging.cancel()
+
+    def take_up(self, run: LiveRun) -> None:
+        """Compare the jobs of a run whose hub died with those that had ended."""
+        with RunReader(run.folder / runs.STORE) as reader:
+            rows = list(reader.rows("trials"))
+        for row in rows:
+            live = run.jobs.get(row["job"])
+            judged = self._of(run.id, live.spec) if live is not None else None
+            if judged is not None:
+                with suppress(ValueError):  # the record is damaged
+                    judged.stopper.restore(read(PastTrial, row["ended"]))
 
     def _of(self, run: str, job: Job) -> _Judged | None:
         """What a job is judged by; None: its sweep states no rule."""
@@ -108,13 +123,13 @@ class StoppingEarly(Component):
         job = mark.job
         if job.run not in self._live_runs.runs:
             return
-        judged = self._of(job.run, self._live_runs.find(job)[1].spec)
+        run, live = self._live_runs.find(job)
+        judged = self._of(job.run, live.spec)
         if judged is None:
             return
-        if mark.state == "done":
-            judged.stopper.end(job.name)
-        else:
-            judged.stopper.forget(job.name)
+        end = judged.stopper.end if mark.state == "done" else judged.stopper.forget
+        if (past := end(job.name)) is not None:
+            run.recorder.add("trials", job=job.name, ended=text_of(past))
 
 
 def _reason(judged: _Judged, verdict: Verdict) -> Reason:

@@ -85,6 +85,7 @@ class LiveJob:
     # its latest checkpoint holds per-worker state: only as many workers can resume from it
     own_states: bool = False
     left_box: Mapping[str, Any] | None = None  # of its task that outlived its hub
+    unseen_end: float | None = None  # when that ended, if no hub saw it
     unsaved: int = 0  # failed checkpoints since the last saved one
     # at submission, or at the last start
     files: Mapping[Path, FileState] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class LiveJob:
             setattr(self, name, value)
         if former.checkpoint is not None:
             self.saved = [former.checkpoint]
-        self.left_box = former.box
+        self.left_box, self.unseen_end = former.box, former.ended
 
     def mark(
         self,
@@ -120,7 +121,7 @@ class LiveJob:
         if state == "running" and self.started is None:
             self.started = now
         if state in ENDED:
-            self.ended = now
+            self.ended = now if self.unseen_end is None else self.unseen_end
 
     @property
     def text(self) -> str:

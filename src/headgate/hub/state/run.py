@@ -70,6 +70,7 @@ class LiveRun:
 
     Attributes:
         ended_before: The jobs that ended under a hub that died.
+        values_before: The best value of each job's metric under that, if messages need it.
 
     Raises:
         StorageError: Its folder or store cannot be made.
@@ -93,6 +94,7 @@ class LiveRun:
         self.began = now
         self.jobs: dict[str, LiveJob] = {}
         self.ended_before: set[str] = set()
+        self.values_before: Mapping[str, float] = {} if former is None else former.values
         # unwritten progress, and since when
         self._progress: dict[TaskId, tuple[float, Progress]] = {}
         self._seeds: dict[str, int] = {}
