@@ -45,13 +45,14 @@ class UnixUser:
         entry = pwd.getpwnam(name)
         self.name, self.uid, self.gid = name, entry.pw_uid, entry.pw_gid
         self.home = Path(entry.pw_dir)
+        self._started: list[subprocess.Popen[str]] = []
 
     def start(
         self, *argv: str, env: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[str]:
         """Start a program as this user, in a session of its own."""
         surroundings = {"PATH": _PUBLIC, "HOME": str(self.home), "USER": self.name}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             argv,
             env={**surroundings, **(env or {})},
             user=self.uid,
@@ -61,6 +62,8 @@ class UnixUser:
             start_new_session=True,
             **{"cwd": self.home, **options},
         )
+        self._started.append(process)
+        return process
 
     def python(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """Start Python as this user, with the packages of this one."""
@@ -78,13 +81,36 @@ class UnixUser:
                         pids.append(int(entry.name))
         return pids
 
+    def end(self) -> None:
+        """End all processes of this user."""
+
+        def is_gone() -> bool:
+            pids = self.pids()
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not pids
+
+        until(is_gone, seconds=30, what=f"the end of the processes of {self.name}")
+        for process in self._started:
+            process.communicate()
+        self._started.clear()
+
 
 @contextmanager
 def unix_users(count: int) -> Iterator[list[UnixUser]]:
-    """So many users; they, their homes and processes are gone afterwards."""
+    """So many users; they, their homes and processes are gone afterwards. A machine that exists for
+    tests alone names those that it has.
+    """
     if os.geteuid() != 0:
         pytest.skip("making users takes root")
     users: list[UnixUser] = []
+    if present := os.environ.get("HEADGATE_TEST_USERS"):
+        users = [UnixUser(name) for name in present.split(",")[:count]]
+        yield users
+        for user in users:
+            user.end()
+        return
     with tempfile.TemporaryDirectory(prefix="headgate-users-") as folder:
         os.chmod(folder, 0o755)
         try:
@@ -96,19 +122,8 @@ def unix_users(count: int) -> Iterator[list[UnixUser]]:
             yield users
         finally:
             for user in users:
-                _end(user)
+                user.end()
                 _change("userdel", user.name)
-
-
-def _end(user: UnixUser) -> None:
-    def is_gone() -> bool:
-        pids = user.pids()
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return not pids
-
-    until(is_gone, seconds=30, what=f"the end of the processes of {user.name}")
 
 
 def _change(program: str, *arguments: str) -> None:

@@ -17,6 +17,10 @@ Mode = Literal["v1", "v2", "none"]
 CGROUPS = Path("/sys/fs/cgroup")
 V1_CONTROLLERS = ("cpu", "cpuacct", "memory", "cpuset", "blkio", "freezer")
 V2_CONTROLLERS = ("cpu", "memory", "cpuset", "io")
+LEAF = "headgate-hub"
+"""The folder to which the processes of a delegated folder move, so that controllers can be enabled
+for its children. The arbiter of a shared machine puts a hub into one.
+"""
 CURE = (
     "run as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes headgate ..."
 )
@@ -51,11 +55,18 @@ class CgroupMount:
     own: Path
 
 
-def find_layout(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
+def find_layout(
+    root: Path, proc: Path = Path("/proc/self"), also: tuple[str, ...] = ()
+) -> CgroupLayout:
     """The best layout for this process: v1 if one of its controllers can be used, otherwise v2,
     otherwise none.
+
+    Args:
+        root: Where cgroups are mounted.
+        proc: Folder of this process in /proc.
+        also: Controllers besides those that tasks need.
     """
-    for candidate in (find_v1(root, proc), find_v2(root, proc)):
+    for candidate in (find_v1(root, proc, also), find_v2(root, proc, also)):
         if candidate.bases:
             return candidate
     mounts = list(_mounts(root, proc))
@@ -69,16 +80,18 @@ def find_layout(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
     )
 
 
-def find_v1(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
+def find_v1(
+    root: Path, proc: Path = Path("/proc/self"), also: tuple[str, ...] = ()
+) -> CgroupLayout:
     """The layout under v1. Cgroups are made below this process's own, so that its limits also hold
     for them.
     """
     bases: dict[str, Path] = {}
-    missing = dict.fromkeys(V1_CONTROLLERS, f"no v1 hierarchy of it is mounted under {root}")
+    missing = dict.fromkeys(V1_CONTROLLERS + also, f"no v1 hierarchy of it is mounted under {root}")
     unified = None
     for mount in _mounts(root, proc):
         if not mount.controllers:
-            unified = mount.own
+            unified = mount.own.parent if mount.own.name == LEAF else mount.own
         for controller in mount.controllers & missing.keys():
             if _writable(mount.own):
                 bases[controller] = mount.own
@@ -91,7 +104,9 @@ def find_v1(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
     return CgroupLayout("v1", bases=bases, missing=missing)
 
 
-def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
+def find_v2(
+    root: Path, proc: Path = Path("/proc/self"), also: tuple[str, ...] = ()
+) -> CgroupLayout:
     """The folder for groups under v2. Only a folder without processes can enable controllers for
     its children.
 
@@ -99,14 +114,15 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
     is empty. Or it was delegated and can be emptied into a folder below it. No folder above one
     with limits is used.
     """
+    controllers = V2_CONTROLLERS + also
     best = CgroupLayout(
-        "v2", missing=dict.fromkeys(V2_CONTROLLERS, f"no cgroup2 hierarchy is mounted under {root}")
+        "v2", missing=dict.fromkeys(controllers, f"no cgroup2 hierarchy is mounted under {root}")
     )
     for mount in _mounts(root, proc):
         if mount.controllers:
             continue
         why = f"{mount.own} is not writable for uid {os.geteuid()}"
-        best = CgroupLayout("v2", missing=dict.fromkeys(V2_CONTROLLERS, why))
+        best = CgroupLayout("v2", missing=dict.fromkeys(controllers, why))
         for folder in _self_and_parents(mount):
             if not _writable(folder):
                 continue
@@ -114,12 +130,10 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
             offered = (folder / "cgroup.controllers").read_text().split()
             if vacate and not _may_vacate(folder, mount):
                 offered = []
-            bases = {name: folder for name in V2_CONTROLLERS if name in offered} | {
-                "unified": folder
-            }
+            bases = {name: folder for name in controllers if name in offered} | {"unified": folder}
             if len(bases) > len(best.bases):
                 why = f"{folder} has only these controllers: {' '.join(offered) or 'none'}"
-                missing = {name: why for name in V2_CONTROLLERS if name not in offered}
+                missing = {name: why for name in controllers if name not in offered}
                 best = CgroupLayout(
                     "v2", bases=bases, vacate=vacate and bool(offered), missing=missing
                 )
@@ -128,12 +142,14 @@ def find_v2(root: Path, proc: Path = Path("/proc/self")) -> CgroupLayout:
 
 def _self_and_parents(mount: CgroupMount) -> Iterator[Path]:
     """For root the top folder, then the own one and its parents, up to the first with limits, which
-    have to stay in force.
+    have to stay in force. A hub that is in a leaf already goes on beside it.
     """
-    folders = [mount.own]
+    own = mount.own.parent if mount.own.name == LEAF else mount.own
+    folders = [own]
     while folders[-1] != mount.point and not has_limits(folders[-1]):
         folders.append(folders[-1].parent)
-    if os.geteuid() == 0 and folders[-1] == mount.point and _is_top(mount.point):
+    is_free = own == mount.own and folders[-1] == mount.point
+    if is_free and os.geteuid() == 0 and _is_top(mount.point):
         yield mount.point
     yield from folders
 

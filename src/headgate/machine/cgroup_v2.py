@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headgate.machine.cgroup_layout import V2_CONTROLLERS
+from headgate.machine.cgroup_layout import LEAF, V2_CONTROLLERS
 from headgate.machine.cgroups import (
     FREEZE_SECONDS,
     Cgroups,
@@ -27,10 +27,6 @@ from headgate.model.shares import WEIGHT_DEFAULT, Share, Unlimited
 
 DISK_WEIGHTS = {"io.weight": 10_000, "io.bfq.weight": 1000}
 """Files, and the kernel's largest value."""
-LEAF = "headgate-hub"
-"""The folder to which the processes of a delegated folder move, so that controllers can be enabled
-for its children.
-"""
 
 
 class CgroupsV2(Cgroups):
@@ -80,9 +76,9 @@ class CgroupsV2(Cgroups):
                     (leaf / "cgroup.procs").write_text(pid)
                 except ProcessLookupError:
                     continue
-        _hand_on(base)
+        hand_on(base)
         super().make_group(folder)
-        _hand_on(folder)
+        hand_on(folder)
 
     def create(self) -> None:
         super().create()
@@ -204,11 +200,11 @@ class CgroupsV2(Cgroups):
         return None if folder is None else [Write(folder / name, text)]
 
 
-def _hand_on(folder: Path) -> None:
-    """Enable all possible controllers for the folder's children."""
+def hand_on(folder: Path, controllers: Sequence[str] = V2_CONTROLLERS) -> None:
+    """Enable controllers for the folder's children, where that is possible."""
     offered = (folder / "cgroup.controllers").read_text().split()
     enabled = (folder / "cgroup.subtree_control").read_text().split()
-    for name in V2_CONTROLLERS:
+    for name in controllers:
         if name in offered and name not in enabled:
             try:
                 (folder / "cgroup.subtree_control").write_text(f"+{name}")
