@@ -42,6 +42,7 @@ def demand(
             on_gpus.memory_bytes if is_shared and on_gpus is not None else None,
             left(job.id),
             job.spec.name,
+            job.spec.private,
         )
 
     return Demand(

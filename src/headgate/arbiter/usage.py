@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 DAY_SECONDS = 86_400
 
@@ -23,6 +23,11 @@ class DayUse:
     gpu_seconds: float = 0.0
     idle_gpu_seconds: float = 0.0
     memory_byte_seconds: float = 0.0
+
+    def plus(self, other: DayUse) -> DayUse:
+        """Both together."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return DayUse(*(first + second for first, second in pairs))
 
 
 class UsageLedger:

@@ -28,6 +28,8 @@ VERBS = {
     "attach": "Watch a run that was detached.",
     "ps": "List the runs.",
     "status": "Show how the jobs of a run stand.",
+    "usage": "Show what the users of a shared machine have had.",
+    "reserve": "Reserve GPUs or memory of a shared machine.",
     "results": "Compare what the jobs of a run came to, as of a sweep.",
     "logs": "Print the output of a job.",
     "mcp": "Serve Headgate to programs that act for a user.",
@@ -88,6 +90,8 @@ _VERBS_OF_OTHERS = {
     "gpus": "doctor",
     "check": "doctor",
     **dict.fromkeys(("settings", "configure", "preferences"), "config"),
+    **dict.fromkeys(("sreport", "sacct", "accounting"), "usage"),
+    **dict.fromkeys(("book", "reservation"), "reserve"),
     "help": "--help",
     "version": "--version",
 }

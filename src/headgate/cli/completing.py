@@ -167,6 +167,19 @@ def _studies(_: str) -> list[str]:
     return [folder.name for folder in reversed(journal.listing())]
 
 
+def _jobs_of_users(_: str) -> list[str]:
+    from headgate.client.machine import SharedMachine
+
+    seen = SharedMachine().look()
+    return [f"{job.user}:{job.name}" for job in seen.jobs if job.name is not None]
+
+
+def _users(_: str) -> list[str]:
+    from headgate.client.machine import SharedMachine
+
+    return [user.user for user in SharedMachine().look().users]
+
+
 _JOB = ("job", "neighbour")
 """Options that take the name of a job."""
 _BY_NAME: dict[str, Callable[[str], Iterable[str]]] = {
@@ -179,6 +192,7 @@ _BY_NAME: dict[str, Callable[[str], Iterable[str]]] = {
     "node": _nodes,
     "nodes": _several_nodes,
     "study": _studies,
+    "user": _users,
 }
 """How options and arguments are completed, by their names."""
 _BY_PLACE: dict[tuple[str, str], Callable[[str], Iterable[str]]] = {
@@ -188,6 +202,9 @@ _BY_PLACE: dict[tuple[str, str], Callable[[str], Iterable[str]]] = {
     **dict.fromkeys((("compare", "first"), ("compare", "second")), _runs),
     **dict.fromkeys((("study compare", "first"), ("study compare", "second")), _studies),
     **dict.fromkeys((("lab status", "name"), ("lab down", "name")), _labs),
+    **dict.fromkeys(
+        [(f"arbiter {act}", "jobs") for act in ("hold", "release", "first", "stop")], _jobs_of_users
+    ),
 }
 """And where the name alone does not tell."""
 ARGUMENTS: dict[str, Callable[[str], Iterable[str]]] = {

@@ -13,8 +13,12 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from headgate.arbiter.seen import SeenMachine
+from headgate.cli import machine_view
 from headgate.cli.live_view import gpu_cells, position, print_table, task_cells
 from headgate.client.client import Client
+from headgate.client.machine import SharedMachine
+from headgate.client.run import Run
 from headgate.model.events import ENDED, FAULTS
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded import runs, status
@@ -34,7 +38,12 @@ _WARNINGS = 10
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--all", "unfolds", is_flag=True, help="Show each job of a sweep.")
+@click.option(
+    "--all",
+    "unfolds",
+    is_flag=True,
+    help="Show the machine: jobs of all its users. Of a run: each job of a sweep.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def command(run: str | None, unfolds: bool, as_json: bool) -> None:
     """Show how the jobs of a run stand: the latest run, or the one you name.
@@ -50,15 +59,21 @@ def command(run: str | None, unfolds: bool, as_json: bool) -> None:
     back. The others have no `verdict` in the JSON until the run has ended. `headgate explain` tells
     of all.
 
+    On a machine that users share, `--all` shows their jobs: what each has, who is before yours,
+    and when yours is expected to start. Of others' jobs it shows neither arguments nor paths.
+
     \b
     Example: headgate status
+             headgate status --all
              headgate status 20261121-0930 --json
     """
+    machine = SharedMachine() if unfolds and run is None else None
+    if machine is not None and machine.has_arbiter:
+        _show_machine(machine.look(), as_json)
+        return
     watched = Client().find(run)
     if as_json:
-        stands = watched.status()
-        indent = 2 if len(stands.jobs) <= _MOST_ROWS else None
-        click.echo(json.dumps(asdict(stands), indent=indent))
+        click.echo(_as_json(watched))
         return
     sweeps = {} if unfolds else _sweeps(watched.path)
     stands = status.read(watched.path, lambda jobs: _shown(_unfolded(jobs, sweeps)))
@@ -126,6 +141,23 @@ def command(run: str | None, unfolds: bool, as_json: bool) -> None:
     if stands.warnings:
         click.echo()
         print_table(_warned(stands.warnings))
+
+
+def _as_json(watched: Run, machine: SeenMachine | None = None) -> str:
+    stands = watched.status()
+    indent = 2 if len(stands.jobs) <= _MOST_ROWS else None
+    added = {} if machine is None else {"machine": machine_view.as_json(machine)}
+    return json.dumps(asdict(stands) | added, indent=indent)
+
+
+def _show_machine(machine: SeenMachine, as_json: bool) -> None:
+    """Show the machine; as JSON beside the latest run of this user, if there is one."""
+    if not as_json:
+        machine_view.show(machine)
+    elif runs.listing():
+        click.echo(_as_json(Client().find(None), machine))
+    else:
+        click.echo(json.dumps({"machine": machine_view.as_json(machine)}, indent=2))
 
 
 def _tell_verified(verified: Mapping[str, Mapping[str, Any]]) -> None:

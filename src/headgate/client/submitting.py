@@ -60,7 +60,8 @@ def submission(jobs: Sequence[Job], **more: Any) -> Submission:
 
 def launched(submission: Submission) -> Submission:
     """A submission whose jobs have settled launcher contracts, with notes on these, and the user's
-    usual recipients where neither it nor its jobs name any.
+    usual recipients where neither it nor its jobs name any. They are private if the user's settings
+    say so.
 
     Raises:
         UsageError: A job's launcher settings contradict each other.
@@ -75,6 +76,8 @@ def launched(submission: Submission) -> Submission:
             notes[job.name] = note
         if doubt := launchers.doubt(job, facts):
             warnings.setdefault(job.name, doubt)
+    if submission.environment.get("HEADGATE_PRIVATE") == "on":
+        jobs = [replace(job, private=True) for job in jobs]
     notify = submission.notify
     if not notify and not any(to.of_run for job in jobs for to in job.notify):
         notify = settings.usual_recipients()

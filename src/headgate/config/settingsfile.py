@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, Any] = {
     "keep_runs": defaults.KEEP_RUNS,
     "report": "on",
     "verify": "auto",
+    "private": "off",
     "idle_seconds": defaults.IDLE_SECONDS,
     "web_port": defaults.WEB_PORT,
 }
@@ -75,6 +76,8 @@ class SettingsEntry(Entry):
     """Whether each run ends with a page."""
     verify: Literal["auto", "off"] | None = None
     """Whether several workers are compared with one, where a job says nothing."""
+    private: Literal["on", "off"] | None = None
+    """Whether other users of the machine see the names of no jobs."""
     idle_seconds: Seconds | None = None
     """How long a hub without work waits before it ends."""
     log: Annotated[Text, AfterValidator(_levels)] | None = None

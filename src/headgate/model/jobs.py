@@ -596,6 +596,14 @@ class Job:
             ),
         ),
     )
+    private: bool = field(
+        default=False,
+        metadata=declared(
+            "Whether other users of the machine see only that it is a job of this user, and not "
+            "its name.",
+            option=CommandOption("Show other users of the machine no names of these jobs."),
+        ),
+    )
     observe: bool = field(
         default=True,
         metadata=declared(

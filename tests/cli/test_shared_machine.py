@@ -1,0 +1,124 @@
+"""What users of a shared machine see of it, and what its administrators do."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.arbiter.serving import ServedArbiter, served
+
+from headgate.arbiter.events import MachineUsed, UserUsed
+from headgate.cli import headgate
+from headgate.model.errors import HeadgateError, UsageError
+from headgate.model.sharing import SharingRules
+
+VAE = {"id": "r/vae#1", "name": "vae", "gpus": 2, "left": [300.0, 200.0, 600.0]}
+
+
+@pytest.fixture
+def arbiter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedArbiter]:
+    """Ada runs a job on both GPUs, and has a private one that waits; Grace waits for one."""
+    monkeypatch.setenv("HEADGATE_HOME", str(tmp_path / "home"))
+    rules = SharingRules(administrators=("wheel",), may_reserve=("lab",))
+    with served(tmp_path, monkeypatch, rules) as arbiter:
+        ada = arbiter.hub("ada")
+        ada.state(VAE)
+        ada.hears("ResourceGrant")
+        grace = arbiter.hub("grace")
+        grace.state({"id": "r/cnn#1", "name": "cnn", "gpus": 1})
+        grace.hears("JobWaits")
+        ada.state({"id": "r/s#1", "name": "secret", "private": True, "gpus": 1}, running=[VAE])
+        ada.hears("JobWaits")
+        yield arbiter
+
+
+def types(*words: str) -> str:
+    done = CliRunner().invoke(headgate, words)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout
+
+
+def seen() -> dict[str, Any]:
+    machine: dict[str, Any] = json.loads(types("status", "--all", "--json"))["machine"]
+    return machine
+
+
+def test_all_users_see_what_runs_and_waits_and_who_is_before_them(arbiter: ServedArbiter) -> None:
+    arbiter.user = "grace"
+    text = types("status", "--all")
+    assert "ada:vae" in text and "grace:cnn" in text and "a job of ada" in text
+    assert "secret" not in text and "r/" not in text
+    jobs = {job["name"]: job for job in seen()["jobs"]}
+    assert jobs["vae"]["gpus"] == [0, 1] and jobs["vae"]["id"] is None
+    assert (jobs["cnn"]["waits"], jobs["cnn"]["id"]) == ("no-room", "r/cnn")
+    assert jobs["cnn"]["latest"] - jobs["cnn"]["at"] == pytest.approx(300.0)
+    assert "in about" in text and "at the latest" in text
+    assert {jobs["cnn"]["before"], jobs[None]["before"]} == {0, 1}
+    arbiter.user = "ada"
+    assert "ada:secret" in types("status", "--all")
+
+
+def test_without_an_arbiter_all_shows_the_own_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_HOME", str(tmp_path))
+    monkeypatch.setenv("HEADGATE_ARBITER", str(tmp_path / "none"))
+    with pytest.raises(HeadgateError, match="headgate run"):
+        types("status", "--all")
+
+
+def test_use_is_shown_by_user_and_month(arbiter: ServedArbiter) -> None:
+    for seconds in (0.0, 7200.0):
+        used = {"ada": UserUsed(3.0, frozenset({0}))}
+        arbiter.later(seconds)
+        arbiter.take(MachineUsed(1 << 30, 0, {}, users=used))
+    [row] = json.loads(types("usage", "--json", "--days", "2"))
+    assert row["user"] == "ada"
+    assert row["core_hours"] == pytest.approx(6.0, rel=0.01)
+    assert row["gpu_hours"] == pytest.approx(4.0, rel=0.01)
+    assert row["idle_gpu_hours"] == pytest.approx(2.0, rel=0.01)
+    assert "6.0" in types("usage", "--gpus", "--by", "month")
+    assert "grace had nothing" in types("usage", "--user", "grace")
+
+
+def test_reservations_are_for_those_who_may(arbiter: ServedArbiter) -> None:
+    arbiter.user = "grace"
+    words = ("reserve", "2", "gpus", "for", "3h", "from", "18:00")
+    with pytest.raises(HeadgateError, match="only administrators and members of lab may reserve"):
+        types(*words)
+    arbiter.groups = frozenset({"lab"})
+    booking = json.loads(types(*words, "--json"))
+    assert (booking["gpus"], booking["end"] - booking["begin"]) == (2, 3 * 3600.0)
+    assert time.localtime(booking["begin"])[3:5] == (18, 0)
+    with pytest.raises(HeadgateError, match="does not fit"):
+        types(*words)
+    assert "2 GPUs for grace" in types("reserve", "--list")
+    assert "2 GPUs for grace" in types("status", "--all")
+    types("reserve", "--cancel", str(booking["id"]))
+    assert "nothing is reserved" in types("reserve", "--list")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("2", "gpus"),
+        ("for", "3h"),
+        ("2", "gpus", "for"),
+        ("2", "gpus", "for", "18:00"),
+        ("2", "cores", "for", "3h"),
+        ("2", "tpus", "for", "3h"),
+        ("2", "gpus", "for", "3h", "from", "noon"),
+        ("2", "gpus", "for", "3h", "from", "2020-01-01T10:00"),
+        ("2", "gpus", "for", "3h", "--list"),
+    ],
+)
+def test_what_is_no_reservation_is_refused_with_an_example(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="such as: headgate reserve 2 gpus for 3h from 18:00"):
+        types("reserve", *words)
