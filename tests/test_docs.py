@@ -19,7 +19,7 @@ from tests import prose
 from tests.hub.user import Done, furnish, headgate, speed
 
 from headgate import lab
-from headgate.config import clusterfile, jobfile, planfile
+from headgate.config import arbiterfile, clusterfile, jobfile, planfile
 from headgate.studies import studyfile
 
 ROOT = Path(__file__).parents[1]
@@ -112,6 +112,11 @@ def is_plan(block: Block) -> bool:
 def is_study(block: Block) -> bool:
     """Whether a block of YAML is a study file."""
     return re.search(r"^workloads:", block.text, re.MULTILINE) is not None
+
+
+def is_rules(block: Block) -> bool:
+    """Whether a block of YAML has an administrator's rules of a shared machine."""
+    return re.search(r"^administrators:", block.text, re.MULTILINE) is not None
 
 
 def commands(page: Path) -> list[tuple[str, int]]:
@@ -229,6 +234,7 @@ def test_command_lines_of_a_page_work_one_after_the_other(page: Path, folder: Pa
     for block in reversed([block for block in blocks(page) if block.language == "yaml"]):
         name = "lab.yaml" if is_cluster(block) else "plan.yaml" if is_plan(block) else "jobs.yaml"
         name = "study.yaml" if is_study(block) else name
+        name = "arbiter.yaml" if is_rules(block) else name
         (folder / name).write_text(block.text)
     for line, code in commands(page):
         words = shlex.split(line, comments=True)
@@ -277,6 +283,8 @@ def test_yaml_blocks_are_files_that_headgate_reads(block: Block, folder: Path) -
         assert clusterfile.read(str(folder / "block.yaml")).cluster.nodes
     elif is_plan(block):
         assert planfile.load(str(folder / "block.yaml")).workers
+    elif is_rules(block):
+        assert arbiterfile.read(folder / "block.yaml").parts
     elif is_study(block):
         assert studyfile.load(str(folder / "block.yaml")).workloads
     else:

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,7 @@ class Connected:
         self.socket.connect(str(path))
         self._lines = self.socket.makefile("rb")
 
-    def state(
-        self, *waiting: Mapping[str, Any], running: tuple[Mapping[str, Any], ...] = ()
-    ) -> None:
+    def state(self, *waiting: Mapping[str, Any], running: Sequence[Mapping[str, Any]] = ()) -> None:
         message = {"hub": "h", "waiting": list(waiting), "running": list(running)}
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 

@@ -27,7 +27,7 @@ _MOST_BOOKINGS = 100
 """Most reservations of a user."""
 
 
-class Peer(NamedTuple):
+class Asker(NamedTuple):
     """Who is at the other end of a connection."""
 
     uid: int
@@ -54,7 +54,7 @@ class Answering:
     ) -> None:
         self._arbiter, self._store, self._take, self._tell = arbiter, store, take, tell
 
-    def answer(self, now: float, request: messages.UserRequest, peer: Peer) -> dict[str, Any]:
+    def answer(self, now: float, request: messages.UserRequest, peer: Asker) -> dict[str, Any]:
         """Carry out a request.
 
         Args:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from headgate.arbiter import messages
 from headgate.arbiter.acts import Act
-from headgate.arbiter.answering import Answering, Peer
+from headgate.arbiter.answering import Answering, Asker
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.events import (
     ArbiterAction,
@@ -175,7 +175,7 @@ class ArbiterDaemon:
                 began = time.thread_time()
                 request = messages.request(line, user)
                 if not isinstance(request, Demand):
-                    peer = Peer(uid, user, groups)
+                    peer = Asker(uid, user, groups)
                     _send(writer, self._answering.answer(self._now, request, peer))
                 else:
                     if hub is None:
