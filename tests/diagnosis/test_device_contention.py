@@ -314,6 +314,24 @@ def test_reading_is_the_disk_s_where_no_limit_makes_it_read_again(
     assert verdict(account(recording(tmp_path / "run.sqlite", {"a": job}))).kind == "disk"
 
 
+def test_the_kernel_s_work_to_read_dropped_pages_again_is_the_limit_s_not_the_loader_s(
+    tmp_path: Path,
+) -> None:
+    read = {**THRASHING, "psi_io": 0.2, "psi_memory": 0.0, "cpu_system": 0.5}
+    spans = {"input": 0.09, "forward": 0.005, "backward": 0.005}
+    limits = {"memory_bytes": 100_000_000}
+    kinds = {}
+    for system in (0.5, 0.05):
+        readings = {**read, "cpu_system": system}
+        job = MadeUp(ran=0.8, readings=readings, limits=limits, spans=spans, loader_workers=0)
+        found = account(recording(tmp_path / f"{system}.sqlite", {"a": job}))
+        kinds[system] = verdict(found).kind
+        assert found.parts["memory"].seconds == pytest.approx((0.2 + system) * 39, rel=0.1)
+        assert found.parts["input"].seconds == pytest.approx((0.7 - system) * 39, rel=0.1)
+        assert sum(part.seconds for part in found.parts.values()) == pytest.approx(40.0)
+    assert kinds == {0.5: "own-memory", 0.05: "loader"}
+
+
 # --- GPU ------------------------------------------------------------------------------------------
 
 ONE_GPU = {"gpus": [{"index": 0}]}

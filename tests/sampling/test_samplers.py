@@ -506,14 +506,14 @@ def test_a_task_under_cgroup_v2_is_read_from_its_folder(tmp_path: Path) -> None:
         {"memory.stat": memory.format(5)},
         {"memory.stat": memory.format(25)},
     ) == {"memory_bytes": 1200.0, "cache_bytes": 500.0, "major_faults": 10.0, "refaults": 10.0}
-    throttled = usage + "throttled_usec {0}\n"
+    throttled = usage + "system_usec {0}\nthrottled_usec {0}\n"
     assert rates(
         CpuSampler(),
         target,
         tmp_path,
         {"cpu.stat": throttled.format(0)},
         {"cpu.stat": throttled.format(2_000_000)},
-    ) == {"cpu_cores": 1.0, "cpu_throttled": 1.0}
+    ) == {"cpu_cores": 1.0, "cpu_system": 1.0, "cpu_throttled": 1.0}
 
 
 def schedstat(root: Path, threads: Mapping[int, tuple[float, float]], blocked: float = 0.0) -> None:

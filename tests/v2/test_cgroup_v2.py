@@ -73,6 +73,7 @@ def test_everything_about_a_task_is_read(box: Box) -> None:
     assert said == []
     assert found.keys() >= {
         "cpu_cores",
+        "cpu_system",
         "cpu_throttled",
         "cpu_waiting",
         "disk_read",

@@ -298,6 +298,7 @@ def _account(
         grid.part_within([(start, begun) for (start, _), begun in zip(ran, starts)]) * grid.width
     )
     stepping = grid.part_within([(begun, end) for (_, end), begun in zip(ran, starts)]) * grid.width
+    inside = starting + stepping
     lost = lost_cores(job, grid)
     own = 1.0 - sum(lost.by.values(), lost.stolen + lost.by_cap)
     outside = _outside(job, grid, own, stepping / grid.width)
@@ -327,8 +328,8 @@ def _account(
     losses = merged(
         [
             *fewer.losses(beside, of_steps * stepping, elapsed),
-            *outside.losses(starting + stepping, elapsed),
-            *longer.losses(lost.losses(starting + stepping, elapsed), stepping, elapsed),
+            *outside.losses(inside, elapsed),
+            *longer.losses(lost.losses(inside, elapsed), stepping, elapsed),
         ],
         elapsed,
     )
@@ -341,16 +342,14 @@ def _account(
     stolen = LostTime(
         NODE,
         "cores",
-        within(float(np.sum(lost.stolen * (starting + stepping))), 0.1, elapsed),
+        within(float(np.sum(lost.stolen * inside)), 0.1, elapsed),
         "counted",
     )
     limited = TimeEstimate(
         *(part * float(np.sum(of_steps * stepping * (1.0 - fewer.part))) for part in by_limit)
     )
-    by_cap = sum_of(
-        [within(float(np.sum(lost.by_cap * (starting + stepping))), 0.1, elapsed), limited], elapsed
-    )
-    of_its_own = outside.of_its_own(starting + stepping, stepping, elapsed)
+    by_cap = sum_of([within(float(np.sum(lost.by_cap * inside)), 0.1, elapsed), limited], elapsed)
+    of_its_own = outside.of_its_own(inside, stepping, step["memory"].seconds, elapsed)
     again = step["faults"]
     parts: dict[Part, TimeEstimate] = {
         **step,

@@ -5,6 +5,7 @@ The kernel counts the fraction of time in which some thread was blocked on a dis
 part that no other thread hides. That part is divided in this order:
 
 1. If its memory is full, its limit gets the reads of pages dropped for lack of memory (refaults).
+   The kernel's CPU time for these is separate: only what a loader waits for is lost.
 2. Neighbours get the extra time that the same bytes took while they used the disk, in proportion to
    their bytes. If neighbours were always present, it is the extra time over the disk's known rate.
    A neighbour with little traffic gets nothing, and none gets more than its fraction of all bytes.
@@ -59,6 +60,7 @@ class OnDisk:
         moved: Bytes a second that it read and wrote.
         read: Bytes a second that it read.
         refaulted: Pages a second that it read again.
+        kernel: Cores that the kernel used on its behalf, for each process that reads.
         pressure: Fraction of the bucket in which one of its threads waited for memory.
         memory_bytes: Memory in use, including page cache.
         memory_limit: Bytes; infinite: no limit.
@@ -70,6 +72,7 @@ class OnDisk:
     moved: Array
     read: Array
     refaulted: Array
+    kernel: Array
     pressure: Array
     memory_bytes: Array
     memory_limit: float
@@ -81,13 +84,15 @@ class Blocked:
 
     Args:
         by: Lost to each neighbour, by its name.
-        by_memory: Lost to its own memory limit.
+        by_memory: Blocked by its own memory limit.
+        reread: The kernel's CPU time for reads of dropped pages, within its own work.
         rest: Blocked on the disk without a culprit.
         unsure: The part of `rest` in which neighbours moved more than it did, at unknown cost.
     """
 
     by: Mapping[str, Array]
     by_memory: Array
+    reread: Array
     rest: Array
     unsure: Array
 
@@ -129,6 +134,7 @@ def blocked_on_disk(
     return Blocked(
         by={name: lost * ratio(bytes_used, taken) for name, bytes_used in used.items()},
         by_memory=by_memory,
+        reread=np.where(full, np.minimum(np.nan_to_num(job.kernel) * again, left), 0.0),
         rest=unattributed,
         unsure=np.where((taken > moved) & (compared is None and not rate), unattributed, 0.0),
     )

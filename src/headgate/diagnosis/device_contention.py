@@ -61,7 +61,8 @@ class Outside:
 
     Args:
         by: Lost to each neighbour, by resource and name.
-        by_memory: Lost to its own memory limit.
+        by_memory: Blocked by its own memory limit.
+        reread: The kernel's CPU time for reads that this limit caused, within its own work.
         by_disk: Blocked on the disk without a culprit.
         unsure: The part of `by_disk` in which neighbours moved more than it did, at unknown cost.
         by_nic: Waited for communication as long as its own bytes need at the NIC's rate.
@@ -75,6 +76,7 @@ class Outside:
 
     by: Mapping[tuple[Resource, str], Array]
     by_memory: Array
+    reread: Array
     by_disk: Array
     unsure: Array
     by_nic: Array
@@ -112,16 +114,22 @@ class Outside:
             for (through, to), part in self.by.items()
         ]
 
-    def of_its_own(self, inside: Array, stepping: Array, elapsed: float) -> list[LostTime]:
-        """Losses to its own memory limit, to the disk and to its NIC."""
-        parts: Sequence[tuple[str, Resource, Array, Array]] = (
-            (ITSELF, "memory", self.by_memory, inside),
-            (NODE, "disk", self.by_disk, stepping),
-            (NODE, "network", self.by_nic, stepping),
+    def of_its_own(
+        self, inside: Array, stepping: Array, reread: float, elapsed: float
+    ) -> list[LostTime]:
+        """Losses to its own memory limit, to the disk and to its NIC.
+
+        Args:
+            reread: Seconds that it waited for the kernel to read dropped pages again.
+        """
+        parts: Sequence[tuple[str, Resource, float]] = (
+            (ITSELF, "memory", _total(self.by_memory, inside) + reread),
+            (NODE, "disk", _total(self.by_disk, stepping)),
+            (NODE, "network", _total(self.by_nic, stepping)),
         )
         return [
-            LostTime(to, resource, within(_total(part, seconds), _ERROR, elapsed), "counted")
-            for to, resource, part, seconds in parts
+            LostTime(to, resource, within(seconds, _ERROR, elapsed), "counted")
+            for to, resource, seconds in parts
         ]
 
 
@@ -188,7 +196,15 @@ class Devices:
             by["gpu", name] = np.minimum(part, np.maximum(own - taken, 0.0))
             taken = taken + by["gpu", name]
         return Outside(
-            *(by, disk.by_memory, disk.rest, disk.unsure, exposed.by_nic, np.minimum(taken, idle)),
+            *(
+                by,
+                disk.by_memory,
+                disk.reread,
+                disk.rest,
+                disk.unsure,
+                exposed.by_nic,
+                np.minimum(taken, idle),
+            ),
             evidence={"gpu": gpu.evidence},
             gpu_user=gpu.user,
             may_have_lost=gpu.may_have_lost,
@@ -258,6 +274,7 @@ class Devices:
                 for name in neighbours
             },
             by_memory=chosen(worker_loss.by_memory for worker_loss in blocked),
+            reread=chosen(worker_loss.reread for worker_loss in blocked),
             rest=chosen(worker_loss.rest for worker_loss in blocked),
             unsure=chosen(worker_loss.unsure for worker_loss in blocked),
         )
@@ -283,6 +300,8 @@ class Devices:
                 moved=own_bytes,
                 read=self._mean(task, "disk_read"),
                 refaulted=self._mean(task, "refaults"),
+                kernel=self._mean(task, "cpu_system")
+                / np.maximum(np.nan_to_num(self._mean(task, "helper_cores")), 1.0),
                 pressure=self._mean(task, "psi_memory"),
                 memory_bytes=self._mean(task, "memory_bytes")
                 + np.nan_to_num(self._mean(task, "cache_bytes")),

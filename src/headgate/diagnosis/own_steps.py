@@ -69,6 +69,9 @@ def own_steps(
         own: The fraction of each bucket that it lost to nobody and was not blocked on a disk.
         inside: Seconds of each bucket within its steps.
         ran: When its tasks ran.
+
+    Returns:
+        `memory` has only what it waited for the kernel to read dropped pages again.
     """
     left = float(np.sum(own * inside))
     disk, elsewhere, network = (
@@ -86,7 +89,7 @@ def own_steps(
     division = job.division
     # sampled steps do not show who caused a wait
     sampled = left + disk + elsewhere
-    blocked = disk + float(np.sum(outside.through("disk") * inside))
+    blocked = disk + float(np.sum((outside.through("disk") + outside.by_memory) * inside))
     if division is not None:
         waits = sampled * (division.input_fraction or 0.0)
     else:
@@ -98,6 +101,8 @@ def own_steps(
     exposed = min(max(exposed, 0.0), left - waits)
     computing = max(left - waits - exposed, 0.0)
     known = waits + exposed + saving + evaluation
+    reread = min(float(np.sum(outside.reread * inside)), waits) if division is not None else 0.0
+    waits -= reread
     unexplained, most, least = (
         min(max(float(np.sum(np.clip(1.0 - part, 0.0, own) * inside)) - known, 0.0), computing)
         for part in working
@@ -111,6 +116,7 @@ def own_steps(
             min(1.1 * compute + unexplained, seconds),
         ),
         "input": sum_of([within(waits, 0.1, seconds), within(disk, 0.3, seconds)], seconds),
+        "memory": exact(reread),
         "communication": within(exposed, 0.1, seconds),
         "checkpoints": exact(saving),
         "evaluation": within(evaluation, 0.1, seconds),

@@ -52,6 +52,7 @@ _NAMES: dict[Column, tuple[str, str]] = {
     "any_ready": ("any thread ready", "%"),
     "main_ready": ("main process ready", "%"),
     "helper_cores": ("wanted by its helpers", "cores"),
+    "cpu_system": ("in the kernel", "cores"),
     "cpu_throttled": ("throttled", "cores"),
     "cpu_stolen": ("stolen", "cores"),
     "disk_waiting": ("blocked on disk", "threads"),

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 Column = Literal[
     "cpu_cores",  # mean cores in use
+    "cpu_system",  # cores in use by the kernel on behalf of the target
     "cpu_fullest_core",  # of the fullest core, 0 to 1
     "memory_bytes",  # resident, page cache not counted
     "cache_bytes",  # page cache

@@ -28,8 +28,8 @@ class CpuSampler(SourcedSampler):
     v1, of tasks and places.
 
     Tasks and places are read from cpuacct (v1), otherwise from cpu.stat (v2, which has no values
-    per core), otherwise from their processes. `cpu_throttled` comes from cpu.stat of either
-    version, `cpu_stolen` from /proc/stat.
+    per core), otherwise from their processes. Both cgroup versions also give `cpu_system`.
+    `cpu_throttled` comes from cpu.stat of either version, `cpu_stolen` from /proc/stat.
     """
 
     name = "cpu"
@@ -42,6 +42,7 @@ class CpuSampler(SourcedSampler):
             lambda: _V1(
                 cgroup_file(box, "cpuacct", "cpuacct.usage_percpu"),
                 cgroup_file(box, "cpu", "cpu.stat"),
+                cgroup_file(box, "cpuacct", "cpuacct.usage_sys"),
             ),
             lambda: _PerCore(cgroup_file(box, "cpuacct", "cpuacct.usage_percpu")),
             lambda: _V2(cgroup_file(box, "unified", "cpu.stat")),
@@ -100,7 +101,9 @@ class _PerCore(_Cores):
 class _V1(_PerCore):
     def read(self, now: float, /) -> dict[Column, float]:
         throttled = table(self.files[1].read()).get(b"throttled_time", 0) / 1e9
-        return super().read(now) | self.rates.of(now, {"cpu_throttled": throttled})
+        system = int(self.files[2].read()) / 1e9
+        totals: dict[Column, float] = {"cpu_throttled": throttled, "cpu_system": system}
+        return super().read(now) | self.rates.of(now, totals)
 
 
 class _V2(FileSource):
@@ -109,8 +112,11 @@ class _V2(FileSource):
     def read(self, now: float, /) -> dict[Column, float]:
         stat = table(self.files[0].read())
         totals: dict[Column, float] = {"cpu_cores": stat[b"usage_usec"] / 1e6}
-        if b"throttled_usec" in stat:
-            totals["cpu_throttled"] = stat[b"throttled_usec"] / 1e6
+        names: tuple[tuple[Column, bytes], ...] = (
+            ("cpu_throttled", b"throttled_usec"),
+            ("cpu_system", b"system_usec"),
+        )
+        totals |= {column: stat[name] / 1e6 for column, name in names if name in stat}
         return self.rates.of(now, totals)
 
 
