@@ -21,6 +21,8 @@ ALONE_SECONDS, BESIDE_SECONDS = 6.5, 5.0
 BURSTS = ("--on", "3", "--off", "2.5")
 LAB, NODES = "causes", {"a": "10.93.0.1", "b": "10.93.0.2", "c": "10.93.0.3"}
 NODE_CORES = 0.5
+MEMORY = "2GiB"
+"""Stated for jobs that run side by side, so that none waits until another's use is known."""
 
 
 class Hog(NamedTuple):
@@ -138,8 +140,10 @@ def cores_beside(draw: random.Random) -> Trial:
         return Trial(
             [job("steady", draw, *either(draw))], "others", hogs=[hog("cores", "--count", "2")]
         )
-    beside = unlike("objects", SECONDS + 1, "beside")
-    return Trial([job("steady", draw, *either(draw)), beside], "beside", ("--policy", "none"))
+    memory = {"memory": MEMORY}
+    beside = unlike("objects", SECONDS + 1, "beside", limits=memory)
+    steady = job("steady", draw, *either(draw), limits=memory)
+    return Trial([steady, beside], "beside", ("--policy", "none"))
 
 
 def memory_beside(draw: random.Random) -> Trial:
@@ -212,10 +216,8 @@ def thrashing(draw: random.Random) -> Trial:
 def side_by_side(draw: random.Random) -> Trial:
     """Two jobs of one thread each, with a core for each."""
     kinds = draw.sample(["objects", "stream"], 2)
-    one = {"OMP_NUM_THREADS": "1"}
-    return Trial(
-        [unlike(kind, name=f"{kind}-{index}", env=one) for index, kind in enumerate(kinds)]
-    )
+    spec = {"env": {"OMP_NUM_THREADS": "1"}, "limits": {"memory": MEMORY}}
+    return Trial([unlike(kind, name=f"{kind}-{index}", **spec) for index, kind in enumerate(kinds)])
 
 
 def in_both_forms(cause: Cause) -> tuple[Cause, Cause]:

@@ -12,7 +12,7 @@ import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.diagnosis.fairness import AloneRate
-from headgate.diagnosis.verdicts import verdict
+from headgate.diagnosis.verdicts import findings, verdict
 from headgate.recorded import runs
 from headgate.recorded.recording import Recording, read
 from headgate.reports.explained import explained
@@ -160,6 +160,27 @@ def test_a_job_slower_than_its_earlier_runs_is_told_by_how_much_and_what_differs
     assert says.startswith("A step of a takes 100 % longer than in the last 2 runs of the same")
     assert "retries 0 → 3" in says
     assert "20260314-020000-000" in next_step(told, account)
+
+
+def granted(home: Path, number: int, cores: float) -> Recording:
+    """A run whose job was granted so many cores."""
+    store = home / "runs" / f"20260314-{number:02}0000-000" / runs.STORE
+    with sqlite3.connect(store) as db:
+        db.execute("UPDATE shares SET entitled_cores = ?", (cores,))
+    return read(store)
+
+
+@pytest.mark.parametrize(("steps", "kind"), [(6.0, "healthy"), (3.0, "slower-than-before")])
+def test_half_the_cores_explain_up_to_twice_the_time(home: Path, steps: float, kind: str) -> None:
+    record(home, 1, {"a": MadeUp(ran=1.0, steps=10.0)})
+    record(home, 2, {"a": MadeUp(ran=1.0, steps=steps)})
+    granted(home, 1, 2.0)
+    [account] = explained(granted(home, 2, 1.0))
+    assert [finding.kind for finding in findings(account)] == [
+        kind,
+        *(["slower-than-before"] if kind == "healthy" else []),
+    ]
+    assert "cores granted 2.0 → 1.0" in why(findings(account)[-1], account)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from headgate.model.reasons import Reason
 from headgate.recorded.jobs import CoresSetting
 from headgate.sampling.outside_programs import OutsideProgram
 
+_FEWER_CORES = 1.1
+"""Times as many cores granted before from which on these may explain slower steps."""
 LEAST_SECONDS_TOLD = 1.0
 """A smaller cost is not worth a verdict, nor is one below `LEAST_PART`."""
 
@@ -316,6 +318,7 @@ class SlowerFacts:
         per_sample: Whether the time of a sample is compared, as the steps have other sizes.
         runs: The earlier runs, latest first.
         differs: What differs from the latest of them.
+        fewer_cores: Cores granted in the latest of them over those granted now; None: unknown.
     """
 
     times: float
@@ -324,6 +327,12 @@ class SlowerFacts:
     per_sample: bool
     runs: tuple[str, ...]
     differs: tuple[Difference, ...]
+    fewer_cores: float | None = None
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the job was granted so many fewer cores that nothing else need have changed."""
+        return self.fewer_cores is not None and self.fewer_cores >= max(self.low, _FEWER_CORES)
 
 
 @dataclass(frozen=True, slots=True)

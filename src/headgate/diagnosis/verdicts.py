@@ -189,8 +189,9 @@ def _of_its_time(account: Account) -> Finding:
         return creeps[0]
     if (doubt := _doubted(account)) is not None:
         return doubt
-    if account.around.slower is not None:
-        return _slower(account, account.around.slower)
+    slower = account.around.slower
+    if slower is not None and not slower.is_explained:
+        return _slower(account, slower)
     return _healthy(account, sum(cause.cost.seconds for cause in causes))
 
 

@@ -172,13 +172,15 @@ def slower_than_before(run: Recording, job: RecordedJob) -> SlowerFacts | None:
     if times.low <= 1.0 or times.times < _LEAST_SLOWER:
         return None
     folder, name, _ = earlier[0]
+    granted, differs = _differences(folder, name, run, job)
     return SlowerFacts(
         times=times.times,
         low=times.low,
         high=times.high,
         per_sample=times.per_sample,
         runs=tuple(folder.name for folder, _, _ in earlier),
-        differs=_differences(folder, name, run, job),
+        differs=differs,
+        fewer_cores=granted,
     )
 
 
@@ -228,15 +230,17 @@ def _usual_step(folder: Path, job: str) -> UsualStep | None:
 
 def _differences(
     folder: Path, name: str, run: Recording, job: RecordedJob
-) -> tuple[Difference, ...]:
+) -> tuple[float | None, tuple[Difference, ...]]:
+    """Cores granted then over those granted now, None: unknown; and all that differs."""
     before = read(folder / runs.STORE, most=_READINGS)
     earlier = before.job(name)
     if earlier is None:
-        return ()
-    cores = [figures(known).granted_cores for known in (earlier, job)]
-    granted = [f"{count:.1f}" if count is not None else "" for count in cores]
+        return None, ()
+    was, now = (figures(known).granted_cores for known in (earlier, job))
+    granted = [f"{count:.1f}" if count is not None else "" for count in (was, now)]
     shares = [Difference("cores granted", *granted)] if granted[0] != granted[1] else []
-    return (*shares, *differences((before, earlier), (run, job)))
+    differs = (*shares, *differences((before, earlier), (run, job)))
+    return was / now if was and now else None, differs
 
 
 def _key(spec: Job) -> str:
