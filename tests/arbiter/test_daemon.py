@@ -17,6 +17,8 @@ from headgate.arbiter.core import Arbiter
 from headgate.arbiter.daemon import MOST_OF_USER, ArbiterDaemon
 from headgate.arbiter.messages import MOST_BYTES
 from headgate.arbiter.store import ArbiterStore
+from headgate.machine import arbiter_socket
+from headgate.machine.arbiter_socket import Peer
 from headgate.model.cluster import Gpu, Node
 from headgate.model.sharing import SharingRules
 
@@ -158,7 +160,7 @@ def test_who_sends_nonsense_is_cut_off_and_others_go_on(tmp_path: Path, line: by
 
 
 def test_root_looks_reserves_and_orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.arbiter.daemon._peer", lambda _: (0, 0))
+    monkeypatch.setattr(arbiter_socket, "peer", lambda _: Peer(1, 0, 0))
 
     async def run() -> None:
         async with Serving(tmp_path) as serving:
@@ -181,7 +183,7 @@ def test_root_looks_reserves_and_orders(tmp_path: Path, monkeypatch: pytest.Monk
 def test_others_than_administrators_may_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.arbiter.daemon._peer", lambda _: (65_534, 65_534))
+    monkeypatch.setattr(arbiter_socket, "peer", lambda _: Peer(1, 65_534, 65_534))
 
     async def run() -> None:
         async with Serving(tmp_path) as serving:

@@ -6,6 +6,8 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from headgate.arbiter.store import ArbiterStore
 from headgate.controller import live_controller
 from headgate.hub.parts import sharing
 from headgate.hub.parts.sharing import MachineSharing
+from headgate.hub.state.run import LiveRuns
 from headgate.model.cluster import Node
 from headgate.model.events import (
     Event,
@@ -47,7 +50,9 @@ class SmallHub:
         self.name, self.started = name, set[str]()
         self._changed = asyncio.Event()
         self._controller = live_controller(make("headgate"))
-        self._part = MachineSharing(socket, self._demand, self.step)
+        nobody = SimpleNamespace(tell_all=lambda _: None, event=lambda *_: None)
+        nobody.find = lambda _: (None, None)
+        self._part = MachineSharing(socket, NODE, self._demand, self.step, cast("LiveRuns", nobody))
         self.step(NodeJoined(NODE))
         self._part.start()
 
@@ -95,8 +100,6 @@ def test_hubs_start_jobs_as_granted_also_after_the_arbiter_was_gone(
     async def run() -> None:
         daemon, store = await serve()
         first, second = SmallHub("1", socket), SmallHub("2", socket)
-        await first.until(lambda: first._part._writer is not None)
-        await second.until(lambda: second._part._writer is not None)
         first.submit("a", 20)
         await first.until(lambda: "a" in first.started)
         second.submit("b", 20)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import grp
 import json
+import logging
+import math
 import os
 import pwd
-import socket
-import struct
 import time
 from asyncio import StreamReader, StreamWriter
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,15 +28,19 @@ from headgate.arbiter.events import (
     HubLeft,
     JobIdles,
     JobReleased,
+    MachineUsed,
     StoreWritable,
 )
 from headgate.arbiter.records import Demand, Hub, JobWaits, ResourceGrant, UserPart
 from headgate.arbiter.store import ArbiterStore
 from headgate.arbiter.usage import DAY_SECONDS, UsageLedger
+from headgate.machine import arbiter_socket
+from headgate.machine.processes import has_processes
 from headgate.model import records
 from headgate.model.errors import StorageError
 
-SOCKET = Path("/run/headgate/arbiter.sock")
+_log = logging.getLogger(__name__)
+
 MOST_OF_USER, MOST_IN_ALL = 16, 1_000
 """Most connections of a user, and of all."""
 _LINE_SECONDS, _PACE = 0.02, 10.0
@@ -46,10 +50,34 @@ however many connections they come.
 _UNREAD_BYTES = 4 << 20
 """A hub that leaves so much unread is cut off."""
 _KEEP_SECONDS, _RETRY_SECONDS = 60.0, 10.0
+_READ_SECONDS = 5.0
+"""The machine is read so often, and hubs that are gone are looked after."""
 
 
-def _nothing(_: ArbiterAction) -> None:
-    """Nothing is applied."""
+class Boxes:
+    """What makes decisions so on the machine, and reads it. This one does nothing."""
+
+    def joins(self, hub: Hub, peer: arbiter_socket.Peer) -> None:
+        """A hub has connected: its process is to be in its user's box.
+
+        Raises:
+            OSError: It cannot be.
+        """
+
+    def apply(self, action: ArbiterAction) -> None:
+        """Make an action so: cgroups, and who may open GPUs. It may come again.
+
+        Raises:
+            OSError: It cannot be done now; it is tried again.
+        """
+
+    def is_empty(self, hub: Hub, uid: int) -> bool:
+        """Whether no process of a hub that is gone, and of its jobs, is left."""
+        return not has_processes(uid)
+
+    def read(self) -> MachineUsed | None:
+        """What is in use, called every few seconds in a thread; None: nothing is known."""
+        return None
 
 
 class ArbiterDaemon:
@@ -58,20 +86,27 @@ class ArbiterDaemon:
     Args:
         arbiter: The arbiter.
         store: What it keeps.
-        apply: Makes an action so: cgroups, and who may open GPUs.
+        boxes: Makes actions so.
         clock: Seconds since the epoch.
+        tell: Takes messages for the administrator.
     """
 
     def __init__(
         self,
         arbiter: Arbiter,
         store: ArbiterStore,
-        apply: Callable[[ArbiterAction], None] = _nothing,
+        boxes: Boxes | None = None,
         clock: Callable[[], float] = time.time,
+        tell: Callable[[str], None] = _log.warning,
     ) -> None:
-        self._arbiter, self._store, self._apply, self._clock = arbiter, store, apply, clock
+        self._arbiter, self._store, self._clock = arbiter, store, clock
+        self._boxes, self._told = boxes or Boxes(), tell
         self._now = clock()
         self._hubs: dict[Hub, StreamWriter] = {}
+        self._uids: dict[str, int] = {}
+        self._unapplied: dict[tuple[type, str], ArbiterAction] = {}
+        self._retry_at = math.inf
+        self._trouble = ""
         self._connections = Counter[int]()
         self._free_at: defaultdict[int, float] = defaultdict(float)
         self._keep_at = 0.0
@@ -82,7 +117,7 @@ class ArbiterDaemon:
         self._answering = Answering(arbiter, store, self.take, self._tell_act)
         arbiter.usage = UsageLedger(store.usage(int(self._now // DAY_SECONDS)))
 
-    async def serve(self, path: Path = SOCKET) -> None:
+    async def serve(self, path: Path = arbiter_socket.SOCKET) -> None:
         """Open the socket; everybody may connect.
 
         Raises:
@@ -95,15 +130,66 @@ class ArbiterDaemon:
         )
         path.chmod(0o666)
         self.take(None)
+        self._start(self._look())
 
     def take(self, event: ArbiterEvent | None) -> None:
         """Let the arbiter act on an event, or on the time."""
         actions = self._kept(self._step(event))
-        for action in actions:
-            self._apply(action)
-        for action in actions:
+        if self._now >= self._retry_at:
+            actions = [*self._unapplied.values(), *actions]
+            self._unapplied, self._retry_at = {}, math.inf
+        for action in [action for action in actions if self._applied(action)]:
             self._tell(action)
         self._wake(self._arbiter.wake_at)
+
+    def _applied(self, action: ArbiterAction) -> bool:
+        """Make an action so. Returns whether it is; else it is tried again."""
+        try:
+            self._boxes.apply(action)
+        except OSError as error:
+            subject = action.user if isinstance(action, UserPart) else str(action)
+            self._unapplied[type(action), subject] = action
+            self._retry_at = self._now + _RETRY_SECONDS
+            self._report(f"{type(action).__name__} cannot be applied: {error}; tried again")
+            return False
+        return True
+
+    def _report(self, trouble: str) -> None:
+        """Tell the administrator of a trouble, once."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._told(trouble)
+
+    async def _look(self) -> None:
+        """Read the machine, and free what hubs held that are gone."""
+        while True:
+            await asyncio.sleep(_READ_SECONDS)
+            try:
+                reading = await asyncio.to_thread(self._boxes.read)
+                gone = {job.hub for job in self._arbiter.room.grants} - self._hubs.keys()
+                empty = [hub for hub in gone if await asyncio.to_thread(self._is_empty, hub)]
+            except OSError as error:
+                self._report(f"the machine cannot be read: {error}")
+                continue
+            if reading is not None:
+                self.take(reading)
+            for hub in empty:
+                if hub not in self._hubs:
+                    self.take(HubLeft(hub, emptied=True))
+
+    def _is_empty(self, hub: Hub) -> bool:
+        """Whether no process is left that needs what a hub was granted."""
+        uid = self._uids.get(hub.user)
+        try:
+            uid = pwd.getpwnam(hub.user).pw_uid if uid is None else uid
+        except KeyError:  # deleted
+            return False
+        return self._boxes.is_empty(hub, uid)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _step(self, event: ArbiterEvent | None) -> list[ArbiterAction]:
         self._now = max(self._now, self._clock())  # a clock that is set back stands still
@@ -118,7 +204,8 @@ class ArbiterDaemon:
             return actions
         try:
             self._store.keep(self._arbiter.state(self._now), self._arbiter.usage.changed())
-        except StorageError:
+        except StorageError as error:
+            self._report(f"{error}; nothing starts until then")
             unkept = {
                 action.job
                 for action in actions
@@ -139,7 +226,7 @@ class ArbiterDaemon:
     def _wake(self, at: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        times = [self._keep_at, *([at] if at is not None else [])]
+        times = [self._keep_at, self._retry_at, *([at] if at is not None else [])]
         wait = max(min(times) - self._now, 0.0) + 0.001
         self._timer = asyncio.get_running_loop().call_later(wait, self.take, None)
 
@@ -157,19 +244,17 @@ class ArbiterDaemon:
     # --- connections ------------------------------------------------------------------------------
 
     async def _connected(self, reader: StreamReader, writer: StreamWriter) -> None:
-        task = asyncio.create_task(self._converse(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start(self._converse(reader, writer))
 
     async def _converse(self, reader: StreamReader, writer: StreamWriter) -> None:
-        uid, gid = _peer(writer.get_extra_info("socket"))
-        hub: Hub | None = None
+        credentials = arbiter_socket.peer(writer.get_extra_info("socket"))
+        uid, hub = credentials.uid, None
         self._connections[uid] += 1
         try:
             if self._connections[uid] > MOST_OF_USER or self._connections.total() > MOST_IN_ALL:
                 _send(writer, {"error": "too many connections; close some"})
                 return
-            user, groups = _names(uid, gid)
+            user, groups = _names(uid, credentials.gid)
             while line := await reader.readline():
                 await self._turn(uid)
                 began = time.thread_time()
@@ -177,10 +262,11 @@ class ArbiterDaemon:
                 if not isinstance(request, Demand):
                     peer = Asker(uid, user, groups)
                     _send(writer, self._answering.answer(self._now, request, peer))
+                    await writer.drain()
                 else:
                     if hub is None:
                         hub = request.hub
-                        self._joins(hub, groups, writer)
+                        self._joins(hub, credentials, groups, writer)
                     elif request.hub != hub:
                         raise ValueError("expected one hub on a connection")
                     self.take(request)
@@ -198,11 +284,17 @@ class ArbiterDaemon:
             with suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    def _joins(self, hub: Hub, groups: frozenset[str], writer: StreamWriter) -> None:
+    def _joins(
+        self, hub: Hub, peer: arbiter_socket.Peer, groups: frozenset[str], writer: StreamWriter
+    ) -> None:
         before = self._hubs.get(hub)
         if before is not None and before is not writer:
             before.close()  # the hub was started anew
-        self._hubs[hub] = writer
+        self._hubs[hub], self._uids[hub.user] = writer, peer.uid
+        try:
+            self._boxes.joins(hub, peer)
+        except OSError as error:
+            self._report(f"{hub.user} has no box: {error}")
         self.take(HubJoined(hub, groups))
 
     async def _turn(self, uid: int) -> None:
@@ -247,21 +339,14 @@ def _send(writer: StreamWriter, message: dict[str, object]) -> None:
     writer.write(json.dumps(message).encode() + b"\n")
 
 
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    """User and group at the other end, as the kernel knows them."""
-    size = struct.calcsize("3i")
-    _, uid, gid = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
-    return uid, gid
-
-
 def _names(uid: int, gid: int) -> tuple[str, frozenset[str]]:
-    """The name of a user, and those of the user's groups; a deleted user has a number."""
+    """The name of a user, and those of the user's groups; a deleted user has a number, with a sign
+    that no name has.
+    """
     try:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:
-        return str(uid), frozenset()
+        return f"#{uid}", frozenset()
     groups = set()
     for group in os.getgrouplist(user, gid):
         with suppress(KeyError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from headgate.arbiter.records import MOST_LETTERS, Demand, JobDemand, MachineJob
+from headgate.arbiter.records import MOST_LETTERS, VERSION, Demand, JobDemand, MachineJob
 from headgate.model import records
 from headgate.model.sharing import Amounts
 
@@ -120,6 +120,12 @@ def request(line: bytes, user: str) -> Request:
         raise ValueError("it is nested too deep") from None
     if not isinstance(message, dict):
         raise ValueError("expected the fields of a request")
+    version = message.pop("version", VERSION)
+    if version != VERSION:
+        raise ValueError(
+            f"this arbiter speaks version {VERSION} and was asked in version {version!r:.20}: "
+            "install the same Headgate as the arbiter's, or ask the administrator to"
+        )
     kind = message.get(records.TYPE, "Demand")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"expected one of {', '.join(_KINDS)} as `{records.TYPE}`")

@@ -17,6 +17,9 @@ from headgate.controller.gpu_memory import GpuRequest, WorkerSlot
 from headgate.controller.shortage import Shortage
 from headgate.model.sharing import Amounts
 
+VERSION = 1
+"""Of the messages; another one is not understood. Fields that are new do not change it."""
+
 
 class Hub(NamedTuple):
     """A hub of a user; a user may have several, one for each allocation.

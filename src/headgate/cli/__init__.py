@@ -59,6 +59,7 @@ VERBS = {
     "study": "Measure a grid of experiments, with intervals and a noise floor.",
     "lab": "Make several nodes inside this machine, to try things on.",
     "config": "Show your settings and where each comes from, or change them.",
+    "arbiter": "Divide a machine between its users, as root.",
     "service": "Have runs go on when this machine was started again.",
     "doctor": "Show this machine, and what Headgate cannot control on it.",
     "schema": "Print the JSON schema of a kind of file: job, plan, settings.",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+from headgate.machine import systemd
 from headgate.model.errors import HeadgateError
 from headgate.recorded import runs
 
 UNIT = "headgate.service"
-_SECONDS = 60.0
 
 
 def unit_path() -> Path:
@@ -88,15 +87,5 @@ def _check() -> None:
 
 
 def _run(*words: str) -> None:
-    try:
-        answer = subprocess.run(
-            words, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise HeadgateError(f"`{' '.join(words)}` failed: {error}") from error
-    if answer.returncode != 0:
-        said = answer.stderr.strip() or f"exit code {answer.returncode}"
-        raise HeadgateError(
-            f"`{' '.join(words)}` failed: {said}; log in to this machine as yourself (not by su or "
-            "sudo), and try again"
-        )
+    cure = "log in to this machine as yourself (not by su or sudo), and try again"
+    systemd.order(*words, cure=cure)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import grp
+import pwd
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,32 @@ def read(path: Path = PATH) -> SharingRules:
     _check_parts(file, rules)
     file.check()
     return rules
+
+
+def unknown_names(rules: SharingRules) -> list[tuple[str, str]]:
+    """Users and groups of rules that this machine does not have: `user` or `group`, and the name.
+    They may be made later.
+    """
+    users = dict.fromkeys(part.user for part in rules.parts if part.user is not None)
+    groups = dict.fromkeys(
+        (
+            *rules.administrators,
+            *rules.may_reserve,
+            *(part.group for part in rules.parts if part.group is not None),
+        )
+    )
+    return [
+        *(("user", user) for user in users if not _is_known(pwd.getpwnam, user)),
+        *(("group", group) for group in groups if not _is_known(grp.getgrnam, group)),
+    ]
+
+
+def _is_known(get: Callable[[str], object], name: str) -> bool:
+    try:
+        get(name)
+    except (KeyError, ValueError):
+        return False
+    return True
 
 
 def _check_parts(file: UserFile, rules: SharingRules) -> None:

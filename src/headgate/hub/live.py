@@ -33,7 +33,7 @@ from headgate.hub.checking import InspectedJob, checked
 from headgate.hub.claiming import claimed
 from headgate.hub.connection import connect
 from headgate.hub.event_log import EventLog
-from headgate.hub.parts import Component
+from headgate.hub.parts import Component, sharing
 from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.executor import ActionExecutor, Oversubscription
 from headgate.hub.parts.forecasting import Forecasting, StartEstimates
@@ -54,7 +54,7 @@ from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.hub.taking_up import FormerRun
 from headgate.hub.watchdog import forget_boxes
-from headgate.machine import gpu_visibility
+from headgate.machine import arbiter_socket, gpu_visibility
 from headgate.machine.allocation import slurm_share
 from headgate.model import defaults, events
 from headgate.model.cluster import Cluster, Node
@@ -117,7 +117,9 @@ class LiveHub:
             home / "lengths",
             home / "profiles",
             self._step,
-            lambda job: self._controller.waits or self._replanning.considers(job),
+            lambda job: (
+                self._controller.waits or self._sharing.is_shared or self._replanning.considers(job)
+            ),
             lambda: self._controller.policy.predicts,
         )
         self._event_log = EventLog(self._live_runs, runs.hub(), last_entry)
@@ -154,6 +156,14 @@ class LiveHub:
         )
         self.proving = InterferenceProber(self._live_runs, self._tracker, engine.boxes)
         self.holder = JobHolder(self._live_runs, engine.boxes, self._step)
+        name, socket = sharing.name(runs.hub()), arbiter_socket.path()
+        self._sharing = sharing.MachineSharing(
+            socket,
+            node,
+            lambda: sharing.stated(name, node, self._controller, self._forecasting),
+            self._step,
+            self._live_runs,
+        )
         self._tracking = ExperimentTracking(self._live_runs)
         self._notifying = Notifying(self._live_runs)
         self._stopping_early = StoppingEarly(self._live_runs, self._tracker, self._step)
@@ -190,7 +200,7 @@ class LiveHub:
             *(part(node, self._live_runs, engine.boxes) for part in (OutsideKilled, OutsideUse)),
             *(self.holder, self.proving),
             self._stopping_early,
-            *(self._tracking, self._notifying),
+            *(self._tracking, self._notifying, self._sharing),
         )
         self._wake: asyncio.TimerHandle | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -201,6 +211,7 @@ class LiveHub:
         self._ending: set[LiveRun] = set()
         self.watchers = self._live_runs.watchers
         self._nodes.tell()
+        self._sharing.start()
 
     # --- requests of clients
     # --------------------------------------------------------------------------
@@ -241,6 +252,7 @@ class LiveHub:
             raise UsageError(f"jobs run under policy {self.policy!r}; {join}")
         self._controller = self._controlled(policy)
         self._nodes.tell()
+        self._sharing.tell()
 
     async def submit(self, submission: Submission, given: GivenInput | None = None) -> LiveRun:
         """Take in a run; its only task reads `given`.

@@ -69,6 +69,18 @@ def at_work(pids: Iterable[int]) -> list[str]:
     return commands
 
 
+def has_processes(uid: int) -> bool:
+    """Whether a user has a living process. The owner of its folder would be root for some."""
+    line = f"\nUid:\t{uid}\t"
+    for folder in PROC.iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):  # it has ended
+                text = (folder / "status").read_text(errors="replace")
+                if line in text and look(int(folder.name)) is not None:
+                    return True
+    return False
+
+
 def boot_id() -> str:
     """An id that changes with every boot. Process ids and start times of another boot are
     meaningless.

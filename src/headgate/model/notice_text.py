@@ -282,6 +282,10 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
         "the terminal that gave it its standard input is gone: its input may end too early"
     ),
     Kind.CLIENT_SAYS: "{text}",
+    Kind.ARBITER_AWAY: (
+        "the arbiter that divides this machine between its users gives no answer, so no job starts "
+        "until it does: {text}"
+    ),
     Kind.FILES_EDITED: _files_edited,
     Kind.RESUMES_WITH: _resumes_with,
     Kind.STARTS_OVER: _starts_over,

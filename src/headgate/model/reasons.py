@@ -159,6 +159,7 @@ class ReasonKind(StrEnum):
     GUESTS_EMULATED = "guests-emulated"
     INPUT_ENDS_EARLY = "input-ends-early"
     CLIENT_SAYS = "client-says"
+    ARBITER_AWAY = "arbiter-away"
 
     # plans, trials and proofs
     PLANNED = "planned"

@@ -18,6 +18,8 @@ _ALIKE = 1.25
 """Factor of the forecast for the same job. The band reaches from the least value divided by it to
 the largest times it, and holds nine of ten.
 """
+_BESIDE = 2.0
+"""As `_ALIKE`, for the duration, which depends on what runs beside the job."""
 _RELATED = 4.0
 """As `_ALIKE`, for jobs of the same script with other arguments."""
 
@@ -67,6 +69,13 @@ def seconds(folder: Path, script: str, job: str) -> float | None:
     """
     known = [took.seconds for took in _earlier_runs(folder, script, job)[0]]
     return median(known) if known else None
+
+
+def span(folder: Path, script: str, job: str) -> tuple[float, float, float] | None:
+    """The same with a band: likely, least, most seconds."""
+    runs, same = _earlier_runs(folder, script, job)
+    known, around = [took.seconds for took in runs], _BESIDE if same else _RELATED
+    return (median(known), min(known) / around, max(known) * around) if known else None
 
 
 def memory_bytes(folder: Path, script: str, job: str) -> int | None:

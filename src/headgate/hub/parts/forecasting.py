@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+from headgate.arbiter.records import Span
 from headgate.controller.start_forecast import StartForecast
 from headgate.forecast.job_tracker import JobTracker, Trackers
 from headgate.forecast.remaining import Question, answer
@@ -50,6 +51,8 @@ class _ForecastJob:
         most_bytes: Peak memory of one of its workers.
         most_gpu_bytes: Peak memory of one of its workers on a GPU.
         ends: Expected end; None: unknown.
+        band: Least and most of what is left, as parts of what is likely; None: the job ends at
+            nothing that is known.
     """
 
     live: LiveJob
@@ -63,6 +66,7 @@ class _ForecastJob:
     most_bytes: float = 0.0
     most_gpu_bytes: float = 0.0
     ends: float | None = None
+    band: tuple[float, float] | None = None
 
     def useful(self) -> float | None:
         """Cores that it uses efficiently while others want them; with several tasks one for each
@@ -121,10 +125,16 @@ class Forecasting(Component):
         self._predicts = predicts
         self._watched: dict[JobId, _ForecastJob] = {}
         self._took: dict[JobId, float | None] = {}
+        self._bands: dict[JobId, tuple[float, float, float] | None] = {}
         self._doing: set[asyncio.Task[None]] = set()
         # Several at once would keep the interpreter from the hub's loop most of the time.
         self._one_at_once = asyncio.Semaphore()
         self._asked: set[JobId] = set()
+
+    def cores(self, job: JobId) -> float | None:
+        """Cores that a job can put to good use; None: not known."""
+        watched = self._watched.get(job)
+        return watched.useful() if watched is not None else None
 
     @property
     def ends(self) -> Mapping[JobId, float]:
@@ -149,6 +159,28 @@ class Forecasting(Component):
         """
         return self._takes(job) if self._live_runs.find(job)[1].checkpoint is None else None
 
+    def left(self, job: JobId) -> Span | None:
+        """Seconds that a job takes or has left, with a band; None: not known."""
+        live, watched, now = self._live_runs.find(job)[1], self._watched.get(job), time.monotonic()
+        if watched is not None and watched.ends is not None and watched.band is not None:
+            seconds = max(watched.ends - now, 0.0)
+            span = Span(seconds, *(part * seconds for part in watched.band))
+        elif (took := self._band_of_length(job, live)) is not None:
+            past = now - watched.began if watched is not None else 0.0
+            span = Span(*(max(seconds - past, 0.0) for seconds in took))
+        else:
+            span = None
+        if (limit := live.spec.timeout) is None:
+            return span
+        most = max(limit - (now - watched.began), 0.0) if watched is not None else limit
+        return Span(*(min(part, most) for part in span or (most, 0.0, most)))
+
+    def _band_of_length(self, job: JobId, live: LiveJob) -> tuple[float, float, float] | None:
+        """Run time of such jobs, with a band; None: there were none, or the job resumes."""
+        if job not in self._bands:
+            self._bands[job] = lengths.span(self._lengths, live.script_key, live.profile_key)
+        return self._bands[job] if live.checkpoint is None else None
+
     def _takes(self, job: JobId) -> float | None:
         """Run time of such jobs (s), from start to end."""
         if job not in self._took:
@@ -162,7 +194,7 @@ class Forecasting(Component):
         return tracker.step_seconds(fewest) if tracker is not None else None
 
     def forget(self, run: str) -> None:
-        for kept in (self._watched, self._took):
+        for kept in (self._watched, self._took, self._bands):
             for job in [job for job in kept if job.run == run]:
                 del kept[job]
 
@@ -255,6 +287,7 @@ class Forecasting(Component):
         took = lengths.Took(live.profile_key, work, seconds, *most)
         with suppress(OSError):  # not worth a warning: the next job is predicted later
             await asyncio.to_thread(lengths.remember, self._lengths, live.script_key, took)
+        self._bands.clear()
         self._took.clear()  # the new length also affects other jobs
 
     def _reported(self, progress: Progress) -> None:
@@ -283,6 +316,8 @@ class Forecasting(Component):
                 self._asked.discard(job)
         if left is not None and self._watched.get(job) is watched:  # the same attempt still runs
             watched.ends = time.monotonic() + left.seconds if left.seconds is not None else None
+            is_known = left.ends and left.work > 0.0
+            watched.band = (left.low / left.work, left.high / left.work) if is_known else None
             if (power := watched.scaling.power()) is not None:
                 self._powers[watched.live.profile_key] = power
             elif watched.power is None:  # an equal job may have been measured meanwhile

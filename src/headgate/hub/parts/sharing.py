@@ -3,25 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headgate.arbiter import asking
-from headgate.arbiter.records import Demand, ResourceGrant
+from headgate.arbiter.records import VERSION, Demand, Hub, ResourceGrant, UserPart
+from headgate.controller.core import Controller
+from headgate.controller.records import JobRecord
 from headgate.hub.parts import Component
+from headgate.hub.parts.forecasting import Forecasting
+from headgate.hub.state.run import REST, LiveRuns
+from headgate.machine import arbiter_socket
 from headgate.model import records
-from headgate.model.events import Action, Event, MachineShared
+from headgate.model.cluster import Node
+from headgate.model.events import Action, Event, JobSubmitted, MachineShared, NodeJoined
+from headgate.model.reasons import Reason, ReasonKind
 
-_AGAIN_SECONDS = 2.0
+_AGAIN_SECONDS = 1.0
 """The arbiter is sought again after so long."""
+_GONE_SECONDS = 30.0
+"""A hub is on its own again once the arbiter has been gone, with its socket, for so long."""
 _SOON_SECONDS = 0.05
 """Events of this time are stated together."""
 _REPEAT_SECONDS = 5.0
 _MOST_BYTES = 1 << 24
-_ROOT = 0
+_LEAST_CORES = 0.1
+_HEARD: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (ResourceGrant, UserPart)}
+
+
+def name(folder: Path) -> str:
+    """What tells a hub from others of its user, and not where its folder is."""
+    return hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
+
+
+def stated(hub: str, node: Node, controller: Controller, forecasting: Forecasting) -> Demand:
+    """What a hub states.
+
+    Args:
+        hub: Its name.
+        node: This machine.
+        controller: Its controller.
+        forecasting: What is left of its jobs.
+    """
+
+    def cores(job: JobRecord) -> float:
+        """All cores, or those for its part of the GPUs, where nobody knows better."""
+        most, known = job.spec.limits.cores, forecasting.cores(job.id) or job.needed_cores()
+        if known is None:
+            gpus = (job.spec.limits.gpus or 0) * len(job.planned().worker_nodes)
+            known = (
+                node.cores * min(gpus / len(node.gpus), 1.0) if gpus and node.gpus else node.cores
+            )
+        return min(known, node.cores if most is None else most)
+
+    return asking.demand(Hub("", hub), controller, cores, forecasting.left)
 
 
 class MachineSharing(Component):
@@ -30,25 +71,57 @@ class MachineSharing(Component):
     While the arbiter is away, jobs go on with what they have, and no other starts.
 
     Args:
-        socket: The arbiter's socket; one that is not root's is not trusted.
+        socket: The arbiter's socket; None: there is to be none. One that is not root's is not
+            trusted.
+        node: This machine.
         demand: What the hub states.
         step: Takes events to the controller.
+        live_runs: The runs that are told of what is wrong with the arbiter.
+
+    Attributes:
+        is_shared: The arbiter says when jobs start.
     """
 
     def __init__(
-        self, socket: Path, demand: Callable[[], Demand], step: Callable[[Event], None]
+        self,
+        socket: Path | None,
+        node: Node,
+        demand: Callable[[], Demand],
+        step: Callable[[Event], None],
+        live_runs: LiveRuns,
     ) -> None:
-        self._socket, self._demand, self._step = socket, demand, step
+        self._socket, self._node, self._demand, self._step = socket, node, demand, step
+        self._live_runs = live_runs
+        self.is_shared = False
+        self._part: UserPart | None = None
+        self._cores = node.cores
+        self._seen_at = 0.0
+        self._trouble: Reason | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._stated: tuple[object, ...] = ()
+        self._stated_at = self._rest_seconds = 0.0
+        self._asked: frozenset[str] = frozenset()
         self._due: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Seek the arbiter from now on."""
-        self._task = asyncio.get_running_loop().create_task(self._seek())
+        """Ask from now on, if there is an arbiter or as soon as there is."""
+        if self._socket is not None:
+            self._look()
+            self._task = asyncio.get_running_loop().create_task(self._seek())
+
+    def tell(self) -> None:
+        """Tell a new controller whether users share the machine, and which part of it is theirs."""
+        if self.is_shared:
+            self._step(MachineShared(True))
+            self._resize()
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
-        self._state_within(_SOON_SECONDS)
+        if isinstance(event, JobSubmitted) and self._trouble is not None:
+            run = self._live_runs.find(event.job)[0]
+            self._live_runs.event(run, "warning", self._trouble, event.job.name)
+        if self._writer is not None:
+            self._state_within(max(_SOON_SECONDS, self._rest_seconds))
 
     def close(self) -> None:
         if self._task is not None:
@@ -56,18 +129,35 @@ class MachineSharing(Component):
         if self._due is not None:
             self._due.cancel()
 
+    def _look(self) -> bool:
+        """Whether root has made a socket. Jobs wait for grants from then on, until there has been
+        none for long.
+        """
+        is_there, now = arbiter_socket.is_there(self._socket), time.monotonic()
+        self._seen_at = now if is_there else self._seen_at
+        is_shared = is_there or (self.is_shared and now < self._seen_at + _GONE_SECONDS)
+        if is_shared != self.is_shared:
+            self.is_shared, self._part = is_shared, None
+            self._step(MachineShared(is_shared))
+            self._resize()
+        return is_there
+
     async def _seek(self) -> None:
         while True:
-            with suppress(OSError, ValueError):
-                if self._socket.stat().st_uid == _ROOT:
+            try:
+                if self._look():
                     await self._converse()
+            except (OSError, ValueError) as error:
+                self._tell_runs(Reason.of(ReasonKind.ARBITER_AWAY, text=str(error)))
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _converse(self) -> None:
         reader, writer = await asyncio.open_unix_connection(self._socket, limit=_MOST_BYTES)
-        self._writer = writer
         try:
-            self._step(MachineShared(True))
+            if not arbiter_socket.is_roots(writer.get_extra_info("socket")):
+                raise OSError(f"it is not root that listens at {self._socket}")
+            self._writer, self._stated = writer, ()
+            self._state_within(0.0)
             while line := await reader.readline():
                 self._take(json.loads(line))
         finally:
@@ -77,10 +167,33 @@ class MachineSharing(Component):
                 await writer.wait_closed()
 
     def _take(self, message: Mapping[str, Any]) -> None:
-        if message.get(records.TYPE) == ResourceGrant.__name__:
-            self._step(
-                asking.granted(records.load(message, {ResourceGrant.__name__: ResourceGrant}))
-            )
+        if "error" in message:
+            raise ValueError(message["error"])
+        self._trouble = None
+        kind = message.get(records.TYPE)
+        if kind not in _HEARD:
+            return
+        heard = records.load(message, _HEARD)
+        if isinstance(heard, UserPart):
+            self._part = heard
+            self._resize()
+        elif heard.job.id in self._asked:
+            self._step(asking.granted(heard))
+
+    def _resize(self) -> None:
+        """Have the controller divide this user's part of the machine."""
+        cores = self._node.cores
+        if self._part is not None:
+            cores = min(max(round(self._part.cores, 1), _LEAST_CORES), cores)
+        if cores != self._cores:
+            self._cores = cores
+            self._step(NodeJoined(replace(self._node, cores=cores)))
+
+    def _tell_runs(self, trouble: Reason) -> None:
+        """Tell the runs what is wrong, once."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._live_runs.tell_all(trouble)
 
     def _state_within(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -91,9 +204,22 @@ class MachineSharing(Component):
         self._due = loop.call_later(seconds, self._state)
 
     def _state(self) -> None:
+        """State all jobs, if that is news or was long ago."""
         self._due = None
-        if self._writer is not None:
-            demand = self._demand()
-            message = {**records.plain(demand), "hub": demand.hub.name}
+        if self._writer is None:
+            return
+        began, now = time.thread_time(), time.monotonic()
+        demand = self._demand()
+        news = _news(demand)
+        if news != self._stated or now >= self._stated_at + _REPEAT_SECONDS:
+            message = {**records.plain(demand), "hub": demand.hub.name, "version": VERSION}
             self._writer.write(json.dumps(message).encode() + b"\n")
-            self._state_within(_REPEAT_SECONDS)
+            self._stated, self._stated_at = news, now
+            self._asked = frozenset(job.id for job in demand.waiting)
+        self._rest_seconds = REST * (time.thread_time() - began)
+        self._state_within(_REPEAT_SECONDS)
+
+
+def _news(demand: Demand) -> tuple[object, ...]:
+    """What has the arbiter decide anew; what is left of jobs changes all the time."""
+    return tuple(tuple(job.needs for job in jobs) for jobs in (demand.waiting, demand.running))

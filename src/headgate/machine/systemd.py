@@ -1,0 +1,31 @@
+"""Programs of systemd."""
+
+from __future__ import annotations
+
+import subprocess
+
+from headgate.model.errors import HeadgateError
+
+_SECONDS = 60.0
+
+
+def order(*words: str, cure: str = "") -> None:
+    """Run a program of systemd.
+
+    Args:
+        words: Its command line.
+        cure: What to do if it fails.
+
+    Raises:
+        HeadgateError: It fails.
+    """
+    try:
+        answer = subprocess.run(
+            words, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HeadgateError(f"`{' '.join(words)}` failed: {error}") from error
+    if answer.returncode != 0:
+        detail = answer.stderr.strip() or f"exit code {answer.returncode}"
+        advice = f"; {cure}" if cure else ""
+        raise HeadgateError(f"`{' '.join(words)}` failed: {detail}{advice}")
