@@ -19,6 +19,8 @@ from headgate.arbiter.core import Arbiter
 from headgate.arbiter.daemon import ArbiterDaemon
 from headgate.arbiter.events import ArbiterEvent
 from headgate.arbiter.store import ArbiterStore
+from headgate.machine import arbiter_socket
+from headgate.machine.arbiter_socket import Peer
 from headgate.model.cluster import Gpu, Node
 from headgate.model.sharing import SharingRules
 
@@ -115,7 +117,9 @@ def served(
     arbiter = ServedArbiter(folder, rules)
     monkeypatch.setattr(daemon, "_names", lambda *_: (arbiter.user, arbiter.groups))
     monkeypatch.setattr(
-        daemon, "_peer", lambda _: (0 if arbiter.user == "root" else 1000 + len(arbiter.user), 1)
+        arbiter_socket,
+        "peer",
+        lambda _: Peer(1, 0 if arbiter.user == "root" else 1000 + len(arbiter.user), 1),
     )
     monkeypatch.setenv("HEADGATE_ARBITER", str(arbiter.path))
     arbiter.start()

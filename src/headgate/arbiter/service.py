@@ -10,6 +10,8 @@ from pathlib import Path
 from headgate.machine import systemd
 from headgate.model.errors import HeadgateError, UsageError
 
+BOOTED = Path("/run/systemd/system")
+"""A folder that is there if systemd started the machine: sd_booted(3)."""
 UNIT = Path("/etc/systemd/system/headgate-arbiter.service")
 
 
@@ -69,8 +71,8 @@ def remove() -> bool:
 def _check() -> None:
     if os.geteuid() != 0:
         raise UsageError("only root can: sudo headgate arbiter install")
-    if shutil.which("systemctl") is None:
+    if not BOOTED.is_dir() or shutil.which("systemctl") is None:
         raise HeadgateError(
-            "found no systemctl: this machine has no systemd. Have `headgate arbiter` run as root "
+            "this machine does not run systemd. Have `headgate arbiter` run as root "
             "from the machine's start on in another way, such as `@reboot` of root's crontab"
         )

@@ -10,6 +10,7 @@ import click
 
 from headgate.arbiter import service
 from headgate.arbiter.process import FOLDER, Places, serve
+from headgate.cli.arbiter_acts import COMMANDS
 from headgate.config import arbiterfile
 from headgate.machine import arbiter_socket
 
@@ -92,6 +93,7 @@ def install(only_print: bool, as_json: bool) -> None:
     """
     text = service.unit()
     if not only_print:
+        arbiterfile.read()  # with problems it would not start
         service.install(text)
     if as_json:
         answer = {"path": str(service.UNIT), "unit": text, "installed": not only_print}
@@ -114,3 +116,7 @@ def remove(as_json: bool) -> None:
         click.echo(json.dumps({"path": str(service.UNIT), "removed": removed}, indent=2))
     else:
         click.echo(f"{service.UNIT} {'is removed' if removed else 'did not exist'}")
+
+
+for _act in COMMANDS:
+    command.add_command(_act)
