@@ -63,6 +63,10 @@ def test_how_many_run_at_once_is_stated_once_for_a_file(load: Loader, problems: 
     jobs_that_differ = f"jobs:\n  - {{{script}, at_once: 2}}\n  - {{{other}, at_once: 4}}\n"
     [problem] = problems(jobs_that_differ)
     assert (problem.line, problem.found) == (3, "found 4, but 2 of another job")
+    sweep, other_sweep = "sweep: {grid: {lr: 0..1}}, at_once: 2", "sweep: {grid: {lr: 0..1}}"
+    jobs = load(f"at_once: 4\njobs:\n  - {{{script}, {sweep}}}\n  - {{{other}, {other_sweep}}}\n")
+    bounds = [(job.at_once, job.trial.at_once) for job in jobs if job.trial is not None]
+    assert bounds == [(4, 2), (4, 2), (4, None), (4, None)], "each sweep may have its own"
     [problem] = problems(job("at_once: many"))
     assert problem.cure == "expected a number of jobs such as 4, or `auto`"
 

@@ -10,22 +10,26 @@ from tests.controller.driver import job
 from tests.controller.test_memory import MIB, ON_N, names
 from tests.controller.test_queueing import GIB, Queueing, states
 
-from headgate.controller.at_once import MemoryOfScripts
 from headgate.controller.core import live_controller
+from headgate.controller.probing import MemoryOfScripts
 from headgate.model.cluster import Node
 from headgate.model.events import (
     Action,
     ChangeRequested,
     Exit,
+    HoldJob,
     JobPlanned,
     JobSubmitted,
     MemoryUsed,
     NodeJoined,
+    PauseRequested,
     Progress,
+    UnpauseRequested,
     Usage,
     Wake,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.sweeps import SweepTrial
 from headgate.policies import EqualPolicy, NoPolicy, Policy
 
 
@@ -45,10 +49,11 @@ class Hub(Queueing):
         script: str = "",
         at_once: int | str | None = None,
         best: int | None = None,
+        trial: SweepTrial | None = None,
     ) -> list[str]:
         """Jobs of one run; those that start then."""
         for name in jobs:
-            spec = job(name, at_once=at_once)
+            spec = replace(job(name, at_once=at_once), trial=trial)
             id = JobId(f"{run}/{name}")
             self.step(1.0, JobSubmitted(id, spec, script=script, best_at_once=best))
         planned = (JobPlanned(JobId(f"{run}/{name}"), 1, ON_N) for name in jobs)
@@ -83,6 +88,36 @@ def test_so_many_jobs_of_a_run_as_its_user_says_run_at_once() -> None:
     assert hub.ends(2.0, "b") == ["c"]
     [first, *_] = hub.controller.ahead(3.0, {JobId("r/a"): 9.0})
     assert (first.job, first.at, first.holders) == ("r/d", 9.0, ("r/a", "r/c"))
+
+
+def test_slots_of_a_sweep_bound_its_own_jobs_and_those_of_the_run_all() -> None:
+    hub = Hub()
+    of_sweep = SweepTrial("w", {}, at_once=2)
+    assert hub.hands_in(*SIX[:4], trial=of_sweep) == ["a", "b"]
+    assert hub.waits("d") == "for a slot: at most 2 jobs of its sweep at once"
+    assert hub.hands_in(*MANY, trial=SweepTrial("v", {})) == [*MANY[:8]], "others have their own"
+    more = replace(job("d"), trial=replace(of_sweep, at_once=3))
+    assert names(hub.step(2.0, ChangeRequested(JobId("r/d"), more))) == ["c"]
+    hub = Hub()
+    assert hub.hands_in(*SIX[:4], at_once=3, trial=of_sweep) == ["a", "b"]
+    assert hub.hands_in("e", "f", at_once=3) == ["e"], "the third of the run"
+    assert (hub.ends(2.0, "e"), hub.ends(3.0, "a")) == (["f"], ["c"])
+
+
+def test_a_paused_job_gives_its_slot_and_waits_for_none_when_it_goes_on() -> None:
+    hub = Hub()
+    hub.hands_in(*SIX, at_once=2)
+    assert names(hub.step(2.0, PauseRequested(JobId("r/a")))) == ["c"]
+    [held] = [action for action in hub.step(3.0, UnpauseRequested(JobId("r/a"))) if _held(action)]
+    assert held == HoldJob(JobId("r/a"), False), "at once, though three run now"
+    assert [hub.ends(4.0, name) for name in "ab"] == [[], ["d"]]
+    hub.step(5.0, PauseRequested(JobId("r/c")))
+    assert hub.ends(6.0, "c", code=1) == [], "its slot was given before"
+    assert hub.ends(7.0, "d") == ["f"]
+
+
+def _held(action: Action) -> bool:
+    return isinstance(action, HoldJob)
 
 
 def test_policy_none_has_four_times_as_many_slots_and_no_probe() -> None:
@@ -135,9 +170,20 @@ def test_the_first_job_of_a_script_shows_what_the_others_need() -> None:
 def test_a_first_job_that_never_steps_holds_others_back_until_it_grows_no_more() -> None:
     hub = Hub()
     hub.hands_in(*SIX, script="s")
-    hub.uses(5.0, "a", 100)
-    assert hub.uses(14.0, "a", 100) == []
-    assert hub.uses(15.0, "a", 100) == ["b", "c", "d", "e", "f"]
+    hub.uses(5.0, "a", 300)
+    assert hub.uses(14.0, "a", 300) == []
+    assert hub.uses(15.0, "a", 300) == ["b", "c", "d", "e", "f"]
+
+
+def test_one_that_takes_too_little_for_a_framework_holds_others_back_for_seconds_only() -> None:
+    hub = Hub()
+    hub.hands_in(*SIX, script="s")
+    hub.steps(1.5, "a")
+    assert hub.uses(2.0, "a", 60) == ["b", "c", "d", "e", "f"]
+    hub.hands_in("x", "y", script="silent")
+    hub.uses(2.0, "x", 60)
+    assert hub.uses(4.0, "x", 60) == []
+    assert hub.uses(5.0, "x", 60) == ["y"]
 
 
 def test_a_first_job_that_grows_on_and_on_holds_others_back_for_a_minute() -> None:

@@ -58,19 +58,24 @@ class Sharing(Queueing):
         gpus: int | None = None,
         allowed: tuple[int, ...] | None = None,
         plan: Plan = ON_N,
+        script: str = "",
         **fields: object,
     ) -> list[Action]:
         """A job that needs so many GiB of its GPUs: as its user states, or as is known of it."""
         limits = Limits(gpus=gpus, gpu_memory_bytes=stated * GIB if stated else None)
         spec: Job = job(name, limits=limits, **fields)
         needs = known * GIB if known else None
-        self.step(0.0, JobSubmitted(JobId(f"r/{name}"), spec, gpus=allowed, gpu_memory_bytes=needs))
-        return self.step(0.0, JobPlanned(JobId(f"r/{name}"), 1, plan))
+        id = JobId(f"r/{name}")
+        handed_in = JobSubmitted(id, spec, gpus=allowed, gpu_memory_bytes=needs, script=script)
+        self.step(0.0, handed_in)
+        return self.step(0.0, JobPlanned(id, 1, plan))
 
-    def uses(self, used: dict[int, float], **held: dict[int, float]) -> list[Action]:
+    def uses(
+        self, used: dict[int, float], later: float = 0.0, **held: dict[int, float]
+    ) -> list[Action]:
         """So many GiB are in use on the GPUs; and by jobs."""
         by_task = {TaskId(f"r/{name}/worker-0"): _bytes(each) for name, each in held.items()}
-        return self.step(1.0, GpuMemoryUsed("n", _bytes(used), by_task))
+        return self.step(1.0 + later, GpuMemoryUsed("n", _bytes(used), by_task))
 
     def waits_for(self, name: str) -> str:
         """What a job that waits is told."""
@@ -107,6 +112,25 @@ def test_who_fit_together_start_together() -> None:
     hub = Sharing(node(80))
     assert where(hub.hands_in("a", stated=20)) == [("a", None)]
     assert where(hub.hands_in("b", known=20)) == [("b", None)]
+
+
+def test_the_first_job_of_a_script_shows_what_the_others_hold_of_a_gpu() -> None:
+    sharing = Sharing(node(24))
+    sharing.queue = Queue(FifoOrder(), gpus_are_shared=True, probes=True)
+    sharing.controller = Controller(NoPolicy(), sharing.queue)
+    sharing.step(0.0, NodeJoined(node(24)))
+    sharing.uses({0: 0.0})
+    for name in "abcd":
+        sharing.hands_in(name, gpus=1, script="s")
+    assert (
+        sharing.waits_for("b")
+        == "a GPU: what the jobs on GPU 0 of node n hold of it is not seen yet"
+    )
+    sharing.uses({0: 8.0}, a={0: 8.0})
+    began = sharing.uses({0: 8.0}, later=11.0, a={0: 8.0})
+    assert where(began) == [("b", (0,))], "each is expected to hold 8.8 GiB"
+    sharing.uses({0: 16.0}, later=12.0, a={0: 8.0}, b={0: 8.0})
+    assert "needs 8.8 GiB" in sharing.waits_for("c")
 
 
 def test_what_is_stated_counts_and_not_what_is_known() -> None:

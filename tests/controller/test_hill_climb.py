@@ -107,6 +107,31 @@ def test_jobs_that_neither_step_nor_end_run_as_the_cores_are_for() -> None:
     assert in_words(bound.reason).startswith("neither steps nor ends tell")
 
 
+@pytest.mark.parametrize(("room", "lasts", "expected"), [(4, 1500.0, (4,)), (1, 300.0, (1, 2))])
+def test_it_looks_again_where_another_script_runs_beside(
+    room: int, lasts: float, expected: tuple[int, ...]
+) -> None:
+    sweep = Sweep(lambda jobs: 10.0 * min(jobs, room), lasts, best=3)
+    sweep.runs(5)
+    sweep.hub.hands_in("x", run="other", script="t")
+    sweep.runs(50)
+    assert sweep.bound == []
+    sweep.runs(250)
+    [bound] = sweep.bound
+    assert bound.at_once in expected
+
+
+def test_it_looks_again_after_ten_minutes_and_the_same_number_is_no_news() -> None:
+    sweep = Sweep(lambda jobs: 10.0 * min(jobs, 2), best=1)
+    sweep.runs(595)
+    assert (len(sweep.done), sweep.bound) == (1, [])
+    sweep.runs(60)
+    assert [bound.at_once for bound in sweep.bound] == [2]
+    sweep = Sweep(lambda jobs: 10.0, lasts=1000.0, best=1)
+    sweep.runs(650)
+    assert (sweep.most, sweep.bound) == (2, []), "one more was tried"
+
+
 def test_a_script_begins_with_what_was_best_before() -> None:
     sweep = Sweep(lambda jobs: 10.0, best=3)
     sweep.runs(10)

@@ -47,7 +47,6 @@ class TestWithCgroups(IsolationContract):
 class TestWithoutCgroups(IsolationContract):
     caps_fractions = False
     limits_tasks = False
-    holds = False
     elsewhere = ("headgate.isolation.process", f"ProcessIsolation({GROUP!r}, mode='none')")
 
     @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
+from headgate.isolation.unboxed import Unboxed
 from headgate.machine import processes
 from headgate.machine.fallbacks import Cores, Fallbacks
 from headgate.machine.process_table import TAG, ProcessTable
@@ -61,6 +62,24 @@ def test_one_whose_parent_has_ended_is_found_by_its_session(
     assert len(left) == 1
     stranger = processes.Process(first.pid, first.parent, first.session, first.started - 1)
     assert ProcessTable().members(TASK, stranger) == [], "the session of a recycled process id"
+
+
+def test_what_is_held_stops_in_any_session_and_what_had_stopped_by_itself_stays_so() -> None:
+    command = ["sh", "-c", "setsid sleep 60 & sleep 60 & wait"]
+    variables = {TAG: TASK, "PATH": os.environ["PATH"]}
+    with subprocess.Popen(command, start_new_session=True, env=variables) as process:
+        box = Unboxed(TASK, Fallbacks(Cores()), ProcessTable(), processes.look(process.pid))
+        until(lambda: len({os.getsid(pid) for pid in box.pids()}) == 2, what="its session")
+        until(lambda: len(box.pids()) == 3, what="its processes")
+        [by_itself] = [pid for pid in box.pids() if os.getsid(pid) == pid != process.pid]
+        os.kill(by_itself, signal.SIGSTOP)
+        until(lambda: processes.stopped([by_itself]), what="one that has stopped by itself")
+        box.hold()
+        until(lambda: len(processes.stopped(box.pids())) == 3, what="all stand still")
+        box.release()
+        until(lambda: len(processes.stopped(box.pids())) == 1, what="the others go on")
+        assert [stopped.pid for stopped in processes.stopped(box.pids())] == [by_itself]
+        box.kill()
 
 
 def test_a_signal_does_not_reach_a_recycled_process_id() -> None:

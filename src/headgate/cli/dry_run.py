@@ -235,11 +235,19 @@ def _waits(submission: Submission, policy: str, node: Node, home: Path) -> Itera
     usual = settings.at_once(submission.environment)
     stated = next((job.at_once for job in reversed(jobs) if job.at_once is not None), usual)
     most = cores.most if stated is None else stated
+    own = {job.name: job.trial for job in jobs if job.trial is not None and job.trial.at_once}
+    sweeps = {trial.sweep: trial.at_once for trial in own.values()}
+    for name, slots in sweeps.items():
+        if slots == "auto":
+            yield f"as many jobs of sweep {name} at once as make the most steps a second together"
+        elif slots is not None:
+            yield f"at most {counted(slots, 'job')} of sweep {name} at once"
+    count = len(jobs) if stated is not None else len(jobs) - len(own)
     if most == "auto":
         yield "as many jobs at once as make the most steps a second together"
-    elif len(jobs) > most:
+    elif count > most:
         more = "" if stated is not None else ", and more while cores are idle"
-        yield f"at most {counted(most, 'job')} of {len(jobs)} at once{more}"
+        yield f"at most {counted(most, 'job')} of {count} at once{more}"
     if urgent := [job.name for job in jobs if job.urgent]:
         go = "goes" if len(urgent) == 1 else "go"
         yield f"{listed(urgent)} {go} first: running jobs in the way are paused meanwhile"

@@ -145,8 +145,9 @@ def load(path: str) -> list[Job]:
         if isinstance(file.data, dict) and key in file.data
         if not any(place[:1] == (key,) for place in wrong)
     }
+    of_file = JobEntry.model_validate(above).at_once
     drafts = [
-        JobDraft(file, wrong, "jobs", i, JobEntry.model_validate({**above, **entry}))
+        JobDraft(file, wrong, "jobs", i, JobEntry.model_validate({**above, **entry}), of_file)
         for i, entry in entries.items()
     ]
     check(drafts)
@@ -191,10 +192,17 @@ class JobDraft:
         listed: Key of the list of jobs.
         index: Its place in the list.
         entry: Its valid values.
+        at_once: How many jobs of the file may run at once, or `auto`; None: nothing is stated.
     """
 
     def __init__(
-        self, file: UserFile, wrong: set[Place], listed: str, index: int, entry: JobEntry
+        self,
+        file: UserFile,
+        wrong: set[Place],
+        listed: str,
+        index: int,
+        entry: JobEntry,
+        at_once: Any = None,
     ) -> None:
         self._file = file
         self._all_wrong = wrong
@@ -202,6 +210,7 @@ class JobDraft:
         self._listed = listed
         self.index = index
         self.entry = entry
+        self._at_once = at_once
         self.workdir = Path(os.path.realpath(Path(file.path).absolute().parent / entry.workdir))
         self.script = str(self.workdir / entry.script) if entry.script is not None else None
         stem = Path(self.script).stem if self.script is not None else ""
@@ -351,7 +360,19 @@ class JobDraft:
     def jobs(self) -> list[Job]:
         """The job, or those of its sweep."""
         job = self.job()
-        return self.entry.sweep.record().jobs(job) if self.entry.sweep is not None else [job]
+        if self.entry.sweep is None:
+            return [job]
+        sweep, own = self.entry.sweep.record(), self.at_once_of_sweep
+        jobs: list[Job] = sweep.jobs(
+            job if own is None else replace(job, at_once=self._at_once), own
+        )
+        return jobs
+
+    @property
+    def at_once_of_sweep(self) -> Any:
+        """How many jobs of its sweep may run at once; None: as many as of the file."""
+        is_own = self.entry.sweep is not None and self.entry.at_once != self._at_once
+        return self.entry.at_once if is_own else None
 
 
 def _after_sweeps(job: Job, swept: Mapping[str, Sequence[Job]]) -> Job:
@@ -400,8 +421,9 @@ def _check_names(drafts: Sequence[JobDraft]) -> None:
 
 
 def _check_at_once(drafts: Sequence[JobDraft]) -> None:
+    of_file = [draft for draft in drafts if draft.at_once_of_sweep is None]
     stated = [
-        draft for draft in drafts if draft.entry.at_once is not None and draft.well("at_once")
+        draft for draft in of_file if draft.entry.at_once is not None and draft.well("at_once")
     ]
     for draft in stated[1:]:
         if draft.entry.at_once != stated[0].entry.at_once:

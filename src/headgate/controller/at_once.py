@@ -1,9 +1,8 @@
-"""How many jobs run at once where nobody says so, and how much memory those of a script take."""
+"""How many jobs run at once where nobody says so."""
 
 from __future__ import annotations
 
-from collections import deque
-from statistics import fmean, pstdev
+from statistics import fmean
 
 from headgate.model.identifiers import JobId
 from headgate.policies import NoPolicy
@@ -14,10 +13,6 @@ _BUSY = 0.9
 _SEEN_SECONDS = 3.0
 """A job's use of cores tells nothing before it has run for this long."""
 _LEAST_CORES = 1e-3
-_PEAKS_KEPT = 32
-_MARGIN = 0.1
-_NEWS = 0.05
-"""An expected need that changes by less than this part stays as it is."""
 
 
 def per_core(policy: str) -> int:
@@ -71,33 +66,3 @@ class CoresInUse:
         elif len(self._used) == running:  # else those that started last may fill all that is idle
             fit = int(_BUSY * self._cores / max(fmean(self._used.values()), _LEAST_CORES))
             self.most = max(least, min(fit, 2 * running))
-
-
-class MemoryOfScripts:
-    """The memory that jobs of a script were seen to take."""
-
-    def __init__(self) -> None:
-        self._peaks: dict[str, deque[int]] = {}
-        self._needs: dict[str, int] = {}
-
-    def need(self, script: str) -> int | None:
-        """Bytes that the next job of a script is expected to take; None: none was seen.
-
-        That is the most of nine tenths of the last jobs, with a margin that grows with their
-        spread.
-        """
-        return self._needs.get(script)
-
-    def learn(self, script: str, peak: int) -> bool:
-        """A job of a script took this many bytes at most. Returns whether more or less is expected
-        from now on.
-        """
-        peaks = self._peaks.setdefault(script, deque(maxlen=_PEAKS_KEPT))
-        peaks.append(peak)
-        usual = sorted(peaks)[-1 - len(peaks) // 10]
-        need = round(usual * (1 + _MARGIN)) + round(pstdev(min(bytes_, usual) for bytes_ in peaks))
-        before = self._needs.get(script)
-        if before is not None and abs(need - before) < _NEWS * before:
-            return False
-        self._needs[script] = need
-        return True

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from headgate.controller.at_once import CoresInUse
 from headgate.controller.hill_climb import HillClimb
 from headgate.controller.records import JobRecord
-from headgate.controller.slots import ALL, Group, Slots
+from headgate.controller.slots import ALL, Group, Slots, groups_of
 from headgate.model.events import BoundRun
+from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 
 
 class Bounds:
-    """Sets the slots of runs, and of all runs without slots of their own.
+    """Sets the slots of runs and sweeps, and of all jobs without slots of their own.
 
     Args:
         slots: The slots.
@@ -21,14 +24,17 @@ class Bounds:
     def __init__(self, slots: Slots, per_core: int | None) -> None:
         self._slots = slots
         self._cores = CoresInUse(per_core) if per_core is not None else None
+        self._have = 0.0
+        self._scripts: dict[JobId, str] = {}  # of running jobs
         self._stated: int | None = None
-        self._climbs: dict[str, HillClimb] = {}
+        self._climbs: dict[Group, HillClimb] = {}
         self._decided: list[BoundRun] = []
 
     def have(self, cores: float) -> bool:
         """Set the cores of all nodes together. Returns whether more jobs may run than before, as
         all methods below do.
         """
+        self._have = cores
         if self._cores is not None:
             self._cores.have(cores)
         return self._all()
@@ -38,26 +44,31 @@ class Bounds:
         self._stated = jobs
         return self._all()
 
-    def state(self, run: str, jobs: int | str | None, best: int | None = None) -> bool:
-        """State how many jobs of a run run at once; None: it has no slots of its own.
+    def state(self, group: Group, jobs: int | str | None, best: int | None = None) -> bool:
+        """State how many jobs of a run or a sweep run at once; None: it has no slots of its own.
 
         Args:
-            run: The run.
+            group: The run or the sweep.
             jobs: The number; `auto`: as many as make the most steps a second together.
             best: How many those were in an earlier run; None: not known.
         """
         if jobs == "auto":
-            climb = self._climbs.setdefault(run, HillClimb(best))
-            return self._slots.limit(Group("slots-of-run", run), climb.most)
-        self._climbs.pop(run, None)
-        most = jobs if isinstance(jobs, int) else None
-        return self._slots.limit(Group("slots-of-run", run), most)
+            climb = self._climbs.setdefault(group, HillClimb(best))
+            return self._slots.limit(group, climb.most)
+        self._climbs.pop(group, None)
+        return self._slots.limit(group, jobs if isinstance(jobs, int) else None)
+
+    def forget(self, run: str) -> None:
+        """Drop the slots of an ended run, and of its sweeps."""
+        for group in [group for group in self._slots.own if JobId(group.name).run == run]:
+            self.state(group, None)
 
     def started(self, now: float, job: JobRecord) -> None:
         """A job has started."""
+        self._scripts[job.id] = job.script
         if self._cores is not None:
             self._cores.started(now, job.id)
-        if (climb := self._climbs.get(job.run)) is not None:
+        for _, climb in self._measured(job):
             climb.started(now, job)
 
     def uses(self, now: float, job: JobRecord) -> bool:
@@ -66,18 +77,22 @@ class Bounds:
             used = (task.used for task in job.tasks.values())
             self._cores.use(now, job.id, sum(use.cpu_cores for use in used if use is not None))
         more = self._all()
-        climb = self._climbs.get(job.run)
-        if climb is None or not climb.look(now):
-            return more
-        if climb.settled:
-            self._decide(job, climb)
-        return self._slots.limit(Group("slots-of-run", job.run), climb.most) or more
+        beside = frozenset(self._scripts.values()), self._have
+        for group, climb in self._measured(job):
+            before = climb.decided
+            if not climb.look(now, beside):
+                continue
+            more = self._slots.limit(group, climb.most) or more
+            if climb.settled and (before is None or before != climb.decided):
+                self._decide(job, climb, group)
+        return more
 
     def ended(self, now: float, job: JobRecord) -> None:
         """A job has ended."""
+        self._scripts.pop(job.id, None)
         if self._cores is not None:
             self._cores.ended(job.id)
-        if (climb := self._climbs.get(job.run)) is not None:
+        for _, climb in self._measured(job):
             climb.ended(now, job)
 
     def decided(self) -> list[BoundRun]:
@@ -85,15 +100,22 @@ class Bounds:
         decided, self._decided = self._decided, []
         return decided
 
+    def _measured(self, job: JobRecord) -> Iterator[tuple[Group, HillClimb]]:
+        return (
+            (group, self._climbs[group]) for group, _ in groups_of(job) if group in self._climbs
+        )
+
     def _all(self) -> bool:
         usual = self._cores.most if self._cores is not None else None
         return self._slots.limit(ALL, usual if self._stated is None else self._stated)
 
-    def _decide(self, job: JobRecord, climb: HillClimb) -> None:
+    def _decide(self, job: JobRecord, climb: HillClimb, group: Group) -> None:
         facts: dict[str, object] = {"jobs": climb.most}
         if climb.best is not None:
             facts["rate"] = round(climb.best.rate, 3)
         if climb.next is not None:
             facts |= {"more": climb.next.jobs, "rate_of_more": round(climb.next.rate, 3)}
+        if group.kind == "slots-of-sweep":
+            facts["sweep"] = JobId(group.name).name
         reason = Reason.of(ReasonKind.AT_ONCE_MEASURED, **facts)
         self._decided.append(BoundRun(job.id, job.script, climb.most, reason))

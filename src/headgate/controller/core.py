@@ -228,7 +228,7 @@ class Controller:
         self._unseen_steps.forget(run)
         if self._queue is not None:
             self._queue.forget(forgotten)
-            self._queue.at_once(run, None)
+            self._queue.bounds.forget(run)
 
     def _memory_used(self, now: float, event: MemoryUsed | GpuMemoryUsed) -> list[Action]:
         if self._queue is not None:
@@ -267,15 +267,11 @@ class Controller:
         )
         job.key, job.best_at_once = event.key, event.best_at_once
         self._allocator.side_by_side.learn(event.beside)
-        self._bound(job)
+        if self._queue is not None:
+            self._queue.at_once(job)
         if event.taken_up is not None:
             return self._taken_up(pending, job, event.taken_up)
         return self._plan_anew(job, Reason(ReasonKind.BEING_PLANNED))
-
-    def _bound(self, job: JobRecord) -> None:
-        """Let as many jobs of its run run at once as a job states."""
-        if self._queue is not None and job.spec.at_once is not None:
-            self._queue.at_once(job.run, job.spec.at_once, job.best_at_once)
 
     def _taken_up(self, pending: Pending, job: JobRecord, then: TakenUp) -> list[Action]:
         """A job of a hub that died: it has ended, goes on, or is started again if it can resume."""
@@ -320,9 +316,9 @@ class Controller:
                 return resizing.resize(job, workers, self._allocator, pending)
             case ChangeRequested(_, spec):
                 job.spec = spec
-                self._bound(job)
                 starting.limit(job)
                 if self._queue is not None:
+                    self._queue.at_once(job)
                     self._queue.asks_anew(job)
                     self._jobs.file(job)
                 if job.tasks and not job.is_frozen:
@@ -335,7 +331,7 @@ class Controller:
                 return pausing.pause(pending, job, event, self._queue)
             case UnpauseRequested():
                 job.spared_by = job.paused_for
-                return pausing.unpause(pending, job, event)
+                return pausing.unpause(pending, job, event, self._queue)
 
     # --- reports of tasks -------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Find how many jobs of a run at once bring the most steps a second together: add one, and look.
 
 While jobs are few, one more makes the next level; while it costs the others little, a quarter more.
+Later it looks again, around the number that was best: first at one more, then at one fewer.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _MORE, _PART, _NOISE = 0.05, 0.2, 0.03
 if that is less; but more than the noise.
 """
 _LITTLE_LOST = 0.8
+AGAIN_SECONDS, SOON_SECONDS = 600.0, 60.0
+"""When it looks again: at any rate, and if what runs beside the jobs has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +49,23 @@ class HillClimb:
         most: How many may run now. None: neither steps nor ends tell, so that any number may that
             the cores are for.
         settled: Whether it is measured.
+        decided: How many were best when it last settled; None: it has not settled, or as `most`.
         best, next: What was measured at the best level, and at the first that brought no more.
     """
 
     def __init__(self, best: int | None) -> None:
         self.most: int | None = best or 1
         self.settled = best is not None
+        self.decided = best
         self.best: MeasuredLevel | None = None
         self.next: MeasuredLevel | None = None
         self._running: dict[JobId, JobRecord] = {}
         self._left: list[tuple[float, JobRecord]] = []
         self._since = 0.0  # of this level
         self._began: float | None = None
+        self._settled_at: float | None = None
+        self._beside: object = None
+        self._again = self._fewer = False
 
     def started(self, now: float, job: JobRecord) -> None:
         """A job of the run has started."""
@@ -70,10 +78,17 @@ class HillClimb:
         if self._running.pop(job.id, None) is not None:
             self._left.append((now, job))
 
-    def look(self, now: float) -> bool:
-        """Go on with the measurement. Returns whether another number of jobs may run."""
+    def look(self, now: float, beside: object = None) -> bool:
+        """Go on with the measurement. Returns whether another number of jobs may run.
+
+        Args:
+            now: Seconds on the run's clock.
+            beside: What runs on which cores; another value may mean another best number.
+        """
         if self.settled:
+            self._look_again(now, beside)
             return False
+        self._beside = beside
         if len(self._running) != self.most:
             self._began = None  # too few fit, or none is left, or one too many ends soon
             self._left.clear()
@@ -86,12 +101,23 @@ class HillClimb:
         rate, least = self._rate(self._began, now)
         if least >= LEAST_STEPS:
             return self._conclude(now, MeasuredLevel(len(self._running), rate))
-        return seconds >= LONGEST_SECONDS and self._give_up()
+        return seconds >= LONGEST_SECONDS and self._give_up(now)
+
+    def _look_again(self, now: float, beside: object) -> None:
+        if self._settled_at is None:  # it is known from an earlier run
+            self._settled_at, self._beside = now, beside
+        seconds = now - self._settled_at
+        changed = beside != self._beside and seconds >= SOON_SECONDS
+        if self.most is not None and (changed or seconds >= AGAIN_SECONDS):
+            self.settled, self.best, self.next = False, None, None
+            self._again, self._fewer = True, False
+            self._began, self._since = None, now
+            self._left.clear()
 
     def _begin(self, now: float) -> bool:
         steps = [job for job in self._running.values() if job.worked]
         if len(steps) < len(self._running) and not self._left:
-            return now - self._since >= LONGEST_SECONDS and self._give_up()
+            return now - self._since >= LONGEST_SECONDS and self._give_up(now)
         on_gpu = any(job.slots for job in self._running.values())
         self._began = now + (ON_GPU_SECONDS if on_gpu else SETTLE_SECONDS)
         return False
@@ -110,23 +136,41 @@ class HillClimb:
 
     def _conclude(self, now: float, level: MeasuredLevel) -> bool:
         before, step = self.best, 1
+        if self._fewer and before is not None:
+            if _brings_more(level, before):
+                return self._settle(now, before.jobs)
+            self.next = before
+            return self._try(now, level, level.jobs - 1)
+        if before is not None and not _brings_more(before, level):
+            self.next, self._fewer = level, self._again
+            return self._try(now, before, before.jobs - 1 if self._again else 0)
         if before is not None:
-            more = level.jobs / before.jobs - 1
-            gain = level.rate / before.rate - 1
-            if gain < max(min(_MORE, _PART * more), _NOISE):
-                self.next, self.most, self.settled = level, before.jobs, True
-                return True
-            if gain >= _LITTLE_LOST * more:
+            self._again = False
+            if level.rate / before.rate - 1 >= _LITTLE_LOST * (level.jobs / before.jobs - 1):
                 step = max(level.jobs // 4, 1)
-        self.best, self.most = level, level.jobs + step
-        self._began, self._since = None, now
+        return self._try(now, level, level.jobs + step)
+
+    def _try(self, now: float, best: MeasuredLevel, jobs: int) -> bool:
+        """Measure so many jobs next; 0: the best is found."""
+        self.best = best
+        if not jobs:
+            return self._settle(now, best.jobs)
+        self.most, self._began, self._since = jobs, None, now
         self._left.clear()
         return True
 
-    def _give_up(self) -> bool:
-        self.most = self.best.jobs if self.best is not None else None
-        self.settled = True
+    def _settle(self, now: float, most: int | None) -> bool:
+        self.most = self.decided = most
+        self.settled, self._settled_at = True, now
         return True
+
+    def _give_up(self, now: float) -> bool:
+        return self._settle(now, self.best.jobs if self.best is not None else self.decided)
+
+
+def _brings_more(fewer: MeasuredLevel, more: MeasuredLevel) -> bool:
+    gain = more.rate / fewer.rate - 1
+    return gain >= max(min(_MORE, _PART * (more.jobs / fewer.jobs - 1)), _NOISE)
 
 
 def _steps_a_second(job: JobRecord, begin: float, end: float) -> float:

@@ -21,7 +21,10 @@ from headgate.policies.base import Arrived, Left
 def pause(
     pending: Pending, job: JobRecord, request: PauseRequested, queue: Queue | None
 ) -> list[Action]:
-    """Pause a job. A job that is ending, or paused in that way already, stays as it is."""
+    """Pause a job. A job that is ending, or paused in that way already, stays as it is.
+
+    One that its user has frozen gives its slot to another; an urgent job needs none of it.
+    """
     if job.state in ENDED or not job.undisturbed or job.finished:
         return []
     if not job.tasks:
@@ -37,10 +40,14 @@ def pause(
     job.frozen_at = pending.now
     job.limit(None)
     pending.changes.append(Left(job.id, False))
+    if queue is not None and not request.urgent:
+        queue.freeze(pending.now, job, True)
     return [HoldJob(job.id, True), job.mark("paused", job.pause_reason()), *_idle(pending, job)]
 
 
-def unpause(pending: Pending, job: JobRecord, request: UnpauseRequested) -> list[Action]:
+def unpause(
+    pending: Pending, job: JobRecord, request: UnpauseRequested, queue: Queue | None = None
+) -> list[Action]:
     """Let a paused job go on. One that still ends for its pause starts again after that."""
     if job.paused_for is None:
         return []
@@ -52,6 +59,8 @@ def unpause(pending: Pending, job: JobRecord, request: UnpauseRequested) -> list
     if job.frozen_at is None or not job.undisturbed:
         return []
     seconds, job.frozen_at = pending.now - job.frozen_at, None
+    if queue is not None:
+        queue.freeze(pending.now, job, False)
     if job.tracker is not None:
         job.tracker.stood_still(seconds)
     job.counts_from += seconds

@@ -32,6 +32,7 @@ class Claim:
         grew: When its observed use last grew.
         seen_bytes: Its observed use then.
         on_gpu: Its observed GPU memory; None: the need is known, or has settled.
+        seen_on_gpu: The most that a worker was seen to hold of a GPU.
         size: Number of GPUs; 1 for a job without.
     """
 
@@ -46,6 +47,7 @@ class Claim:
     grew: float = 0.0
     seen_bytes: int = 0
     on_gpu: GpuUseSeen | None = None
+    seen_on_gpu: int = 0
     size: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -11,17 +11,17 @@ from functools import lru_cache
 from heapq import merge
 from itertools import chain, islice
 
-from headgate.controller.at_once import MemoryOfScripts
 from headgate.controller.bounds import Bounds
 from headgate.controller.free_resources import FreeResources, ResourceRequest, request_of
 from headgate.controller.gpu_memory import GpuMemory, WorkerSlot
 from headgate.controller.gpu_seen import PATIENCE_SECONDS, GpuUseSeen
 from headgate.controller.pairing import LOOKED_AT, Pairing
 from headgate.controller.preemption import Key, Ranking
+from headgate.controller.probing import GROWS, Probing
 from headgate.controller.queue_orders import Claim, Order
 from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
-from headgate.controller.slots import ALL, URGENT, Group
+from headgate.controller.slots import ALL, URGENT, groups_of
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
 from headgate.model.cluster import Node
 from headgate.model.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
@@ -31,13 +31,8 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.planning.memory import PROCESS
 from headgate.planning.placement import place, place_within, unplaced
 
-_GROWS = 1.05
 _SETTLED_SECONDS = 5.0
-"""A job's memory use has settled once it has not grown by more than this factor for this long."""
-_STEPPED_SECONDS, _SILENT_SECONDS = 2.0, 10.0
-"""The same of the first job of a script, for which others wait: once it has stepped, and before."""
-_PROBE_SECONDS = 60.0
-"""Other jobs of a script wait no longer than this for the memory of the first."""
+"""A job's memory use has settled once it has not grown for this long."""
 
 _HELD_BACK = 100
 """About as many waiting jobs are held back for an urgent one at a time."""
@@ -93,9 +88,7 @@ class Queue:
         self._changed = False
         self._bounded = per_core is not None
         self.bounds = Bounds(self._resources.slots, per_core)
-        self._probes_first = probes
-        self._memory = MemoryOfScripts()
-        self._probes: dict[str, Claim] = {}
+        self._probing = Probing(self._resources.slots, probes)
         self._hindered: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None] = _nobody
         # GPUs of granted jobs that have not started; None: nobody else decides
         self._granted: dict[JobId, tuple[tuple[int, ...], ...]] | None = None
@@ -107,7 +100,7 @@ class Queue:
         """
         if not self._waiting:
             return None
-        times = [(claim.since or 0.0) + _PROBE_SECONDS for claim in self._probes.values()]
+        times = self._probing.ends_at
         if self._running.worse_at is not None:
             times.append(self._running.worse_at)
         return min(times, default=None)
@@ -146,9 +139,12 @@ class Queue:
         self._resources.leave(name)
         self.bounds.have(self._resources.cores)
 
-    def at_once(self, run: str, jobs: int | str | None, best: int | None = None) -> None:
-        """State how many jobs of a run run at once; arguments as of `Bounds.state`."""
-        self._changed = self.bounds.state(run, jobs, best) or self._changed
+    def at_once(self, job: JobRecord) -> None:
+        """State how many jobs of its run and its sweep run at once, as a job says."""
+        for group, jobs in groups_of(job):
+            if jobs is not None:
+                more = self.bounds.state(group, jobs, job.best_at_once)
+                self._changed = more or self._changed
 
     def at_once_of_all(self, jobs: int | None) -> None:
         """State how many jobs of all runs run at once; None: as many as the cores are for."""
@@ -229,9 +225,7 @@ class Queue:
         request = self._request_of(job)
         if request is None:
             return
-        request = request._replace(
-            groups=tuple(group for group in request.groups if group.kind != "probe")
-        )
+        request = _beside_probes(request)
         claim = self._claims[job.id] = Claim(job, request, since=now)
         claim.slots = job.slots or tuple(map(WorkerSlot, job.planned().worker_nodes))
         claim.grew, claim.on_gpu = now, self._unseen(now, claim)
@@ -262,6 +256,19 @@ class Queue:
             self._changed = True
             self._hopeless.clear()
 
+    def freeze(self, now: float, job: JobRecord, frozen: bool) -> None:
+        """A frozen job gives its slot to another. It goes on whether one is free or not."""
+        claim, request = self._claims.get(job.id), self._request_of(job)
+        if claim is None or claim.since is None or request is None:
+            return
+        if bool(claim.request.groups) != frozen:
+            return
+        self._resources.slots.give(claim.request.groups)
+        groups = () if frozen else _beside_probes(request).groups
+        claim.request, self._changed = claim.request._replace(groups=groups), True
+        self._resources.slots.take(groups)
+        (self.bounds.ended if frozen else self.bounds.started)(now, job)
+
     def can_resume(self) -> None:
         """A running job can be resumed from now on, so that an urgent one may take its room."""
         self._changed = True
@@ -278,11 +285,10 @@ class Queue:
             return
         most = math.ceil(sum(task.most_bytes for task in tasks) / len(tasks))
         if claim is not None and runs:
-            if most > _GROWS * claim.seen_bytes:
+            if most > GROWS * claim.seen_bytes:
                 claim.grew, claim.seen_bytes = now, most
-            settles = _STEPPED_SECONDS if job.worked else _SILENT_SECONDS
-            if self._probes.get(job.script) is claim and now - claim.grew >= settles:
-                self._learn(job.script, most)
+            if self._probing.shows(now, claim) and self._probing.learn(job.script, most):
+                self._ask_anew(job.script)
         if claim is not None and has_request:
             settled = claim.request.guessed and now - claim.grew >= _SETTLED_SECONDS
             if settled or most > claim.request.memory_bytes:
@@ -309,14 +315,8 @@ class Queue:
         claim.request, claim.slots = request, slots
         self._resources.take(request, slots)
 
-    def _learn(self, script: str, peak: int) -> None:
-        """A job of a script was seen to take this many bytes: others need not wait for that, and
-        ask for as much.
-        """
-        self._probes.pop(script, None)
-        if not self._memory.learn(script, peak):
-            return
-        self._resources.slots.limit(Group("probe", script), None)
+    def _ask_anew(self, script: str) -> None:
+        """Waiting jobs of a script ask for what its jobs were seen to take."""
         self._changed = True
         moved: list[tuple[Key, Claim]] = []
         for request, waiting in list(self._waiting.items()):
@@ -367,6 +367,7 @@ class Queue:
             for gpu, workers in kept.items():
                 held_bytes = sum(event.held.get(id, {}).get(gpu, 0.0) for id in claim.job.tasks)
                 held[gpu] += min(held_bytes, workers * on_gpus.memory_bytes)
+                claim.seen_on_gpu = max(claim.seen_on_gpu, int(held_bytes / workers))
         changed = memory.limit(event.node, event.single, event.closed)
         if memory.observe(event.node, event.used, held) or changed:
             self._changed = True
@@ -395,6 +396,8 @@ class Queue:
         self._resources.take(claim.request, claim.slots)
         self.gpu_memory.settle(event.node, seen.held)
         self._changed = True
+        if self._probing.learn_on_gpu(claim.job.script, seen.bytes):
+            self._ask_anew(claim.job.script)
 
     def ended(self, now: float, job: JobRecord) -> None:
         """The last task of an attempt has ended."""
@@ -402,11 +405,10 @@ class Queue:
         claim = self._claims.get(job.id)
         if claim is None or claim.since is None:
             return
-        was_probe = self._probes.get(job.script) is claim
-        if was_probe:
-            del self._probes[job.script]
-        if (was_probe or claim.seen_bytes) and (job.worked or job.failure is None):
-            self._learn(job.script, claim.seen_bytes or PROCESS)
+        peak, on_gpu = self._probing.ended(claim), claim.seen_on_gpu
+        news = peak is not None and self._probing.learn(job.script, peak)
+        if (on_gpu and self._probing.learn_on_gpu(job.script, on_gpu)) or news:
+            self._ask_anew(job.script)
         self._resources.give(claim.request, claim.slots)
         claim.served += now - claim.since
         claim.since, claim.slots, claim.found, claim.on_gpu = None, (), False, None
@@ -495,7 +497,9 @@ class Queue:
         if self._running.review(now):
             self._changed = True
             self._hopeless.clear()
-        self._end_probes(now)
+        for script, peak in self._probing.overdue(now):
+            if self._probing.learn(script, peak):
+                self._ask_anew(script)
         actions: list[Action] = []
         if not self._changed:
             return [], actions
@@ -620,12 +624,6 @@ class Queue:
                 actions += other.job.release(claim.job.id)
         return actions
 
-    def _end_probes(self, now: float) -> None:
-        """Let others wait no longer for the memory of jobs that have run long enough."""
-        for script, probe in list(self._probes.items()):
-            if now - (probe.since or 0.0) >= _PROBE_SECONDS:
-                self._learn(script, probe.seen_bytes or PROCESS)
-
     def _paired(
         self, head: tuple[Key, Claim], blocked: set[ResourceRequest], pairing: Pairing
     ) -> Claim:
@@ -674,6 +672,8 @@ class Queue:
         request = request_of(job, self._gpus_are_shared)
         if not self._gpus_are_shared:
             return request
+        if request is not None:
+            request = self._probing.on_gpus(job, request)
         nodes = job.planned().worker_nodes
         on_gpus = request.on_gpus if request is not None else None
         seen = bool(nodes) and self.gpu_memory.observed(nodes)
@@ -690,30 +690,16 @@ class Queue:
         request = self._resources.trimmed(request) if request is not None else None
         if request is not None and not (request.memory_bytes or request.on_gpus is not None):
             request = None
-        if not self._bounded and job.spec.at_once is None:
+        groups = [group for group, jobs in groups_of(job) if jobs is not None]
+        if not self._bounded and not groups:
             return request
-        return self._bounded_request(job, request)
-
-    def _bounded_request(self, job: JobRecord, request: ResourceRequest | None) -> ResourceRequest:
-        """The request of a job with its slots, and with the memory that its script was seen to
-        take.
-        """
-        groups: tuple[Group, ...] = ALL, Group("slots-of-run", job.run)
-        if request is None:
-            request = ResourceRequest(0, 0, 0, (), None)
+        request = (request or ResourceRequest(0, 0, 0, (), None))._replace(
+            groups=(ALL, *(group for group, _ in groups_of(job)))
+        )
         if job.spec.urgent:
-            groups = *groups, URGENT
-        elif self._probes_first and job.script and (request.guessed or not request.memory_bytes):
-            need = self._memory.need(job.script)
-            if need is None:
-                probe = Group("probe", job.script)
-                self._resources.slots.limit(probe, 1)
-                groups = *groups, probe
-            elif request.guessed:
-                request = self._resources.trimmed(
-                    request._replace(memory_bytes=need, guessed=False)
-                )
-        return request._replace(groups=groups)
+            return request._replace(groups=(*request.groups, URGENT))
+        asks = self._probing.request(job, request)
+        return asks if asks.guessed or not asks.memory_bytes else self._resources.trimmed(asks)
 
     def _elsewhere(
         self, job: JobRecord, node: Node, nodes: Mapping[str, Node]
@@ -794,9 +780,8 @@ class Queue:
         job = claim.job
         job.queued = False
         claim.since, claim.slots, claim.passed = now, slots, 0
-        claim.grew, claim.seen_bytes = now, 0
-        if any(group.kind == "probe" for group in claim.request.groups):
-            self._probes[claim.job.script] = claim
+        claim.grew, claim.seen_bytes, claim.seen_on_gpu = now, 0, 0
+        self._probing.started(claim)
         self.bounds.started(now, claim.job)
         claim.on_gpu = self._unseen(now, claim)
         self._running.add(claim, now)
@@ -828,6 +813,12 @@ class Queue:
         job.restart = Reason.of(ReasonKind.MADE_ROOM, job=other.job.spec.name)
         reason = Reason.of(ReasonKind.MAKES_ROOM, job=other.job.spec.name)
         return [job.mark("stopping", reason), *(task.stop(reason) for task in job.tasks.values())]
+
+
+def _beside_probes(request: ResourceRequest) -> ResourceRequest:
+    """A request of a job that does not wait for the memory of its script."""
+    groups = tuple(group for group in request.groups if group.kind != "probe")
+    return request._replace(groups=groups)
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ ShortageKind = Literal[
     "gpu-alone",
     "slots",
     "slots-of-run",
+    "slots-of-sweep",
     "probe",
     "grant",
 ]
@@ -26,8 +27,8 @@ class Shortage:
     Args:
         kind: The missing resource: whole GPUs, node memory or GPU memory. Or a GPU whose present
             use is observed, or a GPU without other jobs if a job or the compute mode demands that.
-            Or a slot among all jobs or those of its run, or the first use of its script's memory.
-            Or a grant on a machine that users share.
+            Or a slot among all jobs or those of its run or sweep, or the first use of its script's
+            memory. Or a grant on a machine that users share.
         needs_bytes: Memory that each worker needs; for GPUs, on each GPU.
         count: How many times: workers, or workers times their GPUs. For slots, how many there are.
         node: The node that is short; empty: not settled.
@@ -56,7 +57,7 @@ class Shortage:
     @property
     def of_jobs(self) -> bool:
         """Whether other jobs are the cause by their number alone."""
-        return self.kind in ("slots", "slots-of-run", "probe")
+        return self.kind in ("slots", "slots-of-run", "slots-of-sweep", "probe")
 
     def plain(self) -> Mapping[str, object]:
         """Its kind and its known facts, by name."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
+from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
+from headgate.model.identifiers import JobId
 
 
 class Group(NamedTuple):
     """Jobs that share slots.
 
     Args:
-        kind: All jobs, those of a run, or those of a script whose memory is not known yet.
-        name: The run or the script.
+        kind: All jobs, those of a run, those of a sweep, or those of a script whose memory is not
+            known yet.
+        name: The run, the sweep or the script.
     """
 
-    kind: Literal["slots", "slots-of-run", "probe"]
+    kind: Literal["slots", "slots-of-run", "slots-of-sweep", "probe"]
     name: str = ""
 
 
@@ -26,32 +29,46 @@ URGENT = Group("slots", "urgent")
 """Urgent jobs, which need no free slot of all jobs."""
 
 
+def groups_of(job: JobRecord) -> Iterator[tuple[Group, int | str | None]]:
+    """The run of a job, and its sweep if that has slots of its own; each with the slots that the
+    job states: a number, `auto`, or None.
+    """
+    yield Group("slots-of-run", job.run), job.spec.at_once
+    trial = job.spec.trial
+    if trial is not None and trial.at_once is not None:
+        yield Group("slots-of-sweep", JobId.of(job.run, trial.sweep)), trial.at_once
+
+
 class Slots:
-    """Slots of groups, each held by a running job. A run with slots of its own needs none of those
-    of all jobs.
+    """Slots of groups, each held by a running job. A run or a sweep with slots of its own needs
+    none of those of all jobs.
+
+    Attributes:
+        own: The runs and sweeps that have slots of their own.
     """
 
     def __init__(self) -> None:
         self._most: dict[Group, int] = {}
-        self._runs: set[Group] = set()
+        self.own: set[Group] = set()
         self._taken = Counter[Group]()
+        self._holding = Counter[tuple[Group, ...]]()
 
     def limit(self, group: Group, most: int | None) -> bool:
         """Set how many jobs of a group may run at once; None: any number. Returns whether that is
         more than before.
         """
         before = self._most.pop(group, None)
-        self._runs.discard(group)
+        self.own.discard(group)
         if most is not None:
             self._most[group] = most
-            if group.kind == "slots-of-run":
-                self._runs.add(group)
+            if group.kind in ("slots-of-run", "slots-of-sweep"):
+                self.own.add(group)
         return before is not None and (most is None or most > before)
 
     def full(self, groups: Iterable[Group]) -> Group | None:
         """The first of these groups that has no slot left; None: a job of all of them may start."""
         groups = tuple(groups)
-        has_own = URGENT in groups or not self._runs.isdisjoint(groups)
+        has_own = URGENT in groups or not self.own.isdisjoint(groups)
         for group in groups:
             counts = group in self._most and not (group == ALL and has_own)
             if counts and self._count(group) >= self._most[group]:
@@ -59,17 +76,24 @@ class Slots:
         return None
 
     def _count(self, group: Group) -> int:
-        others = sum(self._taken[run] for run in self._runs) if group == ALL else 0
-        return self._taken[group] - others
+        if group != ALL:
+            return self._taken[group]
+        return sum(count for of, count in self._holding.items() if self.own.isdisjoint(of))
 
     def shortage(self, group: Group) -> Shortage:
         """What a job of a full group lacks."""
         return Shortage(group.kind, count=self._most[group])
 
-    def take(self, groups: Iterable[Group]) -> None:
+    def take(self, groups: tuple[Group, ...]) -> None:
         """A job of these groups starts."""
         self._taken.update(groups)
+        if groups:
+            self._holding[groups] += 1
 
-    def give(self, groups: Iterable[Group]) -> None:
+    def give(self, groups: tuple[Group, ...]) -> None:
         """A job of these groups has ended."""
         self._taken.subtract(groups)
+        if groups:
+            self._holding[groups] -= 1
+            if not self._holding[groups]:
+                del self._holding[groups]

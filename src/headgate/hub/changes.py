@@ -66,12 +66,15 @@ class Changes:
         """
         cores = job.limits.cores if self.cores is None else self.cores
         priority = job.priority if self.priority is None else self.priority
-        at_once = job.at_once if self.at_once is None else self.at_once
+        at_once, trial = self.at_once or job.at_once, job.trial
+        if self.at_once is not None and trial is not None and trial.at_once is not None:
+            at_once, trial = job.at_once, replace(trial, at_once=self.at_once)
         try:
             limits = replace(job.limits, cores=cores)
             if self.memory is not None:
                 limits = replace(limits, memory_bytes=self.memory)
             timeout = job.timeout if self.timeout is None else self.timeout
-            return replace(job, limits=limits, priority=priority, at_once=at_once, timeout=timeout)
+            job = replace(job, limits=limits, priority=priority, at_once=at_once, timeout=timeout)
+            return replace(job, trial=trial)
         except (TypeError, ValueError) as error:
             raise UsageError(str(error)) from None

@@ -441,7 +441,8 @@ class LiveHub:
         spec = live.spec
         if spec.at_once is None and usual == "auto":
             spec = replace(spec, at_once=usual)
-        best = at_once.recall(self._home, script) if spec.at_once == "auto" else None
+        measures = "auto" in (spec.at_once, spec.trial.at_once if spec.trial is not None else None)
+        best = at_once.recall(self._home, script) if measures else None
         stored = key, beside, script, best
         self._step(events.JobSubmitted(job, spec, *facts, *stored, taken_up=taken_up))
         if memory_bytes is None and known is None and use != "no":

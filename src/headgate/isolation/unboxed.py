@@ -19,6 +19,8 @@ from headgate.model.reason_text import in_words
 from headgate.model.shares import Share, Uncontrolled
 
 KILL_SECONDS = 10.0
+HOLD_SECONDS = 1.0
+"""Longest time until all processes of a held task have the signal to stop."""
 
 
 class Unboxed(Enclosure):
@@ -44,6 +46,7 @@ class Unboxed(Enclosure):
         self._fallbacks = fallbacks
         self._process_table = process_table
         self._leader = leader
+        self._held = set[processes.Process]()
 
     def plan(self, share: Share) -> Sequence[str]:
         given = [(field, getattr(share, field)) for field in FIELDS]
@@ -80,12 +83,22 @@ class Unboxed(Enclosure):
         ]
 
     def hold(self) -> None:
-        raise IsolationError(
-            f"it cannot be held: no cgroup can be made, so there is no freezer; {CURE}"
-        )
+        # A signalled process cannot fork, so a round that finds no new one has found all.
+        deadline = time.monotonic() + HOLD_SECONDS
+        by_itself = set(processes.stopped(process.pid for process in self._members()))
+        while fresh := set(self._members()) - self._held - by_itself:
+            if time.monotonic() > deadline:
+                self.release()
+                raise IsolationError(
+                    "it cannot be held now: it starts processes faster than they can be stopped; "
+                    f"try again, or {CURE}"
+                )
+            processes.send(fresh, signal.SIGSTOP)
+            self._held |= fresh
 
     def release(self) -> None:
-        """Nothing is held here."""
+        processes.send(self._held, signal.SIGCONT)
+        self._held.clear()
 
     def terminate(self, but: Collection[int] = ()) -> None:
         processes.send(

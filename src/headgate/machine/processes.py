@@ -50,12 +50,14 @@ def _stat(pid: int) -> tuple[str, Process] | None:
     )
 
 
+def stopped(pids: Iterable[int]) -> list[Process]:
+    """Those that a signal has stopped (SIGSTOP, SIGTSTP)."""
+    return [stat[1] for pid in pids if (stat := _stat(pid)) is not None and stat[0] == "T"]
+
+
 def wake(pids: Iterable[int]) -> None:
-    """Continue processes that were stopped (SIGSTOP, SIGTSTP), because a stopped one receives no
-    other signal.
-    """
-    stopped = [stat[1] for pid in pids if (stat := _stat(pid)) is not None and stat[0] == "T"]
-    send(stopped, signal.SIGCONT)
+    """Continue stopped processes, because these receive no other signal."""
+    send(stopped(pids), signal.SIGCONT)
 
 
 def at_work(pids: Iterable[int]) -> list[str]:

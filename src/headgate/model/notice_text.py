@@ -143,7 +143,8 @@ def _at_once_measured(facts: Facts) -> str:
     jobs = facts.get("jobs")
     if jobs is None:
         return "neither steps nor ends tell how many jobs at once bring most: as the cores are for"
-    text = "1 job of this run runs at once" if jobs == 1 else f"{jobs} jobs of this run run at once"
+    of = f"sweep {facts['sweep']}" if "sweep" in facts else "this run"
+    text = f"1 job of {of} runs at once" if jobs == 1 else f"{jobs} jobs of {of} run at once"
     if "rate" in facts:
         text += f": they make {facts['rate']:.3g} steps a second together"
     return f"{text}, {facts['more']} make {facts['rate_of_more']:.3g}" if "more" in facts else text

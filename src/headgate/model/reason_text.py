@@ -133,6 +133,9 @@ def _names(jobs: Sequence[str]) -> str:
     return named if more <= 0 else f"{named} and {more} more"
 
 
+_BOUNDED = {"slots": "", "slots-of-run": "of its run ", "slots-of-sweep": "of its sweep "}
+
+
 def shortage_in_words(lacks: Facts) -> str:
     """What a job that waits for room lacks, from the facts of its `Shortage`."""
     kind, count = lacks["kind"], lacks.get("count", 1)
@@ -144,9 +147,9 @@ def shortage_in_words(lacks: Facts) -> str:
         return "its turn on the machine, which users share"
     if kind == "probe":
         return "the memory that the first job of its script takes"
-    if kind in ("slots", "slots-of-run"):
+    if kind in _BOUNDED:
         jobs = "1 job" if count == 1 else f"{count} jobs"
-        return f"a slot: at most {jobs} {'' if kind == 'slots' else 'of its run '}at once"
+        return f"a slot: at most {jobs} {_BOUNDED[kind]}at once"
     gpus = f"GPU {', '.join(map(str, lacks.get('gpus', ())))} of node {lacks.get('node', '')}"
     if kind == "gpu-unseen":
         return f"a GPU: what the jobs on {gpus} hold of it is not seen yet"

@@ -65,11 +65,13 @@ class SweepTrial:
         sweep: Name of the sweep, common to its jobs.
         parameters: The job's values, numbers as numbers.
         stop_early: The rule that may end the job before its time; None: none.
+        at_once: How many of its jobs may run at once, or `auto`; None: as many as of its run.
     """
 
     sweep: str
     parameters: Mapping[str, Value]
     stop_early: StopEarly | None = None
+    at_once: int | Literal["auto"] | None = None
 
 
 @documented
@@ -194,8 +196,12 @@ class Sweep:
             if not any(excluded.items() <= values for excluded in left_out):
                 yield combination
 
-    def jobs(self, job: _Swept) -> list[_Swept]:
-        """Its jobs, made of a job that has their command and all else.
+    def jobs(self, job: _Swept, at_once: int | Literal["auto"] | None = None) -> list[_Swept]:
+        """Its jobs.
+
+        Args:
+            job: A job that has their command and all else.
+            at_once: How many of them may run at once; None: as many as of their run.
 
         Raises:
             ValueError: A job is invalid.
@@ -206,7 +212,7 @@ class Sweep:
             replace(
                 job,
                 name=name,
-                trial=SweepTrial(job.name, _values(combination), self.stop_early),
+                trial=SweepTrial(job.name, _values(combination), self.stop_early, at_once),
                 **self._given(job, combination),
             )
             for name, combination in zip(names, combinations)

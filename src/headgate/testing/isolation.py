@@ -299,7 +299,7 @@ class IsolationContract(IsolationStage):
         running = self.run(self.launch("spin", 2))
         running.said("ready")
         if not self.holds:
-            with pytest.raises(IsolationError, match="no freezer"):
+            with pytest.raises(IsolationError, match="hold"):
                 running.box.hold()
             return
         self.hold(running.box)

@@ -126,7 +126,7 @@ class IsolationStage:
     in a process.
     """
     holds = True
-    """Whether a task can be held, by a freezer."""
+    """Whether a task can be held."""
     place: Place | None = None
     """The place where the tasks run; None: the machine itself."""
     elsewhere: tuple[str, str]
