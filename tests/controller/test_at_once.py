@@ -164,7 +164,9 @@ def test_the_first_job_of_a_script_shows_what_the_others_need() -> None:
     assert hub.uses(5.0, "a", 1_000) == []
     assert hub.uses(9.0, "a", 2_000) == [], "it has not stepped"
     hub.steps(9.5, "a")
-    assert hub.uses(11.5, "a", 2_020) == ["b", "c"], "of 7.7 GiB, as it is now"
+    hub.actions = hub.step(11.5, Usage(TaskId("r/a/worker-0"), 1.0, 2_020 * MIB))
+    assert names(hub.actions) == ["b", "c"], "of 7.7 GiB, as it is now"
+    assert hub.waits("f") == "for 2.17 GiB of memory"
 
 
 def test_a_first_job_that_never_steps_holds_others_back_until_it_grows_no_more() -> None:

@@ -89,6 +89,7 @@ class Queue:
         self._bounded = per_core is not None
         self.bounds = Bounds(self._resources.slots, per_core)
         self._probing = Probing(self._resources.slots, probes)
+        self._probed: list[JobRecord] = []  # jobs that wait for something else from now on
         self._hindered: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None] = _nobody
         # GPUs of granted jobs that have not started; None: nobody else decides
         self._granted: dict[JobId, tuple[tuple[int, ...], ...]] | None = None
@@ -328,6 +329,8 @@ class Queue:
                 if not left:
                     del self._waiting[request]
         for key, claim in moved:
+            if any(group.kind == "probe" for group in claim.request.groups):
+                self._probed.append(claim.job)
             claim.request = self._request_of(claim.job) or claim.request
             insort(self._waiting.setdefault(claim.request, []), (key, claim))
 
@@ -507,6 +510,9 @@ class Queue:
         for job in [job for job in self._too_large.values() if self._could(job)]:
             del self._too_large[job.id]
             actions += self.enqueue(now, job)
+        probed, self._probed = self._probed, []
+        being_planned = Reason(ReasonKind.BEING_PLANNED)
+        actions += [job.mark("waiting", being_planned) for job in probed if job.queued]
         if self._granted is not None:
             return self._admit_granted(now, self._granted, actions)
         self._settle()

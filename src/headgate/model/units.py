@@ -15,6 +15,7 @@ _BYTES |= {f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _BYTES |= {f"{prefix}": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")}
 _LEAST_MEMORY = 1 << 20
+_MOST_MEMORY = 1 << 50
 _MOST_AT_ONCE = 100_000
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _PREFIXES = (
@@ -67,11 +68,13 @@ def memory(text: object) -> int:
     as `8`.
 
     Raises:
-        ValueError: The text is not a size, or too small for any process.
+        ValueError: The text is not a size, too small for any process, or too large for any machine.
     """
     parsed = size(text)
     if parsed < _LEAST_MEMORY:
         raise ValueError("expected 1 MiB or more, with its unit, such as 512MB or 2GiB")
+    if parsed > _MOST_MEMORY:
+        raise ValueError("expected 1 PiB or less, such as 512MB or 2GiB")
     return parsed
 
 
