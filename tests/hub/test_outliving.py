@@ -217,3 +217,31 @@ def test_each_end_is_told_once_whatever_hubs_die(user: User) -> None:
     wait.until(lambda: "run" in ends.read_text(), SECONDS, "the end of the run is told")
     assert ends.read_text().split() == ["failure", "failure", "run"]
     assert json.loads(user.sees("last"))["best"]["job"] == "first"
+
+
+def test_a_job_of_several_commands_ends_and_begins_again(user: User) -> None:
+    user.write("up.sh", "echo up >> $1; until [ -e go ]; do sleep 0.1; done")
+    user.write(
+        "roles.yaml",
+        """
+        jobs:
+          - name: resumes
+            resumes: true
+            roles: [{name: one, run: sh up.sh ones}, {name: two, run: sh up.sh others}]
+          - name: loses
+            roles: [{name: one, run: sh up.sh lost}, {name: two, run: sh up.sh others}]
+        """,
+    )
+    user.detaches("roles.yaml")
+    user.sees("ones")
+    user.sees_state("loses", "running")
+    before = hub_of(user)
+    user.kills(before)
+    next_hub(user, before)
+    lost = user.sees_state("loses", "failed")
+    assert "lost with its hub; run it again" in lost["reason"]
+    ones = user.folder / "ones"
+    wait.until(lambda: ones.read_text() == "up\nup\n", SECONDS, "it is started again")
+    user.touch("go")
+    assert user.sees_state("resumes", "done")["attempt"] == 2
+    assert user.sees("lost") == "up\n"

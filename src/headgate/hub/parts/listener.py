@@ -136,11 +136,13 @@ class HubListener(Listener):
         return run, live, live.current, task.name
 
     def _started(self, task: TaskId, pid: int) -> None:
-        run, live, *_ = self._find(task)
+        run, live, attempt, _ = self._find(task)
         run.record_task(task, pid=pid)
         if live.starts(run.clock()):
             run.record_job(live.spec.name)
             self._live_runs.event(run, live.state, live.reason, live.spec.name)
+            if len(attempt.tasks) > 1:  # no keeper tells the next hub that it has run
+                run.recorder.flush(0.0)
         self._step(events.TaskStarted(task, pid))
 
     def _output(self, task: TaskId, lines: Sequence[str]) -> None:
