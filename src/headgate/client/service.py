@@ -23,9 +23,10 @@ def unit_path() -> Path:
 def unit() -> str:
     """The text of the unit: at each start it runs a command that starts a hub if runs wait for one.
 
-    The hub lives on when the unit is stopped, and a crash of the hub is its guard's affair.
+    The hub lives on when the unit is stopped, and a crash of the hub is its guard's affair. It may
+    make cgroups below that of the unit, for the limits of its jobs.
     """
-    command = " ".join(f'"{word}"' for word in (sys.executable, "-m", "headgate", "ps"))
+    command = " ".join(map(_quoted, (sys.executable, "-m", "headgate", "ps")))
     return f"""[Unit]
 Description=Headgate goes on with runs after a restart
 
@@ -33,12 +34,18 @@ Description=Headgate goes on with runs after a restart
 Type=oneshot
 RemainAfterExit=yes
 KillMode=process
-Environment="HEADGATE_HOME={runs.home()}"
+Delegate=yes
+Environment={_quoted(f"HEADGATE_HOME={runs.home()}")}
 ExecStart={command}
 
 [Install]
 WantedBy=default.target
 """
+
+
+def _quoted(word: str) -> str:
+    """A word of a unit, in which `%` begins a specifier."""
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
 
 
 def install() -> Path:
