@@ -59,4 +59,9 @@ def granted(grant: ResourceGrant) -> JobGranted:
     if len(of_workers) < workers:  # whole GPUs are granted for all workers together
         [every] = of_workers
         of_workers = tuple(every[i * gpus : (i + 1) * gpus] for i in range(workers))
-    return JobGranted(JobId(grant.job.id.rpartition("#")[0]), of_workers)
+    return JobGranted(job_of(grant.job.id), of_workers)
+
+
+def job_of(id: str) -> JobId:
+    """The job of a hub's id of one attempt."""
+    return JobId(id.rpartition("#")[0])

@@ -241,7 +241,7 @@ class Controller:
         if self._queue is None:
             return
         if isinstance(event, MachineShared):
-            self._queue.share(event.shared)
+            self._queue.share(event.node if event.shared else None)
         else:
             self._queue.grant(event.job, event.gpus)
 

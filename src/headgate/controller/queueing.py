@@ -93,6 +93,7 @@ class Queue:
         self._hindered: Callable[[JobRecord, Sequence[WorkerSlot]], JobId | None] = _nobody
         # GPUs of granted jobs that have not started; None: nobody else decides
         self._granted: dict[JobId, tuple[tuple[int, ...], ...]] | None = None
+        self._shared_node = ""
 
     @property
     def wake_at(self) -> float | None:
@@ -151,10 +152,11 @@ class Queue:
         """State how many jobs of all runs run at once; None: as many as the cores are for."""
         self._changed = self.bounds.state_all(jobs) or self._changed
 
-    def share(self, shared: bool) -> None:
-        """Let the arbiter of a shared machine say when jobs start, or nobody."""
-        if shared != (self._granted is not None):
-            self._granted, self._changed = ({} if shared else None), True
+    def share(self, node: str | None) -> None:
+        """Let the arbiter of a shared machine say when jobs start on this node; None: nobody."""
+        if (node is not None) != (self._granted is not None):
+            self._granted, self._changed = ({} if node is not None else None), True
+            self._shared_node = node or ""
 
     def grant(self, job: JobId, gpus: tuple[tuple[int, ...], ...]) -> None:
         """The arbiter lets a job start; arguments as of `JobGranted`."""
@@ -163,16 +165,21 @@ class Queue:
 
     def stated(self) -> tuple[list[Claim], list[Claim]]:
         """The waiting jobs that would start if the machine had room for all, in their order, and
-        the running ones.
+        the running ones. Jobs on other nodes than the shared one are left out.
         """
         slots, waiting = self._resources.slots, []
         for _, claim in sorted(chain.from_iterable(self._waiting.values())):
-            if slots.full(claim.request.groups) is None:
+            if self._asks(claim) and slots.full(claim.request.groups) is None:
                 slots.take(claim.request.groups)
                 waiting.append(claim)
         for claim in waiting:
             slots.give(claim.request.groups)
-        return waiting, list(self._running)
+        return waiting, [claim for claim in self._running if self._asks(claim)]
+
+    def _asks(self, claim: Claim) -> bool:
+        """Whether a job needs a grant."""
+        nodes = claim.request.fixed or claim.job.planned().worker_nodes
+        return not self._shared_node or not nodes or self._shared_node in nodes
 
     def enqueue(self, now: float, job: JobRecord) -> list[Action]:
         """Add a job whose time has come. A job without exclusive requests is not queued."""
@@ -492,7 +499,9 @@ class Queue:
         return claim.job.mark("waiting", self._lacks(claim.request))
 
     def _lacks(self, request: ResourceRequest) -> Reason:
-        if self._granted is not None:
+        if self._granted is not None and (
+            not (self._shared_node and request.fixed) or self._shared_node in request.fixed
+        ):
             return Reason.of(ReasonKind.NEEDS_ROOM, lacks=Shortage("grant").plain())
         return Reason.of(ReasonKind.NEEDS_ROOM, lacks=self._resources.shortage(request).plain())
 
@@ -574,14 +583,19 @@ class Queue:
         granted: dict[JobId, tuple[tuple[int, ...], ...]],
         actions: list[Action],
     ) -> tuple[list[JobRecord], list[Action]]:
-        """Start the jobs that the arbiter has found room for."""
+        """Start the jobs that the arbiter has found room for, and those on other nodes that have
+        room.
+        """
         admitted = []
         for _, claim in sorted(chain.from_iterable(self._waiting.values())):
-            gpus = granted.pop(claim.job.id, None)
+            gpus, slots = granted.pop(claim.job.id, None), None
             if gpus is not None:
                 nodes = claim.request.fixed or claim.job.planned().worker_nodes
                 slots = tuple(map(WorkerSlot, nodes, gpus))
                 self._resources.take(claim.request, slots)
+            elif not self._asks(claim):
+                slots = self._resources.seize(claim.request)
+            if slots is not None:
                 actions += self._start(now, claim, slots)
                 admitted.append(claim.job)
         granted.clear()

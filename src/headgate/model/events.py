@@ -174,9 +174,12 @@ class SlotsStated:
 
 @dataclass(frozen=True, slots=True)
 class MachineShared:
-    """From now on the arbiter of a shared machine says when jobs start; `shared` False: nobody."""
+    """From now on the arbiter of a shared machine says when jobs start there; `shared` False:
+    nobody. `node`: the machine; jobs on other nodes do not ask.
+    """
 
     shared: bool
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,17 @@ NEXT = ". Next: "
 _FILES = 5
 """Most files named in a sentence."""
 
+_ACTS = {
+    "hold": "{by} (administrator) holds it: it does not start until it is released",
+    "release": "{by} (administrator) leaves it to its turn again",
+    "first": "{by} (administrator) lets it start before all others",
+    "stop": "{by} (administrator) stops it",
+    "drain": "{by} (administrator) lets no job start on this machine any more",
+    "undrain": "{by} (administrator) lets jobs start on this machine again",
+    "limit": "{by} (administrator) limits what you may have of this machine",
+    "unlimit": "{by} (administrator) leaves you what the rules of this machine say",
+}
+
 
 def _slurm_share(facts: Facts) -> str:
     parts = [_counted(facts["cores"], "CPU")] if "cores" in facts else []
@@ -283,6 +294,11 @@ NOTICES: Mapping[Kind, str | Callable[[Facts], str]] = {
         "the terminal that gave it its standard input is gone: its input may end too early"
     ),
     Kind.CLIENT_SAYS: "{text}",
+    Kind.HOLDS_IDLE_GPUS: lambda facts: (
+        "nobody has computed on its GPUs for long"
+        + (": it is stopped, as this machine's rules say" if facts.get("ends") else "")
+    ),
+    Kind.ADMINISTRATOR: lambda facts: _ACTS[facts["act"]].format(by=facts["by"]),
     Kind.ARBITER_AWAY: (
         "the arbiter that divides this machine between its users gives no answer, so no job starts "
         "until it does: {text}"

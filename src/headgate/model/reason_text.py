@@ -134,6 +134,12 @@ def _names(jobs: Sequence[str]) -> str:
 
 
 _BOUNDED = {"slots": "", "slots-of-run": "of its run ", "slots-of-sweep": "of its sweep "}
+_TURNS = {
+    "others-first": ": there is room, but it would delay a job before it, or a reservation",
+    "own-limit": ": with it you would have more than you may",
+    "held": ": an administrator holds it, or lets nothing start",
+    "too-large": ": it needs more than the machine has",
+}
 
 
 def shortage_in_words(lacks: Facts) -> str:
@@ -144,7 +150,7 @@ def shortage_in_words(lacks: Facts) -> str:
     if kind == "memory":
         return _memory(lacks, count)
     if kind == "grant":
-        return "its turn on the machine, which users share"
+        return f"its turn on the machine, which users share{_TURNS.get(lacks.get('why', ''), '')}"
     if kind == "probe":
         return "the memory that the first job of its script takes"
     if kind in _BOUNDED:

@@ -160,6 +160,8 @@ class ReasonKind(StrEnum):
     INPUT_ENDS_EARLY = "input-ends-early"
     CLIENT_SAYS = "client-says"
     ARBITER_AWAY = "arbiter-away"
+    HOLDS_IDLE_GPUS = "holds-idle-gpus"
+    ADMINISTRATOR = "administrator"
 
     # plans, trials and proofs
     PLANNED = "planned"

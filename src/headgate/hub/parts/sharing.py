@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from headgate.arbiter import asking
-from headgate.arbiter.records import VERSION, Demand, Hub, ResourceGrant, UserPart
+from headgate.arbiter.acts import Act, ActKind
+from headgate.arbiter.events import JobIdles
+from headgate.arbiter.records import (
+    VERSION,
+    Demand,
+    Hub,
+    JobWaits,
+    ResourceGrant,
+    UserPart,
+    WaitKind,
+)
 from headgate.controller.core import Controller
 from headgate.controller.records import JobRecord
 from headgate.hub.parts import Component
@@ -22,7 +32,15 @@ from headgate.hub.state.run import REST, LiveRuns
 from headgate.machine import arbiter_socket
 from headgate.model import records
 from headgate.model.cluster import Node
-from headgate.model.events import Action, Event, JobSubmitted, MachineShared, NodeJoined
+from headgate.model.events import (
+    Action,
+    Event,
+    JobSubmitted,
+    MachineShared,
+    NodeJoined,
+    StopRequested,
+)
+from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 
 _AGAIN_SECONDS = 1.0
@@ -34,7 +52,9 @@ _SOON_SECONDS = 0.05
 _REPEAT_SECONDS = 5.0
 _MOST_BYTES = 1 << 24
 _LEAST_CORES = 0.1
-_HEARD: Mapping[str, type[Any]] = {kind.__name__: kind for kind in (ResourceGrant, UserPart)}
+_HEARD: Mapping[str, type[Any]] = {
+    kind.__name__: kind for kind in (ResourceGrant, UserPart, JobWaits, JobIdles, Act)
+}
 
 
 def name(folder: Path) -> str:
@@ -113,7 +133,7 @@ class MachineSharing(Component):
     def tell(self) -> None:
         """Tell a new controller whether users share the machine, and which part of it is theirs."""
         if self.is_shared:
-            self._step(MachineShared(True))
+            self._step(MachineShared(True, self._node.name))
             self._resize()
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
@@ -138,7 +158,7 @@ class MachineSharing(Component):
         is_shared = is_there or (self.is_shared and now < self._seen_at + _GONE_SECONDS)
         if is_shared != self.is_shared:
             self.is_shared, self._part = is_shared, None
-            self._step(MachineShared(is_shared))
+            self._step(MachineShared(is_shared, self._node.name))
             self._resize()
         return is_there
 
@@ -149,6 +169,8 @@ class MachineSharing(Component):
                     await self._converse()
             except (OSError, ValueError) as error:
                 self._tell_runs(Reason.of(ReasonKind.ARBITER_AWAY, text=str(error)))
+            except Exception as error:  # noqa: BLE001  # the next message may make sense
+                self._live_runs.failed("Headgate met an error and asks the arbiter again", error)
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _converse(self) -> None:
@@ -173,12 +195,43 @@ class MachineSharing(Component):
         kind = message.get(records.TYPE)
         if kind not in _HEARD:
             return
-        heard = records.load(message, _HEARD)
-        if isinstance(heard, UserPart):
-            self._part = heard
-            self._resize()
-        elif heard.job.id in self._asked:
-            self._step(asking.granted(heard))
+        match records.load(message, _HEARD):
+            case ResourceGrant() as grant if grant.job.id in self._asked:
+                self._step(asking.granted(grant))
+            case UserPart() as part:
+                self._part = part
+                self._resize()
+            case JobWaits(job, why):
+                self._waits(asking.job_of(job.id), why)
+            case JobIdles(job, since, ends):
+                idles = Reason.of(ReasonKind.HOLDS_IDLE_GPUS, since=since, ends=ends or None)
+                self._tell_job(asking.job_of(job.id), idles, stops=ends)
+            case Act() as act:
+                self._ordered(act)
+
+    def _ordered(self, act: Act) -> None:
+        """An administrator has done something with a job, with this user, or with the machine."""
+        reason = Reason.of(ReasonKind.ADMINISTRATOR, by=act.by, act=str(act.kind))
+        if act.job:
+            self._tell_job(asking.job_of(act.job), reason, stops=act.kind is ActKind.STOP)
+        else:
+            self._live_runs.tell_all(reason)
+
+    def _tell_job(self, job: JobId, reason: Reason, stops: bool) -> None:
+        """Tell a job's run, and stop the job if so ordered."""
+        if job.run in self._live_runs.runs:
+            self._live_runs.event(self._live_runs.runs[job.run], "warning", reason, job.name)
+            if stops:
+                self._step(StopRequested(job, reason=reason))
+
+    def _waits(self, job: JobId, why: WaitKind) -> None:
+        """Say of a job why it waits."""
+        if job.run in self._live_runs.runs:
+            run, live = self._live_runs.find(job)
+            if live.state == "waiting":
+                lacks = {"kind": "grant", "why": str(why)}
+                live.reason, live.waits = Reason.of(ReasonKind.NEEDS_ROOM, lacks=lacks), lacks
+                run.record_job(job.name)
 
     def _resize(self) -> None:
         """Have the controller divide this user's part of the machine."""
