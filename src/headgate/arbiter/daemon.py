@@ -126,7 +126,7 @@ class ArbiterDaemon:
         with suppress(FileNotFoundError):
             path.unlink()
         self._server = await asyncio.start_unix_server(
-            self._connected, path, limit=messages.MOST_BYTES
+            self._connected, path, limit=messages.MOST_BYTES, backlog=MOST_IN_ALL
         )
         path.chmod(0o666)
         self.take(None)
