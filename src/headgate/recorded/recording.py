@@ -58,7 +58,7 @@ class Recording:
         whole: Jobs that were read completely; of others only their use beside these was read. None:
             all were.
         unread: Number of the others.
-        results: What its jobs came to; empty if it has no sweep.
+        results: What its jobs came to; empty if it has no sweep, or few jobs were to be read.
     """
 
     id: str
@@ -179,7 +179,7 @@ def read(
             since=after,
             whole=whole_jobs,
             unread=unread,
-            results=of_store(reader, alive) if trials_of(reader) else (),
+            results=of_store(reader, alive) if few is None and trials_of(reader) else (),
         )
 
 

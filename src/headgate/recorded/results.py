@@ -7,16 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from headgate.model import goals
 from headgate.model.errors import UsageError
 from headgate.model.events import ENDED
-from headgate.model.jobs import Job
-from headgate.model.sweeps import Value
+from headgate.model.jobs import ProgressRule
+from headgate.model.records import parse
+from headgate.model.sweeps import SweepTrial, Value
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
-from headgate.recorded.rows import JobRow, as_object
+from headgate.recorded.rows import as_object, readable
 from headgate.recorded.store import RunReader
 
 _LOSS = "loss"
@@ -35,7 +36,19 @@ _NOT_NUMBERS = (
     f"SELECT job FROM (SELECT {_JOB} AS job, nan, max(t) FROM progress "
     "WHERE loss IS NOT NULL OR nan GROUP BY job) WHERE nan"
 )
+# Of very many jobs, the rest of the specification would take seconds.
+_RULES = "SELECT name, json_extract(spec, '$.progress') FROM jobs WHERE json_valid(spec)"
 JOB, STATE, SECONDS = "job", "state", "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class _JobOfResult:
+    table: ClassVar[str] = "jobs"
+
+    name: str
+    state: str
+    started: float | None
+    ended: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +137,33 @@ def of_store(reader: RunReader, is_alive: bool) -> tuple[JobResult, ...]:
         for job, name, last, low, high in reader.tuples(sql):
             metrics[job].setdefault(name, (float(last), float(low), float(high)))
     not_numbers = {job for (job,) in reader.tuples(_NOT_NUMBERS)}
+    rules = dict(reader.tuples(_RULES))
+    known = {text: readable(ProgressRule, text) or ProgressRule() for text in set(rules.values())}
+    trials = {name: _trial(facts) for name, facts in trials_of(reader).items()}
     return tuple(
-        _result(row, row.job(), metrics.get(row.name, {}), row.name in not_numbers, took)
-        for row in reader.records(JobRow, order="position")
+        _result(
+            row,
+            trials.get(row.name),
+            known.get(rules.get(row.name)) or ProgressRule(),
+            metrics.get(row.name, {}),
+            row.name in not_numbers,
+            took,
+        )
+        for row in reader.records(_JobOfResult, order="position")
     )
 
 
+def _trial(facts: Mapping[str, Any]) -> SweepTrial | None:
+    try:
+        return parse(SweepTrial, facts)
+    except ValueError:  # damaged
+        return None
+
+
 def _result(
-    row: JobRow,
-    job: Job,
+    row: _JobOfResult,
+    trial: SweepTrial | None,
+    rule: ProgressRule,
     metrics: Mapping[str, tuple[float, float, float]],
     nan: bool,
     took: float | None,
@@ -142,14 +173,14 @@ def _result(
     state = "interrupted" if took is None and row.state not in ENDED else row.state
     named = dict[str, MetricResult]()
     for name, (last, low, high) in metrics.items():
-        better = job.progress.direction(name)
+        better = rule.direction(name)
         best = {"lower": low, "higher": high, None: None}[better]
         named[name] = MetricResult(last, best, better)
     return JobResult(
         row.name,
-        job.trial.sweep if job.trial is not None else "",
-        job.trial.parameters if job.trial is not None else {},
-        job.progress.metric,
+        trial.sweep if trial is not None else "",
+        trial.parameters if trial is not None else {},
+        rule.metric,
         named,
         nan,
         state,

@@ -368,11 +368,6 @@ def _plain(value: object) -> object:
     return value
 
 
-def _fits(table: str, column: str, value: object) -> bool:
-    """Whether a value has its column's type."""
-    return value is None or isinstance(value, str if column in _TEXTS[table] else int | float)
-
-
 @contextmanager
 def told_as_damage(path: Path) -> Iterator[None]:
     """Turn errors from invalid values of a store into one message: damage that SQLite does not
@@ -472,18 +467,28 @@ class RunReader:
         """Rows of a table as dictionaries, in the order of writing. Rows of an older version lack
         later columns. Damaged values are None.
         """
+        return self._selected(table, "*", where, parameters, order)
+
+    def _selected(
+        self, table: str, columns: str, where: str, parameters: Iterable[object], order: str
+    ) -> Iterator[dict[str, Any]]:
         if table not in TABLES:
             raise KeyError(table)
         if table not in self._tables:
             return
         condition = f"WHERE {where}" if where else ""
         with self._reading():
-            for row in self._db.execute(
-                f"SELECT * FROM {table} {condition} ORDER BY {order}", tuple(parameters)
-            ):
+            cursor = self._db.cursor()
+            cursor.row_factory = None
+            cursor.execute(
+                f"SELECT {columns} FROM {table} {condition} ORDER BY {order}", tuple(parameters)
+            )
+            names = [about[0] for about in cursor.description]
+            types = [str if name in _TEXTS[table] else (int, float) for name in names]
+            for row in cursor:
                 yield {
-                    name: value if _fits(table, name, value) else None
-                    for name, value in zip(row.keys(), row)
+                    name: value if value is None or isinstance(value, kind) else None
+                    for name, value, kind in zip(names, row, types)
                 }
 
     def records(
@@ -495,8 +500,11 @@ class RunReader:
     ) -> Iterator[Row]:
         """Rows as records of a dataclass that names its table; see `rows`."""
         names = [field.name for field in fields(kind)]
-        for row in self.rows(kind.table, where, parameters, order):
-            yield kind(**{name: row.get(name) for name in names})
+        known = self.columns(kind.table)
+        columns = ", ".join(name for name in names if name in known)
+        lacking = dict.fromkeys(name for name in names if name not in known)
+        for row in self._selected(kind.table, columns, where, parameters, order):
+            yield kind(**row, **lacking)
 
     def first_row(self, table: str, after: float) -> int:
         """The rowid from which on a table has the rows after a time (seconds of the run), with some
