@@ -1,17 +1,20 @@
 """Headgate in the place of a queue: the same jobs through task-spooler with one and with two slots,
 through pueue where there is one, all at once, and by Headgate as it comes, in turn.
 
-    python benchmarks/queues.py [--repetitions 3] [--minutes 120] [--pueue PATH] [--jobs 10]
-                                [--sweep 60] [--scale 1] [--counts 1000,10000] [--json PATH]
+    python benchmarks/queues.py [--repetitions 3] [--minutes 45] [--pueue PATH] [--jobs 10]
+                                [--sweep 60] [--scale 0.4] [--counts 1000,10000] [--json PATH]
 
 Each draw is ten jobs as in `elastic.py`, and a sweep of one script with 60 seeds that is handed in
 whole. `mean` is the mean time from a job's arrival to its end, `makespan` that to the last end.
 `overhead` is the makespan of 60 jobs that do nothing, over 60. `hand in` is the time until all of
 so many jobs that may not begin yet are in the queue; `memory` is what the queue's processes take
-then (PSS). A full queue has no such figures. The last line compares Headgate with the better queue.
+then (PSS). A full queue has no such figures. The last column compares Headgate with the better
+queue.
 
 Headgate's hub tells when a job has ended; of the others a shell around each job tells it, before
-the queue knows. After `--minutes` all is ended, and what is whole by then is printed.
+the queue knows. After `--minutes` all is ended, and what is whole by then is printed. With the
+defaults, a quiet machine of two cores takes some 40 minutes. Jobs of a draw then take some 6 s
+each on both cores, which is far more than what any of the ways adds.
 """
 
 from __future__ import annotations
@@ -273,10 +276,12 @@ class Bench:
         """Run jobs by every way."""
         with self.queues() as queues:
             for queue in queues:
+                _began(queue.name, what)
                 mean, makespan = through(queue, [(job.at, words_of(job)) for job in jobs])
                 self._figures.add(
                     queue.name, **{f"{what}_mean": mean, f"{what}_makespan": makespan}
                 )
+        _began(HEADGATE, what)
         with stage("process", on_lab=False) as there:
             ran = there.run(jobs, "headgate").ran.values()
             mean = statistics.mean(job.seconds for job in ran)
@@ -288,6 +293,7 @@ class Bench:
 
     def trivial(self) -> None:
         """Run jobs that do nothing by every way."""
+        _began("every way", "jobs that do nothing")
         with self.queues() as queues:
             for queue in queues:
                 _, makespan = through(queue, [(0.0, ["true"])] * TRIVIAL)
@@ -301,6 +307,7 @@ class Bench:
 
     def hands_in(self, count: int) -> None:
         """Hand in so many jobs that wait by every way that has a queue."""
+        _began("every queue", f"hand in {count}")
         with self.queues(only_held=True) as queues:
             for queue in queues:
                 try:
@@ -326,6 +333,11 @@ class Bench:
             self._figures.add(HEADGATE, **figures)
             words = [sys.executable, "-m", "headgate", "stop", "--kill"]
             subprocess.run(words, env=there.variables, capture_output=True, check=True)
+
+
+def _began(way: str, what: str) -> None:
+    clock = time.strftime("%H:%M:%S")
+    print(f"  {clock} {way}: {what} ...", file=sys.stderr, flush=True)
 
 
 def _headgate(
@@ -357,11 +369,11 @@ def _over(*_: object) -> None:
 
 def main() -> None:
     made = _frame.parser("Headgate in the place of a queue.", 3)
-    made.add_argument("--minutes", type=float, default=120, help="the most (default: 120)")
+    made.add_argument("--minutes", type=float, default=45, help="the most (default: 45)")
     made.add_argument("--pueue", type=Path, help="the program, with pueued beside it")
     made.add_argument("--jobs", type=int, default=10, help="random jobs of a draw (default: 10)")
     made.add_argument("--sweep", type=int, default=60, help="jobs of the sweep (default: 60)")
-    made.add_argument("--scale", type=float, default=1.0, help="of the epochs (default: 1)")
+    made.add_argument("--scale", type=float, default=0.4, help="of the epochs (default: 0.4)")
     made.add_argument("--stretch", type=float, default=0.25, help="of the arrivals (default: 0.25)")
     made.add_argument("--counts", default="1000,10000", help="jobs handed in")
     options = made.parse_args()
@@ -381,6 +393,7 @@ def main() -> None:
             for count in filter(None, options.counts.split(",")):
                 bench.hands_in(int(count))
             for seed in range(options.repetitions):
+                print(f"draw {seed + 1} of {options.repetitions}", file=sys.stderr, flush=True)
                 bench.trivial()
                 if options.sweep:
                     bench.jobs("sweep", sweep(options.sweep, options.scale, seed))

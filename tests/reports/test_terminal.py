@@ -100,6 +100,19 @@ def test_what_a_user_wrote_is_no_markup(tmp_path: Path) -> None:
     assert "headgate report" in text.splitlines()[-1]
 
 
+def test_of_very_many_jobs_those_that_failed_have_a_row(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run.sqlite")
+    for number in range(300):
+        state = "failed" if number > 290 else "done"
+        times = {"submitted": 0.0, "started": 0.0, "ended": 1.0}
+        recorder.add("jobs", name=f"j{number}", position=number, state=state, **times)
+    recorder.close()
+    lines = printed(tmp_path / "run.sqlite").splitlines()
+    rows = [line.split()[1] for line in lines if line.startswith("j") and "–" in line]
+    assert (rows.count("done"), rows.count("failed")) == (91, 9)
+    assert "... and 200 more of 300 jobs; the report has all" in lines
+
+
 def test_an_empty_run_is_told_as_such(tmp_path: Path) -> None:
     Recorder(tmp_path / "run.sqlite").close()
     assert printed(tmp_path / "run.sqlite").startswith("No job was recorded.")

@@ -23,6 +23,7 @@ from headgate.reports.sparkline import sparkline
 from headgate.reports.table_parts import TableColumn, tables
 from headgate.reports.words import (
     MISSING,
+    counted,
     planned,
     said_gpus,
     say,
@@ -32,6 +33,7 @@ from headgate.reports.words import (
 )
 from headgate.sampling.columns import Column
 
+_MOST_ROWS = 100
 _NAMES: dict[Column, tuple[str, str]] = {
     "cpu_cores": ("CPU", "cores"),
     "cpu_fullest_core": ("fullest core", "%"),
@@ -106,8 +108,17 @@ def _summary(run: Recording, store: Path, width: int) -> Iterator[Text | Table]:
     on_gpus = any(job.gpus for job in jobs)
     columns += [TableColumn("GPU: busy,\nmemory peak", figures=False)] if on_gpus else []
     if jobs:
-        rows = [([*_row(job), *([said_gpus(job)] if on_gpus else [])], _style(job)) for job in jobs]
+        # failed ones first, where not all get a row
+        first = sorted(jobs, key=lambda job: job.state not in FAULTS)[:_MOST_ROWS]
+        names = {job.name for job in first}
+        shown = [job for job in jobs if job.name in names]
+        rows = [
+            ([*_row(job), *([said_gpus(job)] if on_gpus else [])], _style(job)) for job in shown
+        ]
         yield from tables(columns, rows, width)
+        if unshown := len(jobs) - len(shown):
+            more = f"... and {unshown:,} more of {counted(len(jobs), 'job')}; the report has all"
+            yield Text(more)
     yield from _together(run, width)
     for sentence in what_happened(run, jobs):
         yield Text(sentence)
