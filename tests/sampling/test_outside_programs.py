@@ -205,3 +205,26 @@ def test_a_hub_of_another_home_is_known(tmp_path: Path) -> None:
     made(tmp_path, 8, ticks=100)
     (tmp_path / "proc/8/cmdline").write_text("/usr/bin/python3\0-m\0headgate.hub.server\0")
     assert {program.pid: program.is_hub for program in reader.look(())} == {7: False, 8: True}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_a_job_of_another_user_is_named_by_its_cgroup(tmp_path: Path) -> None:
+    """Two processes of Ada's job are one program; an own job in another hub is none."""
+    for pid, owner in ((70, NOBODY), (71, NOBODY), (72, 0)):
+        (folder := tmp_path / "proc" / str(pid)).mkdir(parents=True)
+        (folder / "cmdline").write_bytes(b"python\0vae.py\0--secret\0")
+        (folder / "cgroup").write_text("0::/headgate-1-2/r:vae:worker-0\n")
+        os.chown(folder, owner, owner)
+
+    def ran(ticks: int) -> None:
+        for pid in (70, 71, 72):
+            fields = f"{pid} (python) S 0 0 0 0 0 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 5"
+            (tmp_path / "proc" / str(pid) / "stat").write_text(fields)
+
+    reader = OutsideProgramsReader(tmp_path)
+    ran(0)
+    reader.look(())
+    ran(os.sysconf("SC_CLK_TCK"))
+    job, own = sorted(reader.look(()), key=lambda program: program.user)
+    assert (job.user, job.command, job.job, job.seconds) == ("nobody", "vae", "vae", 2.0)
+    assert (own.command, own.job, own.seconds) == ("python vae.py", None, 1.0)

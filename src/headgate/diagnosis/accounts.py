@@ -27,6 +27,7 @@ from headgate.diagnosis.attribution import (
     LostTime,
     TimeEstimate,
     exact,
+    is_other_user,
     less,
     merged,
     sum_of,
@@ -100,13 +101,15 @@ class Account:
 
     @property
     def culprits(self) -> tuple[str, ...]:
-        """Jobs that surely slowed it noticeably; if none did, the worst of those that surely slowed
-        it.
+        """Jobs of its user that surely slowed it noticeably; if none did, the worst of those that
+        surely slowed it.
         """
         losses = [
             loss
             for loss in self.losses
-            if loss.to not in (ITSELF, NODE, OTHERS, REST) and loss.sure
+            if loss.to not in (ITSELF, NODE, OTHERS, REST)
+            and loss.sure
+            and not is_other_user(loss.to)
         ]
         worst = max((loss.lost.seconds for loss in losses), default=0.0)
         least = min(LEAST_PART * self.elapsed, worst)

@@ -12,6 +12,7 @@ Evidence = Literal["counted", "compared", "proved"]
 
 OTHERS = "others"
 """Culprit: programs outside Headgate."""
+_OF_USER = ":"
 REST = "other jobs"
 """Culprit in a run of very many jobs: all jobs without an individual comparison. No job's name
 contains a space.
@@ -99,3 +100,8 @@ def within(seconds: float, error: float, most: float) -> TimeEstimate:
     return TimeEstimate(
         seconds, max(seconds * (1.0 - error), 0.0), min(seconds * (1.0 + error), most)
     )
+
+
+def is_other_user(culprit: str) -> bool:
+    """Whether a culprit is a job of another user, `USER:JOB`."""
+    return _OF_USER in culprit

@@ -22,7 +22,14 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headgate.diagnosis.attribution import ITSELF, NONE, OTHERS, LostTime, TimeEstimate
+from headgate.diagnosis.attribution import (
+    ITSELF,
+    NONE,
+    OTHERS,
+    LostTime,
+    TimeEstimate,
+    is_other_user,
+)
 from headgate.diagnosis.comparing import steps_between, windows_of
 from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.switching import SwitchEffect, effects
@@ -318,9 +325,11 @@ def _stated(job: RecordedJob) -> str:
 
 
 def _jobs(beside: Mapping[str, Array]) -> dict[str, Array]:
-    """The neighbours that are jobs: only these reduce a job's threads."""
+    """The neighbours that are own jobs: only these reduce a job's threads."""
     return {
-        name: np.nan_to_num(cores) for name, cores in beside.items() if name not in (ITSELF, OTHERS)
+        name: np.nan_to_num(cores)
+        for name, cores in beside.items()
+        if name not in (ITSELF, OTHERS) and not is_other_user(name)
     }
 
 

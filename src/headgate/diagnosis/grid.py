@@ -52,8 +52,8 @@ class Grid:
         return np.diff(inside) / self.width
 
     def neighbours(self, job: RecordedJob, task: RecordedTask) -> dict[str, Array]:
-        """Cores that others used on a task's node: other jobs by name, its own other tasks,
-        programs outside.
+        """Cores that others used on a task's node: other jobs by name, its own other tasks, jobs of
+        other users, programs outside.
         """
         used: dict[str, Array] = {}
         own_cores = np.nan_to_num(self._ran[task.id])
@@ -65,9 +65,13 @@ class Grid:
                 )
                 used[name] = used.get(name, np.zeros_like(ran)) + ran
         if (node := self.nodes.get(task.node)) is not None:
-            used[OTHERS] = np.maximum(
+            left = np.maximum(
                 self.mean(node.signal("cpu_cores")) - sum(used.values(), own_cores), 0.0
             )
+            for name, signal in node.neighbours.items():
+                ran = np.minimum(np.nan_to_num(self.mean(signal)), left)
+                used[name], left = ran, left - ran
+            used[OTHERS] = left
         return used
 
     def contended(

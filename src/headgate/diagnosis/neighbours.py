@@ -14,6 +14,7 @@ from headgate.diagnosis.attribution import (
     REST,
     LostTime,
     Resource,
+    is_other_user,
     sum_of,
 )
 from headgate.diagnosis.findings import (
@@ -32,7 +33,7 @@ from headgate.diagnosis.granted import ThreadGrant
 from headgate.diagnosis.sequencing import in_order, one_after_the_other
 from headgate.model.shares import slice_of
 from headgate.recorded.jobs import CoresSetting
-from headgate.sampling.outside_programs import INIT
+from headgate.sampling.outside_programs import INIT, OutsideProgram, neighbour_name
 
 _WORTH_A_WORD = 0.1
 """Fraction of a neighbour's cost from which on a resource is named."""
@@ -64,13 +65,14 @@ def neighbours(account: Account) -> Iterator[Finding]:
     ways = sorted(by_neighbour[culprit], key=lambda loss: -loss.lost.seconds)
     ran = account.elapsed - account.parts["waiting"].seconds
     outside = culprit == OTHERS
+    programs = _outside(account) if outside else ()
     facts = NeighbourFacts(
         lost=lost,
         slowed=lost / ran if ran > 0.0 else None,
         through=tuple(loss.resource for loss in ways if loss.lost.seconds >= _WORTH_A_WORD * lost),
         others=tuple(to for to in seconds if to != culprit),
         runs=account.around.meanwhile if outside else (),
-        programs=tuple(account.around.programs) if outside else (),
+        programs=programs,
     )
     grant, order = account.around.grant, _order(culprit, account)
     least = max(_WORTH_A_WORD * cost.seconds, LEAST_SECONDS)
@@ -87,7 +89,7 @@ def neighbours(account: Account) -> Iterator[Finding]:
 
 
 def _order(culprit: str, account: Account) -> tuple[str, ...]:
-    if culprit in (OTHERS, REST):
+    if culprit in (OTHERS, REST) or is_other_user(culprit):
         return ()
     return account.around.together or in_order((account.job, culprit), account.around.solo_times)
 
@@ -98,6 +100,8 @@ def _instead(worst: LostTime, order: Sequence[str], account: Account) -> Remedy:
     """
     if worst.to == REST:
         return Remedy(kind=RemedyKind.RUN_FEWER)
+    if is_other_user(worst.to):
+        return _of_other_user(worst.to, account)
     if worst.to == OTHERS:
         remedy = _against_programs(account, worst)
         runs = account.around.meanwhile
@@ -121,7 +125,7 @@ def _against_programs(account: Account, worst: LostTime) -> Remedy:
     would not help.
     """
     # ending process 1 would end the machine or container
-    programs = account.around.programs
+    programs = _outside(account)
     if not programs or programs[0].pid == INIT:
         return Remedy(kind=RemedyKind.END_OTHER_PROGRAMS)
     most = programs[0]
@@ -131,6 +135,18 @@ def _against_programs(account: Account, worst: LostTime) -> Remedy:
         return Remedy(kind=RemedyKind.USE_ONE_HUB, facts=ProgramFacts(most))
     renice = worst.resource == "cores" and most.may_renice
     return Remedy(kind=RemedyKind.END_PROGRAM, facts=ProgramFacts(most, renice))
+
+
+def _outside(account: Account) -> tuple[OutsideProgram, ...]:
+    """The programs that are no job of another user."""
+    return tuple(program for program in account.around.programs if program.job is None)
+
+
+def _of_other_user(culprit: str, account: Account) -> Remedy:
+    for program in account.around.programs:
+        if program.job is not None and culprit == neighbour_name(program):
+            return Remedy(kind=RemedyKind.ASK_OWNER, facts=ProgramFacts(program))
+    return Remedy(kind=RemedyKind.END_OTHER_PROGRAMS)
 
 
 def doubtful(account: Account) -> LostTime | None:

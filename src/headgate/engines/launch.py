@@ -303,6 +303,7 @@ def launch(
         attributes=attributes,
         stdin=stdin,
         tty=job.tty,
+        private=job.private,
     )
 
 

@@ -53,6 +53,7 @@ class Launch:
         tty: Whether its output is a pseudo-terminal, which its engine opens.
         outlives: Whether it goes on if its hub dies.
         attempt: Number of its job's attempt.
+        private: Whether the name of its cgroup says nothing of its job.
     """
 
     task: TaskId
@@ -76,6 +77,7 @@ class Launch:
     tty: bool = False
     outlives: bool = False
     attempt: int = 1
+    private: bool = False
 
 
 class Holder(StrEnum):

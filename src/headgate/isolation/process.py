@@ -17,6 +17,7 @@ from headgate.isolation.kept import KeptProcess
 from headgate.isolation.spawning import Spawned, find_program
 from headgate.isolation.unboxed import Unboxed
 from headgate.machine import cgroup_layout, disks, processes
+from headgate.machine.box_names import PREFIX, box_name
 from headgate.machine.cgroup_v1 import CgroupsV1
 from headgate.machine.cgroup_v2 import CgroupsV2
 from headgate.machine.enclosure import Enclosure
@@ -27,10 +28,6 @@ from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Lever, Share, Uncontrolled, Unlimited
 
-PREFIX = "headgate-"
-"""Prefix of every folder with the boxes of a group. Nothing outside such a folder is ever
-removed.
-"""
 GROUP_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 WITHOUT_CONTROLLER = {
@@ -221,7 +218,7 @@ class ProcessIsolation(Isolation):
         layout, fallbacks = self._layout, Fallbacks(self._cores)
         if layout.mode == "none":
             return Unboxed(launch.task, fallbacks, self._process_table)
-        name = launch.task.replace("/", ":")
+        name = box_name(launch.task, launch.private)
         moved = _moved(layout, launch.place)
         folders = {
             controller: moved.get(base, base) / self._group / name

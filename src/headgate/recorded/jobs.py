@@ -328,6 +328,8 @@ class RecordedNode(_HasUsage):
     gpu_bytes: Mapping[int, float] = field(default_factory=dict)
     description: str = ""
     core_gflops: float | None = None
+    neighbours: Mapping[str, Signal] = field(default_factory=dict)
+    """Cores that jobs of other users used on it, by `USER:JOB`."""
 
 
 def phases(

@@ -24,7 +24,8 @@ from headgate.recorded.usage import EMPTY, Signal, completed, readings
 from headgate.sampling.columns import COLUMNS, Column
 from headgate.scripts import variables
 
-NODE = "node:"
+NODE, NEIGHBOUR = "node:", "user:"
+"""Prefixes of targets that are no tasks: a node, and a job of another user, `USER:JOB@NODE`."""
 _OfJob = TypeVar("_OfJob", EventRow, TaskRow)
 BESIDE: frozenset[Column] = frozenset(
     {"cpu_cores", "disk_read", "disk_write", "net_in", "net_out", "gpu_busy", "gpu_memory_bytes"}
@@ -173,7 +174,7 @@ def read(
             tasks={
                 TaskOfRun(target): signals
                 for target, signals in usage.items()
-                if not target.startswith(NODE)
+                if not target.startswith((NODE, NEIGHBOUR))
             },
             events=events,
             since=after,
@@ -257,7 +258,7 @@ def _usage(
     result: dict[str, dict[Column, Signal]] = {}
     targets = reader.keys("usage")
     if tasks is not None:
-        targets = [*(target for target in targets if target.startswith(NODE)), *tasks]
+        targets = [*(name for name in targets if name.startswith((NODE, NEIGHBOUR))), *tasks]
     for target in targets:
         read = [column for column in columns if target not in others or column in BESIDE]
         rows = reader.thinned("usage", target, ", ".join(["t", *read]), after=after, most=most)
@@ -291,6 +292,11 @@ def recorded_nodes(
     for target in usage:
         if target.startswith(NODE):
             nodes.setdefault(name := target.removeprefix(NODE), NodeDescription(name=name))
+    neighbours: defaultdict[str, dict[str, Signal]] = defaultdict(dict)
+    for target, signals in usage.items():
+        if target.startswith(NEIGHBOUR):
+            job, _, name = target.removeprefix(NEIGHBOUR).rpartition("@")
+            neighbours[name][job] = signals.get("cpu_cores", EMPTY)
     return tuple(
         RecordedNode(
             name=node.name,
@@ -303,6 +309,7 @@ def recorded_nodes(
             gpu_bytes=node.gpu_bytes,
             description=node.cpu_model,
             core_gflops=node.core_gflops,
+            neighbours=neighbours[node.name],
         )
         for node in nodes.values()
     )

@@ -19,6 +19,7 @@ from headgate.diagnosis.attribution import (
     LostTime,
     Resource,
     TimeEstimate,
+    is_other_user,
 )
 from headgate.diagnosis.findings import Finding, FindingKind
 from headgate.diagnosis.verdicts import besides, findings, verdict
@@ -28,7 +29,7 @@ from headgate.recorded.recording import Recording
 from headgate.reports.findings import missing_reading, no_figure, why
 from headgate.reports.history import OtherRuns, beside, slower_than_before
 from headgate.reports.remedies import next_step
-from headgate.reports.words import MISSING, counted, listed, say_moment
+from headgate.reports.words import MISSING, counted, listed, said_neighbour, say_moment
 from headgate.sampling.outside_programs import OutsideProgram
 
 SPEED_COLUMNS = ("× 1.25", "× 2", "No limit")
@@ -56,7 +57,7 @@ def culprit(loss: LostTime, meanwhile: Sequence[str] = ()) -> str:
 def culprit_named(to: str, meanwhile: Sequence[str] = ()) -> str:
     """A neighbour, in words."""
     if to != OTHERS:
-        return to
+        return said_neighbour(to)
     return "other runs, programs outside" if meanwhile else "programs outside Headgate"
 
 
@@ -82,7 +83,8 @@ def explained(run: Recording, job: str | None = None) -> list[Account]:
             else account
             for account in chosen
         ]
-    if not any(loss.to == OTHERS for account in chosen for loss in account.losses):
+    outside = (loss.to for account in chosen for loss in account.losses)
+    if not any(to == OTHERS or is_other_user(to) for to in outside):
         return chosen
     meanwhile, programs = beside(run), _programs(run)
     return [

@@ -39,7 +39,7 @@ from headgate.model.reason_text import in_words, what_happened, what_to_do
 from headgate.model.reasons import ReasonKind
 from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
 from headgate.reports.remedies import setting_in_words
-from headgate.reports.words import say
+from headgate.reports.words import said_neighbour, say
 
 _LONGEST_FAILURE = 120
 """Most characters of a failure reason."""
@@ -79,7 +79,8 @@ def missing_reading(missing: MissingReading) -> str:
     """A reading that an account lacks, in words."""
     if missing.kind is not MissingKind.GPU_ALONE:
         return _MISSING[missing.kind]
-    who = "programs outside Headgate" if missing.culprit == OTHERS else missing.culprit
+    is_outside = missing.culprit == OTHERS
+    who = "programs outside Headgate" if is_outside else said_neighbour(missing.culprit)
     used = f"it was full, and {who} used it for {say_seconds(missing.seconds)}"
     return f"some seconds with the GPU for itself ({used})"
 
@@ -138,7 +139,7 @@ def _note(note: DoubtfulLoss | LongStart | ThreadGrant, account: Account) -> str
 
 
 def _doubt(doubt: DoubtfulLoss, account: Account) -> str:
-    who = _PROGRAMS if doubt.culprit == OTHERS else doubt.culprit
+    who = _PROGRAMS if doubt.culprit == OTHERS else said_neighbour(doubt.culprit)
     return (
         f"{who} may have slowed {account.job} through {_THROUGH[doubt.resource]}, or not: "
         f"that cost 0 to {say_seconds(doubt.most)}."
@@ -178,14 +179,15 @@ def _rounded(seconds: float) -> str:
 
 def _neighbour(finding: Finding, account: Account) -> str:
     facts: NeighbourFacts = finding.facts
-    who = _outside(facts) if finding.culprit == OTHERS else finding.culprit
+    who = _outside(facts) if finding.culprit == OTHERS else said_neighbour(finding.culprit)
     slowed = say_percent(facts.slowed) if facts.slowed is not None else ""
     through = " and ".join(_THROUGH[resource] for resource in facts.through)
     cost = f"that cost {say_seconds(facts.lost)}"
     text = f"{who} slowed {account.job} by {slowed} through {through}: {cost}"
     if not facts.others:
         return f"{text}."
-    others = "programs outside it" if facts.others == (OTHERS,) else facts.others[0]
+    is_outside = facts.others == (OTHERS,)
+    others = "programs outside it" if is_outside else said_neighbour(facts.others[0])
     others = f"{len(facts.others)} others" if len(facts.others) > 1 else others
     return f"{text}. Together with {others} that is {_cost(finding, account)}."
 

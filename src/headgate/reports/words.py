@@ -79,6 +79,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def said_neighbour(name: str) -> str:
+    """A job: of this user by its name, of another one as that user's."""
+    user, colon, job = name.partition(":")
+    if not colon:
+        return name
+    return f"{user}'s {job}" if job else f"a job of {user}"
+
+
 def said_threads(threads: tuple[int, int]) -> str:
     """`1 thread`, `1 to 2 threads`: the fewest and the most."""
     fewest, most = threads

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.machine.box_names import job_in
 from headgate.machine.files import content
 from headgate.model.paths import user_name
 
@@ -31,7 +32,7 @@ class OutsideProgram:
 
     Args:
         user: Name or number of its user.
-        command: Name of the program, or of the script for Python.
+        command: Name of the program, or of the script for Python; of a job its name.
         pid: One of its processes, the latest that used much.
         nice: Nice value of that process.
         seconds: CPU seconds of its processes.
@@ -40,6 +41,8 @@ class OutsideProgram:
             and the kernel does not group processes by session (autogroup).
         is_hub: Whether it is the hub of another HEADGATE_HOME. CPU time of its ended jobs counts as
             its own.
+        job: The job of another user's Headgate that it is; None: it is no job. Empty: a private
+            one.
     """
 
     user: str
@@ -50,6 +53,12 @@ class OutsideProgram:
     is_mine: bool
     may_renice: bool
     is_hub: bool = False
+    job: str | None = None
+
+
+def neighbour_name(program: OutsideProgram) -> str:
+    """`USER:JOB` of a job of another user."""
+    return f"{program.user}:{program.job}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class OutsideProgramsReader:
         grouped = content(self._proc / "sys/kernel/sched_autogroup_enabled").strip() == "1"
         reaped = self._reaped(before)
         parents = {process.pid: process.parent for process in self._seen.values()}
-        outside_programs: dict[tuple[str, str], OutsideProgram] = {}
+        outside_programs: dict[tuple[str, str, str | None], OutsideProgram] = {}
         for key, program_entry in self._seen.items():
             last = before.get(key)
             own_ticks = program_entry.ticks - (last.ticks if last is not None else 0)
@@ -101,19 +110,23 @@ class OutsideProgramsReader:
                 owner = (self._proc / str(program_entry.pid)).stat().st_uid
                 mine = os.geteuid() in (0, owner)
                 words = content(self._proc / str(program_entry.pid) / "cmdline").split("\0")
-                program = user_name(owner), _command(words, program_entry.name)
+                cgroups = content(self._proc / str(program_entry.pid) / "cgroup")
+                job = job_in(cgroups) if owner != os.geteuid() else None
+                command = _command(words, program_entry.name) if job is None else job or "job"
+                program = user_name(owner), command, job
                 seconds = spent + (
                     outside_programs[program].seconds if program in outside_programs else 0.0
                 )
                 helps = mine and program_entry.nice < _LOWEST and not grouped
                 outside_programs[program] = OutsideProgram(
-                    *program,
+                    *program[:2],
                     program_entry.pid,
                     program_entry.nice,
                     seconds,
                     mine,
                     helps,
                     _HUB in words,
+                    job,
                 )
         return list(outside_programs.values())
 

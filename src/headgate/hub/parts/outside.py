@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from headgate.engines.base import LOCAL
@@ -18,13 +18,19 @@ from headgate.model.cluster import Node
 from headgate.model.events import Action, Event, MemoryUsed, TaskExited, TaskStarted
 from headgate.model.identifiers import TaskId
 from headgate.model.reasons import Reason, ReasonKind
+from headgate.recorded.recording import NEIGHBOUR
 from headgate.sampling.available import AvailableMemory
 from headgate.sampling.outside_kills import OutsideKillsReader
-from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram, OutsideProgramsReader
+from headgate.sampling.outside_programs import (
+    PROGRAMS,
+    OutsideProgram,
+    OutsideProgramsReader,
+    neighbour_name,
+)
 
 _LOOK_SECONDS, _APART_SECONDS = 5.0, 1.0
 """Seconds between two looks during a run, and the least between looks when many runs begin."""
-_MOST_PROGRAMS = 5
+_MOST_PROGRAMS, _MOST_NEIGHBOURS = 5, 50
 _TIGHT = 1 / 4
 """Fraction of the machine's memory below which the processes' memory is recorded."""
 
@@ -107,6 +113,7 @@ class OutsideUse(Component):
         self._boxes = boxes
         self._reader = OutsideProgramsReader()
         self._used: dict[str, dict[tuple[str, str], OutsideProgram]] = {}
+        self._beside: dict[str, _Beside] = {}
         self._looked_at = -math.inf
 
     def hear(self, event: Event, actions: Sequence[Action]) -> None:
@@ -118,6 +125,7 @@ class OutsideUse(Component):
 
     def forget(self, run: str) -> None:
         self._used.pop(run, None)
+        self._beside.pop(run, None)
 
     def _begin(self) -> None:
         """Start counting for runs that have just begun."""
@@ -130,12 +138,19 @@ class OutsideUse(Component):
         return [run for run in runs if run.submission.engine == LOCAL and run.id not in self._used]
 
     def _look(self) -> None:
-        self._looked_at = time.monotonic()
+        last, self._looked_at = self._looked_at, time.monotonic()
         own = {os.getpid(), *(pid for box in self._boxes().values() for pid in box.pids())}
         programs = self._reader.look(own)
+        elapsed = self._looked_at - last
+        cores: dict[str, float] = {}
+        for program in programs:
+            if program.job is not None and math.isfinite(elapsed):
+                name = neighbour_name(program)
+                cores[name] = cores.get(name, 0.0) + program.seconds / elapsed
         for run in self._live_runs.runs.values():
             if (used := self._used.get(run.id)) is None:
                 continue
+            self._record(run, cores)
             for outside_program in programs:
                 key = outside_program.user, outside_program.command
                 before = used[key].seconds if key in used else 0.0
@@ -148,3 +163,27 @@ class OutsideUse(Component):
                     value=json.dumps([asdict(outside_program) for outside_program in most]),
                 )
         self._used.update({run.id: {} for run in self._not_begun()})
+
+    def _record(self, run: LiveRun, cores: Mapping[str, float]) -> None:
+        """Record the cores that each job of another user had since the last look. A reading counts
+        from the one before, so a job that comes back is told to have used nothing until then.
+        """
+        now, beside = run.clock(), self._beside.setdefault(run.id, _Beside())
+        if beside.looked_at is not None:
+            for name in list(cores.keys() | beside.active)[:_MOST_NEIGHBOURS]:
+                target = f"{NEIGHBOUR}{name}@{self._machine.name}"
+                rows = [(now, cores.get(name, 0.0))]
+                if name not in beside.active:
+                    rows.insert(0, (beside.looked_at, 0.0))
+                for t, used in rows:
+                    run.recorder.add("usage", t=t, target=target, cpu_cores=used)
+            beside.active = set(cores)
+        beside.looked_at = now
+
+
+@dataclass(slots=True)
+class _Beside:
+    """Jobs of other users that ran beside a run at the last look, and its second then."""
+
+    active: set[str] = field(default_factory=set)
+    looked_at: float | None = None

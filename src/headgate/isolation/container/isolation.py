@@ -27,9 +27,10 @@ from headgate.isolation.container.daemon import TOKEN, Daemon, GoneError, NoAnsw
 from headgate.isolation.container.network import Network, place_of
 from headgate.isolation.container.parents import Parent, find_parent
 from headgate.isolation.container.request import ContainerRequest
-from headgate.isolation.process import BUFFERED_WRITES_V1, GROUP_PATTERN, PREFIX
+from headgate.isolation.process import BUFFERED_WRITES_V1, GROUP_PATTERN
 from headgate.isolation.spawning import find_program
 from headgate.machine import disks, processes
+from headgate.machine.box_names import PREFIX, box_name
 from headgate.machine.cgroup_layout import CGROUPS, Mode, folders_of
 from headgate.machine.cgroup_v1 import CgroupsV1, cores_above
 from headgate.machine.cgroup_v2 import CgroupsV2
@@ -190,7 +191,10 @@ class ContainerIsolation(Isolation):
         if launch.image != HOST_IMAGE:
             launch = with_path_of_image(daemon, launch)
         parent = find_parent(
-            PREFIX + self._group, launch.task.replace("/", ":"), launch.place, daemon.driver
+            PREFIX + self._group,
+            box_name(launch.task, launch.private),
+            launch.place,
+            daemon.driver,
         )
         labels = {GROUP: self._group, TASK: launch.task, TOKEN: token, OWNER: owner(os.getpid())}
         labels[FOLDERS] = "\n".join(map(str, parent.made))

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.isolation.process import PREFIX
 from headgate.machine import cgroup_layout
+from headgate.machine.box_names import PREFIX
 from headgate.model.cluster import Place
 from headgate.model.errors import IsolationError
 
