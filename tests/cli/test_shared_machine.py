@@ -122,3 +122,58 @@ def test_reservations_are_for_those_who_may(arbiter: ServedArbiter) -> None:
 def test_what_is_no_reservation_is_refused_with_an_example(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="such as: headgate reserve 2 gpus for 3h from 18:00"):
         types("reserve", *words)
+
+
+def test_administrators_hold_release_and_stop_jobs_of_others(arbiter: ServedArbiter) -> None:
+    arbiter.user = "alan"
+    with pytest.raises(HeadgateError, match="only root, and members of"):
+        types("arbiter", "hold", "grace:cnn")
+    arbiter.groups = frozenset({"wheel"})
+    ada, grace = arbiter.hubs
+    assert "grace:r/cnn does not start" in types("arbiter", "hold", "grace:cnn")
+    told = grace.hears("Act")
+    assert (told["kind"], told["by"], told["job"]) == ("hold", "alan", "r/cnn#1")
+    assert {job["name"]: job["waits"] for job in seen()["jobs"]}["cnn"] == "held"
+    types("arbiter", "first", "grace:r/cnn")
+    assert grace.hears("Act")["kind"] == "first"
+    [row] = json.loads(types("arbiter", "stop", "ada:vae", "--json"))
+    assert row == {"user": "ada", "job": "r/vae", "act": "stop"}
+    assert ada.hears("Act")["kind"] == "stop"
+    types("arbiter", "drain")
+    assert ada.hears("Act")["kind"] == grace.hears("Act")["kind"] == "drain"
+    text = types("status", "--all")
+    assert "drained" in text and "alan holds grace:r/cnn" in text
+    arbiter.user, arbiter.groups = "grace", frozenset[str]()
+    kinds = [(act["kind"], act["user"]) for act in seen()["acts"]]
+    assert kinds == [("hold", "grace"), ("first", "grace"), ("drain", "")]
+
+
+def test_a_limited_user_keeps_what_runs_and_gets_no_more(arbiter: ServedArbiter) -> None:
+    arbiter.user = "root"
+    ada = arbiter.hubs[0]
+    assert "at most 3 cores, 1 job" in types("arbiter", "limit", "ada", "jobs=1", "cores=3")
+    ada.state({"id": "r/s#1", "name": "secret"}, running=[VAE])
+    waits = {job["name"]: job["waits"] for job in seen()["jobs"]}
+    assert (waits["vae"], waits["secret"]) == (None, "own-limit")
+    assert "ada, at most 3 cores, 1 job" in types("status", "--all")
+    types("arbiter", "limit", "ada", "none")
+    assert ada.hears("ResourceGrant")["demand"]["id"] == "r/s#1"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("hold", "vae"), "expected USER:JOB"),
+        (("hold", "ada:gan"), "ada has no job 'gan' here"),
+        (("limit", "ada", "tpus=1"), "one of cores, memory, gpus, jobs"),
+        (("limit", "ada", "cores=many"), "a number of cores above 0"),
+        (("limit", "ada", "memory=8"), "with its unit"),
+    ],
+)
+def test_orders_that_make_no_sense_are_refused(
+    arbiter: ServedArbiter, words: tuple[str, ...], why: str
+) -> None:
+    arbiter.user = "root"
+    with pytest.raises(UsageError, match=why):
+        types("arbiter", *words)
+    assert seen()["acts"] == []

@@ -40,6 +40,7 @@ def command(
     Example: sudo headgate arbiter
              sudo headgate arbiter install
              headgate arbiter check arbiter.yaml
+             headgate arbiter hold ada:vae
     """
     if context.invoked_subcommand is not None:
         return

@@ -55,7 +55,9 @@ def command(user: str | None, by: Period | None, days: int, gpus: bool, as_json:
         click.echo(json.dumps(rows, indent=2))
         return
     if not rows:
-        click.echo(f"{user or 'nobody'} had nothing since {_date(since)}")
+        click.echo(
+            f"{f'{user} had nothing' if user else 'nobody had anything'} since {_date(since)}"
+        )
         return
     if by is None:
         click.echo(f"since {_date(since)}:")
