@@ -14,6 +14,8 @@ from tests.arbiter.serving import ServedArbiter, served
 
 from headgate.arbiter.events import MachineUsed, UserUsed
 from headgate.cli import headgate
+from headgate.client.proving import prove
+from headgate.client.running_jobs import RunningJobs
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.sharing import SharingRules
 
@@ -146,6 +148,12 @@ def test_administrators_hold_release_and_stop_jobs_of_others(arbiter: ServedArbi
     arbiter.user, arbiter.groups = "grace", frozenset[str]()
     kinds = [(act["kind"], act["user"]) for act in seen()["acts"]]
     assert kinds == [("hold", "grace"), ("first", "grace"), ("drain", "")]
+
+
+def test_no_job_of_another_user_is_held_for_a_proof() -> None:
+    chosen = RunningJobs("r", ["cnn"], Path("hub"))
+    with pytest.raises(UsageError, match="a job of another user"):
+        prove(chosen, "cnn", "ada:vae", None, lambda _: None)
 
 
 def test_a_limited_user_keeps_what_runs_and_gets_no_more(arbiter: ServedArbiter) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import click
 from rich.table import Table
@@ -13,8 +12,7 @@ from headgate.arbiter.acts import Act, ActKind
 from headgate.arbiter.records import Booking, JobDemand, SeenJob, WaitKind
 from headgate.arbiter.seen import SeenMachine, SeenUser
 from headgate.cli.live_view import print_table
-from headgate.client.machine import id_of
-from headgate.model import records
+from headgate.client.machine import before
 from headgate.model.sharing import Amounts
 from headgate.model.units import say_bytes, say_percent, say_seconds, say_text, say_time
 from headgate.reports.words import counted
@@ -37,30 +35,6 @@ _ACTS: Mapping[ActKind, str] = {
     ActKind.LIMIT: "limits {} to",
     ActKind.UNLIMIT: "no longer limits {}",
 }
-
-
-def as_json(machine: SeenMachine) -> dict[str, Any]:
-    """The machine as JSON; keys are only ever added."""
-    shown: dict[str, Any] = records.plain(machine)
-    ahead = before(machine)
-    for entry, job, number in zip(shown["jobs"], machine.jobs, ahead, strict=True):
-        for key in ("id", "name"):
-            del entry["demand"][key]
-        entry["private"] = job.name is None or job.demand.private
-        entry["before"] = number
-        entry["id"] = id_of(job.job) if job.job is not None else None
-        del entry["job"]
-    return shown
-
-
-def before(machine: SeenMachine) -> list[int | None]:
-    """How many jobs wait before each one; None: it runs."""
-    numbers: list[int | None] = []
-    waiting = 0
-    for job in machine.jobs:
-        numbers.append(waiting if job.waits is not None else None)
-        waiting += job.waits is not None
-    return numbers
 
 
 def show(machine: SeenMachine) -> None:

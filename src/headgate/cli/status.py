@@ -17,7 +17,7 @@ from headgate.arbiter.seen import SeenMachine
 from headgate.cli import machine_view
 from headgate.cli.live_view import gpu_cells, position, print_table, task_cells
 from headgate.client.client import Client
-from headgate.client.machine import SharedMachine
+from headgate.client.machine import SharedMachine, machine_as_json
 from headgate.client.run import Run
 from headgate.model.events import ENDED, FAULTS
 from headgate.model.units import say_bytes, say_seconds
@@ -146,7 +146,7 @@ def command(run: str | None, unfolds: bool, as_json: bool) -> None:
 def _as_json(watched: Run, machine: SeenMachine | None = None) -> str:
     stands = watched.status()
     indent = 2 if len(stands.jobs) <= _MOST_ROWS else None
-    added = {} if machine is None else {"machine": machine_view.as_json(machine)}
+    added = {} if machine is None else {"machine": machine_as_json(machine)}
     return json.dumps(asdict(stands) | added, indent=indent)
 
 
@@ -157,7 +157,7 @@ def _show_machine(machine: SeenMachine, as_json: bool) -> None:
     elif runs.listing():
         click.echo(_as_json(Client().find(None), machine))
     else:
-        click.echo(json.dumps({"machine": machine_view.as_json(machine)}, indent=2))
+        click.echo(json.dumps({"machine": machine_as_json(machine)}, indent=2))
 
 
 def _tell_verified(verified: Mapping[str, Mapping[str, Any]]) -> None:

@@ -163,3 +163,27 @@ def named(machine: SeenMachine, name: str) -> MachineJob:
 def id_of(job: MachineJob) -> str:
     """`RUN/JOB`: the id of a job without its attempt."""
     return job.id.rpartition("#")[0] or job.id
+
+
+def machine_as_json(machine: SeenMachine) -> dict[str, Any]:
+    """The machine as JSON; keys are only ever added."""
+    shown: dict[str, Any] = records.plain(machine)
+    ahead = before(machine)
+    for entry, job, number in zip(shown["jobs"], machine.jobs, ahead, strict=True):
+        for key in ("id", "name"):
+            del entry["demand"][key]
+        entry["private"] = job.name is None or job.demand.private
+        entry["before"] = number
+        entry["id"] = id_of(job.job) if job.job is not None else None
+        del entry["job"]
+    return shown
+
+
+def before(machine: SeenMachine) -> list[int | None]:
+    """How many jobs wait before each one; None: it runs."""
+    numbers: list[int | None] = []
+    waiting = 0
+    for job in machine.jobs:
+        numbers.append(waiting if job.waits is not None else None)
+        waiting += job.waits is not None
+    return numbers

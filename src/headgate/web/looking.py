@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from headgate.client.client import Client
 from headgate.client.following import Follower
+from headgate.client.machine import SharedMachine, machine_as_json
 from headgate.client.run import Run
 from headgate.model.errors import HeadgateError
 from headgate.recorded.events import LoggedEvent
@@ -46,6 +47,7 @@ class Lookout:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._client = Client()
+        self._machine = SharedMachine()
         self._predicted: dict[str, int] = {}
         self._seen: set[str] = set()
         self._decisions: list[dict[str, Any]] = []
@@ -80,6 +82,9 @@ class Lookout:
                     await self._look_at(run)
                     nodes |= {node.name: asdict(node) for node in await _looked_up(run.nodes) or ()}
             self._board.add(nodes=nodes, decisions=self._newest_decisions())
+            if self._machine.has_arbiter:
+                seen = await _looked_up(self._machine.look)
+                self._board.add(machine=machine_as_json(seen) if seen is not None else {})
             took = time.monotonic() - began
             await self._wait(max(LOOK_SECONDS, _REST * took))
 

@@ -37,6 +37,8 @@ MOST_LOSSES_OF_JOB = 10
 """Losses of a job that have series; the others are added up."""
 MOST_METRICS_OF_JOB = 20
 """Metrics of a job's own that have series: the first by name."""
+MOST_USERS = 100
+"""Users of a shared machine who have series: those with most jobs."""
 ENDED_SECONDS = 300.0
 """How long a job that has ended keeps its series: Prometheus looks back as far for a last value."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,6 +80,12 @@ class Scene:
     def nodes(self) -> list[Mapping[str, Any]]:
         """The nodes that have series."""
         return list(self.board.facts.get("nodes", {}).values())[:MOST_NODES]
+
+    @cached_property
+    def users(self) -> list[Mapping[str, Any]]:
+        """The users of a shared machine who have series."""
+        users = self.board.facts.get("machine", {}).get("users", ())
+        return sorted(users, key=lambda user: -user["running"] - user["waiting"])[:MOST_USERS]
 
     @cached_property
     def hubs(self) -> list[tuple[str, psutil.Process]]:
@@ -151,6 +159,17 @@ def _node_figure(field: str, name: str, unit: str, meaning: str) -> Figure:
                 yield (node["name"],), node[field]
 
     return Figure(name, unit, meaning, _OF_NODE, read)
+
+
+def _user_figure(field: str, name: str, unit: str, meaning: str) -> Figure:
+    """A field of each user of a shared machine."""
+
+    def read(scene: Scene) -> Iterator[Sample]:
+        for user in scene.users:
+            if (value := user[field]) is not None:
+                yield (user["user"],), len(value) if isinstance(value, list) else value
+
+    return Figure(name, unit, meaning, ("user",), read)
 
 
 def _version(_scene: Scene) -> Iterator[Sample]:
@@ -389,6 +408,12 @@ FIGURES: tuple[Figure, ...] = (
     _node_figure("gpus", "node.gpus", "", "GPUs of the node."),
     _node_figure("gpu_busy", "node.gpu.busy", "1", "Mean part of time that its GPUs are busy."),
     _node_figure("gpu_memory_bytes", "node.gpu.memory", "By", "GPU memory in use."),
+    _user_figure("cores", "user.share", "{core}", "Cores that a user's jobs can expect."),
+    _user_figure("used_cores", "user.cpu", "{core}", "Cores that a user's jobs use."),
+    _user_figure("memory_bytes", "user.memory", "By", "Memory granted to a user's jobs."),
+    _user_figure("gpus", "user.gpus", "", "GPUs that a user's jobs hold."),
+    _user_figure("running", "user.running", "", "Jobs of a user that run."),
+    _user_figure("waiting", "user.waiting", "", "Jobs of a user that wait."),
     Figure(
         "hub.cpu",
         "s",

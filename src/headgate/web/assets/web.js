@@ -4,7 +4,7 @@
   const facts = JSON.parse(document.getElementById("facts").textContent);
   const at = (id) => document.getElementById(id);
   const runs = new Map();  // id → { facts, jobs: Map(name → job) }
-  let nodes = {}, trouble = "";
+  let nodes = {}, machine = {}, trouble = "";
   let events = [];  // those that are not shown yet
   const MOST_EVENTS = 200, MOST_LOG = 400000;
 
@@ -336,6 +336,22 @@
       ...["in", "out"].map((way) => network(node, way)))));
   };
 
+  // Jobs of all users, as this user may see them.
+  const showUsers = () => {
+    const jobs = machine.jobs ?? [];
+    at("users-section").hidden = jobs.length === 0;
+    at("drained").hidden = !machine.drained;
+    at("users").tBodies[0].replaceChildren(...jobs.slice(0, MOST_EVENTS).map((job) => {
+      const { cores, workers, memory_bytes: memory, gpus } = job.demand;
+      const needs = [cores ? `${digits(cores)} cores` : "", memory ? bytes(workers * memory) : "", job.gpus.length ? `GPU ${job.gpus.join(", ")}` : "", !job.gpus.length && gpus ? `${workers * gpus} GPUs` : ""];
+      const ahead = (at) => seconds(Math.max(at - machine.at, 0));
+      let start = job.since !== null ? `${seconds(machine.at - job.since)} ago` : "not known";
+      if (job.at !== null) start = `in about ${ahead(job.at)}${job.latest !== null ? `, at the latest ${ahead(job.latest)}` : ""}`;
+      const texts = [job.name === null ? `a job of ${job.user}` : `${job.user}:${job.name}`, job.waits === null ? "running" : `waits, ${job.before || "none"} before it`, needs.filter(Boolean).join(", "), start];
+      return element("tr", {}, ...texts.map((textContent, i) => element(i ? "td" : "th", { textContent, className: "text", ...(i ? {} : { scope: "row" }) })));
+    }));
+  };
+
   // The newest is above; only new ones are added, and as many of the oldest go.
   const momentOf = (event) => { const began = runs.get(event.run)?.facts.began; return began ? time(began + event.t) : clock(event.t); };
   const eventRow = (event) => element("tr", { event },
@@ -445,6 +461,7 @@
     if (facts.kind === "now") {
       showSlow();
       if (parts.has("nodes")) showNodes();
+      if (parts.has("machine")) showUsers();
       if (parts.has("events")) showEvents();
     }
     if (facts.kind === "job") showJob();
@@ -503,6 +520,7 @@
       trouble = message.trouble;
     }
     if (message.decisions && facts.kind === "now") showDecisions(message.decisions);
+    if (message.machine) { machine = message.machine; parts.add("machine"); }
     if (message.nodes) { nodes = message.nodes; parts.add("nodes"); }
     if (message.events.length) { events = [...events, ...message.events].slice(-MOST_EVENTS); parts.add("events"); }
     schedule();
