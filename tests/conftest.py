@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import resource
 import select
 import signal
 from collections.abc import Generator, Iterator
@@ -19,6 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
+    from xdist.workermanage import WorkerController
 
 CONTRACTS = "/headgate/testing/"
 """A skip that a contract suite raises itself says what its subject does not claim; no installation
@@ -98,6 +100,9 @@ QUICK = (
 
 NICENESS = 19
 
+MOST_BYTES = 8 << 30
+"""Memory that a process of a test may fill, a hub or a task too; the largest take a third."""
+
 REQUIRE_ALL = os.environ.get("HEADGATE_TEST_REQUIRE_ALL") == "1"
 
 # What JAX compiles is kept: tests train the same small networks again and again, in many processes.
@@ -169,10 +174,19 @@ def _is_of_the_machine(nodeid: str) -> bool:
     return _part(nodeid) in OF_THE_MACHINE and not nodeid.startswith(BESIDE)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Where tests run in several processes, one that runs away fails with `MemoryError`, before the
+    kernel kills what it likes.
+    """
+    if hasattr(config, "workerinput"):
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, most))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     """All tests of the machine in one process, in their order; the others file by file to whoever
-    is free.
+    is free. What a process that died had left is done by another.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -183,6 +197,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
             if _part(nodeid) in WHOLE:
                 return _part(nodeid)
             return nodeid if nodeid.startswith(APART) else nodeid.partition("::")[0]
+
+        def remove_node(self, node: WorkerController) -> str | None:
+            """The test that a process died in, which is not run again."""
+            left = {
+                scope: {nodeid: False for nodeid, is_done in unit.items() if not is_done}
+                for scope, unit in self.assigned_work[node].items()
+            }
+            pending = [(scope, nodeid) for scope, unit in left.items() for nodeid in unit]
+            for scope, nodeid in pending[:1]:
+                del left[scope][nodeid]
+            self.assigned_work[node] = {scope: unit for scope, unit in left.items() if unit}
+            super().remove_node(node)
+            return pending[0][1] if pending else None
+
+        def _reschedule(self, node: WorkerController) -> None:
+            if node in self.registered_collections:  # not of one that has just been started
+                super()._reschedule(node)
 
     config.option.loadscopereorder = False
     return MachineAndOthers(config, log)
