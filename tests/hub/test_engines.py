@@ -237,6 +237,7 @@ def test_a_job_that_its_engine_has_no_room_for_is_shown_to_wait_until_it_starts(
             "elsewhere",
             "--address",
             "narrow",
+            *("--memory", "100MiB"),  # else a job waits until that of the first is seen
             "waits.py",
             "--",
             go,

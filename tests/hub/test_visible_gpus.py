@@ -29,7 +29,10 @@ def on_gpus(user: User) -> User:
 
 
 def seen(user: User, stated: str | None, jobs: list[str]) -> dict[str, str]:
-    """What jobs that run beside each other see where `CUDA_VISIBLE_DEVICES` is so, by name."""
+    """What jobs that run beside each other see where `CUDA_VISIBLE_DEVICES` is so, by name.
+
+    Their memory is stated: else all wait until that of the first is seen.
+    """
     user.variables.pop("CUDA_VISIBLE_DEVICES", None)
     if stated is not None:
         user.variables["CUDA_VISIBLE_DEVICES"] = stated
@@ -46,26 +49,28 @@ def seen(user: User, stated: str | None, jobs: list[str]) -> dict[str, str]:
 
 
 def test_a_job_is_given_of_those_that_its_user_s_environment_allows(on_gpus: User) -> None:
-    one = "limits: {gpus: 1, gpu_memory: 1GiB}"
+    on_gpus.warm = False  # an interpreter for each of these environments takes longer to warm
+    one = "limits: {memory: 100MiB, gpus: 1, gpu_memory: 1GiB}"
+    none = "limits: {memory: 100MiB, gpus: 0}"
+    any_ = "limits: {memory: 100MiB}, priority: 1"
     assert seen(on_gpus, "2,1", [one, one]) == {
         "a": "sees ['2', None, None]",
         "b": "sees ['1', None, None]",
     }
     # Another terminal, which joins the hub of the first: what that allowed counts for nothing here.
     assert seen(on_gpus, "0", [one, one]) == dict.fromkeys("ab", "sees ['0', None, None]")
-    told = seen(on_gpus, "GPU-2,GPU-0", ["limits: {gpus: 2, gpu_memory: 1GiB}", one, "priority: 1"])
+    two = one.replace("gpus: 1", "gpus: 2")
+    told = seen(on_gpus, "GPU-2,GPU-0", [two, one, any_])
     both = "sees ['GPU-2,GPU-0', '2,0', None]"
     assert told["a"] == both
     assert told["c"] in (both, "sees ['GPU-0,GPU-2', '0,2', None]")
     assert told["b"] in ("sees ['GPU-2', '2', None]", "sees ['GPU-0', '0', None]")
     assert seen(on_gpus, "MIG-31bb", [one]) == {"a": "sees ['MIG-31bb', '401', None]"}
-    assert seen(on_gpus, "", ["limits: {gpus: 0}", "priority: 1"]) == dict.fromkeys(
-        "ab", "sees ['', None, None]"
-    )
-    own = "limits: {gpus: 1, gpu_memory: 1GiB}, env: {CUDA_VISIBLE_DEVICES: '1'}"
+    assert seen(on_gpus, "", [none, any_]) == dict.fromkeys("ab", "sees ['', None, None]")
+    own = f"{one}, env: {{CUDA_VISIBLE_DEVICES: '1'}}"
     assert seen(on_gpus, "2", [own]) == {"a": "sees ['1', None, None]"}
     # Nothing said: that which the fewest use, by the number that NVML counts with.
-    free = seen(on_gpus, None, ["limits: {gpus: 0}", one, "priority: 1"])
+    free = seen(on_gpus, None, [none, one, any_])
     assert free["a"] == "sees ['', None, 'PCI_BUS_ID']"
     assert free["b"] == "sees ['MIG-30bb', '400', 'PCI_BUS_ID']"
     assert free["c"].count(",") == 6  # it sees all five, the one that it is to use first

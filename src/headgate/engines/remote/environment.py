@@ -53,9 +53,10 @@ SENT = (
     *("HF_HOME", "HF_HUB_CACHE", "TOKENIZERS_PARALLELISM"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
+    "HEADGATE_REPORT",
 )
-"""Names and patterns of variables that find programs and libraries, or set up frameworks and their
-threads.
+"""Names and patterns of variables that find programs and libraries, set up frameworks and their
+threads, or are for Headgate wherever jobs run.
 """
 
 _HERE = frozenset(
