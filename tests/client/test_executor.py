@@ -200,7 +200,7 @@ def test_what_cannot_be_pickled_is_refused_or_told(executor: Executor) -> None:
 
 @pytest.mark.slow
 def test_a_call_is_made_again_and_may_call_others_itself() -> None:
-    with Executor(retries=1) as executor:
+    with Executor(retries=1, memory="256MiB") as executor:
         again, deep = executor.submit(fails_once), executor.submit(nested, 5)
         assert (again.result(SECONDS), deep.result(SECONDS)) == ("the second time", 25)
 

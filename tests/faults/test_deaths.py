@@ -111,6 +111,7 @@ def test_of_a_task_with_retries_goes_on_from_its_checkpoint(user: User) -> None:
     ]
 
 
+@pytest.mark.long  # one task's saving and a hub's death have tests of tests/torch and tests/hub
 def test_of_the_hub_lets_tasks_save_and_leaves_nothing(user: User) -> None:
     user.write("learns.py", LEARNS)
     user.write("asked.py", CATCHES)

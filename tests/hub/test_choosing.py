@@ -123,7 +123,11 @@ def test_jobs_that_cost_each_other_much_run_on_different_nodes(user: User) -> No
     (user.home / "pairs.json").write_text(json.dumps({"": table}))
     user.write("two.yaml", LAB.replace("chosen", "two") + "".join(NODES[:2]))
     waits = "until test -e go; do sleep 0.05; done"
-    jobs = [{"name": name, "run": waits} for name in ("heavy", "light", "wide", "small")]
+    limits = {"memory": "64MiB"}  # else they wait until that of the first is seen
+    jobs = [
+        {"name": name, "run": waits, "limits": limits}
+        for name in ("heavy", "light", "wide", "small")
+    ]
     user.write("jobs.yaml", json.dumps({"jobs": jobs}))
     user.types("lab", "up", "two.yaml")
     try:

@@ -116,7 +116,7 @@ while time.monotonic() < end:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # tests/diagnosis/test_creeping.py has what is told of readings
 def test_a_leak_is_told_with_what_a_step_leaks(tmp_path: Path) -> None:
     """Memory is read once a second, and ten readings after a warm-up tell: 16 s."""
     (tmp_path / "leak.py").write_text(LEAKING)
@@ -141,7 +141,17 @@ FORMS = {
 
 
 @pytest.mark.slow
-def test_causes_that_need_spans_are_told_of_unchanged_scripts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "forms",
+    [
+        ["trainer", "plain"],
+        pytest.param(["lightning", "accelerate"], marks=pytest.mark.long),
+    ],
+    ids=" and ".join,
+)
+def test_causes_that_need_spans_are_told_of_unchanged_scripts(
+    forms: list[str], tmp_path: Path
+) -> None:
     pytest.importorskip("torch")
     jobs = [
         {
@@ -151,7 +161,7 @@ def test_causes_that_need_spans_are_told_of_unchanged_scripts(tmp_path: Path) ->
             "args": [form, "6"],
             "env": {"OMP_NUM_THREADS": "1"},
         }
-        for form in FORMS
+        for form in forms
     ]
     (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": jobs}))
     headgate = [sys.executable, "-m", "headgate"]

@@ -71,7 +71,7 @@ def states_need(gib: int) -> str:
     return f", limits: {{gpu_memory: {gib}GiB}}"
 
 
-@pytest.mark.slow
+@pytest.mark.long  # tests/controller/test_gpu_memory.py has its decisions
 def test_jobs_that_need_more_than_the_gpu_has_run_one_after_the_other(gpus: User) -> None:
     run = gpus.detaches(
         jobs(

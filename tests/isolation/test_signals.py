@@ -121,13 +121,18 @@ WAYS = {
         "bash -c 'python conda run python launches.py {}; true'; true",
     ),
 }
+MARKS = {("torchrun", "fork"): pytest.mark.slow, ("torchrun", "spawn"): pytest.mark.long}
+"""PyTorch takes its time to be imported."""
 
 
 @pytest.mark.parametrize(
-    "way",
-    [pytest.param(way, marks=pytest.mark.slow) if way == "torchrun" else way for way in WAYS],
+    ("way", "number", "method"),
+    [
+        pytest.param(way, number, method, marks=MARKS.get((way, method), ()))
+        for way in WAYS
+        for number, method in ((signal.SIGTERM, "fork"), (signal.SIGINT, "spawn"))
+    ],
 )
-@pytest.mark.parametrize(("number", "method"), [(signal.SIGTERM, "fork"), (signal.SIGINT, "spawn")])
 def test_a_script_saves_while_its_workers_live(
     starts: Starts, tmp_path: Path, way: str, number: signal.Signals, method: str
 ) -> None:

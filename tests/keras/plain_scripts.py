@@ -22,11 +22,11 @@ Script = Callable[[], list[Any]]
 SCRIPTS: dict[str, dict[str, tuple[Script, int]]] = {}
 """The scripts of each back end, and their numbers of steps."""
 FEW = {
-    "tensorflow": ("sequence", "validated", "legacy", "own_loop", "loop_in_a_program"),
+    "tensorflow": ("sequence", "validated", "own_loop", "loop_in_a_program"),
     "jax": ("sequence", "validated", "optax_compiled", "scanned", "flax_module"),
 }
-"""Of these, one of each kind of step that is observed in a way of its own: a fit of Keras and of
-tf_keras, a loop of the script's own, and one that a compiled program hides.
+"""Of these, one of each kind of step that is observed in a way of its own: a fit of Keras, a loop
+of the script's own, and one that a compiled program hides.
 """
 SAMPLES, BATCH = 48, 8
 X = np.random.default_rng(0).normal(size=(SAMPLES, 6)).astype("float32")

@@ -342,7 +342,7 @@ def test_a_worker_that_joins_takes_part_in_the_steps_of_tables(tmp_path: Path) -
     assert compare(tmp_path, case) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long  # tests of `Steps`, which follow, have its decisions
 def test_a_table_does_not_wait_for_a_worker_that_may_be_left_out(tmp_path: Path) -> None:
     case = "sgd-double"
     plan = Plan(strategy="ps", workers=3, servers=1, batch_per_worker=None, backup_workers=1)
