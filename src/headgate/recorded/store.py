@@ -408,6 +408,7 @@ class RunReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._columns: dict[str, frozenset[str]] = {}
         if not path.is_file():
             raise NotFoundError(f"no recorded data at {path}")
         with self._reading():
@@ -600,7 +601,10 @@ class RunReader:
 
     def columns(self, table: str) -> frozenset[str]:
         """Names of a table's columns; an older version's table lacks later ones."""
-        return frozenset(row["name"] for row in self.query(f"PRAGMA table_info({table})"))
+        if table not in self._columns:
+            about = self.query(f"PRAGMA table_info({table})")
+            self._columns[table] = frozenset(row["name"] for row in about)
+        return self._columns[table]
 
     def query(self, sql: str, parameters: Iterable[object] = ()) -> list[dict[str, Any]]:
         """Rows of any read-only query."""
