@@ -139,7 +139,8 @@ def accounts(
         grid = _grid(jobs, by_name, since, seconds)
 
         def account_of(job: RecordedJob, like: Power | None = None) -> Account:
-            others = [other for other in jobs if other is not job]
+            # a job that never ran is no neighbour, not even of itself
+            others = [other for other in jobs if other is not job] if job.tasks else jobs
             return _account(
                 job, others, grid, seconds, None if like is not None else alone.get(job.name), like
             )
