@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ def test_what_others_wrote_is_shown_as_it_is(
     recorder.close()
     shown = CliRunner().invoke(command, catch_exceptions=False).stdout
     assert all(f"{what} {said}" in shown for what in ("why", "on node", "share"))
+    assert "nothing could be written there" not in shown
+    os.utime(folder / runs.STORE, (0, 0))
+    shown = CliRunner().invoke(command, catch_exceptions=False).stdout
+    assert "nothing could be written there" in shown, "as on a disk that is read-only by now"
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(3500, False), (3700, True)])

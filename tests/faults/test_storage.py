@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from tests.hub.user import SECONDS, SOURCE, User
 
+from headgate.client.starting import clean
+from headgate.model.errors import StorageError
 from headgate.testing import wait
 
 WRITES = """
@@ -68,6 +71,18 @@ def test_a_home_on_a_read_only_disk_is_refused(user: User) -> None:
     finally:
         subprocess.run(["umount", str(sealed)], check=True)
     assert said.endswith("Read-only file system; set HEADGATE_HOME to a folder you can write")
+
+
+def test_a_home_whose_files_cannot_be_locked_is_refused(
+    user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_nfs_without_its_lock_service(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setenv("HEADGATE_HOME", str(user.folder / "home"))
+    monkeypatch.setattr("fcntl.flock", as_nfs_without_its_lock_service)
+    with pytest.raises(StorageError, match="cannot be locked: No locks available; two hubs might"):
+        clean()
 
 
 @pytest.mark.skipif(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -34,6 +35,8 @@ _MOST_ROWS = 100
 _RUNNING = ("running", "paused", "stopping")
 _WARNINGS = 10
 """Most warnings that are shown."""
+_UNWRITTEN_SECONDS = 30.0
+"""A run with jobs whose store was not written for so long is told of; readings come each second."""
 
 
 @click.command()
@@ -85,6 +88,13 @@ def command(run: str | None, unfolds: bool, as_json: bool) -> None:
         click.secho(text, fg="red" if failed else None)
     where = f" on host {stands.elsewhere}" if stands.elsewhere else ""
     click.echo(f"run {stands.id}: {stands.state}{where}, policy {stands.policy}, in {stands.path}")
+    is_read = any(job.state == "running" for job in every) and not stands.elsewhere
+    if is_read and (seconds := _unwritten_seconds(watched.path)) > _UNWRITTEN_SECONDS:
+        click.secho(
+            f"nothing could be written there for {say_seconds(seconds)}: its jobs go on, but this "
+            "is how they stood before",
+            fg="yellow",
+        )
     for sweep in dict.fromkeys(sweeps.values()):
         of_sweep = [job for job in every if sweeps.get(job.name) == sweep]
         click.echo(f"sweep {sweep}: {counted(len(of_sweep), 'job')}, {_states(of_sweep)}")
@@ -148,6 +158,12 @@ def _as_json(watched: Run, machine: SeenMachine | None = None) -> str:
     indent = 2 if len(stands.jobs) <= _MOST_ROWS else None
     added = {} if machine is None else {"machine": machine_as_json(machine)}
     return json.dumps(asdict(stands) | added, indent=indent)
+
+
+def _unwritten_seconds(run: Path) -> float:
+    """Since when nothing was written to the store of a run."""
+    files = (run / runs.STORE, run / f"{runs.STORE}-wal")
+    return time.time() - max(file.stat().st_mtime for file in files if file.exists())
 
 
 def _show_machine(machine: SeenMachine, as_json: bool) -> None:

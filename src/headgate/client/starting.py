@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 from headgate.config import settings
 from headgate.hub.allocations import allocation_of
 from headgate.hub.connection import HubConnection, connect
-from headgate.model.errors import HubError
+from headgate.model.errors import HubError, StorageError
 from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS
 from headgate.recorded import runs
 
@@ -55,7 +56,12 @@ def take_up() -> None:
 
 
 def _clean(folder: Path) -> None:
-    lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        lock = os.open(folder / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return  # nothing can be removed, and a hub that runs goes on
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         from headgate.hub.watchdog import (
@@ -66,6 +72,13 @@ def _clean(folder: Path) -> None:
         runs.remove_sockets(folder)
     except BlockingIOError:
         pass  # a hub or a watchdog runs and will clean up
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        raise StorageError(
+            f"files in {folder} cannot be locked: {error.strerror}; two hubs might run the same "
+            "jobs, so set HEADGATE_HOME to a folder on a local disk, or mount this one with locks"
+        ) from error
     finally:
         os.close(lock)
 
