@@ -66,6 +66,16 @@ def test_all_users_see_what_runs_and_waits_and_who_is_before_them(arbiter: Serve
     assert "ada:secret" in types("status", "--all")
 
 
+def test_what_a_hub_calls_its_jobs_stays_within_its_line(arbiter: ServedArbiter) -> None:
+    ada = arbiter.hubs[0]
+    ada.state({"id": "r/x\n\x1b[2J#1", "name": "x\nroot:fake running \x1b[31m"}, running=[VAE])
+    ada.hears("ResourceGrant")
+    arbiter.user = "root"
+    text = types("status", "--all") + types("arbiter", "hold", "ada:r/x\n\x1b[2J")
+    assert "\x1b" not in text
+    assert not any(shown.startswith("root:fake") for shown in text.splitlines())
+
+
 def test_without_an_arbiter_all_shows_the_own_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

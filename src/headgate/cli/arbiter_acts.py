@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from headgate.arbiter.acts import ActKind
-from headgate.cli.machine_view import amounts
+from headgate.cli.machine_view import amounts, line
 from headgate.client.machine import SharedMachine, id_of, named
 from headgate.model import units
 from headgate.model.errors import UsageError
@@ -34,7 +34,7 @@ def _of_jobs(kind: ActKind, jobs: tuple[str, ...], as_json: bool, done: str) -> 
         click.echo(json.dumps(rows, indent=2))
         return
     for job in meant:
-        click.echo(f"{job.hub.user}:{id_of(job)} {done}")
+        click.echo(line(f"{job.hub.user}:{id_of(job)} {done}"))
 
 
 @click.command()

@@ -100,8 +100,12 @@ def _jobs(machine: SeenMachine) -> Table:
 
 def title(job: SeenJob) -> str:
     """`USER:JOB`, or that it is a private one."""
-    user = say_text(job.user)
-    return f"a job of {user}" if job.name is None else f"{user}:{say_text(job.name)}"
+    return line(f"a job of {job.user}" if job.name is None else f"{job.user}:{job.name}")
+
+
+def line(text: str) -> str:
+    """What a user's hub says, as part of a line; it can say anything."""
+    return " ".join(say_text(text).split())
 
 
 def _ordinal(before: int) -> str:
@@ -172,4 +176,4 @@ def told(act: Act) -> str:
     on = f"{act.user}:{act.job.rpartition('#')[0] or act.job}" if act.job else act.user
     words = f"{act.by} {_ACTS[act.kind].format(on)}"
     limit = f" {amounts(act.largest)}" if act.largest is not None else ""
-    return say_text(f"{say_time(act.at)}: {words}{limit}")
+    return line(f"{say_time(act.at)}: {words}{limit}")
