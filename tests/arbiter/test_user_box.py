@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,6 +24,7 @@ from headgate.testing.wait import until
 MIB = 1 << 20
 HUB = hub_folder(Hub("a", "one"))
 PART = UserPart("a", 1.0, 250.0, 0.5, 64 * MIB, 256 * MIB)
+WAITS = "import time; time.sleep(600)"
 ATTACKS = """
 import json, os, signal, sys
 input()
@@ -74,15 +76,25 @@ if not os.fork():
     os._exit(0)
 print(os.wait()[1], flush=True)
 """
+OPENS = """
+import sys
+input()
+try:
+    open(sys.argv[1], "rb").close()
+    print("opens", flush=True)
+except OSError as error:
+    print(error.strerror, flush=True)
+"""
 BOXED = """
 import json, sys
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Share
-input()
 isolation = ProcessIsolation("x")
-launch = Launch(TaskId("run/job/worker-0"), ("/bin/sleep", "600"), {}, "/tmp", 1)
+input()
+argv = (sys.executable, "-c", "import time; time.sleep(600)")
+launch = Launch(TaskId("run/job/worker-0"), argv, {}, "/tmp", 1)
 share = Share(cpu_weight=300, cpu_cap_cores=0.5, memory_bytes=64 << 20)
 box = isolation.start(launch, share, sys.stderr.fileno())
 levers = {str(lack.lever) for lack in isolation.uncontrolled()}
@@ -239,6 +251,32 @@ def test_a_limit_below_what_is_held_kills_nothing(
     until(lambda: boxes[0].limit(small), what="the limit")
 
 
+def test_jobs_open_no_gpu_that_is_closed_to_their_user(
+    users: list[UnixUser], boxes: list[UserBox]
+) -> None:
+    number = 1, 7
+    device = users[0].home / "gpu"
+    os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(*number))
+    device.chmod(0o666)
+
+    def job(i: int) -> str:
+        process = inside(users[i], boxes[i], OPENS, str(device))
+        folder = folders(boxes[i])["unified"] / HUB / "job"
+        folder.mkdir(exist_ok=True)
+        (folder / "cgroup.procs").write_text(str(process.pid))
+        return output(process)
+
+    try:
+        hub = inside(users[0], boxes[0], OPENS, str(device))
+        boxes[0].close_devices([number])
+        assert job(0) == "Operation not permitted"
+        assert (output(hub), job(1)) == ("opens", "opens")
+        boxes[0].close_devices([(1, 8)])
+        assert job(0) == "opens"
+    finally:
+        device.unlink()
+
+
 def test_what_is_left_of_a_hub_is_told_and_then_removed(
     users: list[UnixUser], boxes: list[UserBox], layout: CgroupLayout
 ) -> None:
@@ -256,9 +294,9 @@ def test_what_is_left_of_a_hub_is_told_and_then_removed(
 def test_a_process_of_anybody_else_is_not_let_in(
     users: list[UnixUser], boxes: list[UserBox]
 ) -> None:
-    ended = users[0].start("true")
+    ended, others = users[0].python("-c", ""), users[1].python("-c", WAITS)
     ended.wait()
-    for pid in (os.getpid(), 1, users[1].start("sleep", "600").pid, ended.pid):
+    for pid in (os.getpid(), 1, others.pid, ended.pid):
         with pytest.raises(OSError):
             boxes[0].admit(HUB, pid)
     assert not boxes[0].is_populated(HUB)
@@ -273,12 +311,12 @@ def test_limits_that_an_administrator_gave_a_process_stay(
     try:
         name = "memory.max" if (limited / "memory.max").exists() else "memory.limit_in_bytes"
         (limited / name).write_text(str(512 * MIB))
-        process = users[0].start("cat", stdin=subprocess.PIPE)
+        process = users[0].python("-c", WAITS)
         (limited / "cgroup.procs").write_text(str(process.pid))
         with pytest.raises(PermissionError, match="limits"):
             boxes[0].admit(HUB, process.pid)
-        process.communicate("", timeout=60)
     finally:
+        users[0].end()
         until(lambda: _is_removed(limited), what="the end of a cgroup")
 
 

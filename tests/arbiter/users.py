@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,10 @@ class UnixUser:
 
         until(is_gone, seconds=30, what=f"the end of the processes of {self.name}")
         for process in self._started:
-            process.communicate()
+            process.wait()
+            for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+                with suppress(OSError):  # what is left in it
+                    pipe.close()
         self._started.clear()
 
 
@@ -104,26 +107,24 @@ def unix_users(count: int) -> Iterator[list[UnixUser]]:
     """
     if os.geteuid() != 0:
         pytest.skip("making users takes root")
-    users: list[UnixUser] = []
     if present := os.environ.get("HEADGATE_TEST_USERS"):
-        users = [UnixUser(name) for name in present.split(",")[:count]]
-        yield users
-        for user in users:
-            user.end()
-        return
-    with tempfile.TemporaryDirectory(prefix="headgate-users-") as folder:
-        os.chmod(folder, 0o755)
-        try:
-            for i in range(count):
-                name = f"hgtest{os.getpid()}{'abcdefgh'[i]}"
-                home = os.path.join(folder, name)
-                _change("useradd", "--no-log-init", "--create-home", "--home-dir", home, name)
-                users.append(UnixUser(name))
-            yield users
-        finally:
+        with ExitStack() as undo:
+            users = [UnixUser(name) for name in present.split(",")[:count]]
             for user in users:
-                user.end()
-                _change("userdel", user.name)
+                undo.callback(user.end)
+            yield users
+        return
+    with tempfile.TemporaryDirectory(prefix="headgate-users-") as folder, ExitStack() as undo:
+        os.chmod(folder, 0o755)
+        users = []
+        for i in range(count):
+            name = f"hgtest{os.getpid()}{'abcdefgh'[i]}"
+            home = os.path.join(folder, name)
+            _change("useradd", "--no-log-init", "--create-home", "--home-dir", home, name)
+            undo.callback(_change, "userdel", name)
+            users.append(UnixUser(name))
+            undo.callback(users[-1].end)
+        yield users
 
 
 def _change(program: str, *arguments: str) -> None:

@@ -200,7 +200,7 @@ def test_controllers_of_one_hierarchy_stay_together(
     isolation: ProcessIsolation, place: Place
 ) -> None:
     joined, memory = Path("/groups/cpu,cpuacct"), Path("/groups/memory")
-    isolation._layout = CgroupLayout(
+    isolation._found = CgroupLayout(
         "v1", bases={"cpu": joined, "cpuacct": joined, "memory": memory}
     )
     there = replace(place, cgroups={"cpu": "/groups/cpu,cpuacct/lab/a"})

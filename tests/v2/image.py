@@ -37,7 +37,9 @@ def make_disk(folder: Path, runs: str) -> Path:
     root = folder / "root"
     for name in ("proc", "sys", "dev", "run", "tmp", "etc", GUEST):
         (root / name).mkdir(parents=True)
-    (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nuser:x:1000:1000::/tmp:/bin/sh\n")
+    users = {"root": 0, "user": 1000, "other": 1001}
+    lines = (f"{name}:x:{uid}:{uid}::/tmp:/bin/sh\n" for name, uid in users.items())
+    (root / "etc/passwd").write_text("".join(lines))
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     docker = runs == "containers"
     python = _copy_programs(root, [Path(shutil.which(name) or name) for name in DOCKER if docker])
@@ -48,7 +50,7 @@ def make_disk(folder: Path, runs: str) -> Path:
     _copy_distributions(wanted, root / GUEST / "site")
     for library in _shared_libraries((root / GUEST / "site").rglob("*.so")):
         _copy(root, library)
-    for name in ("src", "tests/isolation", "tests/v2"):
+    for name in ("src", "tests/arbiter", "tests/isolation", "tests/v2"):
         shutil.copytree(REPOSITORY / name, root / GUEST / name, dirs_exist_ok=True)
     shutil.copy2(REPOSITORY / "tests/dockerd.py", root / GUEST / "tests")
     (root / GUEST / "runs").write_text(runs)

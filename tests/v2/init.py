@@ -17,6 +17,7 @@ PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 CGROUPS = Path("/sys/fs/cgroup")
 SCOPE = CGROUPS / "user.slice/session.scope"
 CONTRACT = "tests/isolation/test_process_contract.py::TestWith"
+OF_USERS = "tests/arbiter/test_user_box.py"
 CONTAINERS = [
     "--noconftest",
     "-p",
@@ -77,6 +78,7 @@ def run_tests(
         "HOME": "/tmp",
         "PYTHONPATH": f"{GUEST / 'src'}:{GUEST / 'site'}:{GUEST}",
         "HEADGATE_TEST_MODE": must,
+        "HEADGATE_TEST_USERS": "user,other",
     }
     command = [sys.executable, "-c", code, *options, *arguments]
     status = subprocess.run(command, env=environment, cwd=GUEST, check=False).returncode
@@ -109,7 +111,7 @@ def main() -> None:
         ]
     else:
         failed = [
-            run_tests("root", ["tests/v2"], must="v2"),
+            run_tests("root", ["tests/v2", OF_USERS], must="v2"),
             run_tests(
                 "a user in a delegated scope",
                 [f"{CONTRACT}Cgroups"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import os
 import resource
 import signal
@@ -13,15 +14,19 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from headgate.arbiter.boxes import UserBoxes
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.daemon import ArbiterDaemon
 from headgate.arbiter.events import RulesRead
 from headgate.arbiter.store import ArbiterStore
+from headgate.arbiter.turn_files import TURNS, TurnFiles
+from headgate.arbiter.user_box import HOME
 from headgate.config import arbiterfile
 from headgate.machine import arbiter_socket
 from headgate.machine.processes import boot_id
 from headgate.model.errors import HeadgateError, StorageError, UsageError
 from headgate.sampling import machine
+from headgate.sampling.gpu import open_nvml
 
 FOLDER = Path("/var/lib/headgate")
 STORE = "arbiter.db"
@@ -40,6 +45,12 @@ class Places:
     rules: Path = arbiterfile.PATH
     socket: Path = arbiter_socket.SOCKET
     folder: Path = FOLDER
+
+    @property
+    def home(self) -> str:
+        """Name of the cgroup of all users. That of an arbiter for trial is its own."""
+        digest = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]
+        return HOME if self.folder == FOLDER else f"{HOME}-{digest}"
 
 
 def serve(places: Places, serves: Callable[[], None], tell: Callable[[str], None]) -> None:
@@ -75,7 +86,10 @@ def serve(places: Places, serves: Callable[[], None], tell: Callable[[str], None
         store = undo.enter_context(closing(ArbiterStore(places.folder / STORE, boot_id())))
         node = machine.detect(places.folder / "node.json", {})
         arbiter = Arbiter(node, rules, time.time(), store.state())
-        daemon = ArbiterDaemon(arbiter, store, tell=tell)
+        turns = TurnFiles(places.socket.parent / TURNS)
+        boxes = UserBoxes(turns, arbiter.room.grants.values(), open_nvml(), home=places.home)
+        undo.callback(boxes.close)
+        daemon = ArbiterDaemon(arbiter, store, boxes, tell=tell)
         asyncio.run(_until_ended(daemon, places, serves, tell))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from headgate.machine.cgroup_layout import CGROUPS, LEAF, CgroupLayout, folders_
 from headgate.machine.cgroup_v1 import CgroupsV1, inherit_cpuset
 from headgate.machine.cgroup_v2 import CgroupsV2, hand_on
 from headgate.machine.cgroups import Cgroups, read_counters, read_number
+from headgate.machine.device_filter import close_devices
 from headgate.machine.fallbacks import Cores, Fallbacks
 from headgate.machine.files import content
 from headgate.machine.limits import has_limits
@@ -61,11 +62,12 @@ class UserBox:
     Args:
         uid: The user.
         layout: The parents of cgroups.
+        home: Folder of all users.
     """
 
-    def __init__(self, uid: int, layout: CgroupLayout) -> None:
-        folders = {name: base / HOME / f"{PREFIX}{uid}" for name, base in layout.bases.items()}
-        self.uid, self._layout = uid, layout
+    def __init__(self, uid: int, layout: CgroupLayout, home: str = HOME) -> None:
+        folders = {name: base / home / f"{PREFIX}{uid}" for name, base in layout.bases.items()}
+        self.uid, self._layout, self._home = uid, layout, home
         self._cgroups: Cgroups = (
             CgroupsV1(folders, Fallbacks(Cores()))
             if layout.mode == "v1"
@@ -119,6 +121,19 @@ class UserBox:
             raise OSError(str(error)) from error
         return fits
 
+    def close_devices(self, numbers: Collection[tuple[int, int]]) -> None:
+        """Let the jobs in it open no device of these numbers. Hubs may, as they read all GPUs.
+
+        Raises:
+            OSError: The kernel has no such filter, or no cgroup2 is mounted.
+        """
+        if (unified := self._folders.get("unified")) is None:
+            raise OSError("GPUs cannot be closed to users: no cgroup2 is mounted")
+        close_devices(unified, numbers)
+        for hub in self.hubs():
+            if (leaf := unified / hub / LEAF).is_dir():
+                close_devices(leaf, ())
+
     def admit(self, hub: str, pid: int) -> None:
         """Put a process of the user into the part of a hub.
 
@@ -132,7 +147,7 @@ class UserBox:
         pidfd = os.pidfd_open(pid)
         try:
             self._check(pid)
-            if self._has(pid):
+            if self.has(pid):
                 return
             for folder in self._unique:
                 part = folder / hub
@@ -144,6 +159,12 @@ class UserBox:
                 raise ProcessLookupError(f"process {pid} has ended")
         finally:
             os.close(pidfd)
+
+    def has(self, pid: int) -> bool:
+        """Whether a process is in it."""
+        folders = folders_of(pid, CGROUPS, self._layout.mode)
+        mine = {name: folder for name, folder in self._folders.items() if name in folders}
+        return bool(mine) and all(folders[name].is_relative_to(mine[name]) for name in mine)
 
     def hubs(self) -> list[str]:
         """The folders of its hubs."""
@@ -201,18 +222,10 @@ class UserBox:
         for name, folder in folders_of(pid, CGROUPS, self._layout.mode).items():
             base = self._layout.bases.get(name)
             for above in (folder, *folder.parents):
-                if base is None or base.is_relative_to(above) or above == base / HOME:
+                if base is None or base.is_relative_to(above) or above == base / self._home:
                     break
                 if has_limits(above, cpus):
                     raise PermissionError(f"process {pid} has the limits of {above}; they hold")
-
-    def _has(self, pid: int) -> bool:
-        folders = folders_of(pid, CGROUPS, self._layout.mode)
-        return all(
-            folders[name].is_relative_to(mine)
-            for name, mine in self._folders.items()
-            if name in folders
-        )
 
     def _hand_over(self, part: Path) -> None:
         if not part.exists():

@@ -22,6 +22,7 @@ from headgate.machine.cgroup_v1 import CgroupsV1
 from headgate.machine.cgroup_v2 import CgroupsV2
 from headgate.machine.enclosure import Enclosure
 from headgate.machine.fallbacks import Cores, Fallbacks
+from headgate.machine.files import content
 from headgate.machine.process_table import TAG, ProcessTable
 from headgate.model.cluster import Place
 from headgate.model.errors import IsolationError
@@ -92,9 +93,17 @@ class ProcessIsolation(Isolation):
                 f"isolation group {group!r}: expected letters, digits, '.', '_' and '-', at most 64"
             )
         self._group = PREFIX + group
-        self._layout = _layout(mode, root)
+        self._searched = mode, root
+        self._found_from, self._found = _own_cgroups(), _layout(mode, root)
         self._cores = Cores()
         self._process_table = ProcessTable()
+
+    @property
+    def _layout(self) -> cgroup_layout.CgroupLayout:
+        """The parents of cgroups; others once this process is moved, as by an arbiter."""
+        if (own := _own_cgroups()) != self._found_from:
+            self._found_from, self._found = own, _layout(*self._searched)
+        return self._found
 
     @property
     def mode(self) -> cgroup_layout.Mode:
@@ -281,6 +290,10 @@ def _layout(mode: Literal["auto", "v1", "v2", "none"], root: Path) -> cgroup_lay
         causes = "; ".join(dict.fromkeys(layout.missing.values()))
         raise IsolationError(f"cgroup {mode} cannot be used here: {causes}; {cgroup_layout.CURE}")
     return layout
+
+
+def _own_cgroups() -> str:
+    return content(Path("/proc/self/cgroup"))
 
 
 def _moved(layout: cgroup_layout.CgroupLayout, place: Place | None) -> Mapping[Path, Path]:
