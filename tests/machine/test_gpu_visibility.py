@@ -88,6 +88,7 @@ def test_nothing_stated_allows_all_and_of_an_unknown_machine_nothing_is_known() 
 
 def test_gpus_are_called_as_their_user_does_and_parts_by_their_uuid() -> None:
     assert names({}, FOUND) == {0: "0", 1: "1", 2: "2", 400: "MIG-30bb", 401: "MIG-31bb"}
+    assert names({}, FOUND, by_uuid=True)[2] == FOUND[2].uuid
     assert names({"CUDA_VISIBLE_DEVICES": "GPU-22"}, FOUND)[2] == "GPU-22"
 
 

@@ -9,7 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 TURNS = "turns"
-"""Their folder, beside the arbiter's socket."""
+"""Their folder, beside the arbiter's socket; that of the jobs of one user alone is in the hub's
+folder.
+"""
 _ACL = "system.posix_acl_access"
 _OWNER, _USER, _GROUP, _MASK, _OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 _READ_WRITE, _NOBODY = 6, 0xFFFFFFFF

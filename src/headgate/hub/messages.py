@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from headgate.arbiter.turn_files import TURNS
+from headgate.machine import arbiter_socket
 from headgate.model.events import Checkpoint, Progress
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Lever, Share
@@ -36,7 +38,6 @@ OPEN: Mapping[str, object] = {"type": "gate"}
 """The gate that holds nothing back."""
 PAUSED: Mapping[str, object] = {"type": "gate", "paused": True}
 """The gate that starts no step for now."""
-_TURNS = "turns"
 
 
 def progress(task: TaskId, message: Mapping[str, Any]) -> Progress:
@@ -384,12 +385,16 @@ def gate(
 
 
 def turns_in(home: Path) -> Path | None:
-    """Make the folder of the files by which tasks take turns on GPUs; None: it cannot be made.
+    """Make the folder of the files by which tasks take turns on GPUs; None: it cannot be made. On a
+    machine that users share it is the arbiter's.
 
     Args:
         home: Headgate's folder.
     """
-    folder = home / _TURNS / host()  # each host has its own GPUs
+    socket = arbiter_socket.path()
+    if socket is not None and arbiter_socket.is_shared() and (socket.parent / TURNS).is_dir():
+        return socket.parent / TURNS
+    folder = home / TURNS / host()  # each host has its own GPUs
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:  # the disk may be full: steps are still throttled, but may overlap

@@ -16,6 +16,7 @@ from headgate.hub.messages import turns_in
 from headgate.hub.submission import GO_ON, ON_HUB_DEATH, STOP, Submission
 from headgate.isolation.base import Launch
 from headgate.machine import gpu_visibility
+from headgate.machine.arbiter_socket import is_shared
 from headgate.model.cluster import Node
 from headgate.model.events import StartTask
 from headgate.model.plans import Plan
@@ -138,7 +139,9 @@ class Starts:
             checkpoints=checkpoints,
             resume=start.resume,
             gpus=start.gpus,
-            gpu_names=gpu_visibility.names({**environment, **start.spec.env}, node.gpus),
+            gpu_names=gpu_visibility.names(
+                {**environment, **start.spec.env}, node.gpus, by_uuid=is_local and is_shared()
+            ),
             mode=self.submission.mode,
             place=node.place,
             turns=turns_in(self.home) if is_local else None,

@@ -44,6 +44,11 @@ def is_there(path: Path | None) -> bool:
     return is_roots and stat.S_ISSOCK(made.st_mode)
 
 
+def is_shared() -> bool:
+    """Whether an arbiter divides this machine."""
+    return is_there(path())
+
+
 def peer(connection: socket.socket) -> Peer:
     """Who is at the other end, as the kernel knows."""
     form = "3i"

@@ -80,13 +80,18 @@ def indices(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> tuple[int, .
     return tuple(visible_gpus) if visible_gpus is not None else None
 
 
-def names(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Mapping[int, str]:
+def names(
+    environment: Mapping[str, str], gpus: Sequence[Gpu], by_uuid: bool = False
+) -> Mapping[int, str]:
     """The name of each of a machine's GPUs for `CUDA_VISIBLE_DEVICES`: the environment's, otherwise
-    its number, or for a part (MIG) its UUID.
+    its number, or for a part (MIG) its UUID. `by_uuid`: all have their UUID, because CUDA numbers
+    only those that a job can open.
     """
-    return {gpu.index: gpu.uuid if gpu.is_part else str(gpu.index) for gpu in gpus} | dict(
-        visible(environment, gpus) or {}
-    )
+    numbers = {
+        gpu.index: gpu.uuid if gpu.is_part or (by_uuid and gpu.uuid) else str(gpu.index)
+        for gpu in gpus
+    }
+    return numbers | dict(visible(environment, gpus) or {})
 
 
 def within(node: Node, environment: Mapping[str, str]) -> Node:
