@@ -18,6 +18,7 @@ from headgate.model.units import say_bytes, say_percent, say_seconds, say_text, 
 from headgate.reports.words import counted
 
 _MOST_ROWS = 100
+_ONE_LINE = {ord("\n"): " ", ord("\t"): " "}
 _WAITS: Mapping[WaitKind, str] = {
     WaitKind.NO_ROOM: "no room",
     WaitKind.OTHERS_FIRST: "it would delay one before it",
@@ -105,7 +106,7 @@ def title(job: SeenJob) -> str:
 
 def line(text: str) -> str:
     """What a user's hub says, as part of a line; it can say anything."""
-    return " ".join(say_text(text).split())
+    return say_text(text.translate(_ONE_LINE))
 
 
 def _ordinal(before: int) -> str:
