@@ -18,6 +18,7 @@ import pytest
 from headgate.isolation import launcher
 from headgate.isolation.base import Launch
 from headgate.isolation.process import ProcessIsolation
+from headgate.machine import processes
 from headgate.model.errors import IsolationError
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Share
@@ -164,6 +165,26 @@ def test_a_cgroup_version_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsolationError, match="cgroup v2 cannot be used here"):
         ProcessIsolation("group", mode="v2", root=tmp_path)
     assert ProcessIsolation("group", root=tmp_path).mode == "none"
+
+
+@pytest.mark.parametrize("other", [{"started": 1}, {"boot": "another"}])
+def test_a_process_id_that_was_used_again_is_neither_taken_up_nor_ended(
+    other: dict[str, object], tmp_path: Path
+) -> None:
+    isolation = ProcessIsolation("group", mode="none")
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
+        keeper = {"pid": stranger.pid, "started": 1, "floor": 0, "places": {}}
+        keeper["places"] = {"end": str(tmp_path / "end"), "socket": str(tmp_path / "socket")}
+        seen = processes.look(stranger.pid)
+        assert seen is not None
+        record = {"task": "run/job/worker-0", "mode": "none", "folders": {}, "keeper": keeper}
+        record |= {"pid": seen.pid, "started": seen.started, "boot": processes.boot_id(), **other}
+        with pytest.raises(IsolationError):
+            isolation.take_up(record)
+        isolation.sweep(record)
+        isolation.release(record)
+        assert stranger.poll() is None
+        stranger.kill()
 
 
 @pytest.mark.parametrize("record", [{}, {"task": 3, "folders": {}}, {"task": "a", "folders": "b"}])

@@ -315,6 +315,14 @@ def test_a_run_is_alive_as_long_as_its_lock_is_held() -> None:
     assert not runs.alive(run)
 
 
+def test_two_hubs_never_have_one_run() -> None:
+    held = runs.lock(run := runs.create())
+    with pytest.raises(BlockingIOError):
+        runs.lock(run)
+    os.close(held)
+    os.close(runs.lock(run))
+
+
 def test_a_lock_goes_with_the_process_that_held_it() -> None:
     run = make("20260101-000000-aaaa", state="running")
     code = (
