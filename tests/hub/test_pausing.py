@@ -54,6 +54,40 @@ def test_a_paused_job_stands_still_until_it_is_unpaused_or_ended(user: User) -> 
     wait.until(lambda: not user.traces.tasks(), SECONDS, "no task is left")
 
 
+PAIR = """
+    import os
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    step, ends = 0, torch.zeros(1)
+    while not ends.item():
+        step += 1
+        ends = torch.tensor([float(os.path.exists("enough"))])
+        dist.all_reduce(ends)
+        if dist.get_rank() == 0 and step % 100 == 0:
+            print(f"step {step} loss {1 / step}", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_two_workers_that_are_frozen_in_their_all_reduces_go_on_together(user: User) -> None:
+    user.write("pair.py", PAIR)
+    run = user.detaches("pair.py", "--workers", "2", "--launch", "torchrun")
+    user.sees_job("pair", lambda job: (job["step"] or 0) > 0, run, "makes steps")
+    assert user.json("pause", "pair") == {run: {"paused": ["pair"]}}
+    step = user.sees_state("pair", "paused", run=run)["step"]
+    user.types("unpause", "pair")
+    user.sees_job("pair", lambda job: job["step"] > step, run, "makes steps again")
+    user.json("pause", "pair")
+    user.touch("enough")
+    assert user.sees_state("pair", "paused", run=run)["attempt"] == 1
+    user.types("unpause", "pair")
+    user.sees_state("pair", "done", run=run)
+
+
 def test_an_urgent_job_goes_first_and_what_was_in_its_way_goes_on_after_it(user: User) -> None:
     user.variables["HEADGATE_ON_HUB_DEATH"] = "go-on"
     run = starts(user, job("a", "rests"), job("c", "rests", ", pausable: false"))
