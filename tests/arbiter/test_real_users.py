@@ -23,6 +23,7 @@ SECONDS = 60.0
 MADE_UP = next(iter(made_up.__path__))
 """This machine with GPUs that it does not have."""
 WAITS = """\
+cat /proc/self/cgroup > {name}.cgroups
 echo $CUDA_VISIBLE_DEVICES > {name}.gpus; while [ ! -e {name}.end ]; do sleep 0.05; done
 """
 
@@ -128,6 +129,7 @@ def test_users_share_gpus_whatever_happens_to_the_arbiter(machine: Machine) -> N
     ada, ben = machine.users
     machine.submit(ada, "a", gpus=4)
     assert len(machine.gpus(ada, "a").split(",")) == 4
+    assert f"/user-{ada.uid}/hub-" in (ada.home / "a.cgroups").read_text()
     machine.submit(ben, "b", gpus=2)
     machine.waits(ben, "b")
     assert machine.end(signal.SIGKILL) == -signal.SIGKILL

@@ -23,7 +23,7 @@ from headgate.testing.wait import until
 
 MIB = 1 << 20
 HUB = hub_folder(Hub("a", "one"))
-PART = UserPart("a", 1.0, 250.0, 0.5, 64 * MIB, 256 * MIB)
+PART = UserPart("a", 1.0, 250.0, 0.5, 64 * MIB, 256 * MIB, 300)
 WAITS = "import time; time.sleep(600)"
 ATTACKS = """
 import json, os, signal, sys
@@ -209,7 +209,8 @@ def test_a_users_part_is_written(boxes: list[UserBox], layout: CgroupLayout) -> 
         assert text(boxes[0], "cpu", "cpu.shares") == "2560"
         assert text(boxes[0], "cpu", "cpu.cfs_quota_us") == "5000"
         assert text(boxes[0], "memory", "memory.limit_in_bytes") == str(256 * MIB)
-    assert int(text(boxes[0], "pids", "pids.max")) > 1000
+    assert text(boxes[0], "pids", "pids.max") == "300"
+    assert int(text(boxes[1], "pids", "pids.max")) > 1000
 
 
 def test_a_fork_bomb_ends_at_its_users_bound(users: list[UnixUser], boxes: list[UserBox]) -> None:

@@ -496,7 +496,10 @@ class Arbiter:
             most = max(self.room.node.memory_bytes - granted + memory, 0)
             if largest.memory_bytes is not None:  # a new limit takes nothing from running jobs
                 most = min(most, max(largest.memory_bytes, memory))
-            after[user] = UserPart(user, part, by_user.get(user, 0.0), largest.cores, memory, most)
+            most_cores, processes = largest.cores, self.share(user).processes
+            after[user] = UserPart(
+                user, part, by_user.get(user, 0.0), most_cores, memory, most, processes
+            )
         changed = [part for user, part in after.items() if self.parts.get(user) != part]
         self.parts = after
         return list(changed)

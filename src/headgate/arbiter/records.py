@@ -266,6 +266,7 @@ class UserPart:
         memory_bytes: Memory granted to the user's jobs, which others cannot take.
         most_memory_bytes: The most memory that they may use: the rest is granted to others, or
             above the user's largest part.
+        processes: Processes and threads that it may have; None: a third of the machine's.
     """
 
     user: str
@@ -274,6 +275,7 @@ class UserPart:
     most_cores: float | None
     memory_bytes: int
     most_memory_bytes: int
+    processes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

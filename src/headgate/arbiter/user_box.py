@@ -119,6 +119,8 @@ class UserBox:
                 _write(self._folders["memory"] / "memory.low", part.memory_bytes)
         except IsolationError as error:
             raise OSError(str(error)) from error
+        if "pids" in self._folders:
+            _write(self._folders["pids"] / "pids.max", part.processes or _most_processes())
         return fits
 
     def close_devices(self, numbers: Collection[tuple[int, int]]) -> None:

@@ -60,6 +60,14 @@ class UserShare:
     largest: Amounts = field(
         default=Amounts(), metadata=declared("The most that the user has at once.")
     )
+    processes: int | None = field(
+        default=None,
+        metadata=declared(
+            "Processes and threads that the user's hubs and jobs may have at once; without it, a "
+            "third of what the machine can have.",
+            least=100,
+        ),
+    )
 
     def __post_init__(self) -> None:
         if self.user is not None and self.group is not None:
