@@ -19,6 +19,8 @@ from headgate.recorded.jobs import CoresSetting, RecordedTask
 from headgate.recorded.recording import Recording
 from headgate.recorded.steps import StepBreakdown
 from headgate.recorded.usage import Signal
+from headgate.reports.findings import why
+from headgate.reports.remedies import next_step
 
 INPUT = {"input": 0.06, "forward": 0.04}
 STEP = {"forward": 0.04, "backward": 0.06}
@@ -115,6 +117,22 @@ def test_a_cause_is_told_by_what_was_recorded_of_steps(
     assert told.kind == name, told
     assert told.cost.low <= told.cost.high
     assert adds_up(found)
+
+
+def test_small_steps_are_told_with_how_they_compute_and_no_advice_that_they_follow(
+    tmp_path: Path,
+) -> None:
+    ways = {"compiled": True, "autocast": "bfloat16", "channels_last": True}
+    texts = []
+    for name, profile in (("usual", COSTS), ("compiled", {**COSTS, **ways})):
+        job = MadeUp(ran=1.0, spans=SMALL)
+        found = account(recorded(tmp_path / name, job, profile=profile))
+        told = verdict(found)
+        texts += [why(told, found), next_step(told, found)]
+    usual, advice, compiled, other_advice = texts
+    assert "torch.compile" in advice and "torch.compile" not in other_advice
+    assert "a takes" in usual
+    assert "a (compiled, autocast to bfloat16, channels last) takes" in compiled
 
 
 @pytest.mark.parametrize(("batches", "name"), [(64, "small-steps"), (4, "healthy")])

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tests.diagnosis.made_up import MadeUp, recording
+from tests.diagnosis.made_up import MadeUp, recording, typed
 
 from headgate.cli.compare import command
+from headgate.diagnosis.findings import Difference
 from headgate.diagnosis.step_times import UsualStep, of_reports, ratio
 from headgate.model.errors import NotFoundError
+from headgate.reports.compared import differences
 
 CROWDED = {"a": MadeUp(ran=0.5, waited=0.5, steps=5.0), "b": MadeUp(ran=1.5)}
 ALONE = {"a": MadeUp(ran=1.0, end=20, limits={"cores": 2})}
@@ -74,6 +76,14 @@ def test_it_says_what_differs_and_where_the_time_went(home: Path) -> None:
         "neighbours",
     ]
     assert job["steps_per_second"] == [pytest.approx(5.0), pytest.approx(10.0)]
+
+
+def test_how_jobs_compute_is_compared(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0)})
+    [job] = run.jobs
+    cast = typed(job, {"profile": {"compiled": True, "autocast": "bfloat16"}})
+    found = differences((run, job), (run, cast))
+    assert Difference("computes", "", "compiled and autocast to bfloat16") in found
 
 
 def test_a_run_against_itself_differs_in_nothing(home: Path) -> None:

@@ -153,11 +153,32 @@ FORMS = {
     "developed": ["-X", "dev", "-X", "importtime", "script.py"],
     "debugged": ["-m", "pdb", "-c", "continue", "-c", "quit", "script.py"],
     "profiled": ["-m", "cProfile", "-o", "profile", "script.py"],
+    "counted as by coverage": ["-m", "trace", "--count", "--coverdir", "covered", "script.py"],
+    "under debugpy": ["-m", "debugpy", "--listen", "127.0.0.1:0", "script.py"],
     "run as a module": ["-m", "script"],
 }
+AMONG_PROCESSES = """
+import multiprocessing, torch
+if __name__ == "__main__":
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        print(pool.apply(abs, (-7,)))
+"""
+AS_A_NOTEBOOK = """
+import nbclient
+from nbformat import v4
+notebook = v4.new_notebook(cells=[v4.new_code_cell("import torch; print(torch.__version__)")])
+nbclient.NotebookClient(notebook, kernel_name="python3").execute()
+print(notebook.cells[0].outputs[0].text)
+"""
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name == "under debugpy" else [])
+        for name in FORMS
+    ],
+)
 def test_a_script_under_another_tool_goes_on_as_before(
     name: str, tmp_path: Path, channel: ChannelListener
 ) -> None:
@@ -177,6 +198,21 @@ def test_a_script_under_another_tool_goes_on_as_before(
         check=True,
     )
     assert finish(start(tmp_path, *FORMS[name], channel=channel, paths=paths)) == plain.stdout
+    channel.wait_for("note")  # its hooks were tried
+
+
+@pytest.mark.parametrize(
+    ("text", "prints"),
+    [(AMONG_PROCESSES, "7\n"), pytest.param(AS_A_NOTEBOOK, "99\n\n", marks=pytest.mark.long)],
+)
+def test_fork_servers_and_notebooks_go_on_as_before(
+    text: str, prints: str, tmp_path: Path, channel: ChannelListener
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "torch.py").write_text("__version__ = '99'\n")
+    (tmp_path / "script.py").write_text(text)
+    assert finish(start(tmp_path, "script.py", channel=channel, paths=(str(own),))) == prints
     channel.wait_for("note")  # its hooks were tried
 
 

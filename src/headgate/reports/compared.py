@@ -26,7 +26,7 @@ from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
 from headgate.reports.templates import Markup, render
-from headgate.reports.words import MISSING, listed, said_threads, say, say_moment
+from headgate.reports.words import MISSING, listed, said_threads, say, say_moment, ways
 from headgate.scripts import variables
 
 _OF_THE_RUN = {
@@ -363,6 +363,7 @@ def _of_jobs(
         yield from _differ(
             field_name, *(str(getattr(job, field_name)) for _, job in (first, second))
         )
+    yield from _differ("computes", *(listed(ways(job.cost)) for _, job in (first, second)))
     counts = [figures(job).threads for _, job in (first, second)]
     yield from _differ("threads", *(said_threads(count) if count else "" for count in counts))
     yield from _differ("nodes", *(listed(sorted(job.nodes)) for _, job in (first, second)))

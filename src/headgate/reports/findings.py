@@ -39,7 +39,7 @@ from headgate.model.reason_text import in_words, what_happened, what_to_do
 from headgate.model.reasons import ReasonKind
 from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds
 from headgate.reports.remedies import setting_in_words
-from headgate.reports.words import said_neighbour, say
+from headgate.reports.words import said_neighbour, say, say_ways
 
 _LONGEST_FAILURE = 120
 """Most characters of a failure reason."""
@@ -277,8 +277,8 @@ def _small_steps(finding: Finding, account: Account) -> str:
 
 def _takes(facts: StepFacts, account: Account) -> str:
     step = "a step" if facts.batches == 1 else f"each of the {facts.batches} batches of a step"
-    takes = f"{step} of {account.job} takes {say_seconds(facts.seconds)}"
-    return f"{takes}, arithmetic alone {say_seconds(facts.useful)}"
+    takes = f"{say_seconds(facts.seconds)}, arithmetic alone {say_seconds(facts.useful)}"
+    return f"{step} of {account.job}{say_ways(account.record.cost)} takes {takes}"
 
 
 def _that_cost(finding: Finding, account: Account) -> str:

@@ -159,7 +159,8 @@ def _decode_once(remedy: Remedy, finding: Finding, account: Account) -> str:
 def _enlarge_steps(remedy: Remedy, finding: Finding, account: Account) -> str:
     cores = remedy.settings.get("limits.cores")
     frees = f"; `limits: {{cores: {cores}}}` frees them" if cores else ""
-    return f"use a larger batch or `torch.compile`. More cores do not help{frees}."
+    compiles = "" if account.record.cost.compiled else " or `torch.compile`"
+    return f"use a larger batch{compiles}. More cores do not help{frees}."
 
 
 def _leave_node_out(remedy: Remedy, finding: Finding, account: Account) -> str:

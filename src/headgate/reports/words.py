@@ -24,6 +24,11 @@ def ways(profile: Profile) -> list[str]:
     ]
 
 
+def say_ways(profile: Profile) -> str:
+    """How a script computes, in parentheses after its name; empty: nothing special is known."""
+    return f" ({', '.join(ways(profile))})" if ways(profile) else ""
+
+
 def say_reason(reason: Reason | None) -> str:
     """The reason of a job's state; empty: unknown."""
     return in_words(reason) if reason is not None else ""
