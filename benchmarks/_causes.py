@@ -216,7 +216,7 @@ def thrashing(draw: random.Random) -> Trial:
 def side_by_side(draw: random.Random) -> Trial:
     """Two jobs of one thread each, with a core for each."""
     kinds = draw.sample(["objects", "stream"], 2)
-    spec = {"env": {"OMP_NUM_THREADS": "1"}, "limits": {"memory": MEMORY}}
+    spec: dict[str, Any] = {"env": {"OMP_NUM_THREADS": "1"}, "limits": {"memory": MEMORY}}
     return Trial([unlike(kind, name=f"{kind}-{index}", **spec) for index, kind in enumerate(kinds)])
 
 

@@ -43,7 +43,7 @@ NODE_RATE = "500Mbit"
 @dataclass(frozen=True)
 class Job:
     """A script, when it arrives (s), and its epochs; where they are stated its plan and the most
-    cores it may use.
+    cores it may use; whether a plain script is observed.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Job:
     epochs: int
     plan: Mapping[str, object] = field(default_factory=dict)
     cores: float | None = None
+    observe: bool = True
 
     @property
     def work(self) -> tuple[str, int, str]:
@@ -81,6 +82,8 @@ class Job:
         }
         if self.cores is not None:
             entry["limits"] = {"cores": self.cores}
+        if not self.observe:
+            entry["observe"] = False
         if self.plan:
             entry["plan"] = dict(self.plan)
         if self.plan.get("synchronous") is False:

@@ -1,9 +1,10 @@
 """Jobs that share this machine under several policies, run for real: when each ends, against the
 system's own sharing.
 
-    python benchmarks/elastic.py [--jobs three|plain|gpu|distributed|N] [--seeds 1]
+    python benchmarks/elastic.py [--jobs three|plain|plain:N|gpu|distributed|N] [--seeds 1]
                                  [--first-seed 0] [--policies A,B] [--isolation container]
-                                 [--stretch 0.25] [--scale 1] [--repetitions 1] [--json PATH]
+                                 [--stretch 0.25] [--scale 1] [--no-observe]
+                                 [--repetitions 1] [--json PATH]
 
 `three` is the published experiment (FlowCon, ICPP 2019): a VAE in PyTorch, 40 s later a CNN in
 PyTorch, 80 s after the first a CNN in TensorFlow; a number is that many jobs of six kinds, of
@@ -12,7 +13,8 @@ on four nodes of a lab that share their cores: all-reduce, parameter servers, th
 and a single task, 40 s apart; the lab needs root. `plain` are four of the kinds that people train
 everywhere, of random lengths too: a graph network, a convolutional one, a small transformer whose
 lines tell no end, and a GAN, as scripts that know nothing of Headgate. `gpu` are six jobs whose
-steps each keep a large GPU busy. `--stretch` multiplies the times of arrival, for jobs that are
+steps each keep a large GPU busy. `plain:12` are twelve of the plain ones; with `--no-observe`
+Headgate sees their output alone. `--stretch` multiplies the times of arrival, for jobs that are
 shorter than the published ones, and `--scale` the epochs.
 
 A policy whose name is followed by ` known`, as `headgate known`, remembers how long such jobs took
@@ -34,6 +36,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +200,10 @@ def main() -> None:
     made.add_argument(
         "--jobs",
         default="three",
-        help="`three`, `plain`, `gpu`, `distributed`, or a number of random ones (default: three)",
+        help=(
+            "`three`, `plain`, `plain:N`, `gpu`, `distributed`, or a number of random ones "
+            "(default: three)"
+        ),
     )
     made.add_argument("--seeds", type=int, default=1, help="draws of random jobs (default: 1)")
     made.add_argument("--first-seed", type=int, default=0, help="of these draws (default: 0)")
@@ -209,6 +215,9 @@ def main() -> None:
         "--stretch", type=float, default=0.25, help="of the times of arrival (default: 0.25)"
     )
     made.add_argument("--scale", type=float, default=1.0, help="of the epochs (default: 1)")
+    made.add_argument(
+        "--no-observe", action="store_true", help="plain scripts are seen through their output"
+    )
     options = made.parse_args()
     _frame.heading(options.repetitions, "torch", "tensorflow-cpu", "jax")
     policies = list(dict.fromkeys(options.policies.split(",")))
@@ -218,13 +227,16 @@ def main() -> None:
         draws = [distributed(options.stretch, options.scale)]
     else:
         seeds = range(options.first_seed, options.first_seed + options.seeds)
+        form, _, number = options.jobs.partition(":")
         count, kinds = {"plain": (len(PLAIN), PLAIN), "gpu": (2 * len(ON_GPU), ON_GPU)}.get(
-            options.jobs
-        ) or (
-            int(options.jobs),
-            KINDS,
+            form, (int(form) if form.isdecimal() else 0, KINDS)
         )
+        count = int(number) if number.isdecimal() else count
+        if not count:
+            made.error(f"there is no `--jobs {options.jobs}`; `--help` names the forms")
         draws = [at_random(count, seed, options.stretch, options.scale, kinds) for seed in seeds]
+    if options.no_observe:
+        draws = [[replace(job, observe=False) for job in jobs] for jobs in draws]
     found = []
     measured: dict[tuple[str, int, str], float] = {}
     for jobs in draws:
