@@ -13,6 +13,7 @@ from tests.diagnosis.made_up import Course, MadeUp, recording
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.findings import MissingKind, MissingReading
+from headgate.recorded.jobs import Phase
 from headgate.recorded.proofs import OUTCOMES, Gain, Proof
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import Recorder
@@ -472,3 +473,13 @@ def test_an_idle_job_on_full_cores_has_an_account_and_figures(tmp_path: Path) ->
     assert idle.parts["unexplained"].seconds == pytest.approx(40.0)
     speedup = idle.around.speedups.figures["cores"]["x2"]
     assert speedup is not None and speedup.speedup == pytest.approx(1.0)
+
+
+def test_to_wait_for_a_start_after_a_pause_is_no_fault(tmp_path: Path) -> None:
+    run = recording(tmp_path / "run.sqlite", {"a": MadeUp(ran=1.0)})
+    [job] = run.jobs
+    times = ("running", 0.0, 20.0, 1), ("paused", 20.0, 25.0, 0), ("waiting", 25.0, 35.0, 0)
+    phases = tuple(Phase(*time, "") for time in (*times, ("running", 35.0, 40.0, 2)))
+    [account] = accounts([replace(job, phases=phases)], run.nodes, run.seconds)
+    parts = {part: account.parts[part].seconds for part in ("waiting", "paused", "faults")}
+    assert parts == {"waiting": 10.0, "paused": 5.0, "faults": 0.0}

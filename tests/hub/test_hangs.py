@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,6 +20,7 @@ from headgate.hub.state.run import LiveRuns
 from headgate.model.events import (
     Event,
     Exit,
+    HoldJob,
     Progress,
     TaskConnected,
     TaskExited,
@@ -142,6 +144,22 @@ def test_a_job_that_does_anything_before_it_makes_steps_is_not_told_of(
             await asyncio.sleep(0.05)
 
     assert watched(tmp_path, works, steps=()) == []
+
+
+@pytest.mark.parametrize("event", [Progress(TASK, None, epoch=2), None], ids=["epochs", "frozen"])
+def test_a_job_that_makes_epochs_or_is_frozen_is_not_told_of(
+    tmp_path: Path, event: Event | None
+) -> None:
+    async def goes_on(run: Run) -> None:
+        if event is None:
+            run.hangs.hear(Usage(TASK, 0.01, 1e6), (HoldJob(TASK.job, True),))
+        for epoch in range(30):
+            run.hears(Usage(TASK, 0.01, 1e6))
+            if isinstance(event, Progress):
+                run.hears(replace(event, epoch=epoch))
+            await asyncio.sleep(0.05)
+
+    assert watched(tmp_path, goes_on, steps=()) == []
 
 
 def test_of_tasks_elsewhere_only_the_silence_is_told(tmp_path: Path) -> None:

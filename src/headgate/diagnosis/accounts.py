@@ -33,7 +33,7 @@ from headgate.diagnosis.attribution import (
     sum_of,
     within,
 )
-from headgate.diagnosis.circumstances import Circumstances, before_start, on_nodes
+from headgate.diagnosis.circumstances import Circumstances, before_start, on_nodes, pauses, waits
 from headgate.diagnosis.comparing import slower_steps
 from headgate.diagnosis.convergence import plateau
 from headgate.diagnosis.creeping import creeping
@@ -243,12 +243,6 @@ def _slowed_each_other(accounts: Sequence[Account]) -> Mapping[str, set[str]]:
     return groups
 
 
-def _paused(job: RecordedJob, until: float) -> float:
-    """Seconds until a time in which a job was paused."""
-    pauses = (phase for phase in job.phases if phase.state == "paused")
-    return sum(max(min(phase.end, until) - phase.start, 0.0) for phase in pauses)
-
-
 def _powers(known: Sequence[Account]) -> Mapping[str, Power]:
     """Known thread scaling by script."""
     powers: dict[str, Power] = {}
@@ -280,7 +274,7 @@ def _account(
     elapsed = max(until - job.submitted, 0.0)
     # Events are recorded some microseconds late.
     ran = [(start, min(end, until)) for start, end in running(job.phases) if start < until]
-    before, paused = before_start(job, others), _paused(job, until)
+    before, paused = before_start(job, others), pauses(job, until)
     if not ran or not job.tasks:
         return Account(
             record=job,
@@ -293,7 +287,7 @@ def _account(
             asked_to_wait=_asked_to_wait(job, elapsed - paused),
             around=before,
         )
-    waiting = max(ran[0][0] - job.submitted - _paused(job, ran[0][0]), 0.0)
+    waiting = waits(job, ran[0][0], until)
     between = max(elapsed - waiting - paused - sum(end - start for start, end in ran), 0.0)
     starts = [
         start if goes_on(job, start, grid) else under_way(job, start, end) for start, end in ran

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from headgate.diagnosis.convergence import Plateau
 from headgate.diagnosis.findings import CreepFacts, Finding, SlowerFacts
@@ -82,6 +82,24 @@ def before_start(job: RecordedJob, others: Sequence[RecordedJob]) -> Circumstanc
     if reason is None or reason.kind not in _AWAITED:
         return Circumstances()
     return Circumstances(waited_for=reason, overtaken_by=_overtaken_by(job, others))
+
+
+def pauses(job: RecordedJob, until: float) -> float:
+    """Seconds until a time in which a job was paused."""
+    phases = (phase for phase in job.phases if phase.state == "paused")
+    return sum(max(min(phase.end, until) - phase.start, 0.0) for phase in phases)
+
+
+def waits(job: RecordedJob, began: float, until: float) -> float:
+    """Seconds until a time in which a job waited: before it began, and to start again after pauses
+    that gave back what it held.
+    """
+    again = sum(
+        max(min(phase.end, until) - phase.start, 0.0)
+        for before, phase in pairwise(job.phases)
+        if phase.start > began and (before.state, phase.state) == ("paused", "waiting")
+    )
+    return max(began - job.submitted - pauses(job, began), 0.0) + again
 
 
 def _overtaken_by(job: RecordedJob, others: Sequence[RecordedJob]) -> tuple[str, ...]:

@@ -310,7 +310,7 @@ class JobTracker:
     def report(
         self, now: float, loss: float | None, progress: Progress, adversarial: bool = False
     ) -> None:
-        """Add a report; without a loss or a step it has no effect.
+        """Add a report; without a loss or a step only its epoch has an effect.
 
         Args:
             now: When it came (s).
@@ -320,12 +320,13 @@ class JobTracker:
         """
         if progress.loss is not None:
             self.course.add(progress.loss)
+        step = progress.epoch if progress.step is None else progress.step
+        if step is not None:
+            self.clock.reported(now, step)
         if loss is None and progress.step is None:
             return
         jumped = loss is not None and self._take_loss(now, loss, progress, adversarial)
         self.tells_steps = progress.step is not None
-        if progress.step is not None:
-            self.clock.reported(now, progress.step)
         at = float(progress.step if progress.step is not None else self.losses.seen)
         self.steps.add(now, at)
         if jumped or self._step is None or at < self._step:  # the cost of a step may have changed

@@ -21,6 +21,7 @@ from headgate.model.errors import HeadgateError
 from headgate.model.events import (
     Action,
     Event,
+    HoldJob,
     Progress,
     StartTask,
     TaskConnected,
@@ -306,6 +307,7 @@ class _Watched:
     told_of: int | None = None  # its steps at the last warning of its silence
     pids: dict[TaskId, int] = field(default_factory=dict)
     connects: bool = False  # its script uses a library of Headgate's, and so reports steps
+    frozen: bool = False
 
 
 class HangDetector(Component):
@@ -345,7 +347,7 @@ class HangDetector(Component):
             if self._timer is None:
                 self._looked = time.monotonic()
                 self._look_later()
-        elif isinstance(event, Progress) and event.step is not None:
+        elif isinstance(event, Progress) and (event.step is not None or event.epoch is not None):
             self._reported(event.task)
         elif (
             isinstance(event, TaskConnected)
@@ -359,6 +361,9 @@ class HangDetector(Component):
             watched.pids.pop(event.task, None)
             if not watched.pids:
                 del self._watched[event.task.job]
+        for action in actions:
+            if isinstance(action, HoldJob) and action.job in self._watched:
+                self._watched[action.job].frozen = action.held
 
     def forget(self, run: str) -> None:
         self._watched = {job: watched for job, watched in self._watched.items() if job.run != run}
@@ -392,7 +397,8 @@ class HangDetector(Component):
         for job, watched in self._watched.items():
             if paused > self._least / 10:
                 watched.clock.stood_still(paused)
-            is_late = watched.told_of is None and watched.clock.is_late(now, self._least)
+            is_told = watched.told_of is not None or watched.frozen
+            is_late = not is_told and watched.clock.is_late(now, self._least)
             if is_late and job.run in self._live_runs.runs:
                 watched.told_of = watched.clock.reports
                 run, silence = self._live_runs.runs[job.run], now - watched.clock.at
