@@ -14,11 +14,20 @@ from headgate.recorded.results import trials_of
 from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.runs import JobSummary, RunSummary
 from headgate.recorded.store import RunReader
+from headgate.sampling.columns import Column
 
-_USED = ("cpu_cores", "memory_bytes", "gpu_busy", "gpu_memory_bytes", "net_in", "net_out")
+_USED: tuple[Column, ...] = (
+    "cpu_cores",
+    "memory_bytes",
+    "gpu_busy",
+    "gpu_memory_bytes",
+    "net_in",
+    "net_out",
+)
 _GRANTED = ("entitled_cores", "threads", "cpu_weight", "cpu_cap_cores", "gpu_fraction")
 _STEPS = ("step", "epoch", "epochs", "steps")
-_OF_NODE = (*_USED, "disk_read", "disk_write", "psi_cpu", "psi_memory", "psi_io")
+OF_NODE: tuple[Column, ...] = (*_USED, "disk_read", "disk_write", "psi_cpu", "psi_memory", "psi_io")
+"""What is read of a node; see `NodeReading`."""
 _SUMMED = ("cpu_cores", "memory_bytes", "gpu_memory_bytes")
 
 
@@ -187,7 +196,7 @@ def nodes(folder: Path) -> tuple[NodeReading, ...]:
                 gpus=node.gpus,
                 total_memory_bytes=node.memory_bytes,
                 nic_bytes_per_second=node.nic_bytes_per_second,
-                **_newest(reader, "usage", "target", NODE + node.name, _OF_NODE),
+                **_newest(reader, "usage", "target", NODE + node.name, OF_NODE),
             )
             for node in described
         )

@@ -6,18 +6,20 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, ParamSpec, TypeVar
 
 from headgate.client.client import Client
 from headgate.client.following import Follower
+from headgate.client.idle_nodes import IdleNodes
 from headgate.client.machine import SharedMachine, machine_as_json
 from headgate.client.run import Run
 from headgate.model.errors import HeadgateError
 from headgate.recorded.events import LoggedEvent
 from headgate.recorded.rows import EventRow
+from headgate.recorded.status import NodeReading
 from headgate.reports import event_words
 from headgate.web.board import MOST_EVENTS, Board, RunDetails
 
@@ -48,6 +50,7 @@ class Lookout:
         self._board = board
         self._client = Client()
         self._machine = SharedMachine()
+        self._idle_nodes = IdleNodes()
         self._predicted: dict[str, int] = {}
         self._seen: set[str] = set()
         self._decisions: list[dict[str, Any]] = []
@@ -80,7 +83,8 @@ class Lookout:
                 run = await _looked_up(self._client.find, id)
                 if run is not None:
                     await self._look_at(run)
-                    nodes |= {node.name: asdict(node) for node in await _looked_up(run.nodes) or ()}
+                    nodes |= _by_name(await _looked_up(run.nodes))
+            nodes |= _by_name(await _looked_up(self._idle_nodes.read, tuple(nodes)))
             self._board.add(nodes=nodes, decisions=self._newest_decisions())
             if self._machine.has_arbiter:
                 seen = await _looked_up(self._machine.look)
@@ -141,6 +145,10 @@ class Lookout:
         live = [line for line in self._decisions if line["run"] in self._board.runs]
         self._decisions = sorted(live, key=lambda line: line["at"])[-_MOST_DECISIONS:]
         return list(self._decisions)
+
+
+def _by_name(nodes: Iterable[NodeReading] | None) -> dict[str, dict[str, Any]]:
+    return {node.name: asdict(node) for node in nodes or ()}
 
 
 def _decision(entry: LoggedEvent, began: float) -> dict[str, Any]:
