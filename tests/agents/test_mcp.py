@@ -179,9 +179,9 @@ def test_what_changes_something_is_off_unless_allowed_and_previewed_first(user: 
         preview = await answer(client, "stop", **killing)
         assert "a of run" in preview["preview"]
         assert (user.stands("a", run) or {})["state"] == "running"
-        assert "no change" in await refusal(client, "change", run=run, job="a")
+        assert "nothing to change" in await refusal(client, "change", run=run, job="a")
         raised = await answer(client, "change", run=run, job="a", priority=3)
-        assert "priority=3" in raised["preview"]
+        assert "priority 3" in raised["preview"]
         for wrong in ("x", preview["confirm"]):
             refused = await refusal(client, "change", run=run, job="a", priority=3, confirm=wrong)
             assert "not previewed" in refused

@@ -20,6 +20,7 @@ from typing import Any
 
 from headgate.client.client import Client
 from headgate.client.run import Run
+from headgate.hub.changes import Changes
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import ENDED
 from headgate.recorded.runs import RunSummary
@@ -216,17 +217,20 @@ def change(
     priority: float | None = None,
     cores: float | None = None,
     workers: int | None = None,
+    memory: str | None = None,
+    timeout: str | None = None,
+    at_once: str | None = None,
     confirm: str = "",
 ) -> dict[str, Any]:
-    """Change a job that has not ended: its priority, the most cores that it may use, workers.
-    Without `confirm` it only says what would happen.
+    """Change a job that has not ended: its priority, the most cores that it may use, workers, the
+    most memory of each (`4GiB`), its timeout (`2h`), how many jobs of its run go at once (`4`, or
+    `auto`). Without `confirm` it only says what would happen.
     """
     chosen, _ = _live(run, job)
-    given = {"priority": priority, "cores": cores, "workers": workers}
-    changes = {name: value for name, value in given.items() if value is not None}
-    if not changes:
-        raise UsageError("found no change; give priority, cores or workers")
-    stated = ", ".join(f"{name}={value:g}" for name, value in changes.items())
+    values = {"priority": priority, "cores": cores, "workers": workers, "memory": memory}
+    values |= {"timeout": timeout, "at_once": at_once}
+    changes = {name: value for name, value in values.items() if value is not None}
+    stated = str(Changes.of(changes))
     if preview := _preview(f"{job} of run {chosen.id} would go on with {stated}", confirm):
         return preview
     chosen.set(job, **changes)
