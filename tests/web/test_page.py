@@ -65,6 +65,7 @@ def row(page: Page, run: str, job: str) -> str:
 def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user: User) -> None:
     page = Page(browser, pages.act)
     page.shows("#nothing", "Nothing runs")
+    page.shows("#nodes", "cores")
     run = starts_three(user)
     for name in "abc":
         user.touch(f"{name}-1")
@@ -100,6 +101,27 @@ def test_three_jobs_are_followed_as_they_learn(browser: Any, pages: Pages, user:
     user.types("stop", "--kill", "--run", run)
     page.shows("#past", run)
     page.shows("#nothing", "Nothing runs")
+
+
+SWEPT = """
+    jobs:
+      - {name: s, run: "echo loss $lr", sweep: {as: environment, grid: {lr: [2.5, 1.5]}}}
+"""
+
+
+def test_jobs_of_a_sweep_are_compared_and_lead_to_their_pages(
+    browser: Any, pages: Pages, user: User
+) -> None:
+    run = user.detaches(user.write("sweep.yaml", SWEPT).name)
+    for name in ("s-lr-1.5", "s-lr-2.5"):
+        user.sees_state(name, "done", run=run)
+    browser.get(pages.act)
+    page = Page(browser, f"http://127.0.0.1:{pages.port}/runs/{run}")
+    page.shows("#results tbody tr", "s-lr-1.5")
+    assert len(page.all(".parallel polyline")) == 2
+    page.clicks("#results tbody a")
+    page.shows("#log", "loss 1.5")
+    page.is_quiet()
 
 
 def test_what_a_job_prints_stays_text(browser: Any, pages: Pages, user: User) -> None:
@@ -146,13 +168,13 @@ def test_buttons_of_plain_scripts_do_what_they_say(browser: Any, pages: Pages, u
     page.clicks("dialog button[value=no]")
     answers(page, "set", **{"label:nth-child(1) input": "0"})
     page.shows("#notice", "Refused: ")
-    answers(page, "set", **{"label:nth-child(4) input": "2h"})
-    page.shows("#notice", "timeout 2 h")
+    answers(page, "set", **{"label:nth-child(4) input": "2h", "label:nth-child(5) input": "auto"})
+    page.shows("#notice", "at_once auto, timeout 2 h")
     answers(page, "pause")
-    page.shows("#notice", "a stands still")
+    page.shows("#notice", "paused, with their memory: a")
     user.sees_state("a", "paused", run=run)
     answers(page, "unpause")
-    page.shows("#notice", "a goes on")
+    page.shows("#notice", "unpaused: a")
     user.sees_state("a", "running", run=run)
     answers(page, "kill", "button[value=no]")
     assert user.stands("a", run)["state"] == "running"  # type: ignore[index]

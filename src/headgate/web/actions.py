@@ -16,8 +16,8 @@ def act(run: Run, name: str, request: Any) -> str:
         run: The run.
         name: `stop`, `kill`, `pause`, `unpause`, `checkpoint`, `resize`, `set` or `prove`.
         request: The body: `job`, its name, or null for all. `resize` has `workers` too, `set`
-            has `priority`, `cores`, `memory` or `timeout`; `pause` may have `release`;
-            `prove` may have `neighbour` and `pause_at_most`.
+            has `priority`, `cores`, `memory`, `timeout` or `at_once`; `pause` may have
+            `release`; `prove` may have `neighbour` and `pause_at_most`.
 
     Raises:
         UsageError: The request makes no sense, or the job cannot do that.
@@ -37,10 +37,10 @@ def act(run: Run, name: str, request: Any) -> str:
             return f"{subject} is being killed"
         case "pause":
             release = bool(request.get("release"))
-            paused = ", ".join(run.pause(*jobs, release=release))
-            return f"{paused} {'ends for its pause' if release else 'stands still'}"
+            how = "with a checkpoint, to give back memory" if release else "with their memory"
+            return f"paused, {how}: {', '.join(run.pause(*jobs, release=release))}"
         case "unpause":
-            return f"{', '.join(run.unpause(*jobs))} goes on"
+            return f"unpaused: {', '.join(run.unpause(*jobs))}"
         case "checkpoint":
             return f"asked to save: {', '.join(run.checkpoint(*jobs))}"
         case "resize":
@@ -50,7 +50,7 @@ def act(run: Run, name: str, request: Any) -> str:
         case "set":
             changes = {
                 field: request[field]
-                for field in ("priority", "cores", "memory", "timeout")
+                for field in ("priority", "cores", "memory", "timeout", "at_once")
                 if request.get(field) is not None
             }
             run.set(job, **changes)

@@ -580,6 +580,13 @@
 
   // --- sections of what was recorded, made anew while a run goes on ---
   let drawing = null;
+  const linkJobs = (place) => {
+    for (const row of place.querySelectorAll("#results tr[data-job], #summary tr[data-job]")) {
+      const link = element("a", { href: jobPath(facts.run, row.dataset.job), textContent: row.dataset.job });
+      const text = [...row.cells[0].childNodes].find((part) => part.textContent.trim() === row.dataset.job);
+      text?.replaceWith(link);
+    }
+  };
   const loadSections = async () => {
     const path = { now: "", run: `/runs/${encodeURIComponent(facts.run)}`, job: jobPath(facts.run, facts.job) }[facts.kind];
     let wait = 10;
@@ -592,6 +599,7 @@
         keepChoices(place, () => {
           if (drawing) drawing.close();
           place.innerHTML = made.html;  // made by the server from templates that escape all text
+          if (facts.kind === "run") linkJobs(place);
           drawing = drawReport(place, made.data);
         });
         window.headgate = drawing;
@@ -689,7 +697,8 @@
         { name: "priority", label: "Priority, up to 100", value: job.priority, min: 0, max: 100 },
         { name: "cores", label: "Most cores", value: job.most_cores ?? "", placeholder: "no limit", min: 0 },
         { name: "memory", label: "Most memory of each worker", type: "text", placeholder: "as it is, or 4GiB" },
-        { name: "timeout", label: "Timeout", type: "text", placeholder: "as it is, or 2h" }] }),
+        { name: "timeout", label: "Timeout", type: "text", placeholder: "as it is, or 2h" },
+        { name: "at_once", label: "Jobs of its run at once", type: "text", placeholder: "as it is, or 4, or auto" }] }),
       refused: () => "",
     },
     prove: {
