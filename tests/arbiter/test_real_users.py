@@ -15,6 +15,8 @@ import pytest
 from tests.arbiter.users import UnixUser, unix_users
 from tests.sampling import made_up
 
+from headgate.arbiter.process import Places
+from headgate.machine.cgroup_layout import CGROUPS, find_layout
 from headgate.model.errors import HeadgateError
 from headgate.recorded.store import RunReader
 from headgate.testing.wait import until
@@ -123,6 +125,13 @@ def machine() -> Iterator[Machine]:
         undo.callback(served.end, signal.SIGKILL)
         served.start()
         yield served
+        for user in users:
+            user.end()
+        if served.process is None:
+            served.start()
+        assert served.end() == 0
+        home = Places(folder=folder / "state").home
+        assert not [base for base in find_layout(CGROUPS).bases.values() if (base / home).exists()]
 
 
 def test_users_share_gpus_whatever_happens_to_the_arbiter(machine: Machine) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headgate.arbiter import gpu_readings
@@ -19,11 +20,13 @@ from headgate.arbiter.turn_files import TurnFiles
 from headgate.arbiter.user_box import HOME, PREFIX, BoxUse, UserBox, hub_folder
 from headgate.machine.arbiter_socket import Peer
 from headgate.machine.cgroup_layout import CGROUPS, CURE, CgroupLayout, find_layout
+from headgate.machine.cgroups import within
 from headgate.model.cluster import PARTS
 from headgate.model.errors import IsolationError
 from headgate.sampling.available import AvailableMemory
 from headgate.sampling.gpu import device_numbers
 
+_LAST_SECONDS = 1.0
 _NVIDIA = 195
 """The major number of NVIDIA's device files (Documentation/admin-guide/devices.txt)."""
 
@@ -123,9 +126,13 @@ class UserBoxes(Boxes):
 
     def close(self) -> None:
         """Remove what is empty; boxes with processes stay, for the next arbiter."""
-        with self._lock:
+
+        def is_done(box: UserBox) -> bool:
+            return box.remove() or any(map(box.is_populated, box.hubs()))
+
+        with self._lock:  # the kernel lets go of the last process a moment after its end
             for box in self._boxes.values():
-                box.remove()
+                within(_LAST_SECONDS, partial(is_done, box))
             if not self._grants:
                 self._turns.remove()
 
