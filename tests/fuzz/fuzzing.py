@@ -18,6 +18,7 @@ import os
 import random
 import socket
 import sqlite3
+import struct
 import sys
 import tempfile
 import time
@@ -41,9 +42,10 @@ from typing import Any, cast
 import click
 import yaml
 
-from headgate.arbiter import messages
+from headgate.arbiter import daemon
 from headgate.arbiter.core import Arbiter
-from headgate.arbiter.records import Demand
+from headgate.arbiter.daemon import ArbiterDaemon
+from headgate.arbiter.store import ArbiterStore
 from headgate.config import arbiterfile, clusterfile, jobfile, planfile
 from headgate.engines.channel import Connection
 from headgate.engines.log import TaskLog
@@ -53,7 +55,7 @@ from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission, parse
 from headgate.model.cluster import Gpu, Node
-from headgate.model.errors import HeadgateError, StorageError
+from headgate.model.errors import HeadgateError, StorageError, UsageError
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
@@ -244,6 +246,15 @@ _DEMAND: dict[str, Any] = {
     ],
     "running": [{"id": "r/c#1", "memory_bytes": 1 << 20, "name": "c", "private": True}],
 }
+_ASKED: tuple[dict[str, Any], ...] = (
+    {"type": "Look", "version": 1},
+    {"type": "Book", "demand": {"id": "", "gpus": 2}, "seconds": 60.0, "begin": 5.0},
+    {"type": "Unbook", "id": 1},
+    {"type": "OrderJob", "job": [["nobody", "1"], "r/a#1"], "held": True},
+    {"type": "Drain", "drained": False},
+    {"type": "LimitUser", "user": "nobody", "largest": {"cores": 1.5, "memory_bytes": 1 << 30}},
+    {"type": "ShowUsage", "since": 3, "user": "nobody"},
+)
 _TRACES = (
     "name,submitted,seconds,gpus,model\na,0,100,1,resnet\nb,5,50,2,bert\nc,7.5,20,0,\n",
     (
@@ -522,24 +533,53 @@ class _Hub:
 
 
 class _Arbiter:
-    """An arbiter whose hubs state anything; it holds each demand to what there is."""
+    """An arbiter of users who send anything; it holds each demand to what there is."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
         gpus = tuple(Gpu(i, "g", 8 << 30) for i in range(2))
+        self._loop, self._now = loop, 0.0
         self._arbiter = Arbiter(Node("m", 4, 16 << 30, gpus=gpus), SharingRules())
-        self._now = 0.0
+        daemon._LINE_SECONDS = daemon._PACE = 0.0
+        store = ArbiterStore(folder / "arbiter.db", "boot")
+        self._daemon = ArbiterDaemon(self._arbiter, store, clock=self._clock)
 
-    def demand(self, chance: Chance) -> None:
-        line = json.dumps(chance.altered(_DEMAND)).encode()
+    def _clock(self) -> float:
+        self._now += 1.0
+        return self._now
+
+    def demand(self, chance: Chance) -> object:
+        """Of a hub, or whatever a user or root asks; the answers are JSON lines."""
+        asked = _DEMAND if chance.random() < 0.5 else chance.choice(_ASKED)
+        line = json.dumps(chance.altered(asked)).encode()
         line = chance.damaged(line) if chance.random() < 0.5 else line
-        with suppress(ValueError):
-            request = messages.request(line, chance.choice(("ada", "bob")))
-            self._now += 1.0
-            if isinstance(request, Demand):
-                self._arbiter.step(self._now, request)
-            self._arbiter.seen_by(self._now, "ada")
-            grants = self._arbiter.room.grants.values()
-            assert sum(grant.demand.all_memory_bytes for grant in grants) <= 16 << 30
+        uid = chance.choice((0, 65_534, 4_000_000))
+        answers = self._loop.run_until_complete(self._answers(line + b"\n", uid))
+        for answer in answers.splitlines():
+            json.loads(answer)
+        grants = self._arbiter.room.grants.values()
+        assert sum(grant.demand.all_memory_bytes for grant in grants) <= 16 << 30
+        if b'"error"' in answers:
+            raise UsageError(answers.decode())
+        return answers
+
+    async def _answers(self, data: bytes, uid: int) -> bytes:
+        reader, answers = asyncio.StreamReader(limit=1 << 16), bytearray()
+        reader.feed_data(data)
+        reader.feed_eof()
+
+        async def nothing() -> None: ...
+
+        peer = struct.pack("3i", 1, uid, uid)
+        writer = SimpleNamespace(
+            write=answers.extend,
+            drain=nothing,
+            wait_closed=nothing,
+            close=lambda: None,
+            transport=SimpleNamespace(get_write_buffer_size=lambda: 0),
+            get_extra_info=lambda _: SimpleNamespace(getsockopt=lambda *_: peer),
+        )
+        await self._daemon._converse(reader, cast(Any, writer))
+        return bytes(answers)
 
 
 class _Stores:
@@ -712,7 +752,7 @@ def readers() -> Iterator[dict[str, Read]]:
             "cluster file": files.yaml(clusterfile.read, _CLUSTER),
             "plan file": files.yaml(planfile.load, _PLAN),
             "arbiter file": files.yaml(lambda path: arbiterfile.read(Path(path)), _ARBITER),
-            "arbiter demand": _Arbiter().demand,
+            "arbiter": _Arbiter(folder, loop).demand,
             "trace": files.trace,
             "log line": task.line,
             "message": task.message,

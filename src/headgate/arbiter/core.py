@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 from headgate.arbiter.admission import Room
 from headgate.arbiter.cores import CoreClaim, divide, weights
@@ -30,6 +30,7 @@ from headgate.arbiter.events import (
 )
 from headgate.arbiter.past_use import PastUse
 from headgate.arbiter.records import (
+    MOST_JOBS,
     NOTHING_KEPT,
     WAIT_FOR_ROOM,
     ArbiterState,
@@ -380,7 +381,7 @@ class Arbiter:
             waiting.sort(key=lambda entry: entry[0] not in self._first)
             if waiting:
                 of_users.setdefault(hub.user, []).append(waiting)
-        return {user: deque(_by_turns(hubs)) for user, hubs in of_users.items()}
+        return {user: deque(islice(_by_turns(hubs), MOST_JOBS)) for user, hubs in of_users.items()}
 
     def _rank(
         self,
@@ -414,7 +415,7 @@ class Arbiter:
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)
-        if _exceeds(held.plus(demand), self.share(job.hub.user)):
+        if held.jobs >= MOST_JOBS or _exceeds(held.plus(demand), self.share(job.hub.user)):
             return JobWaits(job, WaitKind.OWN_LIMIT)
         ends = demand.ends(now) if self._is_believed(job.hub.user) else math.inf
         return self.room.start(now, job, demand, ends)

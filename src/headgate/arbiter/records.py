@@ -53,7 +53,9 @@ _MOST_BYTES, _MOST_SECONDS = 1 << 60, 1e9
 MOST_LETTERS = 200
 """Of the id and the name of a job, and of the name of a hub."""
 MOST_JOBS = 2_000
-"""Most jobs that a hub may state; others it keeps to itself until these have ended."""
+"""Most jobs that a hub may state, that wait of a user, and that run of a user. A hub keeps others
+to itself until these have ended.
+"""
 
 
 @dataclass(frozen=True, slots=True)
