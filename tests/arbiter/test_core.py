@@ -304,15 +304,28 @@ def test_a_large_job_gets_its_turn_before_endless_small_ones() -> None:
     assert machine.runs == {"b0"}
 
 
-def test_jobs_of_unknown_length_do_not_put_off_a_large_one() -> None:
+def test_jobs_of_unknown_length_do_not_put_off_a_large_one_for_long() -> None:
     machine = Machine()
+    machine.submit("dan", job("d0", 0))
     machine.submit("ada", *(job(f"a{i}") for i in range(4)))
     machine.submit("bob", job("b0", 4))
+    machine.end("d0", at=2_500.0)
     machine.submit("eve", *(job(f"e{i}", lasts=0.1) for i in range(4)))
     for i in range(4):
         assert machine.runs == {f"a{left}" for left in range(i, 4)}
-        machine.end(f"a{i}", at=i + 1.0)
+        machine.end(f"a{i}", at=i + 2_501.0)
     assert machine.runs == {"b0"}
+
+
+def test_for_a_while_jobs_go_before_a_large_one_that_likely_end_before_it_starts() -> None:
+    machine = Machine()
+    machine.submit("ada", *(job(f"a{i}") for i in range(4)))
+    machine.submit("bob", job("b0", 4))
+    machine.submit("eve", job("e0"), job("e1"))
+    machine.end("a0", at=1_000.0)
+    assert machine.runs == {"a1", "a2", "a3", "e0"}
+    machine.end("a1", at=5_000.0)
+    assert machine.runs == {"a2", "a3", "e0"}
 
 
 def test_small_jobs_go_before_a_large_one_that_they_do_not_delay() -> None:

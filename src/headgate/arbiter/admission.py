@@ -25,6 +25,9 @@ from headgate.controller.shortage import Shortage
 from headgate.controller.start_forecast import ExpectedStart, expected_starts
 from headgate.model.cluster import Node
 
+TYPICAL_SECONDS = 600.0
+"""A job of unknown length takes so long, until some have ended."""
+
 
 @dataclass(slots=True)
 class _Promise:
@@ -35,12 +38,14 @@ class _Promise:
         resources: What is free then.
         requests: The requests. One of a reservation has its user: it is there for that user's jobs.
         job: The waiting job that starts then; None: only reservations do.
+        is_soft: It counts with jobs of unknown length as they are likely to end.
     """
 
     at: float
     resources: FreeResources
     requests: Sequence[tuple[str | None, ResourceRequest]]
     job: MachineJob | None = None
+    is_soft: bool = False
 
     def holds_with(self, user: str, request: ResourceRequest, slots: Iterable[WorkerSlot]) -> bool:
         """Whether the requests still fit beside a user's job that then runs in these places."""
@@ -80,18 +85,23 @@ class Room:
     ended. A job of unknown length may end at any moment. A later job starts before it only if the
     promise is kept with it (backfill, as in EASY; Lifka 1995), and so for reservations.
 
+    A soft promise takes a running job of unknown length to go on for as long as it has run, and one
+    that has yet to start to take the typical time.
+
     Args:
         node: The machine.
 
     Attributes:
         grants: What running jobs hold.
         bookings: The reservations.
+        typical_seconds: What a job of unknown length takes.
     """
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.grants: dict[MachineJob, ResourceGrant] = {}
         self.bookings: dict[int, Booking] = {}
+        self.typical_seconds = TYPICAL_SECONDS
         self.resources = FreeResources()
         self.resources.join(node)
         self._of_bookings: list[_Promise] = []
@@ -187,7 +197,12 @@ class Room:
         self.resources.give(request, slots)
         promises = [*self._of_bookings, *([self._of_job] if self._of_job is not None else [])]
         counts_until = min(ends, self._booked_until(now, job.hub.user, demand))
-        during = [promise for promise in promises if promise.at < counts_until]
+        likely = counts_until if demand.left else min(counts_until, now + self.typical_seconds)
+        during = [
+            promise
+            for promise in promises
+            if promise.at < (likely if promise.is_soft else counts_until)
+        ]
         for promise in during:
             if not promise.holds_with(job.hub.user, request, slots):
                 return JobWaits(job, WaitKind.OTHERS_FIRST, delays=promise.job)
@@ -199,9 +214,11 @@ class Room:
             self._promise_bookings(now)  # less of it is left for the user's other jobs
         return grant
 
-    def promise(self, now: float, job: MachineJob, demand: JobDemand) -> StartPromise | None:
-        """Promise a job that does not fit the earliest start that it surely has; None: reservations
-        or a lost GPU leave it no room.
+    def promise(
+        self, now: float, job: MachineJob, demand: JobDemand, is_soft: bool = False
+    ) -> StartPromise | None:
+        """Promise a job that does not fit the earliest start that it surely has, or likely, if the
+        promise is soft; None: reservations or a lost GPU leave it no room.
         """
         bookings = [
             booking
@@ -212,7 +229,7 @@ class Room:
         for at in sorted({now, *(booking.end for booking in bookings)}):
             beside = [booking for booking in bookings if booking.end > at]
             requests = [*self._requests_of(beside, at), (None, request)]
-            promise = self._promise(now, at, requests)
+            promise = self._promise(now, at, requests, is_soft)
             if promise is not None:
                 promise.job = job
                 self._of_job = promise
@@ -283,7 +300,11 @@ class Room:
         return requests
 
     def _promise(
-        self, now: float, at: float, requests: Sequence[tuple[str | None, ResourceRequest]]
+        self,
+        now: float,
+        at: float,
+        requests: Sequence[tuple[str | None, ResourceRequest]],
+        is_soft: bool = False,
     ) -> _Promise | None:
         """The promise that requests fit together, from `at` on; None: they never do.
 
@@ -297,7 +318,8 @@ class Room:
             if is_known and grant.ends <= at:
                 resources.give(grant.demand.request(self.node.name), grant.slots)
             else:
-                leaving.append((grant.ends if is_known else now, grant))
+                likely = now + (now - grant.since) if is_soft else now
+                leaving.append((grant.ends if is_known else likely, grant))
         leaving.sort(key=lambda entry: (entry[0], entry[1].since))
         gone: list[tuple[float, ResourceGrant]] = []
         while not (is_met := _fit(resources, wanted)) and leaving:
@@ -311,7 +333,7 @@ class Room:
             if not _fit(resources, wanted):
                 resources.give(request, grant.slots)
                 at = max(at, end)
-        return _Promise(at, resources, requests)
+        return _Promise(at, resources, requests, is_soft=is_soft)
 
 
 def _without(booked: JobDemand, held: Iterable[JobDemand]) -> JobDemand | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import islice, zip_longest
+from statistics import median
 
 from headgate.arbiter.admission import Room
 from headgate.arbiter.cores import CoreClaim, divide, weights
@@ -55,10 +56,11 @@ from headgate.policies import DEFAULT, make
 
 _REVIEW_SECONDS = 10.0
 """Waiting jobs are looked at again after this time even if nothing has changed but forecasts."""
-_PATIENCE, _TYPICAL_SECONDS = 30.0, 600.0
-"""A job may overtake one that came so many times its length before; a job of unknown length counts
-as typical.
+_PATIENCE, _SOFT = 30.0, 4.0
+"""A job may overtake one that came so many times its length before. The promise to a job is soft
+for so many times the typical length.
 """
+_LEAST_TYPICAL = 60.0
 _JUDGED, _FEW = 20, 8
 """How many ended jobs of a user are judged, and with fewer none are."""
 _OVERRUN = 1 / 4
@@ -132,6 +134,8 @@ class Arbiter:
         self.is_drained, self.is_writable = state.drained, True
         self._one_policy = OnePolicy(make(policy))
         self._since: dict[MachineJob, float] = {}  # of waiting jobs
+        self._soft_until: dict[MachineJob, float] = {}  # of those, since they were promised a start
+        self._took = deque[float](maxlen=_JUDGED)
         self._served: dict[str, float] = {}  # the last start of each user who waits
         self.promised: StartPromise | None = None
         self._waits: dict[MachineJob, JobWaits] = {}
@@ -321,6 +325,9 @@ class Arbiter:
         released = list(jobs)
         for job in released:
             grant = self.room.release(job)
+            if grant is not None:
+                self._took.append(now - grant.since)
+                self.room.typical_seconds = max(median(self._took), _LEAST_TYPICAL)
             if grant is not None and grant.stated_end < math.inf:
                 past = self._overran.setdefault(job.hub.user, deque(maxlen=_JUDGED))
                 past.append(now > grant.stated_end)
@@ -343,6 +350,7 @@ class Arbiter:
         self._served = {user: self._served.get(user, now) for user in lines}
         waiting = [job for line in lines.values() for job, _ in line]
         self._since = {job: self._since.get(job, now) for job in waiting}
+        self._soft_until = {j: at for j, at in self._soft_until.items() if j in self._since}
         self.room.begin(now)
         ranks = [self._rank(now, user, line[0], held, past) for user, line in lines.items()]
         heapify(ranks)
@@ -358,7 +366,9 @@ class Arbiter:
             else:
                 waits[job] = outcome
                 if promised is None and outcome.kind in WAIT_FOR_ROOM:
-                    promised = self.room.promise(now, job, demand)
+                    soft_until = now + _SOFT * self.room.typical_seconds
+                    is_soft = now < self._soft_until.setdefault(job, soft_until)
+                    promised = self.room.promise(now, job, demand, is_soft)
             if lines[user]:
                 heappush(ranks, self._rank(now, user, lines[user][0], held, past))
         self.promised = promised
@@ -396,7 +406,7 @@ class Arbiter:
         share, has = self.share(user), held.get(user, _Held())
         if self.rules.users == "together":
             seconds = demand.lasts("likely") if self._is_believed(user) else None
-            length = (_TYPICAL_SECONDS if seconds is None else seconds) / share.shares
+            length = (self.room.typical_seconds if seconds is None else seconds) / share.shares
             charge = self._since[job] + _PATIENCE * length
         else:
             charge = (past[user] + self._part(has)) / share.shares
