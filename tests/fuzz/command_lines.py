@@ -301,7 +301,7 @@ def idle_hub() -> SimpleNamespace:
     def refuse(*_: object, **__: object) -> None:
         raise HeadgateError("not here")
 
-    async def submit(_: object) -> None:
+    async def submit(*_: object) -> None:
         refuse()
 
     hub = SimpleNamespace(
@@ -311,8 +311,10 @@ def idle_hub() -> SimpleNamespace:
         runs={"r": None},
         submit=submit,
         watchers=SimpleNamespace(add=refuse),
+        holder=SimpleNamespace(pause=submit, unpause=refuse),
+        proving=SimpleNamespace(begin=refuse),
     )
-    hub.stop = hub.checkpoint = hub.resize = hub.set_policy = hub.warn = refuse
+    hub.stop = hub.checkpoint = hub.change = hub.set_policy = hub.warn = refuse
     return hub
 
 
