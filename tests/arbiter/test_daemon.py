@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import pwd
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,40 @@ def test_nothing_is_granted_that_cannot_be_written(tmp_path: Path) -> None:
             serving.daemon._keep_at = 0.0
             serving.daemon.take(None)
             assert await client.granted() == "b"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of 2 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "headgate-test", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_nothing_is_granted_while_the_disk_is_full(small_disk: Path) -> None:
+    async def run() -> None:
+        async with Serving(small_disk) as serving:
+            client, fill = await serving.connect(), small_disk / "fill"
+            client.state("1", "a", gpus=1)
+            await client.granted()
+            with suppress(OSError), fill.open("wb", buffering=0) as file:
+                for _ in range(2_048):
+                    file.write(b"x" * 1024)
+            jobs = [f"{i}-{'x' * 180}" for i in range(200)]
+            client.state("1", *jobs, running=("a",), gpus=0)
+            assert (await client.hears(lambda message: message.get("kind")))["kind"] == "held"
+            fill.unlink()
+            serving.daemon._keep_at = 0.0
+            serving.daemon.take(None)
+            assert await client.granted() == jobs[0]
 
     asyncio.run(asyncio.wait_for(run(), 20.0))
 
