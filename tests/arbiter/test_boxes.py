@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,13 +96,21 @@ def users() -> Iterator[list[UnixUser]]:
 
 
 @pytest.fixture
+def folder(users: list[UnixUser]) -> Path:
+    """A folder that all users may enter. Those of pytest are for one user."""
+    folder = Path(tempfile.mkdtemp(dir=users[0].home.parent))
+    folder.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
 def nvml() -> MadeNvml:
     return MadeNvml()
 
 
 @pytest.fixture
-def boxes(tmp_path: Path, users: list[UnixUser], nvml: MadeNvml) -> Iterator[UserBoxes]:
-    boxes = UserBoxes(TurnFiles(tmp_path / "turns"), nvml=nvml, home=HOME)
+def boxes(folder: Path, users: list[UnixUser], nvml: MadeNvml) -> Iterator[UserBoxes]:
+    boxes = UserBoxes(TurnFiles(folder / "turns"), nvml=nvml, home=HOME)
     yield boxes
     for user in users:
         user.end()
@@ -131,13 +140,13 @@ def granted(user: UnixUser, *gpus: int, share: int | None = None) -> ResourceGra
 
 
 def test_the_next_arbiter_takes_boxes_up_as_they_are(
-    users: list[UnixUser], boxes: UserBoxes, tmp_path: Path
+    users: list[UnixUser], boxes: UserBoxes, folder: Path
 ) -> None:
     hub = Hub(users[0].name, "h")
     process = joined(boxes, users[0])
     boxes.apply(part(users[0]))
     boxes.close()
-    after = UserBoxes(TurnFiles(tmp_path / "turns"), home=HOME)
+    after = UserBoxes(TurnFiles(folder / "turns"), home=HOME)
     assert list(after.used()) == [users[0].name]
     assert not after.is_empty(hub, users[0].uid)
     reading = after.read()
@@ -164,13 +173,11 @@ def test_what_a_hub_calls_itself_names_no_folder() -> None:
 
 
 def test_only_users_with_a_grant_open_the_file_of_turns(
-    users: list[UnixUser], boxes: UserBoxes, tmp_path: Path
+    users: list[UnixUser], boxes: UserBoxes, folder: Path
 ) -> None:
     for user in users:
         joined(boxes, user)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o711)
-    files = [str(tmp_path / f"turns/gpu-{i}") for i in range(2)]
+    files = [str(folder / f"turns/gpu-{i}") for i in range(2)]
 
     def open_by(user: UnixUser) -> str:
         return user.python("-c", OPENS, *files, stdout=subprocess.PIPE).communicate()[0].strip()
@@ -205,9 +212,6 @@ def test_gpus_are_read_by_user_and_outside_use_is_seen(
 def served(boxes: UserBoxes, folder: Path, talk: Callable[[Path, ArbiterDaemon], None]) -> Arbiter:
     """An arbiter that serves while users talk to it."""
     arbiter = Arbiter(NODE, SharingRules(), 0.0)
-    folder.chmod(0o711)
-    for above in list(folder.parents)[:2]:
-        above.chmod(0o711)
 
     async def run() -> None:
         store = ArbiterStore(folder / "arbiter.db", "boot")
@@ -232,7 +236,7 @@ def asks(
 
 
 def test_a_user_stops_nothing_of_another_and_reads_no_arguments(
-    users: list[UnixUser], boxes: UserBoxes, tmp_path: Path
+    users: list[UnixUser], boxes: UserBoxes, folder: Path
 ) -> None:
     secret = {"id": "r1/secret-run", "name": "secret", "private": True, "gpus": 2}
     waits = {"id": "r2/next", "name": "shown", "gpus": 2}
@@ -251,7 +255,7 @@ def test_a_user_stops_nothing_of_another_and_reads_no_arguments(
         answers.append(asked.communicate("\n", timeout=60)[0])
         owner.communicate("\n", timeout=60)
 
-    served(boxes, tmp_path, talk)
+    served(boxes, folder, talk)
     assert all("only root" in answer for answer in answers[:3])
     assert users[0].name in answers[3]
     assert "shown" in answers[3]
@@ -260,7 +264,7 @@ def test_a_user_stops_nothing_of_another_and_reads_no_arguments(
 
 
 def test_messages_for_another_users_job_are_the_senders(
-    users: list[UnixUser], boxes: UserBoxes, tmp_path: Path
+    users: list[UnixUser], boxes: UserBoxes, folder: Path
 ) -> None:
     job = {"id": "j", "gpus": 2}
     grants: list[ResourceGrant] = []
@@ -278,5 +282,5 @@ def test_messages_for_another_users_job_are_the_senders(
         grants.extend(daemon._arbiter.room.grants.values())
         owner.communicate("\n", timeout=60)
 
-    served(boxes, tmp_path, talk)
+    served(boxes, folder, talk)
     assert [grant.job.hub.user for grant in grants] == [users[0].name]
