@@ -173,12 +173,18 @@ def test_a_process_id_that_was_used_again_is_neither_taken_up_nor_ended(
 ) -> None:
     isolation = ProcessIsolation("group", mode="none")
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
-        keeper = {"pid": stranger.pid, "started": 1, "floor": 0, "places": {}}
-        keeper["places"] = {"end": str(tmp_path / "end"), "socket": str(tmp_path / "socket")}
+        places = {"end": str(tmp_path / "end"), "socket": str(tmp_path / "socket")}
+        keeper = {"pid": stranger.pid, "started": 1, "floor": 0, "places": places}
         seen = processes.look(stranger.pid)
         assert seen is not None
-        record = {"task": "run/job/worker-0", "mode": "none", "folders": {}, "keeper": keeper}
-        record |= {"pid": seen.pid, "started": seen.started, "boot": processes.boot_id(), **other}
+        task = {"task": "run/job/worker-0", "mode": "none", "folders": {}, "keeper": keeper}
+        record = {
+            **task,
+            "pid": seen.pid,
+            "started": seen.started,
+            "boot": processes.boot_id(),
+            **other,
+        }
         with pytest.raises(IsolationError):
             isolation.take_up(record)
         isolation.sweep(record)
