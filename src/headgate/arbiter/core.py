@@ -443,7 +443,7 @@ class Arbiter:
         parts = [held.cores / node.cores, held.memory_bytes / node.memory_bytes]
         if node.gpus:
             parts.append(held.gpus / len(node.gpus))
-        return min(max(parts), 1.0)
+        return max(parts)
 
     def _account(self, now: float, reading: MachineUsed) -> None:
         """Sum up what users had since the last reading."""
@@ -483,7 +483,7 @@ class Arbiter:
         for user in {*held, *self.past.means(now)}:
             have = held.get(user, _Held())
             used = self.used_cores.get(user, have.cores)
-            self.past.hold(now, user, self._part(replace(have, cores=used)))
+            self.past.hold(now, user, min(self._part(replace(have, cores=used)), 1.0))
         wanted = {user: have.cores for user, have in held.items()}
         for job in self._waits:
             wanted.setdefault(job.hub.user, 0.0)

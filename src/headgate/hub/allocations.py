@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headgate.hub.connection import connect
 from headgate.machine import allocation
+from headgate.model.errors import HeadgateError
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded import runs
 
@@ -48,6 +51,20 @@ def overlapping(folder: Path) -> Iterator[tuple[Path, Reason, Reason]]:
         shared = frozenset(own.get("cpus", ())) & frozenset(other_allocation.get("cpus", ()))
         if shared and next((other / "boxes").glob("*.json"), None) is not None:
             yield other, _warning(other_allocation, shared), _warning(own, shared)
+
+
+def warn_neighbours() -> list[Reason]:
+    """Tell the hubs of other allocations that this hub shares cores with them. Returns the messages
+    for this hub.
+    """
+    neighbours = []
+    for folder, own_place, other_place in overlapping(runs.hub()):
+        with suppress(HeadgateError):  # it has another version, or is just ending
+            if (other := connect(folder)) is not None:
+                with other:
+                    other.ask("warn", reason=other_place.plain())
+        neighbours.append(own_place)
+    return neighbours
 
 
 def _warning(other: dict[str, Any], shared: frozenset[int]) -> Reason:

@@ -27,11 +27,10 @@ from headgate.engines.launch import inject
 from headgate.engines.remote.environment import more, sent
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub import doubts
-from headgate.hub.allocations import overlapping
+from headgate.hub.allocations import warn_neighbours
 from headgate.hub.changes import Changes
 from headgate.hub.checking import InspectedJob, checked
 from headgate.hub.claiming import claimed
-from headgate.hub.connection import connect
 from headgate.hub.event_log import EventLog
 from headgate.hub.parts import Component, sharing
 from headgate.hub.parts.engines import Engines, TaskReservations
@@ -459,7 +458,7 @@ class LiveHub:
         )
 
     async def _tell_neighbours(self, run: LiveRun) -> None:
-        for neighbour in await asyncio.to_thread(_neighbours):
+        for neighbour in await asyncio.to_thread(warn_neighbours):
             self._live_runs.event(run, "warning", neighbour)
 
     async def _retain(self, run: LiveRun) -> None:
@@ -759,17 +758,3 @@ async def _write_report(store: Path, page: Path) -> None:
     finally:
         if writer.returncode is None:
             writer.kill()
-
-
-def _neighbours() -> list[Reason]:
-    """Tell the hubs of other allocations that this hub shares cores with them. Returns the messages
-    for this hub.
-    """
-    neighbours = []
-    for folder, own_place, other_place in overlapping(runs.hub()):
-        with contextlib.suppress(HeadgateError):  # it has another version, or is just ending
-            if (other := connect(folder)) is not None:
-                with other:
-                    other.ask("warn", reason=other_place.plain())
-        neighbours.append(own_place)
-    return neighbours
