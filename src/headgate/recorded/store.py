@@ -202,7 +202,8 @@ _TEXTS = {
     for table, columns in TABLES.items()
 }
 _INSERTS = {
-    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * len(columns))})"
+    table: f"INSERT OR REPLACE INTO {table} ({', '.join(_columns(table))}) "
+    f"VALUES ({', '.join('?' * len(columns))})"
     for table, columns in TABLES.items()
 }
 
@@ -236,6 +237,10 @@ class Recorder:
             with self._db as db:
                 for table, columns in TABLES.items():
                     db.execute(f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)})")
+                    has = {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
+                    for column in columns:  # an earlier version's table lacks later ones
+                        if column.split()[0] not in has:
+                            db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
                 for index in _INDEXES:
                     db.execute(index)
                 db.execute(f"PRAGMA user_version = {VERSION}")
