@@ -50,13 +50,13 @@ def test_a_key_that_no_column_has_is_refused(tmp_path: Path) -> None:
 def test_a_store_that_an_earlier_version_began_is_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("CREATE TABLE usage (t REAL, memory REAL, target TEXT)")
+        db.execute("CREATE TABLE usage (t REAL, memory_bytes REAL, target TEXT)")
         db.execute("INSERT INTO usage VALUES (1.0, 5.0, 'a/worker-0')")
     recorder = Recorder(path)
-    recorder.add("usage", t=2.0, target="a/worker-0", cpu_system=0.5, memory=6.0)
+    recorder.add("usage", t=2.0, target="a/worker-0", cpu_system=0.5, memory_bytes=6.0)
     recorder.close()
     with RunReader(path) as reader:
-        rows = [(row["t"], row["cpu_system"], row["memory"]) for row in reader.rows("usage")]
+        rows = [(row["t"], row["cpu_system"], row["memory_bytes"]) for row in reader.rows("usage")]
     assert rows == [(1.0, None, 5.0), (2.0, 0.5, 6.0)]
 
 
