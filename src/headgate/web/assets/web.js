@@ -750,6 +750,10 @@
   };
   const send = async (name, id, job, values) => {
     const { percent, ...others } = values;
+    // Its end may be told before the answer comes, which then says nothing new.
+    const jobs = job ? [job] : [...runs.get(id)?.jobs.keys() || []];
+    const ends = ["stop", "kill"].includes(name) ? jobs.map((known) => `${id}/${known}`) : [];
+    for (const key of ends) awaited.add(key);
     try {
       const response = await fetch(`/runs/${encodeURIComponent(id)}/${name}`, {
         method: "POST", headers: { "Content-Type": "application/json", "X-Headgate": "act" },
@@ -758,7 +762,8 @@
       const text = await response.text();
       if (!response.headers.get("Content-Type").includes("json")) return text;
       const answer = JSON.parse(text);
-      if (response.ok && ["stop", "kill"].includes(name)) for (const known of job ? [job] : runs.get(id)?.jobs.keys() || []) awaited.add(`${id}/${known}`);
+      if (answer.error) for (const key of ends) awaited.delete(key);
+      else if (ends.length && !ends.some((key) => awaited.has(key))) return "";
       return answer.error ? "Refused: " + answer.error : answer.done;
     } catch (error) {
       return `It could not be asked for: ${error.message}`;
@@ -773,7 +778,7 @@
     if (!values) return;
     button.disabled = true;
     if (name === "prove") notice("It is being proved. The result will be shown here.", true);
-    const request = send(name, id, jobName, values).then((text) => notice(text, name === "prove"));  // which takes minutes
+    const request = send(name, id, jobName, values).then((text) => { if (text) notice(text, name === "prove"); });  // which takes minutes
     requests.add(request);
     await request;
     requests.delete(request);
