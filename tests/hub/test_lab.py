@@ -6,12 +6,16 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.hub.team import Team
 from tests.hub.test_launched import MEETS
 from tests.hub.test_roles import CLIENT, SERVER, SERVING
 from tests.hub.user import SECONDS, User
+from tests.reports.browsing import chromium
+from tests.web.conftest import Pages
+from tests.web.watching import LEARNS, Page, shows_one_elsewhere
 
 from headgate import Executor, lab
 from headgate.recorded.recording import read
@@ -63,6 +67,22 @@ def test_tasks_are_on_their_nodes_and_what_these_use_is_recorded(team: Team) -> 
     wait.until(lambda: {"node:a", "node:c"} <= measured(), what="the use of both nodes is recorded")
     team.user.touch("go")
     team.ends("done")
+
+
+@pytest.mark.long
+def test_the_page_has_a_lab_s_nodes_links_logs_and_buttons(team: Team, tmp_path: Path) -> None:
+    user = team.user
+    served = Pages(user, "--port", "0")
+    with chromium(tmp_path / "profile") as browser:
+        page = Page(browser, served.act)
+        page.shows("#nodes", "lab team")  # idle
+        user.write("a.py", LEARNS.replace("{NAME}", "a"))
+        user.touch("a-1")
+        user.detaches("a.py", "--cluster", "team", "--nodes", "b")
+        shows_one_elsewhere(
+            page, user, "lab team", "of 0.4 cores", "of 256 MiB", "/s of 23.8 MiB/s"
+        )
+    assert served.ends() == 0
 
 
 def test_a_call_runs_on_a_node_of_a_lab(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,9 +120,12 @@ def test_a_run_that_ended_or_whose_hub_died_is_taken_away() -> None:
         board.take(snapshot(job("a")))
         browser = board.subscribe(None)
         sent(browser)
+        board.take({**snapshot(job("a", state="killed")), "type": "end"})
         board.take({"type": ending, "run": "r"})
         board.publish()
-        assert sent(browser)[0][1]["gone"] == ["r"]
+        (_, end), (_, gone) = sent(browser)
+        assert end["runs"]["r"]["jobs"] == {"a": {"state": "killed"}}
+        assert gone["gone"] == ["r"]
         assert board.runs == ()
 
 

@@ -132,6 +132,7 @@ class Board:
                 self._events.append(event)
                 self._unsent.append(event)
             case "reported" | "gone" as kind:
+                self.publish()  # how it ended is sent before it is gone
                 self.lost_runs += kind == "gone" and run in self._runs
                 self._runs.pop(run, None)
             case "hub":
