@@ -136,7 +136,7 @@ def test_a_value_that_is_no_number_is_told_in_plain_words(
     [
         (("runn", "train.py"), "Did you mean run?"),
         (("stauts",), "Did you mean status?"),
-        (("re",), "Did you mean results or resize or resume or report or replay?"),
+        (("re",), "Did you mean reserve or results or resize or resume or report or replay?"),
         (("train.py",), "To run it: headgate run train.py"),
         (("run", "trian.py"), "found no file 'trian.py'; did you mean train.py?"),
         (("run", "pkg/trian.py"), "found no file 'pkg/trian.py'; did you mean pkg/train.py?"),

@@ -316,7 +316,7 @@ class ArbiterDaemon:
         self._send_to(hubs, records.dump(action))
 
     def _tell_act(self, act: Act, hub: Hub | None) -> bool:
-        """Tell an act to the hub of its job, or to all of whom it concerns."""
+        """Tell an act to the hub of its job, or to all hubs that it concerns."""
         hubs = [hub] if hub is not None else list(self._hubs)
         return self._send_to((hub for hub in hubs if act.user in ("", hub.user)), records.dump(act))
 
