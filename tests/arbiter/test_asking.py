@@ -41,7 +41,7 @@ class Hubs:
         for user in users:
             self.controllers[user] = live_controller(make("headgate"))
             self.step(user, NodeJoined(NODE))
-            self.step(user, MachineShared(True))
+            self.step(user, MachineShared(True, NODE.name))
 
     def step(self, user: str, event: Event) -> list[Action]:
         """A controller takes an event, and all hear what follows."""

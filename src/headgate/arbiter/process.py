@@ -49,7 +49,7 @@ class Places:
     @property
     def home(self) -> str:
         """Name of the cgroup of all users. That of an arbiter for trial is its own."""
-        digest = hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]
         return HOME if self.folder == FOLDER else f"{HOME}-{digest}"
 
 

@@ -37,9 +37,9 @@ def command(
     ends, jobs go on with what they have.
 
     \b
-    Example: sudo headgate arbiter
+    Example: headgate arbiter check arbiter.yaml
+             sudo headgate arbiter
              sudo headgate arbiter install
-             headgate arbiter check arbiter.yaml
              headgate arbiter hold ada:vae
     """
     if context.invoked_subcommand is not None:

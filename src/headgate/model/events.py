@@ -179,7 +179,7 @@ class MachineShared:
     """
 
     shared: bool
-    node: str = ""
+    node: str
 
 
 @dataclass(frozen=True, slots=True)

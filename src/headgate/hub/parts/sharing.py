@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -59,7 +60,7 @@ _HEARD: Mapping[str, type[Any]] = {
 
 def name(folder: Path) -> str:
     """What tells a hub from others of its user, and not where its folder is."""
-    return hashlib.blake2b(str(folder.resolve()).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(os.fsencode(folder.resolve()), digest_size=8).hexdigest()
 
 
 def stated(hub: str, node: Node, controller: Controller, forecasting: Forecasting) -> Demand:
