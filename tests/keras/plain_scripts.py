@@ -22,8 +22,8 @@ Script = Callable[[], list[Any]]
 SCRIPTS: dict[str, dict[str, tuple[Script, int]]] = {}
 """The scripts of each back end, and their numbers of steps."""
 FEW = {
-    "tensorflow": ("sequence", "validated", "own_loop", "loop_in_a_program"),
-    "jax": ("sequence", "validated", "optax_compiled", "scanned", "flax_module"),
+    "tensorflow": ("validated", "own_loop", "loop_in_a_program"),
+    "jax": ("validated", "optax_compiled", "flax_module"),
 }
 """Of these, one of each kind of step that is observed in a way of its own: a fit of Keras, a loop
 of the script's own, and one that a compiled program hides.
