@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 JOB = """
@@ -111,34 +112,44 @@ def main() -> int:
                     pid = draw.choice(chosen)
                     if word == KEEPER:
                         unkept |= children(pid)
-                    os.kill(pid, signal.SIGKILL)
-                    kills[word] += 1
-                    killed.add(pid)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        kills[word] += 1
+                        killed.add(pid)
             for job in stands["jobs"]:
                 states[job["state"]] += 1
-                lines = (folder / f"{job['name']}.txt").read_text().split("\n")
+                note = folder / f"{job['name']}.txt"  # one that was killed at once has none
+                lines = note.read_text().split("\n") if note.exists() else []
                 counts = Counter(line.partition(" ")[0] for line in lines)
                 tasks = {task["pid"] for task in job["tasks"]}
                 was_killed = bool(killed & tasks)
                 fails = was_killed or bool(unkept & tasks)
                 good = job["state"] == ("failed" if fails else "done")
-                if not good or counts["begin"] != 1 or counts["end"] != (not was_killed):
+                began = counts["begin"] == 1 or (was_killed and not lines)
+                if not good or not began or counts["end"] != (not was_killed):
                     problems.append(
                         f"{run} {job['name']}: {job['state']}, {job['reason']} {counts}"
                     )
+                    print(problems[-1], flush=True)
                 trained += sum(float(line[8:]) for line in lines if line.startswith("trained"))
                 lasted += job["ended"] - job["started"]
+            print(f"{len(runs)} rounds; killed {dict(kills)}; jobs {dict(states)}", flush=True)
         patience = time.monotonic() + 120
         for pid in processes(home, HUB):
             os.kill(pid, signal.SIGTERM)
         while (left := processes(home)) and time.monotonic() < patience:
             time.sleep(0.2)
-        problems += [f"process {pid} is left" for pid in left]
-        problems += [f"cgroup {folder} is left" for folder in cgroups(runs)]
-    print(f"{len(runs)} rounds; killed {dict(kills)}; jobs {dict(states)}")
-    print(f"{trained / max(lasted, 1e-9):.1%} of the time of jobs was spent training")
-    for problem in problems:
-        print(problem)
+        leftovers = [f"process {pid} is left" for pid in left]
+        leftovers += [f"cgroup {folder} is left" for folder in cgroups(runs)]
+    print(
+        "\n".join(
+            [
+                f"{trained / max(lasted, 1e-9):.1%} of the time of jobs was spent training",
+                *leftovers,
+            ]
+        )
+    )
+    problems += leftovers
     print(f"{len(problems)} problems")
     return bool(problems)
 
