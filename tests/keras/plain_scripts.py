@@ -23,7 +23,7 @@ SCRIPTS: dict[str, dict[str, tuple[Script, int]]] = {}
 """The scripts of each back end, and their numbers of steps."""
 FEW = {
     "tensorflow": ("validated", "own_loop", "loop_in_a_program"),
-    "jax": ("validated", "optax_compiled", "flax_module"),
+    "jax": ("sequence", "optax_compiled", "flax_module"),
 }
 """Of these, one of each kind of step that is observed in a way of its own: a fit of Keras, a loop
 of the script's own, and one that a compiled program hides.
