@@ -68,6 +68,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """A page with its links into the repository as links within the site."""
+    for name, page in FROM_THE_ROOT.items():
+        markdown = markdown.replace(f"](../{name}", f"]({page}")
     return OF_THE_REPOSITORY.sub(r"](\1", markdown)
 
 

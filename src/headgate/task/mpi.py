@@ -94,6 +94,7 @@ def worker(info: RankInfo, command: Sequence[str]) -> int:
     Raises:
         SystemExit: The command cannot run, or this process was asked to end before it ran.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # removes its folders
     with _folder(tempfile.gettempdir()) as folder, _folder(_SHARED) as shared:
         daemon = MpiDaemon(folder)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(daemon.failed or 128 + signal.SIGTERM))
