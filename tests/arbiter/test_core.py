@@ -41,6 +41,7 @@ from headgate.arbiter.records import (
     UserPart,
     WaitKind,
 )
+from headgate.arbiter.seen import ahead, seen_jobs
 from headgate.arbiter.usage import DayUse
 from headgate.model import records
 from headgate.model.cluster import Gpu, Node
@@ -346,7 +347,7 @@ def test_expected_starts_are_told_with_how_late_they_may_be() -> None:
     machine = Machine()
     machine.submit("ada", replace(job("a0", 4), left=Span(50.0, 40.0, 90.0)))
     machine.submit("bob", job("b0", 2), job("b1", 3))
-    soon, after = machine.arbiter.ahead(0.0)
+    soon, after = ahead(machine.arbiter, 0.0)
     assert (soon.job.id, soon.at, soon.latest) == ("b0", 50.0, 90.0)
     assert (after.job.id, after.at) == ("b1", None)
     assert after.unknown == (MachineJob(Hub("bob"), "b0"),)
@@ -410,12 +411,12 @@ def test_others_see_whose_a_private_job_is_and_no_name() -> None:
     machine = Machine()
     machine.submit("ada", replace(job("a0", 4), name="cnn", private=True))
     machine.submit("bob", replace(job("b0"), name="vae"))
-    runs, waits = machine.arbiter.seen_by(1.0, "bob")
+    runs, waits = seen_jobs(machine.arbiter, 1.0, "bob")
     assert (runs.user, runs.name, runs.gpus, runs.demand.id) == ("ada", None, (0, 1, 2, 3), "")
     assert runs.job is None
     assert (waits.name, waits.waits, waits.at) == ("vae", WaitKind.NO_ROOM, None)
     assert waits.job == MachineJob(Hub("bob"), "b0")
-    for_root = machine.arbiter.seen_by(1.0, "root", as_administrator=True)
+    for_root = seen_jobs(machine.arbiter, 1.0, "root", as_administrator=True)
     assert [seen.name for seen in for_root] == ["cnn", "vae"]
 
 
@@ -425,10 +426,10 @@ def test_use_is_summed_by_user_and_day() -> None:
     for machine.now in (86_300.0, 86_600.0):
         used = {"ada": UserUsed(1.5, frozenset({1}))}
         machine.take(MachineUsed(30.0 * GIB, 1.0 * GIB, {}, users=used))
-    rows = machine.arbiter.usage.changed()
+    rows = machine.arbiter.metering.usage.changed()
     assert rows["ada", 0] == DayUse(150.0, 200.0, 100.0, 100.0 * GIB)
     assert rows["ada", 1] == DayUse(300.0, 400.0, 200.0, 200.0 * GIB)
-    assert machine.arbiter.usage.changed() == {}
+    assert machine.arbiter.metering.usage.changed() == {}
 
 
 def test_a_job_whose_gpus_idle_is_warned_and_later_ended() -> None:

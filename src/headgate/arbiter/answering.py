@@ -106,7 +106,7 @@ class Answering:
             return ()
 
     def _usage(self, now: float, since: int, user: str | None) -> list[dict[str, Any]]:
-        self._store.keep(self._arbiter.state(now), self._arbiter.usage.changed())
+        self._store.keep(self._arbiter.state(now), self._arbiter.metering.usage.changed())
         return [
             {"user": name, "day": day, **records.plain(use)}
             for (name, day), use in sorted(self._store.usage(since).items())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice, zip_longest
 from statistics import median
 
 from headgate.arbiter.admission import Room
-from headgate.arbiter.cores import CoreClaim, divide, weights
 from headgate.arbiter.events import (
     ArbiterAction,
     ArbiterEvent,
@@ -20,7 +19,6 @@ from headgate.arbiter.events import (
     Drained,
     HubJoined,
     HubLeft,
-    JobIdles,
     JobOrdered,
     JobReleased,
     MachineUsed,
@@ -29,6 +27,9 @@ from headgate.arbiter.events import (
     Unbooked,
     UserLimited,
 )
+from headgate.arbiter.holdings import Holding, exceeds, holdings, is_guaranteed
+from headgate.arbiter.metering import Metering
+from headgate.arbiter.parts import user_parts
 from headgate.arbiter.past_use import PastUse
 from headgate.arbiter.records import (
     MOST_JOBS,
@@ -41,14 +42,11 @@ from headgate.arbiter.records import (
     JobWaits,
     MachineJob,
     ResourceGrant,
-    SeenJob,
-    StartExpected,
     StartPromise,
     UserPart,
     WaitKind,
 )
 from headgate.arbiter.together import OnePolicy
-from headgate.arbiter.usage import UsageLedger
 from headgate.model.cluster import Node
 from headgate.model.shares import WEIGHT_DEFAULT
 from headgate.model.sharing import Amounts, SharingRules, UserShare
@@ -67,24 +65,6 @@ _OVERRUN = 1 / 4
 """A user is believed as long as at most this fraction took longer than surely stated; of honest
 bands one in twenty does.
 """
-
-
-@dataclass(slots=True)
-class _Held:
-    """What the jobs of a user hold."""
-
-    cores: float = 0.0
-    memory_bytes: int = 0
-    gpus: float = 0.0
-    jobs: int = 0
-
-    def plus(self, job: JobDemand) -> _Held:
-        return _Held(
-            self.cores + job.cores,
-            self.memory_bytes + job.all_memory_bytes,
-            self.gpus + job.all_gpus,
-            self.jobs + 1,
-        )
 
 
 class Arbiter:
@@ -109,10 +89,10 @@ class Arbiter:
         room: What jobs hold, and reservations.
         past: What users have had.
         promised: The first job without room, and its start.
-        usage: What users have had, by day.
+        metering: What users use, and have had by day.
         is_writable: Grants can be kept; else nothing starts.
         is_drained: An administrator lets nothing start.
-        used_cores: What each user's jobs used at the last reading.
+        waits: The jobs that wait, in their order, and why.
         parts: The part of each user.
         limits: The most that administrators leave to users, whatever the rules say.
     """
@@ -138,12 +118,9 @@ class Arbiter:
         self._took = deque[float](maxlen=_JUDGED)
         self._served: dict[str, float] = {}  # the last start of each user who waits
         self.promised: StartPromise | None = None
-        self._waits: dict[MachineJob, JobWaits] = {}
+        self.waits: dict[MachineJob, JobWaits] = {}
         self._is_changed, self._review_at = True, math.inf
-        self.usage = UsageLedger()
-        self._read_at: float | None = None
-        self.used_cores: dict[str, float] = {}
-        self._idle_since: dict[MachineJob, tuple[float, int]] = {}
+        self.metering = Metering()
         self._overran: dict[str, deque[bool]] = {}
         self.parts: dict[str, UserPart] = {}
         self.limits: dict[str, Amounts] = dict(state.limits)
@@ -203,8 +180,9 @@ class Arbiter:
             case MachineUsed():
                 has_more = self.room.observe(event, self.rules.outside_gpus)
                 self._is_changed = self._is_changed or has_more
-                self._account(now, event)
-                actions += self._idle(now, event)
+                grants = self.room.grants
+                self.metering.account(now, event, grants.values())
+                actions += self.metering.idle(now, event, grants, self.rules)
         if self._is_changed or now >= self._review_at:
             actions += self._decide(now)
         actions += self._divide(now)
@@ -229,55 +207,13 @@ class Arbiter:
         """
         return self._review_at if self._review_at < math.inf else None
 
-    def seen_by(self, now: float, user: str, as_administrator: bool = False) -> list[SeenJob]:
-        """What runs and waits on the machine, as a user may see it; waiting jobs in their order.
-
-        Args:
-            now: Seconds.
-            user: Who looks.
-            as_administrator: Show names of private jobs too.
-        """
-
-        def seen(job: MachineJob, demand: JobDemand) -> SeenJob:
-            is_own = as_administrator or job.hub.user == user
-            name = demand.name if is_own or not demand.private else None
-            shown = replace(demand, id="", name="")
-            return SeenJob(job.hub.user, name, shown, job=job if is_own else None)
-
-        starts, demands = {start.job: start for start in self.ahead(now)}, self._stated_jobs()
-        running = [
-            replace(seen(job, grant.demand), gpus=grant.gpus, since=grant.since)
-            for job, grant in self.room.grants.items()
-        ]
-        waiting = []
-        for job, wait in self._waits.items():
-            if job in demands:
-                start = starts.get(job)
-                at, latest = (start.at, start.latest) if start is not None else (None, None)
-                waiting.append(
-                    replace(seen(job, demands[job]), waits=wait.kind, at=at, latest=latest)
-                )
-        return running + waiting
-
-    def ahead(self, now: float) -> list[StartExpected]:
-        """When each job that waits for room is expected to start, in their order, if none starts
-        before one that ranks higher.
-        """
-        demands = self._stated_jobs()
-        waiting = [job for job, wait in self._waits.items() if wait.kind in WAIT_FOR_ROOM]
-        likely = self.room.expected(now, {job: demands[job] for job in waiting}, "likely")
-        latest = self.room.expected(now, {job: demands[job] for job in waiting}, "most")
-        return [
-            StartExpected(job, soon.at, late.at, soon.unknown)
-            for job, soon, late in zip(waiting, likely, latest, strict=True)
-        ]
-
     def share(self, user: str) -> UserShare:
         """What a user may have."""
         share = self.rules.of(user, self._groups.get(user, frozenset()))
         return share.within(self.limits[user]) if user in self.limits else share
 
-    def _stated_jobs(self) -> dict[MachineJob, JobDemand]:
+    def stated_jobs(self) -> dict[MachineJob, JobDemand]:
+        """What hubs want, by job."""
         return {
             MachineJob(hub, job.id): job
             for hub, demand in self._demands.items()
@@ -345,7 +281,7 @@ class Arbiter:
         waits: dict[MachineJob, JobWaits] = {}
         promised: StartPromise | None = None
         self.room.drop_ended(now)
-        lines, held = self._lines(), self._held()
+        lines, held = self._lines(), holdings(self.room.grants.values())
         past = {user: self.past.mean(now, user) for user in lines}
         self._served = {user: self._served.get(user, now) for user in lines}
         waiting = [job for line in lines.values() for job, _ in line]
@@ -357,9 +293,9 @@ class Arbiter:
         while ranks:
             user = heappop(ranks)[-1]
             job, demand = lines[user].popleft()
-            outcome = self._outcome(now, job, demand, held.get(user, _Held()))
+            outcome = self._outcome(now, job, demand, held.get(user, Holding()))
             if isinstance(outcome, ResourceGrant):
-                held[user] = held.get(user, _Held()).plus(demand)
+                held[user] = held.get(user, Holding()).plus(demand)
                 self._served[user] = now
                 self._first.discard(job)
                 actions.append(outcome)
@@ -377,8 +313,8 @@ class Arbiter:
         times += [now + _REVIEW_SECONDS] if waits else []
         self._review_at = min((time for time in times if time > now), default=math.inf)
         self._is_changed = False
-        actions += (wait for job, wait in waits.items() if self._waits.get(job) != wait)
-        self._waits = waits
+        actions += (wait for job, wait in waits.items() if self.waits.get(job) != wait)
+        self.waits = waits
         return actions
 
     def _lines(self) -> dict[str, deque[tuple[MachineJob, JobDemand]]]:
@@ -398,132 +334,62 @@ class Arbiter:
         now: float,
         user: str,
         entry: tuple[MachineJob, JobDemand],
-        held: Mapping[str, _Held],
+        held: Mapping[str, Holding],
         past: Mapping[str, float],
     ) -> tuple[bool, bool, float, float, str]:
         """The rank of the first waiting job of a user; the lower, the sooner."""
         job, demand = entry
-        share, has = self.share(user), held.get(user, _Held())
+        share, has = self.share(user), held.get(user, Holding())
         if self.rules.users == "together":
             seconds = demand.lasts("likely") if self._is_believed(user) else None
             length = (self.room.typical_seconds if seconds is None else seconds) / share.shares
             charge = self._since[job] + _PATIENCE * length
         else:
-            charge = (past[user] + self._part(has)) / share.shares
+            charge = (past[user] + has.part(self.room.node)) / share.shares
         return (
             job not in self._first,
-            not _is_guaranteed(share, has, demand),
+            not is_guaranteed(share, has, demand),
             min(self._served[user] + self.rules.patience - now, 0.0),
             charge,
             user,
         )
 
     def _outcome(
-        self, now: float, job: MachineJob, demand: JobDemand, held: _Held
+        self, now: float, job: MachineJob, demand: JobDemand, held: Holding
     ) -> ResourceGrant | JobWaits:
         if self.is_drained or not self.is_writable or job in self._held_back:
             return JobWaits(job, WaitKind.HELD)
         if not self.room.could(demand):
             return JobWaits(job, WaitKind.TOO_LARGE)
-        if held.jobs >= MOST_JOBS or _exceeds(held.plus(demand), self.share(job.hub.user)):
+        if held.jobs >= MOST_JOBS or exceeds(held.plus(demand), self.share(job.hub.user)):
             return JobWaits(job, WaitKind.OWN_LIMIT)
         ends = demand.ends(now) if self._is_believed(job.hub.user) else math.inf
         return self.room.start(now, job, demand, ends)
 
-    def _held(self) -> dict[str, _Held]:
-        held: dict[str, _Held] = {}
-        for grant in self.room.grants.values():
-            user = grant.job.hub.user
-            held[user] = held.get(user, _Held()).plus(grant.demand)
-        return held
-
-    def _part(self, held: _Held) -> float:
-        """The part of the machine that jobs hold: that of their dominant resource."""
-        node = self.room.node
-        parts = [held.cores / node.cores, held.memory_bytes / node.memory_bytes]
-        if node.gpus:
-            parts.append(held.gpus / len(node.gpus))
-        return max(parts)
-
-    def _account(self, now: float, reading: MachineUsed) -> None:
-        """Sum up what users had since the last reading."""
-        begin, self._read_at = now if self._read_at is None else self._read_at, now
-        self.used_cores = {user: used.cores for user, used in reading.users.items()}
-        held = self._held()
-        for user, used in reading.users.items():
-            grants = (grant for grant in self.room.grants.values() if grant.job.hub.user == user)
-            self.usage.add(
-                begin,
-                now,
-                user,
-                cores=used.cores,
-                gpus={gpu for grant in grants for gpu in grant.gpus},
-                busy_gpus=used.busy_gpus,
-                memory_bytes=held.get(user, _Held()).memory_bytes,
-            )
-
-    def _idle(self, now: float, reading: MachineUsed) -> Iterator[ArbiterAction]:
-        """Warn of jobs that hold GPUs for nothing, and end them where the rules say so."""
-        after = self.rules.idle_after
-        before, self._idle_since = self._idle_since, {}
-        for job, grant in self.room.grants.items():
-            used = reading.users.get(job.hub.user)
-            if used is None or not grant.gpus or not used.busy_gpus.isdisjoint(grant.gpus):
-                continue
-            since, warned = before.get(job, (now, 0))
-            due = int((now - since) / after) if after is not None else 0
-            if 0 == warned < due or (self.rules.idle_ends and warned < 2 <= due):
-                yield JobIdles(job, since, ends=self.rules.idle_ends and due >= 2)
-            self._idle_since[job] = since, max(warned, due)
-
     # --- who has which part -----------------------------------------------------------------------
 
     def _divide(self, now: float) -> list[ArbiterAction]:
-        held = self._held()
+        node, held = self.room.node, holdings(self.room.grants.values())
         for user in {*held, *self.past.means(now)}:
-            have = held.get(user, _Held())
-            used = self.used_cores.get(user, have.cores)
-            self.past.hold(now, user, min(self._part(replace(have, cores=used)), 1.0))
+            have = held.get(user, Holding())
+            used = self.metering.used_cores.get(user, have.cores)
+            self.past.hold(now, user, min(replace(have, cores=used).part(node), 1.0))
         wanted = {user: have.cores for user, have in held.items()}
-        for job in self._waits:
+        for job in self.waits:
             wanted.setdefault(job.hub.user, 0.0)
-        for hub, demand in self._demands.items():
-            if hub.user in wanted:
-                waiting = (job for job in demand.waiting if MachineJob(hub, job.id) in self._waits)
-                wanted[hub.user] += sum(job.cores for job in waiting)
-        cores = self.room.node.cores
-        shares = {user: self.share(user).shares for user in wanted}
+        for job, demand in self.stated_jobs().items():
+            if job in self.waits:
+                wanted[job.hub.user] += demand.cores
+        shares = {user: self.share(user) for user in wanted}
+        numbers = {user: share.shares for user, share in shares.items()}
         if self.rules.users == "together":
-            grants = self.room.grants
-            weight = self._one_policy.shares(now, cores, grants, shares)
-            shares = {user: weight.get(user, WEIGHT_DEFAULT) for user in wanted}
-        claims = {user: self._claim(user, shares[user], wanted[user]) for user in sorted(wanted)}
-        parts = divide(cores, claims)
-        by_user = weights(cores, {user: claims[user] for user in claims if user in held})
-        granted = sum(have.memory_bytes for have in held.values())
-        after = {}
-        for user, part in parts.items():
-            largest, memory = self.share(user).largest, held.get(user, _Held()).memory_bytes
-            most = max(self.room.node.memory_bytes - granted + memory, 0)
-            if largest.memory_bytes is not None:  # a new limit takes nothing from running jobs
-                most = min(most, max(largest.memory_bytes, memory))
-            most_cores, processes = largest.cores, self.share(user).processes
-            after[user] = UserPart(
-                user, part, by_user.get(user, 0.0), most_cores, memory, most, processes
-            )
+            weight = self._one_policy.shares(now, node.cores, self.room.grants, numbers)
+            numbers = {user: weight.get(user, WEIGHT_DEFAULT) for user in wanted}
+        shares = {user: replace(shares[user], shares=numbers[user]) for user in sorted(wanted)}
+        after = user_parts(node, shares, wanted, held)
         changed = [part for user, part in after.items() if self.parts.get(user) != part]
         self.parts = after
         return list(changed)
-
-    def _claim(self, user: str, shares: float, wanted: float) -> CoreClaim:
-        share = self.share(user)
-        largest = share.largest.cores
-        return CoreClaim(
-            shares,
-            share.guaranteed.cores or 0.0,
-            math.inf if largest is None else largest,
-            wanted,
-        )
 
 
 def _by_turns(
@@ -531,26 +397,3 @@ def _by_turns(
 ) -> Iterator[tuple[MachineJob, JobDemand]]:
     for turn in zip_longest(*hubs):
         yield from (entry for entry in turn if entry is not None)
-
-
-def _is_guaranteed(share: UserShare, held: _Held, job: JobDemand) -> bool:
-    """Whether a job is within what its user gets before others do."""
-    after, guaranteed = held.plus(job), share.guaranteed
-    asked = (
-        (guaranteed.memory_bytes, job.all_memory_bytes, after.memory_bytes),
-        (guaranteed.gpus, job.all_gpus, after.gpus),
-        (guaranteed.jobs, 1, after.jobs),
-    )
-    stated = [(least, total) for least, needs, total in asked if least is not None and needs]
-    return bool(stated) and all(total <= least for least, total in stated)
-
-
-def _exceeds(held: _Held, share: UserShare) -> bool:
-    """Whether a user would have more than the largest part."""
-    largest = share.largest
-    amounts = (
-        (largest.memory_bytes, held.memory_bytes),
-        (largest.gpus, held.gpus),
-        (largest.jobs, held.jobs),
-    )
-    return any(most is not None and total > most for most, total in amounts)

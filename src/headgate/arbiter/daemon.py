@@ -115,7 +115,7 @@ class ArbiterDaemon:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closes = False
         self._answering = Answering(arbiter, store, self.take, self._tell_act)
-        arbiter.usage = UsageLedger(store.usage(int(self._now // DAY_SECONDS)))
+        arbiter.metering.usage = UsageLedger(store.usage(int(self._now // DAY_SECONDS)))
 
     async def serve(self, path: Path = arbiter_socket.SOCKET) -> None:
         """Open the socket; everybody may connect.
@@ -203,7 +203,7 @@ class ArbiterDaemon:
         if not matters and self._now < self._keep_at:
             return actions
         try:
-            self._store.keep(self._arbiter.state(self._now), self._arbiter.usage.changed())
+            self._store.keep(self._arbiter.state(self._now), self._arbiter.metering.usage.changed())
         except StorageError as error:
             self._report(f"{error}; nothing starts until then")
             unkept = {

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headgate.arbiter.acts import Act
-from headgate.arbiter.records import Booking, SeenJob
+from headgate.arbiter.records import (
+    WAIT_FOR_ROOM,
+    Booking,
+    JobDemand,
+    MachineJob,
+    SeenJob,
+    StartExpected,
+)
 from headgate.model.sharing import Amounts
 
 if TYPE_CHECKING:
@@ -97,7 +104,7 @@ def seen(
         may_order: Whether that is an administrator.
         may_reserve: Whether the user may reserve.
     """
-    jobs = arbiter.seen_by(now, user, may_order)
+    jobs = seen_jobs(arbiter, now, user, may_order)
     node, parts, past = arbiter.room.node, arbiter.parts, arbiter.past.means(now)
     running = Counter(job.user for job in jobs if job.waits is None)
     waiting = Counter(job.user for job in jobs if job.waits is not None)
@@ -110,7 +117,7 @@ def seen(
                 name,
                 share.shares,
                 part.cores if part is not None else 0.0,
-                arbiter.used_cores.get(name),
+                arbiter.metering.used_cores.get(name),
                 part.memory_bytes if part is not None else 0,
                 tuple(sorted(held)),
                 running[name],
@@ -134,3 +141,52 @@ def seen(
         tuple(arbiter.room.bookings.values()),
         acts,
     )
+
+
+def seen_jobs(
+    arbiter: Arbiter, now: float, user: str, as_administrator: bool = False
+) -> list[SeenJob]:
+    """What runs and waits on the machine, as a user may see it; waiting jobs in their order.
+
+    Args:
+        arbiter: The arbiter.
+        now: Seconds.
+        user: Who looks.
+        as_administrator: Show names of private jobs too.
+    """
+
+    def shown(job: MachineJob, demand: JobDemand) -> SeenJob:
+        is_own = as_administrator or job.hub.user == user
+        name = demand.name if is_own or not demand.private else None
+        needs = replace(demand, id="", name="")
+        return SeenJob(job.hub.user, name, needs, job=job if is_own else None)
+
+    starts = {start.job: start for start in ahead(arbiter, now)}
+    demands = arbiter.stated_jobs()
+    running = [
+        replace(shown(job, grant.demand), gpus=grant.gpus, since=grant.since)
+        for job, grant in arbiter.room.grants.items()
+    ]
+    waiting = []
+    for job, wait in arbiter.waits.items():
+        if job in demands:
+            start = starts.get(job)
+            at, latest = (start.at, start.latest) if start is not None else (None, None)
+            entry = shown(job, demands[job])
+            waiting.append(replace(entry, waits=wait.kind, at=at, latest=latest))
+    return running + waiting
+
+
+def ahead(arbiter: Arbiter, now: float) -> list[StartExpected]:
+    """When each job that waits for room is expected to start, in their order, if none starts before
+    one that ranks higher.
+    """
+    demands, room = arbiter.stated_jobs(), arbiter.room
+    waiting = {
+        job: demands[job] for job, wait in arbiter.waits.items() if wait.kind in WAIT_FOR_ROOM
+    }
+    likely, latest = room.expected(now, waiting, "likely"), room.expected(now, waiting, "most")
+    return [
+        StartExpected(job, soon.at, late.at, soon.unknown)
+        for job, soon, late in zip(waiting, likely, latest, strict=True)
+    ]
