@@ -18,7 +18,7 @@ from pathlib import Path
 from headgate.engines.base import Engine, EngineSpec, Listener
 from headgate.isolation.base import Box, Launch
 from headgate.model.cluster import Cluster, Node
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Share
 

@@ -34,8 +34,8 @@ from headgate.hub.state.peers import Peers
 from headgate.isolation.base import Box, Launch
 from headgate.isolation.process import ProcessIsolation
 from headgate.model.cluster import Cluster, Node
-from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskId, TaskName
+from headgate.model.job_states import ENDED
 from headgate.model.plans import Plan
 from headgate.model.shares import Share
 

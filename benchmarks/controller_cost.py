@@ -24,13 +24,12 @@ from headgate import policies
 from headgate.controller import Controller
 from headgate.forecast.remaining import answer
 from headgate.model.cluster import Node
+from headgate.model.endings import Exit
 from headgate.model.events import (
     Event,
-    Exit,
     JobPlanned,
     JobSubmitted,
     NodeJoined,
-    Progress,
     TaskExited,
     Usage,
     Wake,
@@ -38,6 +37,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.progress import Progress
 
 LIVE = (10, 100, 1_000)
 POLICIES = ("none", "equal", "headgate")

@@ -30,9 +30,9 @@ import _frame
 
 from headgate.forecast.expected import expect
 from headgate.hub import messages
-from headgate.model.events import Progress
 from headgate.model.identifiers import TaskId
 from headgate.model.jobs import ProgressRule
+from headgate.model.progress import Progress
 from headgate.output.patterns import ProgressReader
 from headgate.scripts.arguments import TrainingLength
 

@@ -6,17 +6,15 @@ from headgate.arbiter import asking
 from headgate.arbiter.core import Arbiter
 from headgate.arbiter.records import Hub, ResourceGrant
 from headgate.controller import Controller, live_controller
+from headgate.model.actions import Action, MarkJob, StartTask
 from headgate.model.cluster import Gpu, Node
+from headgate.model.endings import Exit
 from headgate.model.events import (
-    Action,
     Event,
-    Exit,
     JobPlanned,
     JobSubmitted,
     MachineShared,
-    MarkJob,
     NodeJoined,
-    StartTask,
     TaskExited,
 )
 from headgate.model.identifiers import JobId, TaskId

@@ -16,8 +16,8 @@ from tests.hub.user import SECONDS, User
 import headgate
 from headgate import Client, Job
 from headgate.hub.connection import connect
+from headgate.model.actions import SetShare
 from headgate.model.errors import HeadgateError, HubError, NotFoundError, UsageError
-from headgate.model.events import SetShare
 from headgate.model.shares import Share
 from headgate.recorded import runs
 from headgate.recorded.rows import JobRow

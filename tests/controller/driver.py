@@ -8,25 +8,12 @@ from typing import Any
 
 from headgate.controller import Controller
 from headgate.controller.records import TaskRecord
+from headgate.model.actions import Action, Fault, MarkJob, SetShare, StartTask, StopTask, Warn
 from headgate.model.cluster import Node
-from headgate.model.endings import Ending, Saved, StopAnswer
-from headgate.model.events import (
-    Action,
-    Checkpoint,
-    Event,
-    Fault,
-    JobPlanned,
-    JobState,
-    JobSubmitted,
-    MarkJob,
-    NodeJoined,
-    SetShare,
-    StartTask,
-    StopTask,
-    TaskConnected,
-    Warn,
-)
+from headgate.model.endings import Checkpoint, Ending, Saved, StopAnswer
+from headgate.model.events import Event, JobPlanned, JobSubmitted, NodeJoined, TaskConnected
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
+from headgate.model.job_states import JobState
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.reason_text import in_words

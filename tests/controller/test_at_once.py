@@ -12,23 +12,22 @@ from tests.controller.test_queueing import GIB, Queueing, states
 
 from headgate.controller.core import live_controller
 from headgate.controller.probing import MemoryOfScripts
+from headgate.model.actions import Action, HoldJob
 from headgate.model.cluster import Node
+from headgate.model.endings import Exit
 from headgate.model.events import (
-    Action,
     ChangeRequested,
-    Exit,
-    HoldJob,
     JobPlanned,
     JobSubmitted,
     MemoryUsed,
     NodeJoined,
     PauseRequested,
-    Progress,
     UnpauseRequested,
     Usage,
     Wake,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.progress import Progress
 from headgate.model.sweeps import SweepTrial
 from headgate.policies import EqualPolicy, NoPolicy, Policy
 

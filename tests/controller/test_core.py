@@ -29,26 +29,18 @@ from tests.controller.driver import (
     user_warned,
 )
 
+from headgate.model.actions import Action, MarkIdle, MarkJob, PlanJob, SetShare, StartTask, Warn
 from headgate.model.cluster import Gpu, Node
-from headgate.model.endings import Doubt, Ending, Saved, StopAnswer
+from headgate.model.endings import Checkpoint, Doubt, Ending, Exit, Saved, StopAnswer
 from headgate.model.events import (
     CONNECTED_GRACE_SECONDS,
     GRACE_SECONDS,
-    Action,
-    Checkpoint,
     CheckpointDone,
-    Exit,
     GpusUsed,
     JobPlanned,
     JobSubmitted,
-    MarkIdle,
-    MarkJob,
     NodeJoined,
-    PlanJob,
-    Progress,
     ResizeRequested,
-    SetShare,
-    StartTask,
     StepPace,
     StopRequested,
     TaskConnected,
@@ -56,10 +48,10 @@ from headgate.model.events import (
     TaskStarted,
     Usage,
     Wake,
-    Warn,
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits, ProgressRule
+from headgate.model.progress import Progress
 from headgate.model.reason_text import ending_in_words, in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import UNLIMITED, Share

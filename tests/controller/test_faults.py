@@ -23,29 +23,29 @@ from tests.controller.driver import (
 )
 
 from headgate.controller.faults import BACK_SECONDS
-from headgate.model.cluster import Gpu, Node
-from headgate.model.events import (
-    CONNECTED_GRACE_SECONDS,
-    GRACE_SECONDS,
+from headgate.model.actions import (
     Action,
-    Checkpoint,
-    CheckpointDone,
-    CheckpointLost,
-    Event,
-    Exit,
     Fault,
-    JobPlanned,
-    JobSubmitted,
     MarkJob,
-    NodeJoined,
-    NodeLeft,
     PlanJob,
-    Progress,
     Resize,
     SetShare,
     StartTask,
-    StopRequested,
     StopTask,
+)
+from headgate.model.cluster import Gpu, Node
+from headgate.model.endings import Checkpoint, Exit
+from headgate.model.events import (
+    CONNECTED_GRACE_SECONDS,
+    GRACE_SECONDS,
+    CheckpointDone,
+    CheckpointLost,
+    Event,
+    JobPlanned,
+    JobSubmitted,
+    NodeJoined,
+    NodeLeft,
+    StopRequested,
     TaskExited,
     TaskJoined,
     TaskLeaves,
@@ -54,6 +54,7 @@ from headgate.model.events import (
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits
 from headgate.model.plans import Plan
+from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.shares import Share
 from headgate.policies import EqualPolicy

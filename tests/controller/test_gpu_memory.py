@@ -12,10 +12,10 @@ from tests.controller.test_queueing import GANG, GIB, Queueing, started, states
 
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder
+from headgate.model.actions import Action
 from headgate.model.cluster import Gpu, Node
+from headgate.model.endings import Exit
 from headgate.model.events import (
-    Action,
-    Exit,
     GpuMemoryUsed,
     GpusUsed,
     JobPlanned,

@@ -13,7 +13,8 @@ from tests.controller.test_gpu_memory import ON_N, TWO_ON_N, Sharing, _bytes, no
 from tests.controller.test_queueing import GIB, states
 
 from headgate.controller.shortage import Shortage
-from headgate.model.events import Exit, GpuMemoryUsed, GpuUse, JobPlanned, JobSubmitted, Usage
+from headgate.model.endings import Exit
+from headgate.model.events import GpuMemoryUsed, GpuUse, JobPlanned, JobSubmitted, Usage
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits
 

@@ -8,8 +8,11 @@ import pytest
 from tests.controller.test_at_once import MANY, Hub
 from tests.controller.test_memory import names
 
-from headgate.model.events import Action, BoundRun, Exit, Progress, Usage
+from headgate.model.actions import Action, BoundRun
+from headgate.model.endings import Exit
+from headgate.model.events import Usage
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 
 

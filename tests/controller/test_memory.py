@@ -12,8 +12,9 @@ from tests.controller.test_queueing import GIB, Queueing, started, states
 
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder
+from headgate.model.actions import Action
 from headgate.model.cluster import Gpu, Node
-from headgate.model.events import Action, JobPlanned, JobSubmitted, MemoryUsed, NodeJoined, Usage
+from headgate.model.events import JobPlanned, JobSubmitted, MemoryUsed, NodeJoined, Usage
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits
 from headgate.policies import NoPolicy

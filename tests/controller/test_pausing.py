@@ -7,18 +7,12 @@ from dataclasses import replace
 from tests.controller.driver import A_0, A_1, PLAN, A, B, Team, allreduce, job, ps
 from tests.controller.test_queueing import GIB, Queueing, started, states, stopped, with_gpus
 
+from headgate.model.actions import HoldJob, MarkIdle, MarkJob, SetShare, StartTask
+from headgate.model.endings import Checkpoint, Exit
 from headgate.model.events import (
     ChangeRequested,
-    Checkpoint,
     CheckpointDone,
-    Exit,
-    HoldJob,
-    MarkIdle,
-    MarkJob,
     PauseRequested,
-    Progress,
-    SetShare,
-    StartTask,
     StopRequested,
     TaskExited,
     TaskStarted,
@@ -28,6 +22,7 @@ from headgate.model.events import (
 )
 from headgate.model.identifiers import JobId
 from headgate.model.jobs import Limits
+from headgate.model.progress import Progress
 from headgate.policies.headgate import HeadgatePolicy
 
 FROZEN = "by its user; it keeps its memory"

@@ -9,20 +9,17 @@ from tests.controller.driver import A_0, PLAN, B, job, task_stopped, worded
 
 from headgate.controller import Controller, Queue
 from headgate.controller.queue_orders import FifoOrder, LasOrder, Order, SrptOrder
+from headgate.model.actions import Action, MarkJob, StartTask, StopTask
 from headgate.model.cluster import Gpu, Node
+from headgate.model.endings import Exit
 from headgate.model.events import (
     GRACE_SECONDS,
-    Action,
     Event,
-    Exit,
     JobPlanned,
     JobSubmitted,
-    MarkJob,
     NodeJoined,
     NodeLeft,
-    StartTask,
     StopRequested,
-    StopTask,
     TaskExited,
     Usage,
     Wake,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.model import events
+from headgate.model import actions, events
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.simulation.replay import load, replay, save
 
@@ -31,8 +31,8 @@ def test_a_recorded_run_is_decided_as_it_was(path: Path) -> None:
 
 def test_another_decision_is_found_and_can_be_saved(tmp_path: Path) -> None:
     entries = load(RECORDED[0])
-    entry = next(entry for entry in entries.values() if isinstance(entry.what, events.StartTask))
-    assert isinstance(entry.what, events.StartTask)
+    entry = next(entry for entry in entries.values() if isinstance(entry.what, actions.StartTask))
+    assert isinstance(entry.what, actions.StartTask)
     other = replace(entry.what, node="elsewhere")
     result = replay(entries | {entry.id: replace(entry, what=other)})
     (difference,) = result.differences

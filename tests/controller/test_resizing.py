@@ -14,24 +14,20 @@ from tests.controller.driver import (
     task_stopped,
 )
 
+from headgate.model.actions import PlanJob, Resize, SetShare, StartTask
 from headgate.model.cluster import Gpu, Node
+from headgate.model.endings import Checkpoint, Exit
 from headgate.model.events import (
     CONNECTED_GRACE_SECONDS,
-    Checkpoint,
     CheckpointDone,
-    Exit,
     MoveRequested,
     NodeJoined,
-    PlanJob,
-    Progress,
-    Resize,
     ResizeRequested,
-    SetShare,
-    StartTask,
     StopRequested,
     TaskExited,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.progress import Progress
 
 WELL = Exit(code=0)
 

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from tests.controller.driver import A, Driver, job_marked
 
-from headgate.model.events import (
-    Action,
-    Exit,
-    JobPlanned,
-    JobSubmitted,
-    MarkJob,
-    StartTask,
-    StopTask,
-    TaskExited,
-    TaskReady,
-    TaskStarted,
-)
+from headgate.model.actions import Action, MarkJob, StartTask, StopTask
+from headgate.model.endings import Exit
+from headgate.model.events import JobPlanned, JobSubmitted, TaskExited, TaskReady, TaskStarted
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan

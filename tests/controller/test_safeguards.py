@@ -14,17 +14,9 @@ from hypothesis import strategies as st
 from tests.controller.driver import B_0, Driver, job, running
 
 from headgate.controller.safeguards import Safeguards, of_policy
-from headgate.model.events import (
-    Action,
-    Event,
-    Exit,
-    SetShare,
-    StartTask,
-    TaskExited,
-    Usage,
-    Wake,
-    Warn,
-)
+from headgate.model.actions import Action, SetShare, StartTask, Warn
+from headgate.model.endings import Exit
+from headgate.model.events import Event, TaskExited, Usage, Wake
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind

@@ -10,26 +10,23 @@ from tests.controller.driver import PLAN, job
 from headgate.controller import Controller
 from headgate.controller.side_by_side import CHECK_SECONDS
 from headgate.controller.unseen_steps import PATIENCE_SECONDS
+from headgate.model.actions import Action, SetShare, ShareGpu, Warn
 from headgate.model.cluster import Gpu, Node
+from headgate.model.endings import Exit
 from headgate.model.events import (
-    Action,
     Event,
-    Exit,
     GpuMemoryUsed,
     GpusUsed,
     JobPlanned,
     JobSubmitted,
     KeptSideBySide,
     NodeJoined,
-    Progress,
-    SetShare,
-    ShareGpu,
     TaskExited,
     Wake,
-    Warn,
 )
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
+from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.policies import EqualPolicy
 

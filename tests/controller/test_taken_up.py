@@ -6,20 +6,10 @@ import pytest
 from tests.controller.driver import PLAN, A, B, job, worded
 
 from headgate.controller import live_controller
+from headgate.model.actions import Action, MarkJob, PlanJob, StartTask
 from headgate.model.cluster import Node
-from headgate.model.events import (
-    Action,
-    Checkpoint,
-    Event,
-    JobPlanned,
-    JobSubmitted,
-    MarkJob,
-    MemoryUsed,
-    NodeJoined,
-    PlanJob,
-    StartTask,
-    TakenUp,
-)
+from headgate.model.endings import Checkpoint
+from headgate.model.events import Event, JobPlanned, JobSubmitted, MemoryUsed, NodeJoined, TakenUp
 from headgate.model.jobs import Limits
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies import EqualPolicy

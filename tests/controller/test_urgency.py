@@ -10,12 +10,10 @@ from tests.controller.test_queueing import GIB, Queueing, started, states, stopp
 
 from headgate.controller import Controller
 from headgate.controller.core import live_controller
+from headgate.model.actions import Action, HoldJob
+from headgate.model.endings import Checkpoint, Exit
 from headgate.model.events import (
-    Action,
-    Checkpoint,
     CheckpointDone,
-    Exit,
-    HoldJob,
     JobSubmitted,
     NodeJoined,
     PauseRequested,

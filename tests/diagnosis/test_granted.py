@@ -15,7 +15,7 @@ from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.findings import AloneFacts, FindingKind, RemedyKind
 from headgate.diagnosis.verdicts import verdict
-from headgate.model.events import TRIAL
+from headgate.model.job_states import TRIAL
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording
 from headgate.recorded.rows import EventRow

@@ -15,8 +15,8 @@ import headgate
 from headgate.engines.launch import command, inject, interpreter, launch, stated_threads, transport
 from headgate.isolation.base import Launch
 from headgate.model.cluster import Place
+from headgate.model.endings import Checkpoint
 from headgate.model.errors import StorageError, UsageError
-from headgate.model.events import Checkpoint
 from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.jobs import Job
 from headgate.scripts.facts import ScriptFacts, facts_of

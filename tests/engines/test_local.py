@@ -26,7 +26,7 @@ from headgate.isolation.box import ProcessBox
 from headgate.isolation.process import ProcessIsolation
 from headgate.machine import processes
 from headgate.model.cluster import Node
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Share
 from headgate.testing import engine_programs, programs

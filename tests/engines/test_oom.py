@@ -10,7 +10,7 @@ import pytest
 
 from headgate.engines.oom import OomMonitor
 from headgate.isolation.base import Launch
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from headgate.forecast.job_tracker import JobTracker, StepClock, StepTimes
-from headgate.model.events import Progress
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 
 
 @pytest.mark.parametrize("tasks", [2, 4, 64])

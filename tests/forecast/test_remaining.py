@@ -16,9 +16,10 @@ from headgate.forecast.remaining import (
     first_end,
     step_seconds,
 )
-from headgate.model.events import Predicted, Progress
+from headgate.model.events import Predicted
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import ProgressRule
+from headgate.model.progress import Progress
 from headgate.output.patterns import ProgressReader
 
 A = JobId("a")

@@ -10,8 +10,8 @@ import pytest
 from headgate.forecast.expected import Expected, expect
 from headgate.forecast.loss_history import Estimate
 from headgate.forecast.step_time import step_time
-from headgate.model.events import Progress
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 
 JOBS = 250
 

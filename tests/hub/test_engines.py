@@ -24,7 +24,7 @@ PLUGIN = """
     from headgate.model.cluster import Cluster, Node
     from headgate.engines.local import LocalEngine
     from headgate.model.errors import HeadgateError
-    from headgate.model.events import Exit
+    from headgate.model.endings import Exit
 
     class Elsewhere(LocalEngine):
         name = "elsewhere"

@@ -14,7 +14,7 @@ from tests.hub.user import User
 
 from headgate.hub import event_log
 from headgate.hub.event_log import EventLog
-from headgate.model import events
+from headgate.model import actions, events, progress
 from headgate.model.identifiers import FIRST_WORKER, JobId
 from headgate.recorded.events import LoggedEvent, read_controller, read_events, read_hub_log
 from headgate.recorded.runs import STORE
@@ -108,7 +108,7 @@ def test_a_log_of_a_killed_hub_is_whole(user: User) -> None:
     run = user.home / "runs" / user.detaches("learns.py")
     user.sees_job("learns", _learns, run.name)
     wait.until(
-        lambda: any(isinstance(entry.what, events.Progress) for entry in _log(run)),
+        lambda: any(isinstance(entry.what, progress.Progress) for entry in _log(run)),
         30,
         "progress is on record",
     )
@@ -221,7 +221,7 @@ def test_of_very_many_readings_those_stay_that_led_to_something(
     logs = _Logs(tmp_path, "r")
     for number in range(6):
         logs.log.record(101.0 + number, _usage(number), [])
-    idle = events.MarkIdle(_usage(0).task, True)
+    idle = actions.MarkIdle(_usage(0).task, True)
     logs.log.record(110.0, _usage(9), [idle])
     assert logs.names("r") == [
         "ControllerMade",
@@ -237,7 +237,7 @@ def test_of_very_many_readings_those_stay_that_led_to_something(
 
 def test_an_event_is_with_each_run_that_it_has_an_effect_on(tmp_path: Path) -> None:
     logs = _Logs(tmp_path, "r", "other")
-    idle = events.MarkIdle(JobId.of("other", "b").task(FIRST_WORKER), True)
+    idle = actions.MarkIdle(JobId.of("other", "b").task(FIRST_WORKER), True)
     logs.log.record(101.0, _usage(1), [idle])
     logs.log.record(102.0, events.NodeLeft("away"), [])
     assert logs.names("r") == ["ControllerMade", "Usage", "NodeLeft"]  # the oldest has the node's

@@ -14,8 +14,9 @@ from headgate.engines.base import LOCAL
 from headgate.hub.parts.executor import ActionExecutor
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
+from headgate.model.actions import Action, MarkIdle, MarkJob, SetShare, StartTask, StopTask
 from headgate.model.cluster import Node
-from headgate.model.events import Action, Exit, MarkIdle, MarkJob, SetShare, StartTask, StopTask
+from headgate.model.endings import Exit
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan

@@ -20,20 +20,13 @@ from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRuns
-from headgate.model.events import (
-    Checkpoint,
-    Event,
-    Exit,
-    Predicted,
-    Progress,
-    TaskExited,
-    TaskStarted,
-    Usage,
-)
+from headgate.model.endings import Checkpoint, Exit
+from headgate.model.events import Event, Predicted, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.model.progress import Progress
 from headgate.model.records import text_of
 from headgate.output.patterns import ProgressReader
 from headgate.profiling import lengths, store

@@ -17,17 +17,11 @@ from tests.hub.tracked import Tracked
 
 from headgate.hub.parts.monitoring import HangDetector
 from headgate.hub.state.run import LiveRuns
-from headgate.model.events import (
-    Event,
-    Exit,
-    HoldJob,
-    Progress,
-    TaskConnected,
-    TaskExited,
-    TaskStarted,
-    Usage,
-)
+from headgate.model.actions import HoldJob
+from headgate.model.endings import Exit
+from headgate.model.events import Event, TaskConnected, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 
 STUCK = """

@@ -22,10 +22,12 @@ from headgate.hub.state.peers import AttemptSyncPoints
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Node
-from headgate.model.events import CheckpointDone, Event, Exit, Progress, TaskExited, TaskJoined
+from headgate.model.endings import Exit
+from headgate.model.events import CheckpointDone, Event, TaskExited, TaskJoined
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
+from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
 from headgate.output.patterns import ProgressReader

@@ -20,16 +20,10 @@ from headgate.controller import live_controller
 from headgate.hub.parts import sharing
 from headgate.hub.parts.sharing import MachineSharing
 from headgate.hub.state.run import LiveRuns
+from headgate.model.actions import StartTask
 from headgate.model.cluster import Node
-from headgate.model.events import (
-    Event,
-    Exit,
-    JobPlanned,
-    JobSubmitted,
-    NodeJoined,
-    StartTask,
-    TaskExited,
-)
+from headgate.model.endings import Exit
+from headgate.model.events import Event, JobPlanned, JobSubmitted, NodeJoined, TaskExited
 from headgate.model.identifiers import FIRST_WORKER, JobId
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 from tests.hub.user import User
 
-from headgate.model.events import ENDED
+from headgate.model.job_states import ENDED
 from headgate.recorded.store import RunReader
 from headgate.testing import wait
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from headgate.hub.state.attempt import MergedProgress
-from headgate.model.events import Progress
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 
 FIRST, SECOND = TaskId("r/a/worker-0"), TaskId("r/a/worker-1")
 

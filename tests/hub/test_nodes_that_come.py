@@ -14,8 +14,10 @@ from headgate.engines.base import EngineSpec, Slot
 from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.run import LiveRuns
+from headgate.model.actions import StartTask
 from headgate.model.cluster import Node
-from headgate.model.events import Exit, NodeJoined, StartTask, TaskExited, Wake
+from headgate.model.endings import Exit
+from headgate.model.events import NodeJoined, TaskExited, Wake
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job, Limits
 from headgate.model.plans import Plan

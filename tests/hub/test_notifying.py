@@ -11,10 +11,11 @@ from pathlib import Path
 from headgate.hub.parts.notifying import MOST_MESSAGES, Notifying
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
+from headgate.model.actions import MarkJob
 from headgate.model.cluster import Node
-from headgate.model.events import MarkJob, Progress
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job, ProgressRule
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.recipients import Recipient
 

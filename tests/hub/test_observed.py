@@ -8,8 +8,8 @@ import pytest
 from tests.hub.user import User
 
 from headgate.hub.state.attempt import SILENT_SECONDS, ObservedTask
-from headgate.model.events import Progress
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 from headgate.recorded.store import RunReader
 
 TASK = TaskId("r/j/worker-0")

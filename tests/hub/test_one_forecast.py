@@ -23,19 +23,12 @@ from headgate.hub.parts.planning import Replanning
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRuns
-from headgate.model.events import (
-    Checkpoint,
-    Event,
-    Exit,
-    Predicted,
-    Progress,
-    TaskExited,
-    TaskStarted,
-    Usage,
-)
+from headgate.model.endings import Checkpoint, Exit
+from headgate.model.events import Event, Predicted, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan
+from headgate.model.progress import Progress
 from headgate.output.patterns import ProgressReader
 from headgate.planning.moving import Standing
 

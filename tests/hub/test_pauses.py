@@ -17,10 +17,11 @@ from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.parts.proving import MOST_PART, InterferenceProber
 from headgate.hub.state.run import LiveRuns
 from headgate.isolation.base import Box
+from headgate.model.actions import StopTask
 from headgate.model.errors import IsolationError, UsageError
-from headgate.model.events import Progress, StopTask
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId
 from headgate.model.jobs import Job
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.testing import wait
 

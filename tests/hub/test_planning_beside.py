@@ -16,8 +16,9 @@ from tests.planning.jobs import profile
 from headgate.hub.parts.planning import InitialPlanner
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
+from headgate.model.actions import PlanJob
 from headgate.model.cluster import Cluster, Node
-from headgate.model.events import Event, JobPlanned, PlanJob, StopRequested
+from headgate.model.events import Event, JobPlanned, StopRequested
 from headgate.model.identifiers import JobId
 from headgate.model.jobs import Job
 from headgate.model.records import text_of

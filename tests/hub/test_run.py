@@ -10,9 +10,9 @@ from headgate.hub.state import run as live
 from headgate.hub.state.run import LiveRun
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Node
-from headgate.model.events import Progress
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
+from headgate.model.progress import Progress
 from headgate.recorded import runs
 from headgate.recorded.store import RunReader
 

@@ -12,7 +12,7 @@ import pytest
 from tests.hub.user import SECONDS, User
 
 from headgate.config import sparkfile
-from headgate.model.events import ENDED
+from headgate.model.job_states import ENDED
 from headgate.recorded.store import RunReader
 from headgate.testing import wait
 

@@ -14,10 +14,12 @@ from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.parts.stopping_early import StoppingEarly
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.hub.submission import Submission
+from headgate.model.actions import Action, MarkJob
 from headgate.model.cluster import Node
-from headgate.model.events import Action, Event, MarkJob, Progress, StopRequested
+from headgate.model.events import Event, StopRequested
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.sweeps import StopEarly, Sweep
 from headgate.recorded import runs

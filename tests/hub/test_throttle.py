@@ -12,8 +12,8 @@ import pytest
 
 from headgate.forecast.loss_history import Losses
 from headgate.hub.parts.throttle import AT_ONCE, EVERY_SECONDS, ProgressThrottle
-from headgate.model.events import Progress
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 
 
 @dataclass(eq=False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headgate.forecast.job_tracker import JobTracker, is_busy
-from headgate.model.events import Event, Progress, TaskStarted, Usage
+from headgate.model.events import Event, TaskStarted, Usage
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.progress import Progress
 from headgate.output.vocabulary import is_adversarial
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.model.endings import Doubt
+from headgate.model.endings import Doubt, Exit
 from headgate.model.reason_text import ending_in_words
 
 
@@ -13,3 +13,16 @@ def test_many_and_long_commands_are_named_in_short() -> None:
         text
         == f"left 5 processes behind, which were ended with it: python {'x' * 53}…, b, c and 2 more"
     )
+
+
+def test_an_exit_is_said_in_words_and_as_a_shell_counts() -> None:
+    assert [Exit(code=3).in_words(), Exit(code=None, signal=11).in_words()] == [
+        "exit code 3",
+        "killed by SIGSEGV",
+    ]
+    assert Exit(code=None, signal=64 - 1).in_words() == "killed by signal 63"
+    assert [
+        Exit(code=3).shell_code,
+        Exit(code=None, signal=9).shell_code,
+        Exit(code=None).shell_code,
+    ] == [3, 137, 127]

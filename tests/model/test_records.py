@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.model import events, records
+from headgate.model import actions, events, progress, records
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.jobs import Job, Limits, ProgressRule
 from headgate.model.plans import Plan
@@ -21,7 +21,7 @@ from headgate.model.shares import UNLIMITED, Share
 
 KINDS = {
     kind.__name__: kind
-    for union in (events.Event, events.Action, events.Notice)
+    for union in (events.Event, actions.Action, events.Notice)
     for kind in get_args(union)
 }
 NUMBERS = st.floats(allow_nan=False)
@@ -102,13 +102,13 @@ def test_each_event_and_action_comes_back_as_it_was(name: str, data: st.DataObje
     back = _way_and_back(value)
     assert back == value
     assert type(back) is type(value)
-    subject = events.subject(back)
-    assert type(subject) is type(events.subject(value))
+    subject = actions.subject(back)
+    assert type(subject) is type(actions.subject(value))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 0.1 + 0.2, 1e-320, -0.0])
 def test_a_number_keeps_each_of_its_bits(number: float) -> None:
-    loss = _way_and_back(events.Progress(TaskId("r/a/worker-0"), 1, loss=number)).loss
+    loss = _way_and_back(progress.Progress(TaskId("r/a/worker-0"), 1, loss=number)).loss
     assert math.copysign(1.0, loss) == math.copysign(1.0, number)
     assert repr(loss) == repr(number)
 

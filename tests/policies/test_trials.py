@@ -13,7 +13,8 @@ from tests.policies.playing import Play, predicted, used
 from tests.simulation.places import FREE, cores, ends
 
 from headgate.controller import Controller
-from headgate.model.events import Action, Event, SetShare, TryJob
+from headgate.model.actions import Action, SetShare, TryJob
+from headgate.model.events import Event
 from headgate.model.identifiers import JobId
 from headgate.policies import Arrived, Predicted
 from headgate.policies.base import Trial

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.model.events import Progress
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 from headgate.scripts.arguments import TrainingLength, length
 from headgate.scripts.facts import source_facts
 

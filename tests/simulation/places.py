@@ -7,8 +7,10 @@ from typing import TypeVar
 import pytest
 
 from headgate.controller import Controller
+from headgate.model.actions import Action
 from headgate.model.cluster import Cluster, Gpu, Node
-from headgate.model.events import Action, Event, Predicted, Progress, Usage
+from headgate.model.events import Event, Predicted, Usage
+from headgate.model.progress import Progress
 from headgate.simulation import Assumptions, Outcome, Trace, TraceJob, simulate
 from headgate.simulation.traces import made
 

@@ -14,7 +14,8 @@ from tests.simulation.places import FREE, cores, ends, gpus, on_cores, on_gpus, 
 
 from headgate.model.cluster import Cluster
 from headgate.model.errors import UsageError
-from headgate.model.events import Predicted, Progress, Usage
+from headgate.model.events import Predicted, Usage
+from headgate.model.progress import Progress
 from headgate.planning.interference import Interference
 from headgate.policies import BUILT_IN
 from headgate.policies.headgate import RHO

@@ -14,7 +14,7 @@ from headgate.engines.base import Engine, Slot
 from headgate.engines.log import TaskLog
 from headgate.isolation.base import Box, Launch
 from headgate.model.cluster import Node
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.shares import Share
 from headgate.testing.engine import EngineContract

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from headgate.isolation.base import Box, Holder, Isolation, Launch
+from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
-from headgate.model.events import Exit
 from headgate.model.shares import UNLIMITED, Share, Uncontrolled
 from headgate.testing.isolation import IsolationContract
 from headgate.testing.memory_isolation import MemoryBox, MemoryIsolation

@@ -22,7 +22,7 @@ from headgate.client.client import Client
 from headgate.client.run import Run
 from headgate.hub.changes import Changes
 from headgate.model.errors import HeadgateError, UsageError
-from headgate.model.events import ENDED
+from headgate.model.job_states import ENDED
 from headgate.recorded.runs import RunSummary
 from headgate.reports import event_words
 

@@ -25,7 +25,9 @@ from headgate.hub.starts import Meeting, Starts
 from headgate.hub.submission import Submission
 from headgate.machine import gpu_visibility
 from headgate.model import events
+from headgate.model.actions import PlanJob, StartTask
 from headgate.model.cluster import Cluster, Node
+from headgate.model.endings import Exit
 from headgate.model.errors import UsageError
 from headgate.model.identifiers import JobId, TaskId, TaskOfRun
 from headgate.model.jobs import Job
@@ -123,7 +125,7 @@ def _verdict(
 
 def starts(
     submission: Submission, policy: str, cluster: Cluster, plans: Mapping[str, Plan]
-) -> list[events.StartTask]:
+) -> list[StartTask]:
     """The starts that the controller would order for these plans.
 
     It assumes that no job fails, and that a job ends only when another waits for it.
@@ -139,7 +141,7 @@ def starts(
         seen = gpu_visibility.indices({**submission.environment, **job.env}, all_gpus)
         id, resume = JobId.of("run", job.name), submission.resume.get(job.name)
         pending.append(events.JobSubmitted(id, job, resume, nodes=names, gpus=seen))
-    starts_found: list[events.StartTask] = []
+    starts_found: list[StartTask] = []
     specs = {JobId.of("run", job.name): job for job in jobs}
     running: deque[TaskId] = deque()
     serving: deque[TaskId] = deque()  # these end last, as they do
@@ -149,11 +151,11 @@ def starts(
     while pending:
         actions, wake_at = controller.step(now, pending.popleft())
         for action in actions:
-            if isinstance(action, events.PlanJob):
+            if isinstance(action, PlanJob):
                 pending.append(
                     events.JobPlanned(action.job, action.revision, plans[action.spec.name])
                 )
-            elif isinstance(action, events.StartTask):
+            elif isinstance(action, StartTask):
                 starts_found.append(action)
                 started.add(action.job)
                 ends = specs[action.task.job].ends_with(action.task.name)
@@ -168,7 +170,7 @@ def starts(
         elif running or serving:
             latest = now + most
             ending = (running or serving).popleft()
-            pending.append(events.TaskExited(ending, events.Exit(code=0)))
+            pending.append(events.TaskExited(ending, Exit(code=0)))
     return starts_found
 
 

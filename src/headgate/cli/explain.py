@@ -78,7 +78,7 @@ def command(
         _prove(run, job, neighbour, pause_at_most, as_json)
         return
     from headgate.client.explaining import explain
-    from headgate.model.events import ENDED
+    from headgate.model.job_states import ENDED
     from headgate.reports import explained, sharing
     from headgate.reports.at_stake import sentence
 

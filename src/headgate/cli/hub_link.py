@@ -9,8 +9,8 @@ import click
 
 from headgate import engines
 from headgate.engines.base import Engine, EngineSpec, Listener
+from headgate.model.endings import Exit
 from headgate.model.errors import UsageError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason

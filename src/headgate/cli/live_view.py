@@ -30,7 +30,8 @@ from headgate.client.watching import (
     WatchedTask,
 )
 from headgate.model.errors import HeadgateError
-from headgate.model.events import ENDED, GRACE_SECONDS, state_in_words
+from headgate.model.events import GRACE_SECONDS
+from headgate.model.job_states import ENDED, state_in_words
 from headgate.model.units import say_bytes, say_percent
 from headgate.recorded import runs
 from headgate.recorded.rows import JobRow

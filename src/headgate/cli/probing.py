@@ -15,7 +15,7 @@ from headgate.client import submitting
 from headgate.client.watching import RunSnapshot
 from headgate.model.cluster import Cluster
 from headgate.model.errors import HeadgateError
-from headgate.model.events import state_in_words
+from headgate.model.job_states import state_in_words
 from headgate.model.jobs import Job
 from headgate.model.profiles import Profile
 from headgate.model.units import say_percent, say_samples

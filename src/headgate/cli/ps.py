@@ -17,7 +17,7 @@ from rich.text import Text
 from headgate.cli.live_view import print_table
 from headgate.client.starting import clean
 from headgate.model.errors import HeadgateError
-from headgate.model.events import ENDED
+from headgate.model.job_states import ENDED
 from headgate.model.units import say_seconds
 from headgate.recorded import at_stake, runs
 

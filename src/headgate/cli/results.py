@@ -13,7 +13,7 @@ from rich.console import Console
 
 from headgate.client.client import Client
 from headgate.model.errors import UsageError
-from headgate.model.events import FAULTS
+from headgate.model.job_states import FAULTS
 from headgate.model.sweeps import Value
 from headgate.model.units import say_seconds
 from headgate.recorded.results import JobResult, metric_names, parameter_names, ranked

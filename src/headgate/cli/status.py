@@ -20,7 +20,7 @@ from headgate.cli.live_view import gpu_cells, position, print_table, task_cells
 from headgate.client.client import Client
 from headgate.client.machine import SharedMachine, machine_as_json
 from headgate.client.run import Run
-from headgate.model.events import ENDED, FAULTS
+from headgate.model.job_states import ENDED, FAULTS
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded import runs, status
 from headgate.recorded.at_stake import AtStake

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from headgate.client.running_jobs import running_jobs, stop
-from headgate.model.events import state_in_words
+from headgate.model.job_states import state_in_words
 
 
 @click.command()

@@ -33,8 +33,8 @@ from headgate.machine import allocation
 from headgate.model import units
 from headgate.model.calls import CALL, RESULT
 from headgate.model.errors import HeadgateError, MissingExtraError, UsageError
-from headgate.model.events import ENDED
 from headgate.model.identifiers import JobId
+from headgate.model.job_states import ENDED
 from headgate.model.jobs import Job, Limits
 from headgate.recorded import runs
 from headgate.recorded.rows import JobRow

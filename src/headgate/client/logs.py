@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from headgate.engines.log import gone_before
 from headgate.model.errors import NotFoundError
-from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskName
+from headgate.model.job_states import ENDED
 from headgate.recorded import runs
 
 _PIECE_BYTES = 1 << 16

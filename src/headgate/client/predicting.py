@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.client import notebook
 from headgate.model.errors import HeadgateError, NotFoundError
-from headgate.model.events import ENDED, Progress
 from headgate.model.identifiers import JobId
+from headgate.model.job_states import ENDED
 from headgate.model.jobs import ProgressRule
+from headgate.model.progress import Progress
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.queries import mean_cores_together

@@ -13,8 +13,8 @@ from headgate.client.starting import await_answer, take_up
 from headgate.hub.changes import Changes
 from headgate.hub.connection import TAKE_IN_SECONDS, HubConnection, connect
 from headgate.model.errors import HeadgateError, HubError, NotFoundError
-from headgate.model.events import ENDED
 from headgate.model.identifiers import run_and_job
+from headgate.model.job_states import ENDED
 from headgate.recorded import runs
 from headgate.recorded.runs import RunSummary
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from headgate.client import submitting
 from headgate.machine import gpu_visibility
+from headgate.model.endings import Checkpoint
 from headgate.model.errors import UsageError
-from headgate.model.events import Checkpoint
 from headgate.model.identifiers import TaskName
 from headgate.model.jobs import Job, ProgressRule
 from headgate.model.plans import Plan

@@ -12,8 +12,8 @@ from headgate.controller.gpu_time import GpuTime
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
 from headgate.controller.safeguards import Granted, Safeguards, of_policy
 from headgate.controller.side_by_side import SideBySide
+from headgate.model.actions import Action, SetShare, TryJob, Warn
 from headgate.model.cluster import Node
-from headgate.model.events import Action, SetShare, TryJob, Warn
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason, ReasonKind, Refusal
 from headgate.model.shares import FIELDS, NOTHING, Share, entitled, threads

@@ -8,7 +8,7 @@ from headgate.controller.at_once import CoresInUse
 from headgate.controller.hill_climb import HillClimb
 from headgate.controller.records import JobRecord
 from headgate.controller.slots import ALL, Group, Slots, groups_of
-from headgate.model.events import BoundRun
+from headgate.model.actions import BoundRun
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 

@@ -17,33 +17,26 @@ from headgate.controller.start_forecast import StartForecast
 from headgate.controller.unseen_steps import UnseenSteps
 from headgate.controller.urgency import Urgency
 from headgate.forecast.job_tracker import JobTracker
+from headgate.model.actions import Action, Fault, MarkIdle, PlanJob, Warn
 from headgate.model.cluster import Node
-from headgate.model.endings import Ending
+from headgate.model.endings import Ending, Exit
 from headgate.model.events import (
-    ENDED,
-    Action,
     ChangeRequested,
     CheckpointDone,
     CheckpointLost,
     Event,
-    Exit,
-    Fault,
     GpuMemoryUsed,
     GpusUsed,
     JobGranted,
     JobPlanned,
-    JobState,
     JobSubmitted,
     MachineShared,
-    MarkIdle,
     MemoryUsed,
     MoveRequested,
     NodeJoined,
     NodeLeft,
     PauseRequested,
-    PlanJob,
     Predicted,
-    Progress,
     ResizeRequested,
     SlotsStated,
     StopRequested,
@@ -56,10 +49,11 @@ from headgate.model.events import (
     TaskStarted,
     UnpauseRequested,
     Usage,
-    Warn,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.job_states import ENDED, JobState
 from headgate.model.plans import Plan
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.output.vocabulary import is_adversarial
 from headgate.planning.interference import Interference

@@ -35,8 +35,9 @@ from dataclasses import replace
 
 from headgate.controller.allocation import Pending
 from headgate.controller.records import JobRecord, TaskRecord
+from headgate.model.actions import Action, Fault, Resize
 from headgate.model.cluster import Node
-from headgate.model.events import Action, Exit, Fault, Resize
+from headgate.model.endings import Exit
 from headgate.model.identifiers import EVALUATOR
 from headgate.model.reasons import CureKind, Facts, Reason, ReasonKind
 from headgate.model.refused import RefusedError

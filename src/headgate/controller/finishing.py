@@ -7,8 +7,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from headgate.controller.records import JobRecord
+from headgate.model.actions import Action, MarkJob, Warn
 from headgate.model.endings import Doubt, Ending, StopAnswer
-from headgate.model.events import Action, JobState, MarkJob, Warn
+from headgate.model.job_states import JobState
 from headgate.model.reasons import Reason, ReasonKind
 
 

@@ -11,7 +11,7 @@ from headgate.controller.faults import among_workers
 from headgate.controller.gpu_memory import GpuRequest
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.reasons import CureKind, Facts, Reason, ReasonKind
 from headgate.model.units import size as read_size
 

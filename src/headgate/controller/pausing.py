@@ -6,14 +6,9 @@ from headgate.controller import starting
 from headgate.controller.allocation import Pending
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord
-from headgate.model.events import (
-    ENDED,
-    Action,
-    HoldJob,
-    MarkIdle,
-    PauseRequested,
-    UnpauseRequested,
-)
+from headgate.model.actions import Action, HoldJob, MarkIdle
+from headgate.model.events import PauseRequested, UnpauseRequested
+from headgate.model.job_states import ENDED
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.policies.base import Arrived, Left
 

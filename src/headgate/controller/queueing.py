@@ -23,8 +23,9 @@ from headgate.controller.records import JobRecord
 from headgate.controller.shortage import Shortage
 from headgate.controller.slots import ALL, URGENT, groups_of
 from headgate.controller.start_forecast import StartForecast, beside, expected_starts
+from headgate.model.actions import Action, MarkJob, Resize
 from headgate.model.cluster import Node
-from headgate.model.events import Action, GpuMemoryUsed, MarkJob, MemoryUsed, Resize
+from headgate.model.events import GpuMemoryUsed, MemoryUsed
 from headgate.model.identifiers import JobId
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind

@@ -11,25 +11,16 @@ from statistics import fmean
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.task_record import TaskRecord as TaskRecord
 from headgate.forecast.job_tracker import JobTracker, is_busy
+from headgate.model.actions import Action, MarkJob, StartTask
 from headgate.model.cluster import Node
-from headgate.model.endings import Ending
-from headgate.model.events import (
-    ENDED,
-    Action,
-    Checkpoint,
-    Exit,
-    GpuUse,
-    JobState,
-    MarkJob,
-    Progress,
-    StartTask,
-    StepPace,
-    Usage,
-)
+from headgate.model.endings import Checkpoint, Ending, Exit
+from headgate.model.events import GpuUse, StepPace, Usage
 from headgate.model.goals import GoalWatch
 from headgate.model.identifiers import JobId, TaskId, TaskName
+from headgate.model.job_states import ENDED, JobState
 from headgate.model.jobs import MOST_PRIORITY, Job
 from headgate.model.plans import Plan
+from headgate.model.progress import Progress
 from headgate.model.reasons import Facts, KeepsRoom, PauseKind, Reason, ReasonKind
 from headgate.model.shares import NOTHING, Share
 from headgate.planning.placement import for_server

@@ -13,7 +13,7 @@ from dataclasses import replace
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.faults import is_coordinated
 from headgate.controller.records import JobRecord, TaskRecord
-from headgate.model.events import Action, Resize
+from headgate.model.actions import Action, Resize
 from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headgate.controller.records import JobRecord
+from headgate.model.actions import ShareGpu
 from headgate.model.cluster import Node
-from headgate.model.events import KeptSideBySide, ShareGpu
+from headgate.model.events import KeptSideBySide
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 

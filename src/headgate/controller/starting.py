@@ -8,9 +8,10 @@ from dataclasses import asdict, replace
 from headgate.controller import faults
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
+from headgate.model.actions import Action, Resize
 from headgate.model.cluster import Node
-from headgate.model.events import ENDED, Action, Resize
 from headgate.model.identifiers import EVALUATOR, JobId, TaskName
+from headgate.model.job_states import ENDED
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.roles import held_back, task_names
 from headgate.planning import placement

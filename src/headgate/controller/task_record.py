@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, StopTask, Usage
+from headgate.model.actions import StopTask
+from headgate.model.events import CONNECTED_GRACE_SECONDS, GRACE_SECONDS, Usage
 from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.reasons import Reason
 from headgate.model.shares import NOTHING, Share

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from headgate.controller.records import JobRecord, Jobs, TaskRecord
-from headgate.model.events import Action, GpuMemoryUsed, Warn
+from headgate.model.actions import Action, Warn
+from headgate.model.events import GpuMemoryUsed
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason, ReasonKind
 

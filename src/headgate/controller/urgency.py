@@ -10,7 +10,8 @@ from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.gpu_memory import WorkerSlot
 from headgate.controller.queueing import Queue
 from headgate.controller.records import JobRecord, Jobs
-from headgate.model.events import Action, PauseRequested, UnpauseRequested
+from headgate.model.actions import Action
+from headgate.model.events import PauseRequested, UnpauseRequested
 from headgate.model.identifiers import JobId
 
 _Gpu = tuple[str, int]

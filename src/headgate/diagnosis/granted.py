@@ -33,7 +33,7 @@ from headgate.diagnosis.attribution import (
 from headgate.diagnosis.comparing import steps_between, windows_of
 from headgate.diagnosis.fairness import AloneRate
 from headgate.diagnosis.switching import SwitchEffect, effects
-from headgate.model.events import TRIAL
+from headgate.model.job_states import TRIAL
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.usage import Array, Signal, ratio
 

@@ -59,7 +59,7 @@ from headgate.diagnosis.neighbours import (
 )
 from headgate.diagnosis.own_causes import decode_once, reduced_threads
 from headgate.diagnosis.own_steps import Part
-from headgate.model.events import FAULTS
+from headgate.model.job_states import FAULTS
 from headgate.model.jobs import MOST_PRIORITY
 from headgate.recorded.jobs import CoresSetting
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from headgate.isolation.base import Box, Launch
 from headgate.model.cluster import Cluster, Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError
-from headgate.model.events import Exit
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.reasons import Reason
 from headgate.model.shares import Share, Uncontrolled

@@ -14,8 +14,8 @@ import headgate
 from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.isolation.process_attributes import Attributes
 from headgate.model.cluster import Place
+from headgate.model.endings import Checkpoint
 from headgate.model.errors import StorageError, UsageError
-from headgate.model.events import Checkpoint
 from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.jobs import Job, signal_number
 from headgate.model.mounts import Mount

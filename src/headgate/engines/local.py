@@ -30,8 +30,8 @@ from headgate.engines.tasks import BoxRegistry, PendingStart, Task
 from headgate.isolation.base import Box, Isolation, Launch
 from headgate.machine.processes import at_work
 from headgate.model.cluster import Cluster, Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError, IsolationError, UsageError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share, Uncontrolled

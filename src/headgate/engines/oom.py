@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headgate.isolation.base import Box
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.reasons import Reason, ReasonKind
 
 LOOK_SECONDS = 0.5

@@ -12,7 +12,7 @@ from typing import Protocol
 from headgate.engines.log import TaskLog
 from headgate.engines.oom import OomMonitor
 from headgate.isolation.base import Box, Isolation
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import NOTHING, Lever, Share, Uncontrolled
 

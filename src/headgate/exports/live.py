@@ -31,7 +31,7 @@ from headgate.exports.tracking import (
     tracked_job,
     verdict_tags,
 )
-from headgate.model.events import ENDED
+from headgate.model.job_states import ENDED
 from headgate.model.trackers import Destination
 from headgate.recorded import runs
 from headgate.recorded.jobs import RecordedJob

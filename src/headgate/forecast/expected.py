@@ -12,7 +12,7 @@ from headgate.forecast.job_tracker import JobTracker
 from headgate.forecast.loss_history import Estimate
 from headgate.forecast.remaining import first_end
 from headgate.forecast.step_time import ReportTime
-from headgate.model.events import Progress
+from headgate.model.progress import Progress
 
 _FARTHEST = 4.0
 """The forecast reaches up to this many times the steps done."""

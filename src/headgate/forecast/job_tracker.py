@@ -17,8 +17,9 @@ from headgate.forecast.core_need import CoreNeed
 from headgate.forecast.loss_history import Course, EpochSteps, Estimate, Losses
 from headgate.forecast.remaining import Question, step_seconds
 from headgate.forecast.step_time import ReportTime, step_time
-from headgate.model.events import Progress, StepPace, Usage
+from headgate.model.events import StepPace, Usage
 from headgate.model.identifiers import JobId
+from headgate.model.progress import Progress
 
 _GROWTH = 1.1
 """A fit is due after this many times the steps of the last fit."""

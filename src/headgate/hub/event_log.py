@@ -12,8 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.model import events, records
-from headgate.model.events import Action, Event, Notice, subject
+from headgate.model import events, progress, records
+from headgate.model.actions import Action, PlanJob, StartTask, StopTask, subject
+from headgate.model.events import Event, Notice
 from headgate.model.identifiers import JobId, TaskId
 from headgate.planning.interference import Interference
 from headgate.recorded.events import CONTROLLER, HUB_LOG, LoggedEvent, encode, kind_of
@@ -22,7 +23,9 @@ MOST_READINGS = 200_000
 """Readings of a run after which its log keeps only those that led to an action."""
 HUB_LOG_BYTES = 2 * 2**20
 """Size at which the hub's own log is rotated, replacing the previous one."""
-_READINGS = events.Usage | events.Progress | events.MemoryUsed | events.GpuMemoryUsed | events.Wake
+_READINGS = (
+    events.Usage | progress.Progress | events.MemoryUsed | events.GpuMemoryUsed | events.Wake
+)
 _AFTER_START = (
     events.TaskStarted
     | events.TaskReady
@@ -149,12 +152,12 @@ class EventLog:
     def _remember(self, entry: LoggedEvent) -> None:
         """Keep an entry that an event may answer."""
         match entry.what:
-            case events.StartTask(task=task):
+            case StartTask(task=task):
                 self._starts[task] = entry.id
                 self._stops.pop(task, None)
-            case events.StopTask(task=task):
+            case StopTask(task=task):
                 self._stops[task] = entry.id
-            case events.PlanJob(job, _, revision):
+            case PlanJob(job, _, revision):
                 self._plans[job, revision] = entry.id
 
     def _write(self, run: LiveRun, entry: LoggedEvent) -> None:

@@ -56,10 +56,12 @@ from headgate.hub.watchdog import forget_boxes
 from headgate.machine import arbiter_socket, gpu_visibility
 from headgate.machine.allocation import slurm_share
 from headgate.model import defaults, events
+from headgate.model.actions import Action, subject
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import HeadgateError, UsageError
-from headgate.model.events import ENDED, Action, Event, TakenUp
+from headgate.model.events import Event, TakenUp
 from headgate.model.identifiers import JobId
+from headgate.model.job_states import ENDED
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
 from headgate.model.reasons import ReasonKind as Why
@@ -643,11 +645,9 @@ class LiveHub:
             actions, wake_at = self._controller.step(now, event)
         except Exception as error:  # noqa: BLE001  # one event costs nothing but itself
             self._live_runs.failed(
-                f"{type(event).__name__} could not be taken in", error, events.subject(event)
+                f"{type(event).__name__} could not be taken in", error, subject(event)
             )
-        _log.debug(
-            "%s of %s: %d actions", type(event).__name__, events.subject(event), len(actions)
-        )
+        _log.debug("%s of %s: %d actions", type(event).__name__, subject(event), len(actions))
         self._try(self._event_log.record, now, event, actions)
         for component in self._components:
             self._try(component.hear, event, actions)

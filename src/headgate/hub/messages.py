@@ -12,8 +12,9 @@ from typing import Any, cast
 
 from headgate.arbiter.turn_files import TURNS
 from headgate.machine import arbiter_socket
-from headgate.model.events import Checkpoint, Progress
+from headgate.model.endings import Checkpoint
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 from headgate.model.shares import Lever, Share
 from headgate.model.units import say_text
 from headgate.output.line_progress import LineProgress

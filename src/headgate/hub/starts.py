@@ -17,8 +17,8 @@ from headgate.hub.submission import GO_ON, ON_HUB_DEATH, STOP, Submission
 from headgate.isolation.base import Launch
 from headgate.machine import gpu_visibility
 from headgate.machine.arbiter_socket import is_shared
+from headgate.model.actions import StartTask
 from headgate.model.cluster import Node
-from headgate.model.events import StartTask
 from headgate.model.plans import Plan
 from headgate.model.roles import Addresses
 from headgate.scripts import contracts

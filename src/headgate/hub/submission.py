@@ -18,8 +18,8 @@ from headgate.engines.base import LOCAL, EngineSpec
 from headgate.isolation.process_attributes import Attributes
 from headgate.model import records
 from headgate.model.cluster import Node
+from headgate.model.endings import Checkpoint
 from headgate.model.errors import HeadgateError, UsageError
-from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
 from headgate.model.paths import write_whole
 from headgate.model.recipients import Recipient

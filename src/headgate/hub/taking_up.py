@@ -12,10 +12,11 @@ from typing import Any
 from headgate.hub.submission import Submission, parse
 from headgate.hub.watchdog import kept_boxes
 from headgate.machine.processes import boot_id
-from headgate.model.endings import Ending
+from headgate.model.endings import Checkpoint, Ending
 from headgate.model.errors import HeadgateError
-from headgate.model.events import ENDED, Checkpoint, TakenUp
+from headgate.model.events import TakenUp
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.job_states import ENDED
 from headgate.model.paths import write_whole
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind

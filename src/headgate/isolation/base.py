@@ -13,8 +13,8 @@ from pathlib import Path
 from headgate.isolation.process_attributes import Attributes
 from headgate.machine import processes
 from headgate.model.cluster import Place
+from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.mounts import Mount
 from headgate.model.shares import Share, Uncontrolled

@@ -14,8 +14,8 @@ from headgate.isolation.signals import targets
 from headgate.machine import processes
 from headgate.machine.cgroup_layout import Mode
 from headgate.machine.enclosure import Enclosure, MemoryRecord
+from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.paths import is_readable
 from headgate.model.shares import Share, Uncontrolled

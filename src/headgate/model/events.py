@@ -1,45 +1,22 @@
-"""Events that the controller is told, and actions that it asks for: plain frozen values.
+"""Events that the controller is told: plain frozen values.
 
 Times are seconds on the hub's clock.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from headgate.model.cluster import Node
-from headgate.model.endings import Checkpoint as Checkpoint
-from headgate.model.endings import Ending
-from headgate.model.endings import Exit as Exit
-from headgate.model.endings import OutsideFiles as OutsideFiles
+from headgate.model.endings import Checkpoint, Ending, Exit
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.job_states import JobState
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason
-from headgate.model.shares import Share
-
-JobState = Literal[
-    "waiting",
-    "running",
-    "paused",
-    "stopping",
-    "done",
-    "failed",
-    "stopped",
-    "killed",
-    "skipped",
-    "interrupted",
-]
-ENDED: frozenset[JobState] = frozenset(
-    {"done", "failed", "stopped", "killed", "skipped", "interrupted"}
-)
-FAULTS: frozenset[JobState] = frozenset({"failed", "killed", "interrupted"})
-"""States of a job, and kinds of events, that mean a fault."""
-NAMED_BY_REASON: frozenset[JobState] = frozenset({"stopped", "killed"})
-"""States that the job's reason already names: "stopped by its user"."""
 
 GpuUse = Literal["no", "maybe", "yes", "seen-none"]
 
@@ -49,20 +26,6 @@ CONNECTED_GRACE_SECONDS = 60.0
 """The same for a task that answers on the channel: it first finishes its step and saves a
 checkpoint.
 """
-
-
-TRIAL = "trial"
-"""Kind of a recorded event: a job tries more cores for some seconds."""
-
-
-def state_in_words(state: str, reason: str) -> str:
-    """A job's state, or another kind of event, with its reason as one phrase."""
-    if not reason or reason == state:
-        return state
-    return reason if state in NAMED_BY_REASON else f"{state}, {reason}"
-
-
-# --- events ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,83 +210,6 @@ class TaskLeaves:
     """A worker announced that it ends before the others, who go on."""
 
     task: TaskId
-
-
-@dataclass(frozen=True, slots=True)
-class ReportPart:
-    """One report within a merged progress, with its time (s)."""
-
-    at: float
-    step: int | None
-    epoch: int | None
-    loss: float
-    within: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a task reported since its last progress.
-
-    Args:
-        epoch: The current epoch, counted from 1. If read from the output, as the script counts.
-        loss: Mean of `count` reported losses; NaN if one of them was NaN.
-        epochs: Number of epochs in all.
-        within: Fraction of the epoch that is done, 0 to 1.
-        steps: Number of steps in all.
-        remaining: Remaining seconds, as the script says.
-        covers: `epoch` or `part`: loss and metrics are means over this epoch, or over its part so
-            far. Then the latest report counts. None: they are of the latest steps.
-        over: Number of steps, or samples without step counts, in the mean of an epoch or part.
-            None: not stated.
-        mean: That mean as reported, if `loss` was converted to the latest steps.
-        weight: Weight of each loss in the mean over the job's workers.
-        parts: The single reports behind the mean, if known.
-    """
-
-    task: TaskId
-    step: int | None
-    epoch: int | None = None
-    samples: int | None = None
-    loss: float | None = None
-    count: int = 1
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    epochs: int | None = None
-    within: float | None = None
-    steps: int | None = None
-    covers: str | None = None
-    over: int | None = None
-    mean: float | None = None
-    weight: float = 1.0
-    remaining: float | None = None
-    parts: tuple[ReportPart, ...] = ()
-
-    def merged(self, later: Progress) -> Progress:
-        """Merge a later progress of the same task: the mean loss of both, all else from the later.
-
-        The later loss counts alone if one of both is not finite or is a mean over an epoch.
-        """
-        given = {f.name: v for f in fields(later) if (v := getattr(later, f.name)) is not None}
-        if self.loss is not None:
-            given |= {"loss": self.loss, "count": self.count, "weight": self.weight}
-        if self.loss is not None and later.loss is not None:
-            running = any(usage.covers and usage.mean is None for usage in (self, later))
-            if math.isfinite(self.loss) and math.isfinite(later.loss) and not running:
-                count = self.count + later.count
-                weighed = self.count * self.weight, later.count * later.weight
-                given |= {
-                    "loss": (self.loss * weighed[0] + later.loss * weighed[1])
-                    / (sum(weighed) or 1.0),
-                    "count": count,
-                    "weight": sum(weighed) / count,
-                }
-            else:
-                given |= {
-                    "loss": later.loss,
-                    "count": later.count,
-                    "weight": later.weight,
-                    "covers": later.covers,
-                }
-        return replace(self, **{**given, "metrics": {**self.metrics, **later.metrics}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,182 +426,6 @@ Event = (
     | Wake
 )
 
-# --- actions --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PlanJob:
-    """Find a plan for the job; answered by a `JobPlanned` with this revision."""
-
-    job: JobId
-    spec: Job
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
-class StartTask:
-    """Start a task. A task that `joins` running ones takes their state instead of a checkpoint."""
-
-    task: TaskId
-    job: JobId
-    spec: Job
-    plan: Plan
-    node: str
-    attempt: int
-    share: Share
-    threads: int
-    entitled_cores: float
-    reason: Reason
-    gpus: tuple[int, ...] | None = None  # of its node; None: all
-    resume: Checkpoint | None = None
-    joins: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SetShare:
-    """Change a running task's share.
-
-    Args:
-        entitled_cores: Cores of the share when every task wants the CPU.
-        threads: How many compute threads the task should have, about as many.
-    """
-
-    task: TaskId
-    share: Share
-    threads: int
-    entitled_cores: float
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class TryJob:
-    """A job gets more cores for some seconds, lent by others, to measure their benefit. Its
-    `SetShare`s are separate; this is for the record.
-    """
-
-    job: JobId
-    cores: float
-    seconds: float
-    beside: tuple[JobId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ShareGpu:
-    """A job runs side by side with others on its GPU from now on, or takes turns with them. Its
-    `SetShare` is separate. `measured`: a new measurement to keep.
-    """
-
-    job: JobId
-    side_by_side: bool
-    reason: Reason
-    measured: KeptSideBySide | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BoundRun:
-    """It is measured how many jobs of a run bring most at once.
-
-    Args:
-        job: One of them.
-        script: Key of its script; empty: not known.
-        at_once: How many; None: as many as the cores are for, since nothing tells.
-        reason: What was measured.
-    """
-
-    job: JobId
-    script: str
-    at_once: int | None
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class StopTask:
-    """Ask a task to end: with a checkpoint at the next step boundary if it can. After `grace`
-    seconds it is killed; 0: at once. If it `leaves`, only this worker ends.
-    """
-
-    task: TaskId
-    grace: float
-    reason: Reason
-    leaves: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HoldJob:
-    """Freeze all tasks of a job together until it is told to go on (`held` is False)."""
-
-    job: JobId
-    held: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Resize:
-    """Change the plan of a job, from its next attempt on if it `restarts`. `least_workers`: as many
-    as its memory needs, as far as known.
-    """
-
-    job: JobId
-    plan: Plan
-    restarts: bool = False
-    least_workers: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A task was lost and its job survives. If it `restarts`, all its tasks are started again."""
-
-    job: JobId
-    task: TaskId
-    reason: Reason
-    restarts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MarkJob:
-    """The job enters `state` for `reason`; `ending`: details of its end."""
-
-    job: JobId
-    state: JobState
-    reason: Reason
-    exit_code: int | None = None
-    ending: Ending | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MarkIdle:
-    """A task left its entitled cores idle for a while, or uses them again. Idle cores give threads
-    to other tasks.
-    """
-
-    task: TaskId
-    idle: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Warn:
-    """A fault that people should know of and that stopped nothing. `job` None: it concerns every
-    run.
-    """
-
-    reason: Reason
-    job: JobId | None = None
-
-
-Action = (
-    PlanJob
-    | StartTask
-    | SetShare
-    | TryJob
-    | ShareGpu
-    | BoundRun
-    | StopTask
-    | HoldJob
-    | Resize
-    | Fault
-    | MarkJob
-    | MarkIdle
-    | Warn
-)
 
 # --- notices: what else a controller is told and logs ---------------------------------------------
 
@@ -750,9 +460,3 @@ class ReadingsLeftOut:
 
 
 Notice = ControllerMade | PairsKnown | RunForgotten | ReadingsLeftOut
-
-
-def subject(what: Event | Action | Notice) -> TaskId | JobId | None:
-    """Id of the task or job of an event or action; None: it has none."""
-    task_or_job: TaskId | JobId | None = getattr(what, "task", None) or getattr(what, "job", None)
-    return task_or_job

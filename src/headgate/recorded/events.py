@@ -15,13 +15,9 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from headgate.model import records
-from headgate.model.errors import HeadgateError, NotFoundError
-from headgate.model.events import (
+from headgate.model.actions import (
     Action,
-    CheckpointDone,
-    Event,
     MarkJob,
-    Notice,
     Resize,
     SetShare,
     ShareGpu,
@@ -30,6 +26,8 @@ from headgate.model.events import (
     TryJob,
     subject,
 )
+from headgate.model.errors import HeadgateError, NotFoundError
+from headgate.model.events import CheckpointDone, Event, Notice
 from headgate.model.identifiers import JobId, TaskId
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription

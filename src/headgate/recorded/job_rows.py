@@ -10,8 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from headgate.model.events import ENDED
 from headgate.model.identifiers import TaskOfRun
+from headgate.model.job_states import ENDED
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded import stepping
 from headgate.recorded.descriptions import RunDescription

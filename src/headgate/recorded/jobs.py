@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
-from headgate.model.events import ENDED, JobState
 from headgate.model.identifiers import TaskName, TaskOfRun
+from headgate.model.job_states import ENDED, JobState
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile

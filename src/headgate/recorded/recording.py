@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from headgate.model.events import FAULTS
 from headgate.model.identifiers import TaskOfRun
+from headgate.model.job_states import FAULTS
 from headgate.recorded import runs, stepping
 from headgate.recorded.descriptions import NodeDescription, RunDescription
 from headgate.recorded.job_rows import job, used_beside

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from headgate.model.endings import Checkpoint
 from headgate.model.errors import UsageError
-from headgate.model.events import Checkpoint
 from headgate.model.jobs import Job
 from headgate.recorded import runs, script_checkpoints
 from headgate.recorded.descriptions import RunDescription

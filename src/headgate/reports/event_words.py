@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from headgate.model import events
-from headgate.model.events import Action, Event, Notice, subject
+from headgate.model import actions, events, job_states, progress
+from headgate.model.actions import Action, subject
+from headgate.model.events import Event, Notice
 from headgate.model.identifiers import TaskId
 from headgate.model.reason_text import in_words
 from headgate.model.shares import FIELDS, Share, Unlimited
@@ -56,19 +57,19 @@ def _told(what: Event | Action | Notice | Unreadable) -> str:
         case Unreadable():
             return f"{what.type}, of another version"
         case (
-            events.PlanJob()
-            | events.StartTask()
-            | events.SetShare()
-            | events.TryJob()
-            | events.ShareGpu()
-            | events.BoundRun()
-            | events.StopTask()
-            | events.HoldJob()
-            | events.Resize()
-            | events.Fault()
-            | events.MarkJob()
-            | events.MarkIdle()
-            | events.Warn()
+            actions.PlanJob()
+            | actions.StartTask()
+            | actions.SetShare()
+            | actions.TryJob()
+            | actions.ShareGpu()
+            | actions.BoundRun()
+            | actions.StopTask()
+            | actions.HoldJob()
+            | actions.Resize()
+            | actions.Fault()
+            | actions.MarkJob()
+            | actions.MarkIdle()
+            | actions.Warn()
         ):
             return _decided(what)
         case (
@@ -108,37 +109,37 @@ def _asked(
             return "could not be frozen" if refused else "asked to go on"
 
 
-def _decided(action: events.Action) -> str:
+def _decided(action: actions.Action) -> str:
     match action:
-        case events.PlanJob(revision=revision):
+        case actions.PlanJob(revision=revision):
             return "to be planned" + (f" again ({revision})" if revision > 1 else "")
-        case events.StartTask():
+        case actions.StartTask():
             where = f"start on {action.node}, attempt {action.attempt}"
             return f"{where}, with {_granted(action)}"
-        case events.SetShare():
+        case actions.SetShare():
             return f"from now on {_granted(action)}: {in_words(action.reason)}"
-        case events.TryJob(_, cores, seconds, beside):
+        case actions.TryJob(_, cores, seconds, beside):
             names = listed([job.name for job in beside])
             return f"tried on {say(cores)} cores for {say(seconds, 's')}, lent by {names}"
-        case events.ShareGpu(reason=reason) | events.BoundRun(reason=reason):
+        case actions.ShareGpu(reason=reason) | actions.BoundRun(reason=reason):
             return in_words(reason)
-        case events.StopTask(_, grace, reason, leaves):
+        case actions.StopTask(_, grace, reason, leaves):
             verb = "leave" if leaves else "end"
             how = f"asked to {verb} within {say(grace, 's')}" if grace else "killed"
             return f"{how}: {in_words(reason)}"
-        case events.HoldJob(_, held):
+        case actions.HoldJob(_, held):
             return "its tasks are frozen" if held else "its tasks go on"
-        case events.Resize(_, plan, restarts):
+        case actions.Resize(_, plan, restarts):
             when = " from its next attempt on" if restarts else ""
             return f"now {counted(plan.workers, 'worker')} ({plan.strategy}){when}"
-        case events.Fault(reason=reason, restarts=restarts):
+        case actions.Fault(reason=reason, restarts=restarts):
             text = f"lost {action.task.name}: {in_words(reason)}"
             return text + (", all start again" if restarts else "")
-        case events.MarkJob(_, state, reason):
-            return events.state_in_words(state, in_words(reason))
-        case events.MarkIdle(_, idle):
+        case actions.MarkJob(_, state, reason):
+            return job_states.state_in_words(state, in_words(reason))
+        case actions.MarkIdle(_, idle):
             return "idle" if idle else "uses its cores again"
-        case events.Warn(reason):
+        case actions.Warn(reason):
             return f"warning: {in_words(reason)}"
 
 
@@ -155,12 +156,12 @@ def _noticed(notice: events.Notice) -> str:
 
 
 def _read(
-    reading: events.Usage | events.Progress | events.MemoryUsed | events.GpuMemoryUsed,
+    reading: events.Usage | progress.Progress | events.MemoryUsed | events.GpuMemoryUsed,
 ) -> str:
     match reading:
         case events.Usage(_, cores, memory):
             return f"uses {say(cores)} cores and {say(memory, 'B')}"
-        case events.Progress(_, step, epoch, loss=loss):
+        case progress.Progress(_, step, epoch, loss=loss):
             parts = (("step", step), ("epoch", epoch), ("loss", loss))
             values = [f"{name} {value:.6g}" for name, value in parts if value is not None]
             return ", ".join(values) or "goes on"
@@ -174,7 +175,7 @@ def _read(
 
 def _happened(event: Event) -> str:
     match event:
-        case events.Usage() | events.Progress() | events.MemoryUsed() | events.GpuMemoryUsed():
+        case events.Usage() | progress.Progress() | events.MemoryUsed() | events.GpuMemoryUsed():
             return _read(event)
         case (
             events.StopRequested()
@@ -247,7 +248,7 @@ def _of_task(
             return "says that it ends before the others"
 
 
-def _granted(action: events.StartTask | events.SetShare) -> str:
+def _granted(action: actions.StartTask | actions.SetShare) -> str:
     limits = [_limit(name, action.share) for name in FIELDS]
     entitled = f"{say(action.entitled_cores)} cores when all are busy"
     return ", ".join([entitled, *(limit for limit in limits if limit)])

@@ -34,7 +34,7 @@ from headgate.diagnosis.findings import (
 )
 from headgate.diagnosis.granted import Source, ThreadGrant
 from headgate.diagnosis.what_if import NoFigure, Speedups
-from headgate.model.events import NAMED_BY_REASON
+from headgate.model.job_states import NAMED_BY_REASON
 from headgate.model.reason_text import in_words, what_happened, what_to_do
 from headgate.model.reasons import ReasonKind
 from headgate.model.units import say_bits, say_bytes, say_percent, say_seconds

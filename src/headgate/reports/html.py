@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.job_figures import figures
-from headgate.model.events import FAULTS
+from headgate.model.job_states import FAULTS
 from headgate.recorded.jobs import RecordedJob
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.store import told_as_damage

@@ -12,7 +12,7 @@ from headgate.diagnosis.job_figures import JobFigures
 from headgate.diagnosis.nics import NicUse
 from headgate.diagnosis.own_steps import PARTS, Part
 from headgate.diagnosis.verdicts import verdict
-from headgate.model.events import FAULTS, state_in_words
+from headgate.model.job_states import FAULTS, state_in_words
 from headgate.model.profiles import Dataset, Profile, TimeFit
 from headgate.model.records import read
 from headgate.model.units import say_bytes, say_seconds

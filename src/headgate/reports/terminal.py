@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.diagnosis.job_figures import JobFigures, figures
-from headgate.model.events import FAULTS
+from headgate.model.job_states import FAULTS
 from headgate.model.units import say_bits, say_seconds
 from headgate.recorded.jobs import RecordedTask
 from headgate.recorded.recording import NODE, Recording, read

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from headgate.model.events import Progress
+from headgate.model.progress import Progress
 
 _EPOCHS = frozenset(
     {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.model.events import StartTask
+from headgate.model.actions import StartTask
 from headgate.model.identifiers import EVALUATOR, TaskName
 from headgate.model.jobs import Contract
 from headgate.scripts.facts import ScriptFacts

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from headgate.model.actions import SetShare, StartTask
 from headgate.model.cluster import Node
-from headgate.model.events import SetShare, StartTask, StepPace
+from headgate.model.events import StepPace
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Limits
 from headgate.model.shares import WEIGHT_DEFAULT, Share, fill

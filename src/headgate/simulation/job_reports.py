@@ -7,7 +7,7 @@ from bisect import bisect_right
 from statistics import fmean
 
 from headgate.forecast.scaling import LONGEST_SECONDS, Scaling
-from headgate.model.events import Progress, ReportPart
+from headgate.model.progress import Progress, ReportPart
 from headgate.simulation.engine import Work
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from headgate import policies
 from headgate.controller import Controller, live_controller
 from headgate.model import events
+from headgate.model.actions import Action
 from headgate.model.errors import StorageError, UsageError
-from headgate.model.events import Action
 from headgate.planning.interference import Interference
 from headgate.recorded.events import LoggedEvent, Unreadable, as_json, encode, parse
 

@@ -17,30 +17,32 @@ from headgate.controller import Controller, Queue
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import FifoOrder
 from headgate.forecast.remaining import answer
-from headgate.model.cluster import Cluster
-from headgate.model.errors import UsageError
-from headgate.model.events import (
-    ENDED,
+from headgate.model.actions import (
     Action,
-    Event,
-    Exit,
-    GpusUsed,
-    JobPlanned,
-    JobSubmitted,
     MarkIdle,
     MarkJob,
-    NodeJoined,
     PlanJob,
-    Predicted,
     SetShare,
     StartTask,
     StopTask,
+    Warn,
+)
+from headgate.model.cluster import Cluster
+from headgate.model.endings import Exit
+from headgate.model.errors import UsageError
+from headgate.model.events import (
+    Event,
+    GpusUsed,
+    JobPlanned,
+    JobSubmitted,
+    NodeJoined,
+    Predicted,
     TaskExited,
     Usage,
     Wake,
-    Warn,
 )
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.job_states import ENDED
 from headgate.model.plans import Plan
 from headgate.model.reason_text import in_words
 from headgate.policies import NoPolicy

@@ -16,7 +16,7 @@ from headgate.client.run import Run
 from headgate.client.watching import RunEvent, Watch
 from headgate.hub.submission import reach
 from headgate.model.errors import HeadgateError, HubError, StorageError
-from headgate.model.events import ENDED
+from headgate.model.job_states import ENDED
 from headgate.model.units import say_seconds
 from headgate.recorded import runs
 from headgate.studies import journal

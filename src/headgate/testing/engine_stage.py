@@ -16,7 +16,7 @@ from headgate.engines.base import Engine, Slot
 from headgate.isolation.base import Launch
 from headgate.machine import processes
 from headgate.model.cluster import Place
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import JobId, TaskId, TaskName
 from headgate.model.shares import Share, Uncontrolled
 from headgate.testing.recorder import RecordingListener

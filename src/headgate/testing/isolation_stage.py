@@ -22,8 +22,8 @@ from headgate.isolation.base import Box, Isolation, Launch
 from headgate.machine import processes
 from headgate.machine.process_table import TAG
 from headgate.model.cluster import Place
+from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Share
 from headgate.testing import programs

@@ -26,8 +26,8 @@ from headgate.engines.base import Engine, Listener, Slot
 from headgate.engines.log import TaskLog
 from headgate.isolation.base import Box, Launch
 from headgate.model.cluster import Cluster, Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError, IsolationError
-from headgate.model.events import Exit
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.shares import Share
 from headgate.testing import engine_programs

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from headgate.isolation.base import Box, Holder, Isolation, Launch
 from headgate.isolation.spawning import find_program
+from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
-from headgate.model.events import Exit
 from headgate.model.shares import UNLIMITED, WEIGHT_DEFAULT, Share, Uncontrolled
 from headgate.model.units import say_bytes
 from headgate.testing import programs

@@ -17,8 +17,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from headgate.forecast.job_tracker import JobTracker
-from headgate.model.events import Progress
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.progress import Progress
 from headgate.model.shares import Share, Unlimited
 from headgate.policies.base import (
     Arrived,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from headgate.engines.base import Listener
 from headgate.model.cluster import Node
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.model.events import ENDED
 from headgate.model.identifiers import FIRST_WORKER
+from headgate.model.job_states import ENDED
 
 MOST_EVENTS = 200
 """Events of all live runs that a page which is opened is told."""

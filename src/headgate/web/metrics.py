@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 
 from headgate import __version__
 from headgate.diagnosis.attribution import REST
-from headgate.model.events import ENDED, JobState
+from headgate.model.job_states import ENDED, JobState
 from headgate.recorded import runs
 from headgate.web.board import Board
 

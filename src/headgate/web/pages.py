@@ -14,7 +14,7 @@ from headgate.client.logs import JobLogs
 from headgate.client.predicting import LossPrediction
 from headgate.client.run import Run
 from headgate.model.errors import HeadgateError, NotFoundError
-from headgate.model.events import ENDED
+from headgate.model.job_states import ENDED
 from headgate.model.units import say_seconds
 from headgate.recorded import at_stake, runs
 from headgate.recorded.runs import RunSummary

@@ -9,7 +9,7 @@ from headgate.engines.base import Slot
 from headgate.engines.ray.engine import RayEngine
 from headgate.isolation.base import Launch
 from headgate.machine import processes
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.shares import Share
 from headgate.testing.recorder import RecordingListener

@@ -27,8 +27,8 @@ from headgate.engines.remote.wire import (
     SampledUsage,
 )
 from headgate.model.cluster import Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError, UsageError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import Lever, Uncontrolled
 from headgate.testing.recorder import RecordingListener

@@ -12,7 +12,7 @@ from tests.harness.cgroups import cgroups
 from headgate.engines.base import Engine, Listener
 from headgate.engines.ray.engine import RayEngine
 from headgate.isolation.base import Launch
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.reasons import Reason
 from headgate.model.shares import Share

@@ -11,7 +11,7 @@ from headgate.engines.remote.files import Files
 from headgate.engines.remote.link import AgentHandle, AgentLink, Lane
 from headgate.engines.remote.wire import CheckpointMessage, Exited, NodeGone, Report, TaskMessage
 from headgate.isolation.base import Launch
-from headgate.model.events import Exit
+from headgate.model.endings import Exit
 from headgate.model.identifiers import TaskId
 
 NOBODY = cast(AgentHandle, None)

@@ -42,8 +42,8 @@ from headgate.isolation.base import HOST_IMAGE, Launch
 from headgate.model import log_levels
 from headgate.model.calls import CALL, RESULT
 from headgate.model.cluster import Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.paths import below
 from headgate.model.reasons import Reason, ReasonKind

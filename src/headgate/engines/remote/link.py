@@ -35,8 +35,8 @@ from headgate.engines.remote.wire import (
 from headgate.isolation.base import Launch
 from headgate.model.calls import RESULT
 from headgate.model.cluster import Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.paths import below
 from headgate.model.shares import Uncontrolled

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from headgate.engines.base import Slot
 from headgate.isolation.base import Launch
 from headgate.model.cluster import Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.reasons import Reason
 from headgate.model.shares import Share, Uncontrolled

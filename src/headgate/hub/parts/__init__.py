@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headgate.model.events import Action, Event
+from headgate.model.actions import Action
+from headgate.model.events import Event
 
 
 class Component:

@@ -20,17 +20,11 @@ from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener, Slot
 from headgate.hub.parts import Component
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.run import LiveRuns
+from headgate.model.actions import Action, StartTask
 from headgate.model.cluster import Cluster, Node
+from headgate.model.endings import Exit
 from headgate.model.errors import HeadgateError
-from headgate.model.events import (
-    Action,
-    Event,
-    Exit,
-    MoveRequested,
-    NodeJoined,
-    StartTask,
-    TaskExited,
-)
+from headgate.model.events import Event, MoveRequested, NodeJoined, TaskExited
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind

@@ -29,21 +29,28 @@ from headgate.hub.starts import Starts
 from headgate.hub.state.attempt import Attempt, LiveTask
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.model import events
+from headgate.model import job_states
+from headgate.model.actions import (
+    Action,
+    BoundRun,
+    Fault,
+    MarkIdle,
+    MarkJob,
+    PlanJob,
+    Resize,
+    SetShare,
+    ShareGpu,
+    StartTask,
+    StopTask,
+    TryJob,
+    Warn,
+    subject,
+)
 from headgate.model.calls import RESULT
 from headgate.model.cluster import Node
+from headgate.model.endings import Checkpoint, Exit
 from headgate.model.errors import HeadgateError
-from headgate.model.events import (
-    Action,
-    Checkpoint,
-    Event,
-    Exit,
-    MarkIdle,
-    SetShare,
-    StartTask,
-    TaskExited,
-    TaskStarted,
-)
+from headgate.model.events import Event, TaskExited, TaskStarted
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind, StartOver
@@ -115,29 +122,29 @@ class ActionExecutor(Component):
         try:
             self._act(action)
         except Exception as error:  # noqa: BLE001
-            about = events.subject(action)
+            about = subject(action)
             if about is None or about.run not in self._live_runs.runs:
                 return
             if not again:
                 self._live_runs.failed(f"{type(action).__name__} could not be done", error, about)
             match action:
-                case events.StartTask(task=task):
+                case StartTask(task=task):
                     failure = Exit(code=None, reason=f"could not be started: {error}")
                     self._loop.call_soon(self._listener.ended, task, failure)
-                case events.StopTask():  # its job waits for the end
+                case StopTask():  # its job waits for the end
                     self._loop.call_later(_AGAIN_SECONDS, self.take, action, True)
-                case events.MarkJob(job=job) if (run := self._live_runs.find(job)[0]).ended:
+                case MarkJob(job=job) if (run := self._live_runs.find(job)[0]).ended:
                     self._loop.call_soon(self._finish, run)
 
     def _act(self, action: Action) -> None:
         match action:
-            case events.PlanJob():
+            case PlanJob():
                 self._initial_planner.plan(action)
-            case events.StartTask():
+            case StartTask():
                 self._start(action)
-            case events.SetShare():
+            case SetShare():
                 self._set_share(action)
-            case events.TryJob(job, cores, seconds, beside):
+            case TryJob(job, cores, seconds, beside):
                 run, live = self._live_runs.find(job)
                 lenders = tuple(
                     other.name if other.run == job.run else str(other) for other in beside
@@ -145,40 +152,40 @@ class ActionExecutor(Component):
                 trial = Reason.of(
                     ReasonKind.TRIED_WITH_MORE, cores=cores, seconds=seconds, beside=lenders
                 )
-                self._live_runs.event(run, events.TRIAL, trial, live.spec.name)
-            case events.BoundRun() | events.ShareGpu():
+                self._live_runs.event(run, job_states.TRIAL, trial, live.spec.name)
+            case BoundRun() | ShareGpu():
                 self._measured(action)
-            case events.StopTask(task, grace, _, leaves):
+            case StopTask(task, grace, _, leaves):
                 _, live = self._live_runs.find(task)
                 if leaves and live.current is not None:
                     live.current.mark_leaving(
                         task.name
                     )  # so that it is not taken for an order to all
                 self._engines.of(task.run).stop(task, grace)
-            case events.Resize():
+            case Resize():
                 self._resize(action)
-            case events.Fault(job, task, reason, restarts):
+            case Fault(job, task, reason, restarts):
                 run, live = self._live_runs.find(job)
                 if restarts:
                     live.interrupt(run.clock())
                 self._live_runs.event(run, "fault", reason, live.spec.name, task)
-            case events.MarkJob():
+            case MarkJob():
                 self._mark(action)
-            case events.MarkIdle(task, idle):
+            case MarkIdle(task, idle):
                 _, live = self._live_runs.find(task)
                 if live.current is not None:
                     live.current.tasks[task.name].idle = idle
-            case events.Warn():
+            case Warn():
                 self._warn(action)
 
-    def _warn(self, action: events.Warn) -> None:
+    def _warn(self, action: Warn) -> None:
         if action.job is None:
             self._live_runs.tell_all(action.reason)
             return
         run, live = self._live_runs.find(action.job)
         self._live_runs.event(run, "warning", action.reason, live.spec.name)
 
-    def _set_share(self, action: events.SetShare) -> None:
+    def _set_share(self, action: SetShare) -> None:
         task = action.task
         # a gate controls GPU time
         if (boxed := replace(action.share, gpu_fraction=None)) != Share():
@@ -188,10 +195,10 @@ class ActionExecutor(Component):
         if live.current is not None:
             live.current.thread(task.name)
 
-    def _measured(self, action: events.BoundRun | events.ShareGpu) -> None:
+    def _measured(self, action: BoundRun | ShareGpu) -> None:
         """Tell what was measured, and keep it for later runs; else it is measured again."""
         run, live = self._live_runs.find(action.job)
-        if isinstance(action, events.BoundRun):
+        if isinstance(action, BoundRun):
             self._live_runs.event(run, "note", action.reason)
             if action.script and action.at_once is not None:
                 with suppress(OSError):
@@ -202,7 +209,7 @@ class ActionExecutor(Component):
             with suppress(OSError):
                 gpu_neighbours.remember(self._home, action.measured)
 
-    def _resize(self, action: events.Resize) -> None:
+    def _resize(self, action: Resize) -> None:
         run, live = self._live_runs.find(action.job)
         live.plan = text_of(action.plan)
         live.least_workers = max(live.least_workers, action.least_workers)
@@ -211,7 +218,7 @@ class ActionExecutor(Component):
             live.current.plan = action.plan
         run.record_job(live.spec.name)
 
-    def _start(self, action: events.StartTask) -> None:
+    def _start(self, action: StartTask) -> None:
         run, live = self._live_runs.find(action.job)
         starts = Starts(run.submission, self._home)
         if live.left_box is not None:
@@ -301,7 +308,7 @@ class ActionExecutor(Component):
         self,
         run: LiveRun,
         live: LiveJob,
-        action: events.StartTask,
+        action: StartTask,
         starts: Starts,
         box: Mapping[str, Any],
     ) -> None:
@@ -328,7 +335,7 @@ class ActionExecutor(Component):
         return resume_arguments.way(live.spec, live.facts)
 
     def _note_resume(
-        self, run: LiveRun, live: LiveJob, saved: Checkpoint | None, start: events.StartTask
+        self, run: LiveRun, live: LiveJob, saved: Checkpoint | None, start: StartTask
     ) -> None:
         """Note how a script resumes from a checkpoint of its own, or warn that it does not.
 
@@ -410,7 +417,7 @@ class ActionExecutor(Component):
             live.current.send_gates()
         run.record_share(task, share, threads, entitled, reason)
 
-    def _mark(self, action: events.MarkJob) -> None:
+    def _mark(self, action: MarkJob) -> None:
         run, live = self._live_runs.find(action.job)
         if action.state == "running" and not live.begun:
             if live.placed(_opening(action.reason, live), run.clock()):

@@ -22,8 +22,10 @@ from headgate.forecast.scaling import Scaling, useful_cores
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import REST, LiveRuns
-from headgate.model.events import Action, Event, Predicted, Progress, TaskExited, TaskStarted, Usage
+from headgate.model.actions import Action
+from headgate.model.events import Event, Predicted, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.profiling import lengths, store

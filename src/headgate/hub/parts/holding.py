@@ -15,18 +15,11 @@ from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRuns
 from headgate.isolation.base import Box, Holder
+from headgate.model.actions import Action, HoldJob, StopTask
 from headgate.model.errors import IsolationError, UsageError
-from headgate.model.events import (
-    ENDED,
-    Action,
-    Event,
-    HoldJob,
-    PauseRequested,
-    StopTask,
-    TaskStarted,
-    UnpauseRequested,
-)
+from headgate.model.events import Event, PauseRequested, TaskStarted, UnpauseRequested
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.job_states import ENDED
 from headgate.model.reasons import PauseKind, Reason, ReasonKind
 from headgate.scripts import resume_arguments
 

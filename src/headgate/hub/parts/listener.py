@@ -22,10 +22,12 @@ from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model import events
 from headgate.model.cluster import Node
-from headgate.model.events import Event, Exit
+from headgate.model.endings import Exit
+from headgate.model.events import Event
 from headgate.model.identifiers import TaskId, TaskName
 from headgate.model.plans import APART
 from headgate.model.profiles import Profile
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import parse, read, text_of
 from headgate.output.failures import FailureReader
@@ -370,7 +372,7 @@ class HubListener(Listener):
 
     # --- reports of tasks -------------------------------------------------------------------------
 
-    def _progress(self, task: TaskId, progress: events.Progress, is_printed: bool = False) -> None:
+    def _progress(self, task: TaskId, progress: Progress, is_printed: bool = False) -> None:
         """Progress that a task reported, or that was read from its output."""
         run, live, attempt, name = self._find(task)
         task_view = attempt.tasks[name]

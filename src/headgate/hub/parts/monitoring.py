@@ -16,20 +16,12 @@ from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.model import events
+from headgate.model.actions import Action, HoldJob, StartTask
 from headgate.model.cluster import Node
 from headgate.model.errors import HeadgateError
-from headgate.model.events import (
-    Action,
-    Event,
-    HoldJob,
-    Progress,
-    StartTask,
-    TaskConnected,
-    TaskExited,
-    TaskReady,
-    TaskStarted,
-)
+from headgate.model.events import Event, TaskConnected, TaskExited, TaskReady, TaskStarted
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.progress import Progress
 from headgate.model.reasons import Facts, Reason, ReasonKind
 from headgate.model.roles import Ready
 from headgate.output.expressions import Expression, TooSlowError

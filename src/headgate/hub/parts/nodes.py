@@ -15,9 +15,10 @@ from headgate.hub.submission import Submission, nodes_there
 from headgate.machine import namespaces
 from headgate.machine.gpu_visibility import within
 from headgate.model import events
+from headgate.model.actions import Action
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import UsageError
-from headgate.model.events import Action, Event
+from headgate.model.events import Event
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.runs import STORE
 

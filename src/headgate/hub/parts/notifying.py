@@ -20,7 +20,10 @@ from statistics import mode
 
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.model.events import ENDED, FAULTS, Action, Event, MarkJob, Progress, TaskStarted
+from headgate.model.actions import Action, MarkJob
+from headgate.model.events import Event, TaskStarted
+from headgate.model.job_states import ENDED, FAULTS
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.recipients import BestJob, Notice, Occasion, Recipient
 from headgate.model.records import plain

@@ -14,8 +14,9 @@ from headgate.engines.base import LOCAL
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.isolation.base import Box
+from headgate.model.actions import Action
 from headgate.model.cluster import Node
-from headgate.model.events import Action, Event, MemoryUsed, TaskExited, TaskStarted
+from headgate.model.events import Event, MemoryUsed, TaskExited, TaskStarted
 from headgate.model.identifiers import TaskId
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.recorded.recording import NEIGHBOUR

@@ -21,26 +21,25 @@ from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.parts.nodes import Nodes
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRuns
+from headgate.model.actions import Action, PlanJob
 from headgate.model.cluster import Cluster, Node
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.events import (
-    ENDED,
-    Action,
     CheckpointDone,
     Event,
     JobPlanned,
     MoveRequested,
-    PlanJob,
     Predicted,
-    Progress,
     StopRequested,
     TaskExited,
     TaskStarted,
 )
 from headgate.model.identifiers import JobId
+from headgate.model.job_states import ENDED
 from headgate.model.jobs import Job
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import read, text_of
 from headgate.model.refused import RefusedError

@@ -19,17 +19,11 @@ from headgate.forecast.job_tracker import StepTimes, Trackers
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
 from headgate.isolation.base import Box
+from headgate.model.actions import Action, StopTask
 from headgate.model.errors import HeadgateError, IsolationError, UsageError
-from headgate.model.events import (
-    ENDED,
-    Action,
-    Event,
-    StopRequested,
-    StopTask,
-    TaskExited,
-    TaskStarted,
-)
+from headgate.model.events import Event, StopRequested, TaskExited, TaskStarted
 from headgate.model.identifiers import JobId, TaskId
+from headgate.model.job_states import ENDED
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_percent, say_seconds
 from headgate.task.grants import ROUND_SECONDS

@@ -32,15 +32,9 @@ from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.state.run import REST, LiveRuns
 from headgate.machine import arbiter_socket
 from headgate.model import records
+from headgate.model.actions import Action
 from headgate.model.cluster import Node
-from headgate.model.events import (
-    Action,
-    Event,
-    JobSubmitted,
-    MachineShared,
-    NodeJoined,
-    StopRequested,
-)
+from headgate.model.events import Event, JobSubmitted, MachineShared, NodeJoined, StopRequested
 from headgate.model.identifiers import JobId
 from headgate.model.reasons import Reason, ReasonKind
 

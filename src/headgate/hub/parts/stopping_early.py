@@ -12,9 +12,12 @@ from headgate.forecast.job_tracker import Trackers
 from headgate.forecast.stop_early import PastTrial, SweepStopper, Verdict, best_end
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.model.events import ENDED, Action, Event, MarkJob, Progress, StopRequested
+from headgate.model.actions import Action, MarkJob
+from headgate.model.events import Event, StopRequested
 from headgate.model.identifiers import JobId
+from headgate.model.job_states import ENDED
 from headgate.model.jobs import Job
+from headgate.model.progress import Progress
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import read, text_of
 from headgate.model.sweeps import StopRule

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from headgate.model import events
+from headgate.model.progress import Progress
 
 EVERY_SECONDS = 0.1
 """Least seconds between two reports of a task that prints faster."""
@@ -25,16 +25,14 @@ class ProgressThrottle:
         loop: The loop for `add`, `flush` and its clock.
     """
 
-    def __init__(
-        self, tell: Callable[[events.Progress], None], loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, tell: Callable[[Progress], None], loop: asyncio.AbstractEventLoop) -> None:
         self._tell = tell
         self._loop = loop
-        self._held: events.Progress | None = None
+        self._held: Progress | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next = -math.inf  # when the next report may pass
 
-    def add(self, progress: events.Progress) -> None:
+    def add(self, progress: Progress) -> None:
         """Add a report."""
         now = self._loop.time()
         if (
@@ -62,7 +60,7 @@ class ProgressThrottle:
             self._tell(held)
 
 
-def _is_of_another_epoch(before: events.Progress, progress: events.Progress) -> bool:
+def _is_of_another_epoch(before: Progress, progress: Progress) -> bool:
     return (
         before.epoch is not None and progress.epoch is not None and progress.epoch != before.epoch
     )

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from headgate.hub.parts import Component
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.model.events import Action, Event, TaskStarted
+from headgate.model.actions import Action
+from headgate.model.events import Event, TaskStarted
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.scripts.variables import of_companion
 

@@ -17,8 +17,10 @@ import psutil
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
 from headgate.hub.state.run import LiveRun, LiveRuns
-from headgate.model.events import ENDED, Action, Event, StopRequested, TaskStarted
+from headgate.model.actions import Action
+from headgate.model.events import Event, StopRequested, TaskStarted
 from headgate.model.identifiers import JobId
+from headgate.model.job_states import ENDED
 from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import plain, read, text_of

@@ -18,9 +18,11 @@ from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
 from headgate.hub.state.peers import AttemptSyncPoints, Peers
 from headgate.hub.state.stragglers import Stragglers
 from headgate.isolation.base import Holder
-from headgate.model.events import Checkpoint, Exit, Progress, StepPace
+from headgate.model.endings import Checkpoint, Exit
+from headgate.model.events import StepPace
 from headgate.model.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.model.plans import Plan
+from headgate.model.progress import Progress
 from headgate.output.failures import FailureReader
 from headgate.output.patterns import ProgressReader
 from headgate.sampling.columns import Column

@@ -11,10 +11,11 @@ from typing import Any
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.taking_up import FormerJob
-from headgate.model.endings import Ending
-from headgate.model.events import ENDED, Checkpoint, JobState, Progress
+from headgate.model.endings import Checkpoint, Ending
 from headgate.model.identifiers import TaskName
+from headgate.model.job_states import ENDED, JobState
 from headgate.model.jobs import Job
+from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.units import say_text

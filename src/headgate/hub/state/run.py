@@ -26,11 +26,13 @@ from headgate.hub.state.job import LiveJob
 from headgate.hub.submission import Submission, git_commit, packages
 from headgate.hub.taking_up import FormerRun, keep_submission
 from headgate.model.cluster import Node
+from headgate.model.endings import Checkpoint
 from headgate.model.errors import StorageError
-from headgate.model.events import ENDED, Checkpoint, Progress
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskOfRun
+from headgate.model.job_states import ENDED
 from headgate.model.jobs import Job
 from headgate.model.paths import below
+from headgate.model.progress import Progress
 from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import text_of

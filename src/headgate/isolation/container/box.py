@@ -26,8 +26,8 @@ from headgate.isolation.container.watch import ContainerWatch
 from headgate.machine.cgroup_v1 import LIMIT_SLACK_BYTES
 from headgate.machine.cgroups import KILL_SECONDS, Cgroups, memory_refusal
 from headgate.machine.enclosure import MemoryRecord
+from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
-from headgate.model.events import Exit
 from headgate.model.identifiers import TaskId
 from headgate.model.shares import WEIGHT_DEFAULT, Lever, Share, Uncontrolled, Unlimited
 

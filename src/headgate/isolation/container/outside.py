@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from headgate.isolation.container.daemon import Change, Daemon
+from headgate.model.endings import OutsideFiles
 from headgate.model.errors import IsolationError
-from headgate.model.events import OutsideFiles
 
 MOST_BYTES = 1 << 30
 """Most bytes of all copied files."""

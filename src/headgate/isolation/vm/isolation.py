@@ -36,8 +36,8 @@ from headgate.isolation.vm.machines import NAME_SERVER, Machine
 from headgate.machine import processes
 from headgate.machine.enclosure import MemoryRecord
 from headgate.model.cluster import Place
+from headgate.model.endings import Exit
 from headgate.model.errors import IsolationError
-from headgate.model.events import Exit
 from headgate.model.shares import UNLIMITED, Lever, Share, Uncontrolled
 from headgate.model.units import say_bytes
 

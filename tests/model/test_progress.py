@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import math
 
-from headgate.model.events import Exit, Progress
 from headgate.model.identifiers import TaskId
+from headgate.model.progress import Progress
 
 
 def test_two_reports_make_one_with_the_mean_loss_and_the_later_of_all_else() -> None:
@@ -29,16 +29,3 @@ def test_two_reports_make_one_with_the_mean_loss_and_the_later_of_all_else() -> 
         "epoch",
     )
     assert math.isnan(first.merged(Progress(TaskId("t"), step=12, loss=math.nan)).loss or 0.0)
-
-
-def test_an_exit_is_said_in_words_and_as_a_shell_counts() -> None:
-    assert [Exit(code=3).in_words(), Exit(code=None, signal=11).in_words()] == [
-        "exit code 3",
-        "killed by SIGSEGV",
-    ]
-    assert Exit(code=None, signal=64 - 1).in_words() == "killed by signal 63"
-    assert [
-        Exit(code=3).shell_code,
-        Exit(code=None, signal=9).shell_code,
-        Exit(code=None).shell_code,
-    ] == [3, 137, 127]
