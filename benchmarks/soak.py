@@ -85,7 +85,7 @@ def main() -> int:
     ends = time.monotonic() + 3600 * options.hours
     problems: list[str] = []
     trained = lasted = 0.0
-    with tempfile.TemporaryDirectory(prefix="soak-") as base:
+    with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as base:
         home = Path(base) / "home"
         os.environ |= {"HEADGATE_HOME": str(home), "HEADGATE_REPORT": "off"}
         runs = list[str]()
@@ -101,6 +101,7 @@ def main() -> int:
             run = json.loads(headgate(folder, "run", "--detach", "--json", "jobs.yaml"))["run"]
             runs.append(run)
             killed, unkept = set[int](), set[int]()
+            keepers = 0
             while True:
                 time.sleep(draw.expovariate(1 / options.pause))
                 stands = json.loads(headgate(folder, "status", run, "--json"))
@@ -112,6 +113,7 @@ def main() -> int:
                     pid = draw.choice(chosen)
                     if word == KEEPER:
                         unkept |= children(pid)
+                        keepers += 1
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                         kills[word] += 1
@@ -120,6 +122,10 @@ def main() -> int:
                 states[job["state"]] += 1
                 note = folder / f"{job['name']}.txt"  # one that was killed at once has none
                 lines = note.read_text().split("\n") if note.exists() else []
+                if job["started"] is None and keepers and not lines:
+                    keepers -= 1  # this one was killed before it could start the job's program
+                    if job["state"] == "failed":
+                        continue
                 counts = Counter(line.partition(" ")[0] for line in lines)
                 tasks = {task["pid"] for task in job["tasks"]}
                 was_killed = bool(killed & tasks)
@@ -132,7 +138,8 @@ def main() -> int:
                     )
                     print(problems[-1], flush=True)
                 trained += sum(float(line[8:]) for line in lines if line.startswith("trained"))
-                lasted += job["ended"] - job["started"]
+                if job["started"] is not None:
+                    lasted += job["ended"] - job["started"]
             print(f"{len(runs)} rounds; killed {dict(kills)}; jobs {dict(states)}", flush=True)
         patience = time.monotonic() + 120
         for pid in processes(home, HUB):

@@ -134,6 +134,16 @@ def test_what_no_program_can_be_given_is_no_start(odd: dict[str, Any]) -> None:
         output_of(replace(launch("/bin/true"), **odd))
 
 
+def test_a_launcher_that_is_killed_at_once_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = tmp_path / "dies.py"
+    dies.write_text("import os; os.kill(os.getpid(), 9)")
+    monkeypatch.setattr(launcher, "__file__", str(dies))
+    with pytest.raises(IsolationError, match="ended with signal 9 before the program began"):
+        output_of(launch("true"))
+
+
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(IsolationError, match=r"'.*/gone' does not exist"):
         output_of(launch("/bin/true", cwd=tmp_path / "gone"))

@@ -102,15 +102,17 @@ class Spawned:
             self._channel.close()
             self._keeper_channel.close()
             raise IsolationError(f"{launch.task}: no process can be started: {error}") from error
-        numbers = self._keeper_channel.recv(READ_BYTES).split()
         try:
-            self.pid, floor = map(int, numbers)
+            self.pid, floor = map(int, self._keeper_channel.recv(READ_BYTES).split())
             exit_fd = os.pidfd_open(self.pid)
         except (OSError, ValueError) as error:
             self._channel.close()
             self._keeper_channel.close()
-            keeper.wait()
-            raise IsolationError(f"{launch.task}: its end cannot be waited for: {error}") from error
+            status = keeper.wait()
+            why = f"its end cannot be waited for: {error}"
+            if isinstance(error, ValueError):  # it told nothing: it was killed
+                why = _ended_before(status)
+            raise IsolationError(f"{launch.task}: {why}") from error
         self.process = KeptProcess(self.pid, exit_fd, self._keeper_channel, floor, keeper)
 
     def release(self, program: str) -> None:
@@ -136,10 +138,7 @@ class Spawned:
         if answer.startswith(launcher.REFUSED):
             raise IsolationError(f"{launch.task}: {_why_not_there(launch, answer)}")
         if not answer:
-            how = f"signal {-status}" if status < 0 else f"status {status}"
-            raise IsolationError(
-                f"{launch.task}: its process ended with {how} before the program began"
-            )
+            raise IsolationError(f"{launch.task}: {_ended_before(status)}")
         raise IsolationError(f"{launch.task}: {_why_not(program, int(answer[1:]))}")
 
     def abort(self) -> None:
@@ -176,6 +175,11 @@ def order(program: str, launch: Launch) -> Order:
         attributes,
         place_order,
     )
+
+
+def _ended_before(status: int) -> str:
+    how = f"signal {-status}" if status < 0 else f"status {status}"
+    return f"its process ended with {how} before the program began"
 
 
 def _why_not_there(launch: Launch, answer: bytes) -> str:
