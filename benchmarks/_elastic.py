@@ -21,7 +21,7 @@ from tests.harness.dockerd import own_dockerd
 
 from headgate.isolation.container.daemon import Daemon, default_url
 from headgate.model.errors import IsolationError
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent / "examples"

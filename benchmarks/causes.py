@@ -47,7 +47,7 @@ import _frame
 import psutil
 from _causes import CAUSES, LAB, NODE_CORES, NODES, Cause, Hog, Trial, in_both_forms
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 DRAW_SECONDS = 14.0
 SETTLE_SECONDS, EDGE_SECONDS = 1.5, 0.3

@@ -31,7 +31,7 @@ import _frame
 import torch
 
 from headgate.model.reasons import ReasonKind
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 PAIRS = "small+small,small+wide,wide+wide,starved+images"

@@ -49,7 +49,7 @@ from _machine_speed import Seconds
 
 from headgate.model.cluster import Cluster, Node
 from headgate.planning.interference import Interference
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.simulation import Assumptions, TraceJob, simulate
 from headgate.simulation.recorded import read
 from headgate.simulation.speeds import Speeds

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import _frame
 
-from headgate.recorded.store import TABLES, Recorder
+from headgate.recorded.store import Recorder
+from headgate.recorded.tables import TABLES
 
 COMMANDS = (("status",), ("explain",))
 SPANS = {"input": 0.02, "forward": 0.1, "backward": 0.2, "optimizer": 0.05, "other": 0.01}

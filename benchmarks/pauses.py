@@ -33,7 +33,7 @@ from typing import Any
 import _frame
 
 from headgate.hub.connection import HubConnection, connect
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 TASK = """

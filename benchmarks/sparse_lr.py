@@ -42,7 +42,7 @@ from typing import Any
 
 import _frame
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 RATE = re.compile(r"steps in .* s: ([\d.]+) rows/s")
 LOSS = re.compile(r"loss ([\d.]+)")

@@ -33,7 +33,7 @@ from pathlib import Path
 import _frame
 
 from headgate.model.cluster import Cluster, Node
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.simulation import Assumptions, TraceJob, figures, simulate
 from headgate.simulation.traces import made
 

@@ -18,7 +18,7 @@ from tests.sampling import made_up
 from headgate.arbiter.process import Places
 from headgate.machine.cgroup_layout import CGROUPS, find_layout
 from headgate.model.errors import HeadgateError
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing.wait import until
 
 SECONDS = 60.0

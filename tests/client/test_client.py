@@ -20,8 +20,8 @@ from headgate.model.actions import SetShare
 from headgate.model.errors import HeadgateError, HubError, NotFoundError, UsageError
 from headgate.model.shares import Share
 from headgate.recorded import runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
-from headgate.recorded.store import RunReader
 
 WAITS = "echo began; until [ -e go ]; do sleep 0.05; done; echo went on"
 

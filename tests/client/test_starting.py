@@ -23,7 +23,7 @@ from headgate.hub.server import idle_seconds
 from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.jobs import Job
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 STUBBORN = "trap '' TERM; touch deaf; while :; do sleep 0.05; done"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.controller import Controller
-from headgate.controller.records import TaskRecord
+from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Fault, MarkJob, SetShare, StartTask, StopTask, Warn
 from headgate.model.cluster import Node
 from headgate.model.endings import Checkpoint, Ending, Saved, StopAnswer

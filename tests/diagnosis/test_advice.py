@@ -13,14 +13,8 @@ from tests.diagnosis.made_up import MadeUp, recording, typed
 from tests.diagnosis.test_own_causes import QUICK, several
 
 from headgate.diagnosis.accounts import Account, accounts
-from headgate.diagnosis.findings import (
-    AloneFacts,
-    FindingKind,
-    NodesFacts,
-    Remedy,
-    RemedyKind,
-    RoleFacts,
-)
+from headgate.diagnosis.findings import FindingKind
+from headgate.diagnosis.remedies import AloneFacts, NodesFacts, Remedy, RemedyKind, RoleFacts
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded.progress import ProgressSeries

@@ -10,7 +10,8 @@ import pytest
 from tests.diagnosis.made_up import Course, MadeUp, recording
 
 from headgate.diagnosis.accounts import Account, accounts
-from headgate.diagnosis.findings import MissingKind, RemedyKind
+from headgate.diagnosis.findings import MissingKind
+from headgate.diagnosis.remedies import RemedyKind
 from headgate.diagnosis.verdicts import verdict
 from headgate.recorded.recording import Recording
 

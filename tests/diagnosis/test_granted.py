@@ -13,7 +13,8 @@ from tests.diagnosis.made_up import MadeUp, recording, typed
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.fairness import AloneRate
-from headgate.diagnosis.findings import AloneFacts, FindingKind, RemedyKind
+from headgate.diagnosis.findings import FindingKind
+from headgate.diagnosis.remedies import AloneFacts, RemedyKind
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.job_states import TRIAL
 from headgate.recorded.jobs import RecordedJob

@@ -13,8 +13,8 @@ from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.diagnosis.accounts import accounts
 from headgate.diagnosis.attribution import OTHERS, LostTime, TimeEstimate
-from headgate.diagnosis.findings import ProgramFacts, RemedyKind
 from headgate.diagnosis.neighbours import neighbours
+from headgate.diagnosis.remedies import ProgramFacts, RemedyKind
 from headgate.sampling.outside_programs import OutsideProgram
 
 TRAIN = OutsideProgram("anna", "python train.py", 77, 0, 50.0, is_mine=True, may_renice=True)

@@ -12,7 +12,8 @@ import pytest
 from tests.diagnosis.made_up import MadeUp, recording, typed
 
 from headgate.diagnosis.accounts import Account, accounts
-from headgate.diagnosis.findings import Finding, FindingKind, NodesFacts, RemedyKind, SlowNicFacts
+from headgate.diagnosis.findings import Finding, FindingKind, SlowNicFacts
+from headgate.diagnosis.remedies import NodesFacts, RemedyKind
 from headgate.diagnosis.verdicts import verdict
 from headgate.model.identifiers import TaskOfRun
 from headgate.recorded.jobs import CoresSetting, RecordedTask

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from headgate.diagnosis.findings import Remedy, RemedyKind
+from headgate.diagnosis.remedies import Remedy, RemedyKind
 from headgate.diagnosis.sequencing import SoloTime, in_order, one_after_the_other
 
 

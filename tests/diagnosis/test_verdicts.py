@@ -15,16 +15,15 @@ from tests.diagnosis.made_up import MadeUp, recording, typed
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.attribution import Evidence, LostTime, Resource, TimeEstimate
 from headgate.diagnosis.findings import (
-    AloneFacts,
     DoubtfulLoss,
     FailureFacts,
     Finding,
     FindingKind,
     LongStart,
-    RemedyKind,
     UnknownFacts,
     WaitedFacts,
 )
+from headgate.diagnosis.remedies import AloneFacts, RemedyKind
 from headgate.diagnosis.verdicts import findings, verdict
 from headgate.diagnosis.what_if import NoFigure
 from headgate.model.reasons import Reason, ReasonKind

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.diagnosis.made_up import MadeUp, recording
 
-from headgate.diagnosis.findings import ResourceFacts
+from headgate.diagnosis.remedies import ResourceFacts
 from headgate.diagnosis.verdicts import verdict
 from headgate.diagnosis.what_if import NoFigure, Speedups, what_more_buys
 from headgate.recorded.recording import Recording, read

@@ -19,7 +19,7 @@ from tests.hub.user import User
 
 from headgate.lab.names import Names
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 SCRIPT = Path(__file__).with_name("digits.py")

@@ -22,7 +22,7 @@ from headgate.exports.notifying import Verdicts
 from headgate.model.errors import UsageError
 from headgate.model.recipients import Notice, Occasion, Recipient
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 SECRET = "not in the store"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import SECONDS, User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 COUNTS = """

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from headgate.forecast.loss_history import MOST_POINTS, EpochSteps, Losses
+from headgate.forecast.epoch_steps import EpochSteps
+from headgate.forecast.loss_history import MOST_POINTS, Losses
 
 
 def wiggle(step: int) -> float:

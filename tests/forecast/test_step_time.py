@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from headgate.forecast.epoch_steps import Estimate
 from headgate.forecast.expected import Expected, expect
-from headgate.forecast.loss_history import Estimate
 from headgate.forecast.step_time import step_time
 from headgate.model.identifiers import TaskId
 from headgate.model.progress import Progress

@@ -52,7 +52,8 @@ from headgate.engines.log import TaskLog
 from headgate.hub.parts.listener import HubListener
 from headgate.hub.server import HubServer
 from headgate.hub.state.attempt import Attempt
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission, parse
 from headgate.model.cluster import Gpu, Node
 from headgate.model.errors import HeadgateError, StorageError, UsageError
@@ -63,7 +64,8 @@ from headgate.model.reasons import Reason
 from headgate.model.sharing import SharingRules
 from headgate.output.patterns import ProgressReader
 from headgate.recorded import runs
-from headgate.recorded.store import TABLES, Recorder
+from headgate.recorded.store import Recorder
+from headgate.recorded.tables import TABLES
 from headgate.reports import html, terminal
 from headgate.simulation import trace_files
 

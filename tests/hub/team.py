@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.hub.user import SECONDS, User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 WORKER = """

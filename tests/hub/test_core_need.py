@@ -7,7 +7,7 @@ import json
 import pytest
 from tests.hub.user import User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 WAITS_FOR_ITS_GPU = """

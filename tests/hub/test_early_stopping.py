@@ -9,7 +9,7 @@ from tests.hub.user import User
 
 from headgate.hub.state.job import LiveJob
 from headgate.model.jobs import Job, ProgressRule
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 SCRIPT = """

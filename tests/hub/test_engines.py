@@ -13,7 +13,7 @@ import pytest
 from tests.hub.user import User
 from tests.installing import install
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 PLUGIN = """

@@ -12,7 +12,8 @@ import pytest
 
 from headgate.engines.base import LOCAL
 from headgate.hub.parts.executor import ActionExecutor
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.actions import Action, MarkIdle, MarkJob, SetShare, StartTask, StopTask
 from headgate.model.cluster import Node
@@ -23,7 +24,7 @@ from headgate.model.plans import Plan
 from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.shares import Share
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 PLAN = Plan(strategy="single", workers=1, batch_per_worker=None, worker_nodes=("here",))
 

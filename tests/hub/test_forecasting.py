@@ -19,7 +19,7 @@ from headgate.forecast.remaining import Question
 from headgate.hub.parts.forecasting import Forecasting
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.endings import Checkpoint, Exit
 from headgate.model.events import Event, Predicted, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskId, TaskName
@@ -30,7 +30,7 @@ from headgate.model.progress import Progress
 from headgate.model.records import text_of
 from headgate.output.patterns import ProgressReader
 from headgate.profiling import lengths, store
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 EPOCHS = """

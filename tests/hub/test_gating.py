@@ -18,7 +18,7 @@ from headgate.model.jobs import ProgressRule
 from headgate.model.plans import Plan
 from headgate.model.shares import UNLIMITED, Lever, Share
 from headgate.output.patterns import ProgressReader
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 STEPS = """

@@ -9,7 +9,7 @@ import pytest
 from tests.hub.user import SECONDS, User
 from tests.sampling import made_up
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 HOLDS = """

@@ -16,7 +16,7 @@ import pytest
 from tests.hub.tracked import Tracked
 
 from headgate.hub.parts.monitoring import HangDetector
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import HoldJob
 from headgate.model.endings import Exit
 from headgate.model.events import Event, TaskConnected, TaskExited, TaskStarted, Usage

@@ -18,8 +18,8 @@ from tests.web.conftest import Pages
 from tests.web.watching import LEARNS, Page, shows_one_elsewhere
 
 from headgate import Executor, lab
+from headgate.recorded.reader import RunReader
 from headgate.recorded.recording import read
-from headgate.recorded.store import RunReader
 from headgate.testing import wait
 
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 DDP = """
     import torch

@@ -19,7 +19,8 @@ from headgate.hub.parts.throttle import AT_ONCE
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import MOST_METRICS
 from headgate.hub.state.peers import AttemptSyncPoints
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.cluster import Node
 from headgate.model.endings import Exit
@@ -32,7 +33,7 @@ from headgate.model.reason_text import in_words
 from headgate.model.reasons import Reason
 from headgate.output.patterns import ProgressReader
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 LINES = 1000
 LOSS = ProgressRule()

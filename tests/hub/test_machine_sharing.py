@@ -19,7 +19,7 @@ from headgate.arbiter.store import ArbiterStore
 from headgate.controller import live_controller
 from headgate.hub.parts import sharing
 from headgate.hub.parts.sharing import MachineSharing
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import StartTask
 from headgate.model.cluster import Node
 from headgate.model.endings import Exit

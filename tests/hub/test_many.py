@@ -10,7 +10,7 @@ import pytest
 from tests.hub.user import User
 
 from headgate.model.job_states import ENDED
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 JOBS, EPOCHS = 50, 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headgate.hub.state.attempt import MergedProgress
+from headgate.hub.state.merged_progress import MergedProgress
 from headgate.model.identifiers import TaskId
 from headgate.model.progress import Progress
 

@@ -9,7 +9,7 @@ import pytest
 
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.hub.parts.nodes import Nodes
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.cluster import Node
 from headgate.model.events import Event, NodeJoined, NodeLeft
 from headgate.model.reason_text import in_words

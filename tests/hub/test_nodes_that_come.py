@@ -13,7 +13,7 @@ import pytest
 from headgate.engines.base import EngineSpec, Slot
 from headgate.hub.parts.engines import Engines, TaskReservations
 from headgate.hub.parts.nodes import Nodes
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import StartTask
 from headgate.model.cluster import Node
 from headgate.model.endings import Exit

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from headgate.hub.parts.notifying import MOST_MESSAGES, Notifying
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.actions import MarkJob
 from headgate.model.cluster import Node

@@ -7,10 +7,10 @@ import json
 import pytest
 from tests.hub.user import User
 
-from headgate.hub.state.attempt import SILENT_SECONDS, ObservedTask
+from headgate.hub.state.task import SILENT_SECONDS, ObservedTask
 from headgate.model.identifiers import TaskId
 from headgate.model.progress import Progress
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 TASK = TaskId("r/j/worker-0")
 SCRIPT = """

@@ -9,7 +9,7 @@ import time
 
 from tests.hub.user import User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 ODD = """
     import json, os, socket, sys

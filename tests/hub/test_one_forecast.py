@@ -19,10 +19,10 @@ from tests.planning import jobs as planned
 from headgate.forecast import remaining
 from headgate.forecast.remaining import Question
 from headgate.hub.parts.forecasting import Forecasting
-from headgate.hub.parts.planning import Replanning
+from headgate.hub.parts.replanning import Replanning
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.endings import Checkpoint, Exit
 from headgate.model.events import Event, Predicted, TaskExited, TaskStarted, Usage
 from headgate.model.identifiers import FIRST_WORKER, JobId, TaskName

@@ -17,7 +17,7 @@ from tests.hub.user import SECONDS, User
 
 from headgate.hub.connection import HubConnection
 from headgate.model.errors import HubError
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 COUNTS = """

@@ -15,7 +15,7 @@ import pytest
 from headgate.engines.base import LOCAL
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.parts.proving import MOST_PART, InterferenceProber
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.isolation.base import Box
 from headgate.model.actions import StopTask
 from headgate.model.errors import IsolationError, UsageError

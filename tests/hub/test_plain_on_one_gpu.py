@@ -9,7 +9,7 @@ import pytest
 from tests.hub.user import SECONDS, User
 
 from headgate.profiling.gpu_neighbours import STORED
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 pytestmark = pytest.mark.long  # windows of seconds; shorter tests cover the parts

@@ -14,7 +14,8 @@ import pytest
 from tests.planning.jobs import profile
 
 from headgate.hub.parts.planning import InitialPlanner
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.actions import PlanJob
 from headgate.model.cluster import Cluster, Node

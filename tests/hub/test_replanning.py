@@ -12,7 +12,7 @@ import pytest
 from tests.hub.user import User
 from tests.planning.jobs import profile
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.sampling import machine
 from headgate.testing import wait
 

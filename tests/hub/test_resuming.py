@@ -13,7 +13,7 @@ from tests.hub.learning import LEARNS, STEPS
 from tests.hub.user import SECONDS, User
 
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 PLAIN = "import sys\nprint('epoch 1/2 loss 0.5', flush=True)\nsys.exit('no data')"

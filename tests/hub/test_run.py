@@ -14,7 +14,7 @@ from headgate.model.identifiers import JobId, TaskId
 from headgate.model.jobs import Job
 from headgate.model.progress import Progress
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 
 def made() -> LiveRun:

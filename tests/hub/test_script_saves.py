@@ -8,7 +8,7 @@ from tests.hub.script_saves import loop
 from tests.hub.user import SECONDS, User
 
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 FROM = {

@@ -18,7 +18,7 @@ import pytest
 from tests.hub.test_launched import events
 from tests.hub.user import User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.scripts.contracts import free_ports
 from headgate.testing import wait
 

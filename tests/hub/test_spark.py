@@ -13,7 +13,7 @@ from tests.hub.user import SECONDS, User
 
 from headgate.config import sparkfile
 from headgate.model.job_states import ENDED
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 PYTHON = os.environ.get("HEADGATE_TEST_SPARK_PYTHON", sys.executable)

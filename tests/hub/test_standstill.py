@@ -7,7 +7,7 @@ import signal
 
 from tests.hub.user import User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 COUNTS = """
     import os, time

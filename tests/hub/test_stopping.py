@@ -15,7 +15,7 @@ import pytest
 from tests.hub.learning import LEARNS, STEPS
 from tests.hub.user import SECONDS, User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 STUBBORN = """

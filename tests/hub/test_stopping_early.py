@@ -12,7 +12,8 @@ from tests.hub.user import User
 
 from headgate.forecast.job_tracker import JobTracker
 from headgate.hub.parts.stopping_early import StoppingEarly
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission
 from headgate.model.actions import Action, MarkJob
 from headgate.model.cluster import Node

@@ -13,7 +13,7 @@ from tests.profiling.test_profile_store import PROFILE
 
 from headgate.model.jobs import Job
 from headgate.profiling import store
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.sampling import machine
 from headgate.testing import wait
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 from tests.hub.user import User
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 LOOKS = """
 import os, shutil, sys

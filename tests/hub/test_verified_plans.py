@@ -15,7 +15,7 @@ from tests.planning.jobs import profile
 
 from headgate.model.jobs import Job
 from headgate.profiling import store as profiles
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.sampling import machine
 from headgate.testing import wait
 from headgate.verification import store

@@ -9,7 +9,7 @@ import pytest
 from tests.hub.user import User
 from tests.sampling import made_up
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 SAYS = """
 import os, time

@@ -30,7 +30,7 @@ from headgate.hub.submission import packages
 from headgate.machine.allocation import BATCH_JOBS
 from headgate.model.errors import HeadgateError
 from headgate.recorded import status
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.sampling import machine
 from headgate.testing import wait
 

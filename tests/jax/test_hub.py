@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.hub.user import User, speed, user
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 __all__ = ["speed", "user"]  # fixtures

@@ -13,7 +13,7 @@ import pytest
 from tests.hub.user import User, speed, user
 from tests.keras.conftest import VARIABLES
 
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 __all__ = ["speed", "user"]  # fixtures

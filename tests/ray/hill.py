@@ -19,7 +19,7 @@ from tests.hub.traces import HUB, command, variables
 from tests.hub.user import SECONDS, SOURCE, Done, User
 
 from headgate import lab
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 LAB = """

@@ -9,8 +9,9 @@ from tests.diagnosis.made_up import Course, MadeUp, recording
 
 from headgate.diagnosis.job_figures import figures
 from headgate.recorded import runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.recording import read
-from headgate.recorded.store import Recorder, RunReader
+from headgate.recorded.store import Recorder
 from headgate.reports.explained import explained
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from headgate.model.jobs import Job
 from headgate.recorded import at_stake, resuming, runs, script_checkpoints
-from headgate.recorded.store import Recorder, RunReader
+from headgate.recorded.reader import RunReader
+from headgate.recorded.store import Recorder
 
 
 def saves(path: Path, date: float) -> None:

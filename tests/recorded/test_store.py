@@ -12,7 +12,8 @@ import pytest
 from tests.output.damaging import damage
 
 from headgate.model.errors import NotFoundError, StorageError
-from headgate.recorded.store import Recorder, RunReader
+from headgate.recorded.reader import RunReader
+from headgate.recorded.store import Recorder
 from headgate.testing.wait import until
 
 

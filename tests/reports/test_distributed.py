@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 from tests.reports.browsing import opened, seen_as
 
+from headgate.recorded.reader import RunReader
 from headgate.recorded.recording import read
-from headgate.recorded.store import Recorder, RunReader
+from headgate.recorded.store import Recorder
 from headgate.reports import html, terminal
 from headgate.reports.measured import measured
 from headgate.testing import wait

@@ -17,8 +17,9 @@ from tests.diagnosis.made_up import MadeUp, recording
 
 from headgate.cli.explain import command
 from headgate.diagnosis.attribution import NONE, exact
-from headgate.diagnosis.findings import MissingKind, RemedyKind, RunFacts
+from headgate.diagnosis.findings import MissingKind
 from headgate.diagnosis.own_steps import PARTS, Part
+from headgate.diagnosis.remedies import RemedyKind, RunFacts
 from headgate.diagnosis.verdicts import verdict
 from headgate.diagnosis.what_if import Speedup
 from headgate.model.errors import NotFoundError

@@ -19,7 +19,8 @@ from tests.diagnosis.test_own_causes import QUICK, several
 
 from headgate.diagnosis.accounts import Account, accounts
 from headgate.diagnosis.fairness import AloneRate
-from headgate.diagnosis.findings import FindingKind, RemedyKind
+from headgate.diagnosis.findings import FindingKind
+from headgate.diagnosis.remedies import RemedyKind
 from headgate.model.reasons import CureKind, Reason
 from headgate.model.reasons import ReasonKind as Kind
 from headgate.reports import explained, findings, remedies

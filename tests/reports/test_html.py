@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from headgate.model.errors import NotFoundError, StorageError
-from headgate.recorded.store import TABLES, Recorder
+from headgate.recorded.store import Recorder
+from headgate.recorded.tables import TABLES
 from headgate.reports import html, sections
 from headgate.reports.templates import render
 from headgate.sampling.columns import COLUMNS

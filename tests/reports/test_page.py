@@ -13,8 +13,9 @@ from tests.reports.browsing import faults_by_axe, opened, seen_as
 from tests.reports.conftest import HOSTILE
 
 from headgate.diagnosis.job_figures import figures
+from headgate.recorded.reader import RunReader
 from headgate.recorded.recording import read
-from headgate.recorded.store import Recorder, RunReader
+from headgate.recorded.store import Recorder
 from headgate.reports import html
 from headgate.testing.wait import until
 

@@ -34,9 +34,9 @@ from headgate.model.events import GRACE_SECONDS
 from headgate.model.job_states import ENDED, state_in_words
 from headgate.model.units import say_bytes, say_percent
 from headgate.recorded import runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
 from headgate.recorded.status import JobStatus, TaskStatus
-from headgate.recorded.store import RunReader
 from headgate.reports.sparkline import sparkline
 
 PROGRESS_SECONDS = 5.0

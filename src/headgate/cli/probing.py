@@ -24,8 +24,8 @@ from headgate.planning.correcting import Corrected
 from headgate.profiling import history
 from headgate.profiling.printed import ShownSteps
 from headgate.recorded import runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
-from headgate.recorded.store import RunReader
 from headgate.task.step_timing import BUSY
 
 _TRIES = 3

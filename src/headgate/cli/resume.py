@@ -21,8 +21,8 @@ from headgate.model.errors import StorageError, UsageError
 from headgate.model.jobs import Job
 from headgate.model.records import read
 from headgate.recorded import resuming, runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
-from headgate.recorded.store import RunReader
 
 
 @click.command()

@@ -11,8 +11,8 @@ import click
 from headgate.model.errors import HeadgateError
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import TaskRow
-from headgate.recorded.store import RunReader
 from headgate.reports.words import counted
 from headgate.sampling import stacks
 from headgate.sampling.stacks import TaskStacks

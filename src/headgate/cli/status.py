@@ -24,8 +24,8 @@ from headgate.model.job_states import ENDED, FAULTS
 from headgate.model.units import say_bytes, say_seconds
 from headgate.recorded import runs, status
 from headgate.recorded.at_stake import AtStake
+from headgate.recorded.reader import RunReader
 from headgate.recorded.results import trials_of
-from headgate.recorded.store import RunReader
 from headgate.reports import run_verdicts
 from headgate.reports.at_stake import sentence
 from headgate.reports.words import counted

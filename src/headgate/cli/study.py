@@ -270,7 +270,7 @@ def _say_machine(kept: Journal) -> None:
 
 
 def _findings(kept: Journal) -> Findings:
-    from headgate.recorded.store import told_as_damage
+    from headgate.recorded.reader import told_as_damage
     from headgate.studies.findings import findings
 
     with told_as_damage(kept.folder / "results.jsonl"):

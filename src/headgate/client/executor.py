@@ -37,8 +37,8 @@ from headgate.model.identifiers import JobId
 from headgate.model.job_states import ENDED
 from headgate.model.jobs import Job, Limits
 from headgate.recorded import runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
-from headgate.recorded.store import RunReader
 
 P = ParamSpec("P")
 T = TypeVar("T")

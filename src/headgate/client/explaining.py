@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.client import notebook
 from headgate.model.errors import NotFoundError
 from headgate.recorded import runs
-from headgate.recorded.store import told_as_damage
+from headgate.recorded.reader import told_as_damage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,13 +18,13 @@ from headgate.model.progress import Progress
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.queries import mean_cores_together
+from headgate.recorded.reader import RunReader
 from headgate.recorded.results import PredictedEnd
 from headgate.recorded.rows import JobRow, ProgressRow, TaskRow
-from headgate.recorded.store import RunReader
 
 if TYPE_CHECKING:
+    from headgate.forecast.epoch_steps import Estimate
     from headgate.forecast.expected import Expected
-    from headgate.forecast.loss_history import Estimate
     from headgate.reports.figures import Plot
 
 _READING_SECONDS = 5.0

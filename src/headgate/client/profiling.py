@@ -12,8 +12,8 @@ from headgate.model.errors import HeadgateError, UsageError
 from headgate.model.jobs import Job
 from headgate.model.profiles import Profile
 from headgate.recorded import runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
-from headgate.recorded.store import RunReader
 from headgate.scripts.program import program, unprofiled
 
 PROFILE_SECONDS = 300.0

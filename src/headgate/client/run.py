@@ -30,11 +30,11 @@ from headgate.recorded.events import (
     read_events,
 )
 from headgate.recorded.queries import decisions_after
+from headgate.recorded.reader import RunReader
 from headgate.recorded.results import JobResult
 from headgate.recorded.rows import EventRow, JobRow
 from headgate.recorded.runs import RunSummary
 from headgate.recorded.status import NodeReading, RunStatus
-from headgate.recorded.store import RunReader
 
 if TYPE_CHECKING:
     from headgate.recorded.recording import Recording

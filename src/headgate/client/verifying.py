@@ -27,8 +27,8 @@ from headgate.model.plans import Plan
 from headgate.model.records import parse, text_of
 from headgate.profiling import store as profiles
 from headgate.recorded import runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import CheckpointRow, JobRow
-from headgate.recorded.store import RunReader
 from headgate.sampling import machine
 from headgate.scripts import inspection
 from headgate.scripts.facts import facts_of

@@ -9,9 +9,11 @@ from functools import lru_cache
 from math import ceil, isfinite
 
 from headgate.controller.gpu_time import GpuTime
-from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
+from headgate.controller.jobs import Jobs, in_order
+from headgate.controller.records import JobRecord
 from headgate.controller.safeguards import Granted, Safeguards, of_policy
 from headgate.controller.side_by_side import SideBySide
+from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, SetShare, TryJob, Warn
 from headgate.model.cluster import Node
 from headgate.model.identifiers import JobId, TaskId

@@ -9,11 +9,13 @@ from headgate.controller import faults, finishing, out_of_gpu_memory, pausing, r
 from headgate.controller.allocation import Allocator, Pending, outgrows_memory
 from headgate.controller.at_once import per_core
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.jobs import Jobs, in_order, instead
 from headgate.controller.pairing import Pairing
 from headgate.controller.queue_orders import Claim, FifoOrder
 from headgate.controller.queueing import Queue
-from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order, instead
+from headgate.controller.records import JobRecord
 from headgate.controller.start_forecast import StartForecast
+from headgate.controller.task_record import TaskRecord
 from headgate.controller.unseen_steps import UnseenSteps
 from headgate.controller.urgency import Urgency
 from headgate.forecast.job_tracker import JobTracker

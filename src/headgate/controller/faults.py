@@ -34,7 +34,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headgate.controller.allocation import Pending
-from headgate.controller.records import JobRecord, TaskRecord
+from headgate.controller.records import JobRecord
+from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Fault, Resize
 from headgate.model.cluster import Node
 from headgate.model.endings import Exit

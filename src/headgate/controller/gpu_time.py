@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from headgate.controller.records import JobRecord, Jobs
+from headgate.controller.jobs import Jobs
+from headgate.controller.records import JobRecord
 from headgate.controller.side_by_side import SideBySide
 from headgate.model.identifiers import JobId, TaskId
 from headgate.model.shares import UNLIMITED, WEIGHT_DEFAULT, Unlimited

@@ -10,7 +10,8 @@ from headgate.controller.allocation import Allocator
 from headgate.controller.faults import among_workers
 from headgate.controller.gpu_memory import GpuRequest
 from headgate.controller.queueing import Queue
-from headgate.controller.records import JobRecord, TaskRecord
+from headgate.controller.records import JobRecord
+from headgate.controller.task_record import TaskRecord
 from headgate.model.endings import Exit
 from headgate.model.reasons import CureKind, Facts, Reason, ReasonKind
 from headgate.model.units import size as read_size

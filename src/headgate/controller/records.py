@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from statistics import fmean
+from typing import Protocol
 
 from headgate.controller.gpu_memory import WorkerSlot
-from headgate.controller.task_record import TaskRecord as TaskRecord
+from headgate.controller.task_record import TaskRecord
+from headgate.forecast.core_need import pace_of
 from headgate.forecast.job_tracker import JobTracker, is_busy
 from headgate.model.actions import Action, MarkJob, StartTask
 from headgate.model.cluster import Node
 from headgate.model.endings import Checkpoint, Ending, Exit
-from headgate.model.events import GpuUse, StepPace, Usage
+from headgate.model.events import GpuUse, Usage
 from headgate.model.goals import GoalWatch
 from headgate.model.identifiers import JobId, TaskId, TaskName
-from headgate.model.job_states import ENDED, JobState
+from headgate.model.job_states import JobState
 from headgate.model.jobs import MOST_PRIORITY, Job
 from headgate.model.plans import Plan
 from headgate.model.progress import Progress
 from headgate.model.reasons import Facts, KeepsRoom, PauseKind, Reason, ReasonKind
 from headgate.model.shares import NOTHING, Share
-from headgate.planning.placement import for_server
 from headgate.policies.base import Used
 
 _URGENT_PRIORITY = 10 * MOST_PRIORITY
+
+
+class JobIndex(Protocol):
+    """An index of jobs, which a job keeps true as it changes."""
+
+    limited: dict[JobId, JobRecord]
+    giving_way: dict[JobId, JobRecord]
+    on: dict[str, dict[TaskId, tuple[JobRecord, TaskRecord]]]
+
+    def file(self, job: JobRecord) -> None:
+        """Put a job into the indexes of its state."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +99,7 @@ class JobRecord:
         tracker: Its losses and use since it first ran; None: nobody needs them.
     """
 
-    jobs: Jobs = field(repr=False)
+    jobs: JobIndex = field(repr=False)
     number: int
     id: JobId
     spec: Job
@@ -414,7 +424,7 @@ class JobRecord:
             all_of_them * sum(usage.disk_bytes_per_second for usage in usages),
             all_of_them * sum(usage.network_bytes_per_second for usage in usages),
             max((usage.seconds for usage in usages if usage.seconds is not None), default=None),
-            _pace(usages, all_of_them),
+            pace_of(usages, all_of_them),
         )
         if self.tracker is not None:
             self.tracker.clock.worked(now, is_busy(latest))
@@ -475,156 +485,3 @@ class JobRecord:
             resume=None if task.joins else self.resume,
             joins=task.joins,
         )
-
-
-class Jobs:
-    """An index of all jobs, so that a step costs as much as it changes and not as much as there is.
-
-    Attributes:
-        all: Jobs of runs that have not been forgotten.
-        waiting: Jobs that wait for their plan, their time or another job.
-        planned: Waiting jobs that could start: planned, with their forerunners ended, in runs whose
-            waiting jobs all have a plan. So jobs submitted together start with shares that account
-            for each other.
-        limited: Jobs whose attempt has a deadline.
-        pinned: Jobs with a slice of their own.
-        urgent: Urgent jobs that have not ended.
-        giving_way: Jobs that are paused for an urgent one.
-        on: Tasks with their jobs, by node.
-    """
-
-    def __init__(self) -> None:
-        self.all: dict[JobId, JobRecord] = {}
-        self.waiting: dict[JobId, JobRecord] = {}
-        self.limited: dict[JobId, JobRecord] = {}
-        self.pinned: dict[JobId, JobRecord] = {}
-        self.urgent: dict[JobId, JobRecord] = {}
-        self.giving_way: dict[JobId, JobRecord] = {}
-        self.on: dict[str, dict[TaskId, tuple[JobRecord, TaskRecord]]] = {}
-        self._of_run: dict[str, list[JobRecord]] = {}
-        self._unplanned: dict[str, set[JobId]] = {}
-        self._planned: dict[str, dict[JobId, JobRecord]] = {}
-        self._followers: dict[JobId, list[JobRecord]] = {}
-        self._count = 0
-
-    def add(
-        self,
-        id: JobId,
-        spec: Job,
-        submitted: float,
-        resume: Checkpoint | None,
-        nodes: tuple[str, ...],
-    ) -> JobRecord:
-        """Add a job. A known id means that the job is submitted again."""
-        before = self.all.get(id)
-        number = self._count
-        if before is not None:
-            number = before.number
-            for task in list(before.tasks):
-                before.drop(task)
-        self._count += 1
-        job = self.all[id] = JobRecord(self, number, id, spec, submitted, resume, nodes)
-        self._of_run.setdefault(job.run, []).append(job)
-        if spec.share is not None:
-            self.pinned[id] = job
-        self.giving_way.pop(id, None)
-        if spec.urgent:
-            self.urgent[id] = job
-        for name in spec.forerunners:
-            self._followers.setdefault(JobId.of(job.run, name), []).append(job)
-        self.file(job)
-        return job
-
-    @property
-    def planned(self) -> list[JobRecord]:
-        return [
-            job
-            for run, jobs in self._planned.items()
-            if not self._unplanned.get(run)
-            for job in jobs.values()
-        ]
-
-    def of(self, run: str) -> list[JobRecord]:
-        """Jobs of a run, in the order of submission."""
-        return [job for job in self._of_run.get(run, ()) if self.all.get(job.id) is job]
-
-    def forget(self, run: str) -> list[JobId]:
-        """Drop the jobs of a run. Returns their ids."""
-        gone = self._of_run.pop(run, [])
-        for job in gone:
-            for kept in (self.all, self.waiting, self.limited, self.pinned):
-                kept.pop(job.id, None)
-            self.urgent.pop(job.id, None)
-            self.giving_way.pop(job.id, None)
-            self._divide(job)
-            self._followers.pop(job.id, None)
-            for task in list(job.tasks):
-                job.drop(task)
-        return [job.id for job in gone]
-
-    def file(self, job: JobRecord) -> None:
-        """Put a job into the indexes of its state."""
-        if job.state == "waiting" and not job.queued:
-            self.waiting[job.id] = job
-        else:
-            self.waiting.pop(job.id, None)
-            if job.state in ENDED:
-                self.limited.pop(job.id, None)
-                self.urgent.pop(job.id, None)
-                self.giving_way.pop(job.id, None)
-        self._divide(job)
-        if job.state in ENDED:
-            for follower in self._followers.get(job.id, ()):
-                self._divide(follower)
-
-    def _divide(self, job: JobRecord) -> None:
-        """Note whether a job waits, and whether it has a plan."""
-        unplanned = self._unplanned.setdefault(job.run, set())
-        planned = self._planned.setdefault(job.run, {})
-        waits = job.id in self.waiting
-        if waits and job.plan is None:
-            unplanned.add(job.id)
-        else:
-            unplanned.discard(job.id)
-        if waits and job.plan is not None and self._has_turn(job):
-            planned[job.id] = job
-        else:
-            planned.pop(job.id, None)
-        if not unplanned and not planned:
-            del self._unplanned[job.run], self._planned[job.run]
-
-    def _has_turn(self, job: JobRecord) -> bool:
-        """Whether a job has no forerunners, or one of them has ended."""
-        if job.not_before is not None or not job.spec.forerunners:
-            return True
-        first = [self.all.get(JobId.of(job.run, name)) for name in job.spec.forerunners]
-        return any(other is None or other.state in ENDED for other in first)
-
-
-def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
-    """Jobs in the order of submission."""
-    return sorted(jobs, key=attrgetter("number"))
-
-
-def instead(job: JobRecord, node: str, nodes: Mapping[str, Node]) -> str | None:
-    """A replacement for a server's node that may be lost; None: no node is left."""
-    if node in nodes:
-        return node
-    left = job.reachable(nodes)
-    return for_server(left, job.spread(workers=True), job.spread(workers=False)) if left else None
-
-
-def _pace(usages: Sequence[Usage], all_of_them: float) -> StepPace | None:
-    """What the steps of a job wait for, from the last readings of its tasks: all threads that wait
-    for a core, and the mean of the rest. None: unknown.
-    """
-    known = [usage.pace for usage in usages if usage.pace is not None]
-    if not known:
-        return None
-    waiting = all_of_them * sum(pace.waiting for pace in known) * len(usages) / len(known)
-    return StepPace(
-        waiting,
-        fmean(pace.main_ready for pace in known),
-        fmean(pace.input for pace in known),
-        fmean(pace.gpu_busy for pace in known),
-    )

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.faults import is_coordinated
-from headgate.controller.records import JobRecord, TaskRecord
+from headgate.controller.records import JobRecord
+from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Resize
 from headgate.model.identifiers import TaskName
 from headgate.model.plans import Plan

@@ -7,7 +7,9 @@ from dataclasses import asdict, replace
 
 from headgate.controller import faults
 from headgate.controller.allocation import Allocator, Pending
-from headgate.controller.records import JobRecord, Jobs, TaskRecord, in_order
+from headgate.controller.jobs import Jobs, in_order
+from headgate.controller.records import JobRecord
+from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Resize
 from headgate.model.cluster import Node
 from headgate.model.identifiers import EVALUATOR, JobId, TaskName

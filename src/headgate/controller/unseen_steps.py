@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headgate.controller.records import JobRecord, Jobs, TaskRecord
+from headgate.controller.jobs import Jobs
+from headgate.controller.records import JobRecord
+from headgate.controller.task_record import TaskRecord
 from headgate.model.actions import Action, Warn
 from headgate.model.events import GpuMemoryUsed
 from headgate.model.identifiers import JobId, TaskId

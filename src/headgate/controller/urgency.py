@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from headgate.controller import pausing
 from headgate.controller.allocation import Allocator, Pending
 from headgate.controller.gpu_memory import WorkerSlot
+from headgate.controller.jobs import Jobs
 from headgate.controller.queueing import Queue
-from headgate.controller.records import JobRecord, Jobs
+from headgate.controller.records import JobRecord
 from headgate.model.actions import Action
 from headgate.model.events import PauseRequested, UnpauseRequested
 from headgate.model.identifiers import JobId

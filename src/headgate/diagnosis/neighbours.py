@@ -17,19 +17,16 @@ from headgate.diagnosis.attribution import (
     is_other_user,
     sum_of,
 )
-from headgate.diagnosis.findings import (
-    LEAST_SECONDS_TOLD,
+from headgate.diagnosis.findings import LEAST_SECONDS_TOLD, Finding, FindingKind, NeighbourFacts
+from headgate.diagnosis.granted import ThreadGrant
+from headgate.diagnosis.remedies import (
     AloneFacts,
     CoresFacts,
-    Finding,
-    FindingKind,
-    NeighbourFacts,
     ProgramFacts,
     Remedy,
     RemedyKind,
     RunFacts,
 )
-from headgate.diagnosis.granted import ThreadGrant
 from headgate.diagnosis.sequencing import in_order, one_after_the_other
 from headgate.model.shares import slice_of
 from headgate.recorded.jobs import CoresSetting

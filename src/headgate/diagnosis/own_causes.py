@@ -14,23 +14,25 @@ import numpy as np
 
 from headgate.diagnosis.attribution import TimeEstimate, within
 from headgate.diagnosis.findings import (
-    CoresFacts,
     Finding,
     FindingKind,
     LoaderFacts,
     PartFacts,
+    ServerFacts,
+    SlowNicFacts,
+    StepFacts,
+    TablesFacts,
+)
+from headgate.diagnosis.own_time import OwnTime, mean_of
+from headgate.diagnosis.remedies import (
+    CoresFacts,
     ReadersFacts,
     Remedy,
     RemedyKind,
     RoleFacts,
-    ServerFacts,
-    SlowNicFacts,
     StacksFacts,
-    StepFacts,
-    TablesFacts,
     ThreadSetting,
 )
-from headgate.diagnosis.own_time import OwnTime, mean_of
 from headgate.diagnosis.straggling import leaving_out, straggling
 from headgate.output.metric_names import describe
 from headgate.recorded.jobs import CoresSetting, RecordedJob, RecordedNode, RecordedTask

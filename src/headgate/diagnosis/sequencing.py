@@ -9,7 +9,7 @@ from itertools import accumulate
 from statistics import mean
 from typing import NamedTuple
 
-from headgate.diagnosis.findings import OrderFacts, Remedy, RemedyKind, SoloEnd
+from headgate.diagnosis.remedies import OrderFacts, Remedy, RemedyKind, SoloEnd
 
 _LEAST_GAIN = 0.05
 """Fraction of the mean completion time: a smaller gain is not worth another order."""

@@ -6,17 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
 from headgate.diagnosis.attribution import TimeEstimate, within
-from headgate.diagnosis.findings import (
-    Finding,
-    FindingKind,
-    NodesFacts,
-    Remedy,
-    RemedyKind,
-    SlowNodeFacts,
-    StacksFacts,
-    StragglerFacts,
-)
+from headgate.diagnosis.findings import Finding, FindingKind, SlowNodeFacts, StragglerFacts
 from headgate.diagnosis.own_time import OwnTime, mean_of
+from headgate.diagnosis.remedies import NodesFacts, Remedy, RemedyKind, StacksFacts
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
 from headgate.recorded.steps import EXPOSED
 

@@ -26,7 +26,6 @@ from headgate.diagnosis.findings import (
     OF_INPUT,
     BesidesFacts,
     CapFacts,
-    CoresFacts,
     CreepFacts,
     DiskFacts,
     DoubtfulLoss,
@@ -37,14 +36,7 @@ from headgate.diagnosis.findings import (
     LongStart,
     MemoryFacts,
     PlateauFacts,
-    ReadersFacts,
-    Remedy,
-    RemedyKind,
-    ResourceFacts,
-    RunFacts,
     SlowerFacts,
-    StacksFacts,
-    TasksFacts,
     ThreadFacts,
     UnknownFacts,
     WaitedFacts,
@@ -59,6 +51,16 @@ from headgate.diagnosis.neighbours import (
 )
 from headgate.diagnosis.own_causes import decode_once, reduced_threads
 from headgate.diagnosis.own_steps import Part
+from headgate.diagnosis.remedies import (
+    CoresFacts,
+    ReadersFacts,
+    Remedy,
+    RemedyKind,
+    ResourceFacts,
+    RunFacts,
+    StacksFacts,
+    TasksFacts,
+)
 from headgate.model.job_states import FAULTS
 from headgate.model.jobs import MOST_PRIORITY
 from headgate.recorded.jobs import CoresSetting

@@ -35,9 +35,9 @@ from headgate.model.job_states import ENDED
 from headgate.model.trackers import Destination
 from headgate.recorded import runs
 from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.reader import RunReader
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.rows import TaskRow
-from headgate.recorded.store import RunReader
 from headgate.reports.explained import explained
 
 STATE = "trackers.json"

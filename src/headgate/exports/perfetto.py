@@ -20,9 +20,9 @@ from headgate.exports.series import PREFIX, series
 from headgate.model.identifiers import TaskName, TaskOfRun
 from headgate.recorded import runs, stepping
 from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.reader import RunReader
 from headgate.recorded.recording import Recording
 from headgate.recorded.sampled import Bar, ReportedStep, StepTransfer, placed
-from headgate.recorded.store import RunReader
 
 _COUNTED = ("loss", f"{PREFIX}entitled_cores", f"{PREFIX}cpu_cores", f"{PREFIX}memory_bytes")
 _Event = dict[str, Any]

@@ -13,10 +13,11 @@ its spread grows. Where no thread waits for a core, it is what the job uses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
-from headgate.model.events import StepPace
+from headgate.model.events import StepPace, Usage
 
 _SECONDS = 10.0
 """Time constant of averages."""
@@ -129,3 +130,19 @@ class InputPart:
         self._input += _FOLLOWING * (spans.get("input", 0.0) - self._input)
         self._all += _FOLLOWING * (seconds - self._all)
         self.value = self._input / self._all
+
+
+def pace_of(usages: Sequence[Usage], all_of_them: float) -> StepPace | None:
+    """What the steps of a job wait for, from the last readings of its tasks: all threads that wait
+    for a core, and the mean of the rest. None: unknown.
+    """
+    known = [usage.pace for usage in usages if usage.pace is not None]
+    if not known:
+        return None
+    waiting = all_of_them * sum(pace.waiting for pace in known) * len(usages) / len(known)
+    return StepPace(
+        waiting,
+        fmean(pace.main_ready for pace in known),
+        fmean(pace.input for pace in known),
+        fmean(pace.gpu_busy for pace in known),
+    )

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headgate.forecast.loss_history import Estimate
+from headgate.forecast.epoch_steps import Estimate
 
 Array = npt.NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.forecast import curves
+from headgate.forecast.epoch_steps import Estimate
 from headgate.forecast.job_tracker import JobTracker
-from headgate.forecast.loss_history import Estimate
 from headgate.forecast.remaining import first_end
 from headgate.forecast.step_time import ReportTime
 from headgate.model.progress import Progress

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.forecast.core_need import CoreNeed
-from headgate.forecast.loss_history import Course, EpochSteps, Estimate, Losses
+from headgate.forecast.epoch_steps import EpochSteps, Estimate
+from headgate.forecast.loss_history import Course, Losses
 from headgate.forecast.remaining import Question, step_seconds
 from headgate.forecast.step_time import ReportTime, step_time
 from headgate.model.events import StepPace, Usage

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from headgate.forecast.loss_history import Estimate
+from headgate.forecast.epoch_steps import Estimate
 from headgate.forecast.step_time import rising
 from headgate.model.events import Predicted
 from headgate.model.identifiers import JobId

@@ -15,7 +15,7 @@ from itertools import pairwise, product
 from statistics import median
 from typing import NamedTuple
 
-from headgate.forecast.loss_history import Estimate
+from headgate.forecast.epoch_steps import Estimate
 
 WARM = 5
 """First reports that are ignored: caches fill, and FLOPs are counted."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.model import events, progress, records
 from headgate.model.actions import Action, PlanJob, StartTask, StopTask, subject
 from headgate.model.events import Event, Notice

@@ -34,7 +34,7 @@ from headgate.hub.claiming import claimed
 from headgate.hub.event_log import EventLog
 from headgate.hub.parts import Component, sharing
 from headgate.hub.parts.engines import Engines, TaskReservations
-from headgate.hub.parts.executor import ActionExecutor, Oversubscription
+from headgate.hub.parts.executor import ActionExecutor
 from headgate.hub.parts.forecasting import Forecasting, StartEstimates
 from headgate.hub.parts.holding import JobHolder
 from headgate.hub.parts.listener import HubListener
@@ -42,14 +42,17 @@ from headgate.hub.parts.monitoring import HangDetector, Readiness, Sampling
 from headgate.hub.parts.nodes import HealthChecks, Nodes
 from headgate.hub.parts.notifying import Notifying
 from headgate.hub.parts.outside import OutsideKilled, OutsideUse
-from headgate.hub.parts.planning import InitialPlanner, Replanning
+from headgate.hub.parts.oversubscription import Oversubscription
+from headgate.hub.parts.planning import InitialPlanner
 from headgate.hub.parts.proving import InterferenceProber
+from headgate.hub.parts.replanning import Replanning
 from headgate.hub.parts.stopping_early import StoppingEarly
 from headgate.hub.parts.tracking import ExperimentTracking
 from headgate.hub.parts.verifying import Verifying
 from headgate.hub.standard_input import GivenInput
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission
 from headgate.hub.taking_up import FormerRun
 from headgate.hub.watchdog import forget_boxes

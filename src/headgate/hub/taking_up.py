@@ -23,8 +23,8 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import read
 from headgate.recorded import results, resuming, runs
 from headgate.recorded.descriptions import RunDescription
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
-from headgate.recorded.store import RunReader
 from headgate.scripts import variables
 
 _TIMED = ("usage", "progress", "shares", "events", "log")

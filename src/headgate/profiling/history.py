@@ -15,8 +15,8 @@ from headgate.model.identifiers import TaskName, TaskOfRun
 from headgate.model.plans import Plan
 from headgate.model.profiles import Profile
 from headgate.recorded.descriptions import NodeDescription, RunDescription
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import EventRow, JobRow
-from headgate.recorded.store import RunReader
 from headgate.task.step_timing import BUSY
 
 FEWEST_STEPS = 10

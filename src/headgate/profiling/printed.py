@@ -15,7 +15,7 @@ from headgate.model.jobs import Contract, Job
 from headgate.model.profiles import Profile, StepTime
 from headgate.profiling.history import FEWEST_STEPS
 from headgate.recorded.queries import most_memory, steps_of_workers
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 STEPS = 40
 """Number of steps that suffice, once the job has run for `SECONDS`."""

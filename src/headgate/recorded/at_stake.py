@@ -7,8 +7,8 @@ from pathlib import Path
 
 from headgate.recorded import runs, script_checkpoints
 from headgate.recorded.descriptions import RunDescription
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow
-from headgate.recorded.store import RunReader
 from headgate.scripts import resume_arguments
 from headgate.scripts.facts import facts_of
 

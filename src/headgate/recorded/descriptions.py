@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import as_object, loads
-from headgate.recorded.store import RunReader
 from headgate.sampling.outside_programs import PROGRAMS, OutsideProgram
 
 

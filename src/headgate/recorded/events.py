@@ -31,7 +31,7 @@ from headgate.model.events import CheckpointDone, Event, Notice
 from headgate.model.identifiers import JobId, TaskId
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 Kind = Literal["event", "action", "notice"]
 CONTROLLER = "controller"

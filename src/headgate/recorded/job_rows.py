@@ -27,6 +27,7 @@ from headgate.recorded.jobs import (
 )
 from headgate.recorded.progress import NO_PROGRESS, ProgressSeries, together
 from headgate.recorded.proofs import Proof
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import (
     AsideRow,
     CheckpointRow,
@@ -38,7 +39,6 @@ from headgate.recorded.rows import (
 )
 from headgate.recorded.stepping import Stepping
 from headgate.recorded.steps import divide
-from headgate.recorded.store import RunReader
 from headgate.recorded.usage import EMPTY, Array, Signal, highest, settings, total
 from headgate.sampling.columns import COLUMNS, Column
 

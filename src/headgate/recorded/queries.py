@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from headgate.model.identifiers import TaskOfRun
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.recorded.usage import EMPTY, Array, Signal, readings, total
 
 Counter = Literal["step", "samples", "epoch"]

@@ -17,9 +17,9 @@ from headgate.recorded import runs, stepping
 from headgate.recorded.descriptions import NodeDescription, RunDescription
 from headgate.recorded.job_rows import job, used_beside
 from headgate.recorded.jobs import RecordedJob, RecordedNode, Usage
+from headgate.recorded.reader import RunReader
 from headgate.recorded.results import JobResult, of_store, trials_of
 from headgate.recorded.rows import EventRow, JobRow, TaskRow
-from headgate.recorded.store import RunReader
 from headgate.recorded.usage import EMPTY, Signal, completed, readings
 from headgate.sampling.columns import COLUMNS, Column
 from headgate.scripts import variables

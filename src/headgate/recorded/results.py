@@ -17,8 +17,8 @@ from headgate.model.records import parse
 from headgate.model.sweeps import SweepTrial, Value
 from headgate.recorded import runs
 from headgate.recorded.descriptions import RunDescription
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import as_object, readable
-from headgate.recorded.store import RunReader
 
 _LOSS = "loss"
 _JOB = "substr(task, 1, instr(task, '/') - 1)"

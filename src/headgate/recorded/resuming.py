@@ -15,8 +15,8 @@ from headgate.model.errors import UsageError
 from headgate.model.jobs import Job
 from headgate.recorded import runs, script_checkpoints
 from headgate.recorded.descriptions import RunDescription
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import CheckpointRow, JobRow
-from headgate.recorded.store import RunReader
 from headgate.scripts import resume_arguments
 from headgate.scripts.facts import facts_of
 from headgate.task import saving, script_saves

@@ -43,8 +43,8 @@ from headgate.recorded.folders import (
     remove_sockets,
     sockets,
 )
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow, readable
-from headgate.recorded.store import RunReader
 
 __all__ = [
     "HUB",

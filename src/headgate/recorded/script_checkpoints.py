@@ -7,8 +7,8 @@ from itertools import pairwise
 from statistics import median
 
 from headgate.model.endings import Checkpoint
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import SCRIPT, CheckpointRow
-from headgate.recorded.store import RunReader
 from headgate.task import script_saves
 
 _APART = 1.0

@@ -10,10 +10,10 @@ from typing import Any
 
 from headgate.model.identifiers import FIRST_WORKER, TaskName, TaskOfRun
 from headgate.recorded import at_stake, runs
+from headgate.recorded.reader import RunReader
 from headgate.recorded.results import trials_of
 from headgate.recorded.rows import JobRow, TaskRow
 from headgate.recorded.runs import JobSummary, RunSummary
-from headgate.recorded.store import RunReader
 from headgate.sampling.columns import Column
 
 _USED: tuple[Column, ...] = (

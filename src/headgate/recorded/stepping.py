@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from headgate.model.identifiers import TaskOfRun
+from headgate.recorded.reader import RunReader
 from headgate.recorded.sampled import (
     Bar,
     ReportedStep,
@@ -22,7 +23,6 @@ from headgate.recorded.sampled import (
     lay_out,
 )
 from headgate.recorded.steps import ORDER, StepSums, Sums
-from headgate.recorded.store import RunReader
 
 _MOST_ROWS = 30
 """Rows of a task's steps that were sampled one after the other."""

@@ -26,8 +26,8 @@ from headgate.model.jobs import Job
 from headgate.model.roles import Role
 from headgate.recorded import runs
 from headgate.recorded.events import read_controller
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import EventRow, JobRow
-from headgate.recorded.store import RunReader
 from headgate.reports.anonymous import Anonymous, of_this_machine
 from headgate.scripts import variables
 

@@ -17,8 +17,8 @@ from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.job_figures import figures
 from headgate.model.job_states import FAULTS
 from headgate.recorded.jobs import RecordedJob
+from headgate.recorded.reader import told_as_damage
 from headgate.recorded.recording import Recording, read
-from headgate.recorded.store import told_as_damage
 from headgate.reports import results, run_verdicts, sections, sharing
 from headgate.reports.explained import explained
 from headgate.reports.figures import (

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 
 from headgate.diagnosis.accounts import Account
 from headgate.diagnosis.attribution import Resource
-from headgate.diagnosis.findings import (
+from headgate.diagnosis.findings import FailureFacts, Finding, FindingKind
+from headgate.diagnosis.remedies import (
     AloneFacts,
-    FailureFacts,
-    Finding,
-    FindingKind,
     NodesFacts,
     OrderFacts,
     ProgramFacts,

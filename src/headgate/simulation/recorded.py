@@ -16,8 +16,8 @@ from headgate.model.jobs import Job, ProgressRule
 from headgate.model.profiles import Profile
 from headgate.recorded.descriptions import RunDescription
 from headgate.recorded.queries import cores_of
+from headgate.recorded.reader import RunReader
 from headgate.recorded.rows import JobRow, ProgressRow, ShareRow, TaskRow
-from headgate.recorded.store import RunReader
 from headgate.recorded.usage import Array, Signal, completed
 from headgate.simulation.traces import Trace, TraceJob, made
 

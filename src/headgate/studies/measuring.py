@@ -18,9 +18,9 @@ from headgate.model.errors import HeadgateError, StorageError
 from headgate.model.profiles import Profile
 from headgate.recorded import runs
 from headgate.recorded.jobs import RecordedJob, RecordedNode, RecordedTask
+from headgate.recorded.reader import told_as_damage
 from headgate.recorded.recording import Recording, read
 from headgate.recorded.steps import StepBreakdown
-from headgate.recorded.store import told_as_damage
 from headgate.recorded.usage import EMPTY, Array, Signal
 from headgate.reports import explained, findings
 from headgate.reports.words import say_reason

@@ -13,7 +13,7 @@ from tests.hub.user import SECONDS, User
 
 from headgate.isolation.container.daemon import Daemon
 from headgate.isolation.container.isolation import TASK
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 SAVES = """

@@ -20,7 +20,7 @@ from tests.kernel import kernel
 
 from headgate.isolation.vm.isolation import PREFIX
 from headgate.isolation.vm.machines import EMULATION, KERNEL, QEMU
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 from headgate.testing import wait
 
 __all__ = ["speed", "user"]

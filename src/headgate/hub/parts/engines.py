@@ -19,7 +19,7 @@ from headgate import engines
 from headgate.engines.base import LOCAL, Engine, EngineSpec, Listener, Slot
 from headgate.hub.parts import Component
 from headgate.hub.parts.nodes import Nodes
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import Action, StartTask
 from headgate.model.cluster import Cluster, Node
 from headgate.model.endings import Exit

@@ -13,7 +13,7 @@ from headgate.engines.base import LOCAL
 from headgate.hub.parts import Component
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import LiveRuns
+from headgate.hub.state.runs import LiveRuns
 from headgate.isolation.base import Box, Holder
 from headgate.model.actions import Action, HoldJob, StopTask
 from headgate.model.errors import IsolationError, UsageError

@@ -19,7 +19,8 @@ from headgate.hub import messages
 from headgate.hub.parts.throttle import ProgressThrottle
 from headgate.hub.state.attempt import Attempt
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.model import events
 from headgate.model.cluster import Node
 from headgate.model.endings import Exit

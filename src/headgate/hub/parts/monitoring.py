@@ -14,7 +14,8 @@ from headgate.engines.base import LOCAL, Engine, EngineSpec
 from headgate.forecast.job_tracker import LEAST_STEPS, StepClock, Trackers
 from headgate.hub.parts import Component
 from headgate.hub.parts.engines import Engines
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.model import events
 from headgate.model.actions import Action, HoldJob, StartTask
 from headgate.model.cluster import Node

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from headgate.engines.base import LOCAL, EngineSpec
 from headgate.hub.parts import Component
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.hub.submission import Submission, nodes_there
 from headgate.machine import namespaces
 from headgate.machine.gpu_visibility import within

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from statistics import mode
 
 from headgate.hub.parts import Component
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import Action, MarkJob
 from headgate.model.events import Event, TaskStarted
 from headgate.model.job_states import ENDED, FAULTS

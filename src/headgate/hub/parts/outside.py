@@ -12,7 +12,8 @@ from pathlib import Path
 
 from headgate.engines.base import LOCAL
 from headgate.hub.parts import Component
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.isolation.base import Box
 from headgate.model.actions import Action
 from headgate.model.cluster import Node

@@ -29,7 +29,8 @@ from headgate.controller.core import Controller
 from headgate.controller.records import JobRecord
 from headgate.hub.parts import Component
 from headgate.hub.parts.forecasting import Forecasting
-from headgate.hub.state.run import REST, LiveRuns
+from headgate.hub.state.run import REST
+from headgate.hub.state.runs import LiveRuns
 from headgate.machine import arbiter_socket
 from headgate.model import records
 from headgate.model.actions import Action

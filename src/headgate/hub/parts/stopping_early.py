@@ -11,7 +11,8 @@ from typing import NamedTuple
 from headgate.forecast.job_tracker import Trackers
 from headgate.forecast.stop_early import PastTrial, SweepStopper, Verdict, best_end
 from headgate.hub.parts import Component
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import Action, MarkJob
 from headgate.model.events import Event, StopRequested
 from headgate.model.identifiers import JobId
@@ -22,7 +23,7 @@ from headgate.model.reasons import Reason, ReasonKind
 from headgate.model.records import read, text_of
 from headgate.model.sweeps import StopRule
 from headgate.recorded import runs
-from headgate.recorded.store import RunReader
+from headgate.recorded.reader import RunReader
 
 
 class _Judged(NamedTuple):

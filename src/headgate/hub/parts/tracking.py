@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from headgate.hub.parts import Component
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import Action
 from headgate.model.events import Event, TaskStarted
 from headgate.model.reasons import Reason, ReasonKind

@@ -16,7 +16,8 @@ import psutil
 
 from headgate.hub.parts import Component
 from headgate.hub.state.job import LiveJob
-from headgate.hub.state.run import LiveRun, LiveRuns
+from headgate.hub.state.run import LiveRun
+from headgate.hub.state.runs import LiveRuns
 from headgate.model.actions import Action
 from headgate.model.events import Event, StopRequested, TaskStarted
 from headgate.model.identifiers import JobId

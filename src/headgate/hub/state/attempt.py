@@ -7,43 +7,27 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from headgate.forecast.core_need import InputPart
-from headgate.hub.messages import OPEN, PAUSED, RunningMean, strictest
+from headgate.hub.messages import OPEN, PAUSED, strictest
+from headgate.hub.state.merged_progress import MergedProgress
 from headgate.hub.state.peers import AttemptSyncPoints, Peers
 from headgate.hub.state.stragglers import Stragglers
+from headgate.hub.state.task import LiveTask, ObservedTask
 from headgate.isolation.base import Holder
 from headgate.model.endings import Checkpoint, Exit
-from headgate.model.events import StepPace
 from headgate.model.identifiers import EVALUATOR, JobId, TaskId, TaskName
 from headgate.model.plans import Plan
 from headgate.model.progress import Progress
-from headgate.output.failures import FailureReader
 from headgate.output.patterns import ProgressReader
-from headgate.sampling.columns import Column
 from headgate.scripts.contracts import is_out_of_memory, out_of_gpu_memory, port_taken
 from headgate.task.membership import LOOPBACK
-from headgate.task.progress import weighted_mean
-
-_SHOWN: tuple[Column, ...] = (
-    "cpu_cores",
-    "memory_bytes",
-    "gpu_busy",
-    "gpu_memory_bytes",
-    "net_in",
-    "net_out",
-)
 
 APART_SECONDS = 10.0
 """Workers that report progress in their output for this long without connecting share nothing."""
 
-SILENT_SECONDS = 20.0
-"""Time in which an observed task may print its first loss, before others count."""
 
 _UNHEARD = 3
 """Reports of another worker before which the first worker may still report."""
@@ -70,104 +54,6 @@ Send = Callable[[TaskId, Mapping[str, object]], None]
 
 _FIXED_THREADS = frozenset({"keras", "jax"})
 """Frameworks that keep their initial thread count; Keras does unless PyTorch is its back end."""
-
-
-@dataclass(slots=True)
-class ObservedTask:
-    """The progress of a task whose steps are seen in its process, and whose losses in its output.
-
-    If it prints none for a while, its losses are those that its backward passes begin at.
-    """
-
-    _step: int | None = None
-    _samples: int | None = None
-    _prints_loss: bool = False
-    _silent_until: float | None = None
-
-    def counted(self, progress: Progress, now: float) -> Progress:
-        """A report of its process, at `now` in seconds of any clock."""
-        self._step, self._samples = progress.step, progress.samples
-        if self._silent_until is None:
-            self._silent_until = now + SILENT_SECONDS
-        hides = self._prints_loss or now < self._silent_until
-        return replace(progress, loss=None) if hides else progress
-
-    def printed(self, progress: Progress) -> Progress:
-        """A report of its output, with the steps that its process counts."""
-        self._prints_loss = self._prints_loss or progress.loss is not None
-        if self._step is None:
-            return progress
-        steps = progress.steps
-        if steps is not None:  # in all, as the script counts
-            steps = round(steps * self._step / progress.step) if progress.step else None
-        return replace(progress, step=self._step, samples=self._samples, steps=steps)
-
-
-@dataclass(slots=True)
-class LiveTask:
-    """The present state of a task; `state` is `running`, `joining`, `leaving` or `ended`."""
-
-    name: TaskName
-    node: str
-    reader: ProgressReader
-    reader_failed: bool = False
-    reports_itself: bool = False
-    observed: ObservedTask | None = None  # None: its script reports itself, or prints all
-    complaints: int = 0  # warnings about its invalid messages
-    failure: FailureReader = field(default_factory=FailureReader)
-    state: str = "running"
-    began: float = field(default_factory=time.time)  # seconds since the epoch
-    stated_threads: int | None = None  # threads stated by its job
-    threads: int = 0
-    granted_threads: int = 0  # threads that it would have if it could change them
-    follows_threads: bool = False
-    spin: bool = True
-    entitled_cores: float = 0.0
-    idle: bool = False
-    gpus: tuple[int, ...] = ()  # reported by it
-    held_gpus: tuple[int, ...] = ()  # on which it holds memory
-    gate: Mapping[str, object] = field(default_factory=lambda: OPEN)  # its own gate
-    # the gate that was sent to it
-    held_by: Mapping[str, object] = field(default_factory=lambda: OPEN)
-    usage: Mapping[Column, float] | None = None
-    input_part: InputPart = field(default_factory=InputPart)
-    mean: RunningMean = field(default_factory=RunningMean)
-
-    def pace(self) -> StepPace | None:
-        """What its steps wait for, by its last reading and its spans; None: unknown."""
-        used, input_part = self.usage or {}, self.input_part.value
-        # Held between its steps, it uses fewer cores for another reason.
-        if input_part is None or "cpu_waiting" not in used or "cores" in self.held_by:
-            return None
-        return StepPace(
-            used["cpu_waiting"],
-            used.get("main_ready", 1.0),
-            input_part,
-            used.get("gpu_busy", 0.0),
-        )
-
-    def grant_threads(self, threads: int) -> None:
-        """Grant this many threads. A task without a library of Headgate's keeps its initial
-        threads.
-        """
-        self.granted_threads = threads
-        if self.stated_threads is not None:
-            self.threads = self.stated_threads
-        elif self.follows_threads or not self.threads:
-            self.threads = threads
-
-    def snapshot(self) -> dict[str, Any]:
-        """What a live view shows of the task."""
-        used = self.usage or {}
-        return {
-            "task": self.name,
-            "node": self.node,
-            "state": self.state,
-            "threads": self.threads,
-            "entitled_cores": self.entitled_cores,
-            "gpus": list(self.held_gpus or self.gpus),
-            **{column: used.get(column) for column in _SHOWN},
-        }
 
 
 class Attempt:
@@ -550,59 +436,3 @@ def _of_one_file(reason: str, begun: bool) -> bool:
     started to train, so its inputs existed.
     """
     return bool(_OF_ONE_FILE.search(reason) or (begun and _MAY_BE_OF_ONE_FILE.search(reason)))
-
-
-class MergedProgress:
-    """Merges the reports of a job's workers.
-
-    Steps, epochs and samples come from the worker with the lowest number; each of its reports makes
-    one of the job. Losses and metrics are means over what each worker reported since then, or last.
-    Each mean is weighted by its number of losses and their weights, as the gradients are.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[TaskId, Progress] = {}
-        self._told: dict[TaskId, Progress] = {}
-
-    def add(self, progress: Progress, lowest: TaskId) -> Progress | None:
-        """Add a report. Returns the job's progress if the report came from the lowest worker."""
-        before = self._waiting.get(progress.task)
-        self._waiting[progress.task] = progress if before is None else before.merged(progress)
-        if progress.task != lowest:
-            return None
-        self._told |= self._waiting
-        self._waiting.clear()
-        own, every = self._told[lowest], self._told.values()
-        losses = [
-            (report.loss, report.count * report.weight)
-            for report in every
-            if report.loss is not None
-        ]
-        names = dict.fromkeys(name for report in every for name in report.metrics)
-        return replace(
-            own,
-            loss=_mean(losses) if losses else None,
-            count=sum(report.count for report in every if report.loss is not None) or own.count,
-            weight=1.0,
-            metrics={
-                name: _mean(
-                    [
-                        (report.metrics[name], report.count * report.weight)
-                        for report in every
-                        if name in report.metrics
-                    ]
-                )
-                for name in names
-            },
-        )
-
-    def drop(self, task: TaskId) -> None:
-        """A worker was lost: its last report no longer counts."""
-        self._waiting.pop(task, None)
-        self._told.pop(task, None)
-
-
-def _mean(values: list[tuple[float, float]]) -> float:
-    # a part without weight has no loss
-    weighing = [(value, weight) for value, weight in values if weight > 0]
-    return weighted_mean(weighing or [(value, 1.0) for value, _ in values])
